@@ -11,25 +11,27 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A peekedConn is an accepted connection whose first bytes somebody has read already
-// to find out whose it is.
+// A peekedConn is an accepted connection whose first bytes the listener has read already, to find
+// out which transport it is for.
 type peekedConn interface {
 	net.Conn
 	Peeked() []byte    // what was read
 	NetConn() net.Conn // what to read the rest from: *net.TCPConn or *tls.Conn
 }
 
-// An admitter wants to know when an accepted connection's peer is admitted.
+// An admitter is an accepted connection that its listener bounds until Admit is called.
 type admitter interface{ Admit() }
 
-// A closerSetter wants to end an accepted connection that was not admitted in time, and
-// cannot do so by itself once its descriptor has been taken over.
+// A closerSetter is an accepted connection whose listener wants to close it if its peer does not
+// authenticate in time. The listener cannot do so by itself once the descriptor belongs to a raw,
+// so it is given a function that closes the Conn.
 type closerSetter interface{ SetCloser(end func() error) }
 
-// A connCloser is what a binder is given: it ends a connection before and after that
-// has become a Conn.
+// A connCloser closes a connection on behalf of its listener, before and after the connection has
+// become a Conn. The listener gets close as early as possible, since its timer may fire at any
+// moment.
 type connCloser struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	closed bool
 	conn   transport.Conn
 }
@@ -45,7 +47,7 @@ func (r *connCloser) close() error {
 	return c.Close()
 }
 
-// attach tells which Conn the connection has become, and ends it if it is too late.
+// attach sets the Conn that the connection has become, and closes it if close came first.
 func (r *connCloser) attach(c transport.Conn) {
 	r.mu.Lock()
 	r.conn = c
@@ -56,26 +58,26 @@ func (r *connCloser) attach(c transport.Conn) {
 	}
 }
 
-// An pendingConn is a connection on its way to becoming a Conn.
+// A pendingConn is a connection that is about to become a Conn, dialled or accepted.
 type pendingConn struct {
 	nc       net.Conn
-	outer    net.Conn // what the listener yielded, when it is not nc; told of Admit and Close
+	outer    net.Conn // what the listener yielded, if not nc; it gets Admit and Close
 	first    []byte   // bytes that were read already
 	accepted bool
 }
 
-// Serve accepts connections from in until Close, which closes in. The address is
-// in's own; a listener on all interfaces is reached from this host by it, and
-// whoever wants to be reached from others listens on, or publishes, a better one.
+// Serve accepts connections from in until Close, which closes in. It returns the address of in. A
+// listener on all interfaces has an address that only this host can reach: to be reached from other
+// hosts, listen on a specific address or publish another one.
 //
-// in may yield plain connections, which then get the TLS handshake if there are
-// TLS options; or connections that somebody has looked at, with the methods
+// The connections of in may be plain; then they get the TLS handshake if there are TLS options. Or
+// in may have read their first bytes; then they have the methods
 //
 //	Peeked() []byte      // the bytes that were read
 //	NetConn() net.Conn   // the connection itself: *net.TCPConn, or *tls.Conn when TLS is done
 //
-// The accepted Conn's Admit and Close are passed on to what in yielded. If that
-// has a method Bind(func() error), it is given what ends the Conn.
+// The accepted Conn passes Admit and Close on to what in yielded. A connection with a method
+// SetCloser(func() error) is given a function that closes the Conn.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))
@@ -100,14 +102,14 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	return in.Addr().String(), nil
 }
 
-// The accept loop's pause after a failure that may pass, such as a lack of
-// descriptors, grows from the first to the second.
+// After an Accept that fails for a reason that may pass, such as a lack of descriptors, the loop
+// pauses. The pause doubles from minPause to maxPause.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
 )
 
-// acceptAll ends when the listener is closed.
+// acceptAll accepts connections until the listener is closed.
 func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(transport.Conn)) {
 	pause := minPause
 	for {
@@ -146,8 +148,8 @@ func (t *Transport) handleAccepted(nc net.Conn, cfg *tls.Config, accept func(tra
 	}
 }
 
-// newPendingConn unwraps an accepted connection. With cfg, whatever is not under TLS
-// yet has its handshake with the first read.
+// newPendingConn unwraps an accepted connection. With cfg, a connection that is not under TLS yet
+// does its handshake with the first read.
 func newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
 	e := pendingConn{nc: nc, accepted: true}
 	p, looked := nc.(peekedConn)
@@ -155,11 +157,11 @@ func newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
 		e.nc, e.outer, e.first = p.NetConn(), nc, p.Peeked()
 	}
 	if tc, ok := e.nc.(*net.TCPConn); ok {
-		tc.SetKeepAliveConfig(keepAlive) // worth trying only
+		tc.SetKeepAliveConfig(keepAlive) // best effort
 	}
 	if _, done := e.nc.(*tls.Conn); cfg != nil && !done {
 		if looked {
-			e.nc = nil // in clear, where TLS is asked for
+			e.nc = nil // not under TLS: newConn refuses it
 			return e
 		}
 		e.nc = tls.Server(e.nc, cfg)
@@ -177,7 +179,7 @@ func (e *pendingConn) discard() {
 	}
 }
 
-// admit passes Admit on.
+// admit tells the listener that the peer is authenticated.
 func (e *pendingConn) admit() {
 	if a, ok := e.outer.(admitter); ok {
 		a.Admit()

@@ -6,13 +6,13 @@ const (
 	batchFrames   = 32 // the most frames in one write
 	pendingFrames = 2  // the same before Admit
 
-	// batchBytes is about how much one write offers: beyond it no frame is added,
-	// but a frame is not cut. Sockets take less at a time.
+	// batchBytes is about how much one write offers: no frame is added beyond it, but a frame is
+	// not cut. A socket takes less at a time, so a larger batch would only be built anew.
 	batchBytes = 1 << 20
 )
 
-// A batch is what one write offers: the next frames as a list of byte slices. It
-// belongs to the outbox's writer.
+// A batch is what one write offers to the socket: the next frames as a list of byte slices, which
+// one writev takes. It belongs to the outbox's writer, and points into the frames' memory.
 type batch struct {
 	prefixes [][prefixMax]byte // one per frame
 	frames   int
@@ -24,15 +24,14 @@ func newBatch(frames int) batch {
 	return batch{prefixes: make([][prefixMax]byte, frames), parts: make([][]byte, 0, 2*frames)}
 }
 
-// reset empties the batch, and forgets the frames' memory.
+// reset empties the batch, and drops its references to the frames' memory.
 func (b *batch) reset() {
 	clear(b.parts)
 	b.parts, b.frames, b.bytes = b.parts[:0], 0, 0
 }
 
-// add appends f without its first skip bytes, and reports whether the batch has
-// room for another frame. c is f's cursor: the parts before it lie within these
-// bytes.
+// add appends f without its first skip bytes, and reports whether the batch has room for another
+// frame. c is f's cursor: the parts before it lie within these bytes.
 func (b *batch) add(f *transport.Frame, c *cursor, skip int) (more bool) {
 	prefix := &b.prefixes[b.frames]
 	n := preamble{body: c.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)
@@ -54,8 +53,7 @@ func (b *batch) add(f *transport.Frame, c *cursor, skip int) (more bool) {
 	return b.roomy()
 }
 
-// roomy reports whether another frame fits: its prefix, and its body if that
-// lies in one piece.
+// roomy reports whether another frame fits: its prefix, and its body if that is one piece.
 func (b *batch) roomy() bool {
 	return b.frames < len(b.prefixes) && len(b.parts)+2 <= cap(b.parts) && b.bytes < batchBytes
 }

@@ -7,12 +7,18 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A decoder turns a byte stream into calls of a Sink. It does no I/O and keeps
-// at most one frame's prefix; bodies go where the Sink says. It belongs to
-// whoever is in Progress.
+// A decoder turns a byte stream into calls of a Sink. It does no I/O and keeps at most one frame's
+// prefix; bodies go straight to the Sink's buffers. It belongs to the goroutine in Progress.
 //
-// Bytes reach it in two ways: take copies them out of a buffer, and room and
-// landed let a reader put the rest of a body where it belongs without a copy.
+// Bytes reach it in two ways: decode copies them out of a buffer, while bodyBuffer and advance let
+// a reader put the rest of a body where it belongs without a copy.
+//
+// Its states follow the stream:
+//
+//	magicLeft > 0        the magic is arriving (accepted Conns only)
+//	have == 0, !inBody   between two frames
+//	have > 0             a preamble and head are arriving; need is 0 until the preamble is in
+//	inBody               got of header.Size bytes of body are in
 type decoder struct {
 	magicLeft int // bytes of the magic that are still to come
 	limit     int // the most bytes of body
@@ -26,8 +32,8 @@ type decoder struct {
 	got    int    // bytes of body that are in
 }
 
-// decode consumes bytes of p until a frame is complete, which it reports, or p is
-// used up. After an error the decoder is of no more use.
+// decode consumes bytes of p until a frame is complete, which it reports, or p is used up. After an
+// error the decoder must not be used any more.
 func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	for n < len(p) && !whole {
 		var k int
@@ -51,7 +57,7 @@ func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err er
 	return n, whole, nil
 }
 
-// checkMagic compares what arrived with what is left of the magic.
+// checkMagic compares p with what is left of the magic.
 func (d *decoder) checkMagic(p []byte) (int, error) {
 	want := magic[len(magic)-d.magicLeft:]
 	n := min(len(p), len(want))
@@ -63,7 +69,7 @@ func (d *decoder) checkMagic(p []byte) (int, error) {
 	return n, nil
 }
 
-// decodePrefix gathers preamble and head, and asks the Sink for the body's place.
+// decodePrefix collects preamble and head, and then asks the Sink for the body's buffer.
 func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	if d.have < preambleLen {
 		n = copy(d.prefix[d.have:preambleLen], p)
@@ -88,7 +94,8 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 	return n, whole, err
 }
 
-// begin starts the body of the frame whose prefix is complete.
+// begin starts the body of the frame whose prefix is complete. A body of no bytes is complete at
+// once.
 func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.have, d.got, d.inBody = 0, 0, true
 	d.dst = in.Buffer(d.header)
@@ -102,8 +109,8 @@ func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	return false, nil
 }
 
-// bodyBuffer is where the next bytes of a body belong; nil when there is no body under
-// way, or it is being dropped.
+// bodyBuffer returns the memory for the next bytes of the body. It returns nil when no body is
+// arriving, or the body is being dropped.
 func (d *decoder) bodyBuffer() []byte {
 	if !d.inBody || d.dst == nil {
 		return nil
@@ -111,8 +118,8 @@ func (d *decoder) bodyBuffer() []byte {
 	return d.dst[d.got:d.header.Size]
 }
 
-// advance notes that the next n bytes of the body are in their place, and reports
-// whether they were the last.
+// advance records that the next n bytes of the body have arrived, and reports whether they were the
+// last.
 func (d *decoder) advance(n int, in transport.Sink) (whole bool) {
 	d.got += n
 	whole = d.got == d.header.Size
@@ -123,5 +130,5 @@ func (d *decoder) advance(n int, in transport.Sink) (whole bool) {
 	return whole
 }
 
-// midFrame reports whether the stream would be cut if it ended here.
+// midFrame reports whether a frame would be cut if the stream ended here.
 func (d *decoder) midFrame() bool { return d.inBody || d.have > 0 || d.magicLeft > 0 }

@@ -1,22 +1,21 @@
-// Package tcp is the transport over TCP, plain or under TLS. It frames a byte
-// stream and knows nothing of ranks, handshakes or what heads mean.
+// Package tcp is the transport over TCP, plain or under TLS. It frames a byte stream, and does not
+// know ranks, handshakes or the meaning of heads.
 //
-// On Linux without TLS a Conn owns its descriptor: Go's poller does not know it,
-// because a socket registered there wakes an idle thread at every segment.
-// Progress and Send read and write it directly, without blocking; bodies are
-// read straight into the memory that Place returned. One goroutine per Transport
-// waits for all Conns that are armed, on an epoll of its own. A connection inside
-// the host leaves BBR, if that is the system's choice, for Reno. Elsewhere, and
-// under TLS, a Conn has a reader and a writer goroutine around a net.Conn, with
-// one bounded buffer each; the promises are the same, the speed is not.
+// On Linux without TLS a Conn owns its descriptor and keeps it out of Go's poller, because a socket
+// registered there wakes an idle thread at every segment. Progress and Send read and write it
+// directly, without blocking. Bodies are read straight into the memory that Sink.Buffer returned:
+// zero-copy as far as this process is concerned. One goroutine per Transport waits for all armed
+// Conns, on an epoll of its own. A connection inside the host uses Reno where the system's default
+// is BBR. Elsewhere, and under TLS, a Conn has a reader and a writer goroutine around a net.Conn,
+// with one bounded buffer each. The promises are the same; the speed is lower.
 //
-// A frame is done when the operating system has taken its last byte: not when
-// the peer has it. A Conn has no timers and notices neither silence nor a stall;
-// package mesh does, with heartbeats and with Unsent.
+// A frame is Done when the kernel has accepted its last byte, not when the peer has it. A Conn has
+// no timers and detects neither silence nor a stall: package mesh does, with heartbeats and with
+// Unsent.
 //
 // # Wire format
 //
-// Integers are little-endian. Whoever dials sends, once and first:
+// Integers are little-endian. The dialling side sends, once and first:
 //
 //	offset  bytes  field
 //	0       4      magic, F5 't' 'u' 't'; no text begins so, nor does HTTP/2
@@ -32,12 +31,11 @@
 //	12      h      head
 //	12+h    b      body
 //
-// There is no checksum: heads carry their own above this layer, bodies may.
+// There is no checksum: heads carry their own above this layer, and bodies may.
 //
 // # Bounds
 //
-// A Conn reads ahead at most 32 KiB, a stream 128 KiB, and uses 8 KiB, a stream
-// 24 KiB, for the frames that it is writing; before Admit all that is together
-// less than 4 KiB. Frames that wait lie in their sender's memory. Before Admit, a
-// frame whose body has more than 4 KiB ends the Conn.
+// A Conn reads ahead at most 32 KiB, a stream 128 KiB. It uses 8 KiB, a stream 24 KiB, for the
+// frames that it is writing. Before Admit all of this together is less than 4 KiB, and a frame
+// whose body has more than 4 KiB ends the Conn. Frames that wait lie in their sender's memory.
 package tcp

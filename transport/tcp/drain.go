@@ -2,19 +2,19 @@ package tcp
 
 import "time"
 
-// How long a closed connection is kept while the peer's system has yet to take
-// what was written. A closed socket answers further bytes with a reset, and that
-// would take back bytes whose frames are done. Usually nothing is on its way, or
-// a few milliseconds end it; a peer that is cut off costs all the time.
+// A closed Conn keeps its socket until the peer's kernel has acknowledged what was written. A
+// socket that is closed earlier answers further bytes with a reset, and the reset would discard
+// bytes whose frames are Done. Usually everything is acknowledged already, or within a few
+// milliseconds; only a peer that is unreachable costs the whole time.
 const (
 	drainTime        = time.Second
-	drainTimePending = 100 * time.Millisecond // for a peer that was not admitted
+	drainTimePending = 100 * time.Millisecond // for a peer that is not authenticated
 
-	firstDrainPoll = 250 * time.Microsecond // between looks, doubling
+	firstDrainPoll = 250 * time.Microsecond // the pause between two polls doubles
 	lastDrainPoll  = 8 * time.Millisecond
 )
 
-// awaitDrained asks settled again and again, until it is true or the time is over.
+// awaitDrained polls drained until it returns true or the time is over.
 func awaitDrained(pending bool, drained func() bool) {
 	limit := drainTime
 	if pending {

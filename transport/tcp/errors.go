@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// errClosed is the end of a Conn by its own Close.
+// errClosed is the error of a Conn that its own Close has ended.
 func errClosed() error { return failure(fault.Closed, "this end has closed", nil) }
 
-// errEOF is the end of a Conn whose peer has closed, or died.
+// errEOF is the error of a Conn whose peer has closed, or died: the stream does not tell which.
 func errEOF(midFrame bool) error {
 	if midFrame {
 		return failure(fault.LinkLost, "the peer ended the connection within a frame", io.ErrUnexpectedEOF)

@@ -9,19 +9,19 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// magic opens each connection, from the side that dials.
+// magic opens each connection. The dialling side sends it.
 const magic = "\xF5tut"
 
 const (
 	preambleLen = 12
 	prefixMax   = preambleLen + transport.MaxHead // what precedes a body, at most
 
-	// MaxBody is the most bytes of body that a frame may have: more than any
-	// machine has memory, so that a length beyond it is nonsense.
+	// MaxBody is the most bytes of body that a frame may have. It is more than the memory of any
+	// machine, so that a greater length is an error of the stream.
 	MaxBody = int64(1) << 44
 
 	pendingBody  = 4 << 10     // the most bytes of body before Admit
-	admittedBody = math.MaxInt // and after: MaxBody, if that can be addressed
+	admittedBody = math.MaxInt // after Admit: MaxBody, if int can hold it
 )
 
 // A preamble is the fixed part of a frame on the wire.
@@ -39,8 +39,8 @@ func (p preamble) put(b []byte, head []byte) int {
 	return preambleLen + copy(b[preambleLen:], head)
 }
 
-// parsePreamble reads the first preambleLen bytes of b. limit is the most bytes
-// of body that are taken now.
+// parsePreamble reads the first preambleLen bytes of b. limit is the most bytes of body that the
+// Conn accepts now.
 func parsePreamble(b []byte, limit int) (preamble, error) {
 	word := binary.LittleEndian.Uint64(b)
 	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56
@@ -58,12 +58,12 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 	return preamble{body: int(body), head: head, id: binary.LittleEndian.Uint32(b[8:])}, nil
 }
 
-// protocolError is the error of a stream that is not ours, or no longer in step.
+// protocolError is the error of a stream that is not ours, or that has lost the frame boundaries.
 func protocolError(format string, args ...any) error {
 	return failure(fault.LinkLost, "receive", fmt.Errorf("invalid frame: "+format, args...))
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
 func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "tcp: " + op, Rank: -1, Err: err}
 }

@@ -5,21 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// An inbox is the ring between a stream's reader goroutine, which fills it, and
-// Progress, which empties it. Its size bounds what is read ahead.
+// An inbox is the ring between a stream's reader goroutine, which fills it, and Progress, which
+// empties it. Its size bounds what is read ahead. The reader writes into the part that writable
+// returned, and Progress reads the part that readable returned; both do so without the lock, for
+// the parts never overlap.
 type inbox struct {
 	filled atomic.Int64 // bytes in it; changed under mu
 
-	mu     sync.Mutex // guards what follows; nobody reads or writes bytes under it
-	room   sync.Cond  // rung when there may be room, or the size or closed changed
+	mu     sync.Mutex // guards the rest; bytes are copied without it
+	room   sync.Cond  // signals room, a new size, or closed
 	buf    []byte
-	start  int  // of the oldest byte
+	start  int  // index of the oldest byte
 	size   int  // what buf is to grow to
-	closed bool // the reader is to stop
+	closed bool // the reader must stop
 	err    error
 }
 
-// open makes the ring, with some bytes in it already.
+// open makes the ring and puts the bytes into it that were read before.
 func (b *inbox) open(size int, first []byte) {
 	b.room.L = &b.mu
 	b.size = size
@@ -27,7 +29,7 @@ func (b *inbox) open(size int, first []byte) {
 	b.filled.Store(int64(copy(b.buf, first)))
 }
 
-// grow has the reader make the ring larger.
+// grow lets the reader make the ring larger.
 func (b *inbox) grow(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,8 +37,8 @@ func (b *inbox) grow(size int) {
 	b.room.Signal()
 }
 
-// writable waits until there is room and returns some; nil when the reader is to
-// stop. It is the reader's.
+// writable waits until there is room and returns some of it. It returns nil when the reader must
+// stop. Only the reader calls it.
 func (b *inbox) writable() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,8 +62,8 @@ func (b *inbox) writable() []byte {
 	return b.buf[end:b.start]
 }
 
-// commit tells that the reader has put n bytes into the space it got, and what
-// ended its reading, if anything did.
+// commit adds the n bytes that the reader has put into the slice from writable. err is what ended
+// its reading, if anything did.
 func (b *inbox) commit(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +71,8 @@ func (b *inbox) commit(n int, err error) {
 	b.err = err
 }
 
-// readable is the oldest bytes, those in one piece, or else why no more will come.
+// readable returns the oldest bytes that lie in one piece. Without any it returns the error that
+// ended reading, if reading has ended.
 func (b *inbox) readable() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +90,7 @@ func (b *inbox) ended() bool {
 	return b.err != nil
 }
 
-// consume gives the oldest n bytes' room back.
+// consume frees the room of the oldest n bytes.
 func (b *inbox) consume(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +102,7 @@ func (b *inbox) consume(n int) {
 	}
 }
 
-// close has the reader stop.
+// close makes the reader stop.
 func (b *inbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

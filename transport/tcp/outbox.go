@@ -11,34 +11,40 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An outbox holds the frames that wait to be written, and says who writes: one
-// goroutine at a time, its writer. Others leave their frames and go; the writer
-// takes them along. No lock is held during a write or a Done, and nobody waits
-// for the writer.
+// An outbox holds the frames that wait to be written, and appoints the goroutine that writes them,
+// the writer. There is at most one. Other goroutines queue their frames and return; the writer
+// sends those along. No lock is held during a write or a Done, and no goroutine waits for the
+// writer.
+//
+//	queue  writing  blocked  meaning
+//	empty  no       no       nothing to do; push makes its caller the writer
+//	any    yes      no       a goroutine writes
+//	some   no       yes      the socket is full: the next Progress becomes the writer
+//	empty  no       no, err  closed: push fails its frame
 type outbox struct {
-	blocked atomic.Bool // frames wait and nobody is writing: Progress must
+	blocked atomic.Bool // frames wait and there is no writer: Progress becomes it
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	queue   transport.Queue
 	first   cursor    // of the queue's first frame, once that is in a batch
 	sent    int       // bytes of the queue's first frame that have been written
 	bytes   int       // all bytes of queue, less sent
 	since   time.Time // when the wire last took bytes, or first refused some; zero: none refused
 	writing bool      // there is a writer
-	err     error     // why nothing more is taken
+	err     error     // why push fails; nil while the Conn lives
 	frames  int       // the most frames in one batch
 
-	batch batch // the writer's, or under mu when there is none
+	batch batch // belongs to the writer; under mu when there is none
 }
 
-// admitPeer lets batches grow.
+// admitPeer lets batches grow, once the peer is authenticated.
 func (o *outbox) admitPeer() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.frames = batchFrames
 }
 
-// A cursor is how far the body of a frame has been written, in whole parts.
+// A cursor is the position in a frame's body up to which it has been written, in whole parts.
 type cursor struct {
 	f       *transport.Frame
 	size    int      // bytes of the whole body
@@ -50,7 +56,7 @@ func newCursor(f *transport.Frame) cursor {
 	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body)}
 }
 
-// check returns an error if f cannot be sent at all. size is its body's.
+// check returns an error if f can never be sent. size is the bytes of its body.
 func check(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
@@ -64,8 +70,8 @@ func check(f *transport.Frame, size int) error {
 	return nil
 }
 
-// push queues f. When it returns true the caller has become the writer, and the
-// batch holds what to write. Frames that cannot be sent get their Done here.
+// push queues f. If it returns true the caller has become the writer, and the batch holds what to
+// write. A frame that cannot be sent gets its Done here.
 func (o *outbox) push(f *transport.Frame) (write bool) {
 	size := f.Size()
 	if err := check(f, size); err != nil {
@@ -90,7 +96,7 @@ func (o *outbox) push(f *transport.Frame) (write bool) {
 	return write
 }
 
-// resume makes the caller the writer if frames wait and there is none.
+// resume makes the caller the writer if frames wait and there is none. Progress calls it.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,7 +109,7 @@ func (o *outbox) resume() (write bool) {
 	return true
 }
 
-// fill puts what comes next into the batch.
+// fill puts the next frames of the queue into the batch. The lock is held.
 func (o *outbox) fill() {
 	if len(o.batch.prefixes) < o.frames {
 		o.batch = newBatch(o.frames)
@@ -120,8 +126,8 @@ func (o *outbox) fill() {
 	}
 }
 
-// advance tells that n bytes of the batch went out, and moves the frames that are
-// complete to done.
+// advance records that n bytes of the batch were written, and moves the frames that are complete to
+// done.
 func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -146,8 +152,8 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	}
 }
 
-// advance skips the parts that lie within the first n bytes of the body, so that a
-// body in many parts is not searched from its beginning at every write.
+// advance skips the parts that lie within the first n bytes of the body, so that a body in many
+// parts is not searched from its beginning at every write.
 func (c *cursor) advance(n int) {
 	for len(c.parts) > 0 && c.skipped+len(c.parts[0]) <= n {
 		c.skipped += len(c.parts[0])
@@ -155,9 +161,9 @@ func (c *cursor) advance(n int) {
 	}
 }
 
-// next gives the writer its next batch. When it returns false the caller is no
-// longer the writer: nothing is left, or the wire refuses more (stop), or the
-// outbox is closed; then what was queued is moved to failed.
+// next gives the writer its next batch. If it returns false the caller is no longer the writer,
+// because nothing is left, or stop says that the socket is full, or the outbox is closed. In the
+// last case what was queued is moved to failed.
 func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -177,9 +183,9 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 	return false, o.err
 }
 
-// close makes err the Conn's first error, unless there is one already, and that
-// the answer to every frame: whoever has seen it finds Send failing, too. The
-// frames that wait are moved to failed, by the writer if there is one.
+// close makes err the Conn's first error, unless there is one, and the answer to every later frame:
+// a caller that has seen the error finds Send failing, too. The waiting frames are moved to failed,
+// here or by the writer if there is one.
 func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queue) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -200,7 +206,8 @@ func (o *outbox) drain(failed *transport.Queue) {
 	o.blocked.Store(false)
 }
 
-// beginWrite tells that the writer is about to wait for the wire.
+// beginWrite records that the writer is about to block in a write. The stream's writer calls it:
+// the time counts as a stall if the write does not return.
 func (o *outbox) beginWrite() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,8 +216,8 @@ func (o *outbox) beginWrite() {
 	}
 }
 
-// abandon fails what waits, whoever was to write it: the outbox is closed and
-// its writer ends.
+// abandon fails the waiting frames, also those that a writer was to write. The outbox is closed,
+// and its writer goroutine ends.
 func (o *outbox) abandon() {
 	var failed transport.Queue
 	o.mu.Lock()
@@ -221,7 +228,7 @@ func (o *outbox) abandon() {
 	finish(&failed, err)
 }
 
-// unsent is Conn.Unsent.
+// unsent returns what Conn.Unsent promises. Bytes in the socket's buffer do not count.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -231,7 +238,7 @@ func (o *outbox) unsent() (bytes int, since time.Time) {
 	return o.bytes, o.since
 }
 
-// finish runs the Done of every frame.
+// finish calls the Done of every frame in q, oldest first. No lock may be held.
 func finish(q *transport.Queue, err error) {
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		f.Done(err)

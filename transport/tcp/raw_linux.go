@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// ownsDescriptors: here a plain TCP connection becomes a raw Conn.
+// ownsDescriptors says that a plain TCP connection becomes a raw Conn on this system.
 const ownsDescriptors = true
 
 const (
@@ -22,28 +22,34 @@ const (
 	mostReads     = 4         // in one Progress
 	mostWrites    = 16        // in one Progress or Send, each as much as the socket takes
 
-	// readMost bounds one read into a body, so that what lies above works on the
-	// first bytes, still in cache, while the next ones arrive.
+	// readMost bounds one read into a body. The layer above can then work on the first bytes, which
+	// are still in cache, while the next ones arrive.
 	readMost = 256 << 10
-	// A frame is expected to be like the one before it. After a body of at least
-	// longBody bytes, no more than readAhead is read of the next frame before its
-	// body's place is known: its prefix surely, and little that must be copied.
-	// Below that, a copy costs less than another read.
+	// The next frame is expected to be like the last one. After a body of at least longBody bytes,
+	// one read takes at most readAhead bytes of the next frame: surely its prefix, and little of a
+	// body that would have to be copied to its buffer. For shorter bodies the copy costs less than
+	// another read.
 	longBody  = 24 << 10
 	readAhead = 1 << 10
 )
 
-// A raw is a Conn that owns its descriptor. Any number of goroutines may be in it
-// at once, in three roles:
+// A raw is a Conn that owns its descriptor. Any number of goroutines may use it at once, in three
+// roles:
 //
-//   - one reads: gate's reader, for one call of Progress;
-//   - one writes: out's writer, within Send or Progress;
-//   - the rest queue, arm, admit and close, and wait for neither.
+//   - one goroutine reads: the gate's reader, for one call of Progress;
+//   - one goroutine writes: the outbox's writer, within Send or Progress;
+//   - the others queue, arm, admit and close, and wait for neither.
 //
-// out.mu and alarm.mu are held for a few instructions or one epoll_ctl, never
-// both, and never while a Sink, a Done or a ready runs. What fails first is kept
-// in first; after that, writing stops at once, and reading when what has arrived
-// is used up.
+// The gate counts the goroutines that use the descriptor. Close shuts it, and the last one out
+// gives everything back:
+//
+//	gate    first     meaning
+//	open    nil       the Conn lives
+//	open    an error  the wire has failed: no more writes; what has arrived is still delivered
+//	shut    an error  Close was called: no method touches the descriptor any more
+//
+// out.mu and wakeup.mu are held for a few instructions or one epoll_ctl, never both, and never
+// while a Sink, a Done or a ready runs.
 type raw struct {
 	t       *Transport
 	origin  pendingConn
@@ -53,20 +59,21 @@ type raw struct {
 	first   poll.FirstError
 	pending atomic.Bool // accepted and not admitted
 
-	// the reader's
+	// the fields of the reader
 	dec   decoder
 	buf   []byte
-	r, w  int  // buf[r:w] was read and not consumed
+	r, w  int  // buf[r:w] has been read and not delivered
 	ended bool // nothing more arrives
 
 	out outbox
-	iov [2 * batchFrames]syscall.Iovec // the writer's
+	iov [2 * batchFrames]syscall.Iovec // belongs to the writer
 
 	buffered atomic.Bool // r < w, as of the last Progress
 	wakeup   wakeup
 }
 
-// newRaw takes the connection away from Go's poller. It closes e on failure.
+// newRaw makes a Conn of a connection, whose descriptor it removes from Go's poller. It closes e on
+// failure.
 func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := ownDescriptor(tc)
@@ -95,7 +102,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 	c.w = copy(c.buf, e.first)
 	c.origin.first = nil
 	c.buffered.Store(c.w > 0)
-	c.gate.Enter() // a Close from now on lets go when all is set up
+	c.gate.Enter() // a concurrent Close tears down only after the set-up
 	if !t.register(c) {
 		syscall.Close(fd)
 		e.discard()
@@ -110,8 +117,8 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 	return c, nil
 }
 
-// Admit lifts the limits of a peer that has proven nothing. It is called before
-// the peer is told, else the peer's first large frame may come too early.
+// Admit lifts the limits of an unauthenticated peer. The caller admits a peer before it tells the
+// peer so, because the peer's first large frame may follow at once.
 func (c *raw) Admit() {
 	if !c.pending.CompareAndSwap(true, false) {
 		return
@@ -124,10 +131,11 @@ func (c *raw) Admit() {
 	c.origin.admit()
 }
 
-// RemoteAddr is the peer's address.
+// RemoteAddr returns the peer's address.
 func (c *raw) RemoteAddr() net.Addr { return c.remote }
 
-// Progress implements transport.Conn. A poll that finds nothing costs one read.
+// Progress implements transport.Conn. A poll that finds nothing costs one read, so it ignores the
+// spin bound.
 func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
@@ -142,8 +150,8 @@ func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return state, err
 }
 
-// progress is Progress in the reader's role: first out what was refused before,
-// then in.
+// progress is Progress in the reader's role: it first writes what the socket refused before, and
+// then reads.
 func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	if c.ended {
 		return transport.Idle, c.first.Get()
@@ -169,7 +177,7 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	return state, nil
 }
 
-// receive moves what has arrived, up to the end of one frame.
+// receive delivers what has arrived, up to the end of one frame.
 func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 	if c.dec.limit == pendingBody && !c.pending.Load() {
 		c.grow()
@@ -183,7 +191,7 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 		moved = true
 	}
 	for range mostReads {
-		if c.gate.IsClosed() { // by the Sink, perhaps
+		if c.gate.IsClosed() { // the Sink may have closed it
 			return moved, c.first.Get()
 		}
 		n, full, whole, err := c.read(in)
@@ -198,8 +206,8 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 	return moved, nil
 }
 
-// read does one read, of a body's rest and of what follows it. full reports that
-// it got all it asked for, so that there may be more. The buffer is empty.
+// read does one read call, for the rest of a body and for what follows it. full reports that the
+// socket filled both buffers, so that there may be more. It is called with an empty buf.
 func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	room, ahead := c.dec.bodyBuffer(), c.buf
 	switch {
@@ -211,7 +219,7 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	n, errno := readVector(c.fd, room, ahead)
 	switch {
 	case errno == syscall.EAGAIN:
-		return 0, false, false, c.first.Get() // not nil when writing has failed: then nothing more comes
+		return 0, false, false, c.first.Get() // not nil after a failed write: then nothing more arrives
 	case errno != 0:
 		return 0, false, false, failure(fault.LinkLost, "receive", os.NewSyscallError("read", errno))
 	case n == 0:
@@ -228,7 +236,7 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	return n, full, whole, err
 }
 
-// grow gives the reader what an admitted peer is worth.
+// grow gives an admitted peer its full buffer and size of bodies. The reader calls it.
 func (c *raw) grow() {
 	c.dec.limit = admittedBody
 	buf := make([]byte, readBuffer)
@@ -236,9 +244,9 @@ func (c *raw) grow() {
 	c.buf = buf
 }
 
-// Send implements transport.Conn: it queues f and becomes the writer unless there is
-// one, or the socket is full. Then the next Progress writes it, woken by room in the
-// socket if need be.
+// Send implements transport.Conn. It queues f and becomes the writer, unless there is one or the
+// socket is full. In the latter case the next Progress writes f; an armed Conn is woken when the
+// socket has room.
 func (c *raw) Send(f *transport.Frame) {
 	if !c.out.push(f) {
 		if c.out.blocked.Load() {
@@ -256,17 +264,17 @@ func (c *raw) Send(f *transport.Frame) {
 	finish(&failed, err)
 }
 
-// TrySend implements transport.Conn: a socket may take a part of a frame, which then
-// needs memory that stays, so that nothing is sent inline.
+// TrySend implements transport.Conn by refusing: a socket may accept a part of a frame, and the
+// rest would need memory that outlives the call.
 func (c *raw) TrySend(head, body []byte) bool { return false }
 
-// flush writes until nothing waits or the socket takes no more. The caller is
-// the writer, and is not when flush returns.
+// flush writes until nothing waits or the socket is full. The caller is the writer, and is not any
+// more when flush returns.
 func (c *raw) flush() (moved bool) {
 	var done transport.Queue
 	for writes := 1; ; writes++ {
 		n, errno := writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
-		refused := n < c.out.batch.bytes // the socket is full: trying again would only say so
+		refused := n < c.out.batch.bytes // the socket is full: another write would return EAGAIN
 		if errno != 0 && errno != syscall.EAGAIN {
 			c.fail(failure(fault.LinkLost, "send", os.NewSyscallError("write", errno)))
 		}
@@ -285,13 +293,11 @@ func (c *raw) flush() (moved bool) {
 	return moved
 }
 
-// Unsent is how many bytes were offered that the wire has refused so far, and
-// since when it has taken none; 0 and the zero time while none are refused. The
-// layer above decides when that is a stall: a Conn has no timers.
+// Unsent implements transport.Conn. It reports bytes once the socket has refused some, and since
+// when it has accepted none. The layer above decides when that is a stall: a Conn has no timers.
 func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
-// fail ends the Conn but for what has arrived already, and returns the first
-// error.
+// fail ends the Conn, except for the delivery of what has arrived, and returns the first error.
 func (c *raw) fail(err error) error {
 	var failed transport.Queue
 	err = c.out.close(&c.first, err, &failed)
@@ -300,9 +306,8 @@ func (c *raw) fail(err error) error {
 	return err
 }
 
-// Close implements transport.Conn. A Progress that runs meanwhile may write into
-// the arriving frame's body until it returns. Bytes that the operating system
-// has taken still go to the peer.
+// Close implements transport.Conn. A Progress that is running may write into the arriving frame's
+// buffer until it returns. Bytes that the socket has accepted still reach the peer.
 func (c *raw) Close() error {
 	c.first.Set(errClosed())
 	first, last := c.gate.Close()
@@ -316,15 +321,15 @@ func (c *raw) Close() error {
 	return nil
 }
 
-// exit ends a use of the descriptor other than the reader's.
+// exit ends a use of the descriptor that gate.Enter began.
 func (c *raw) exit() {
 	if c.gate.Exit() {
 		c.teardown()
 	}
 }
 
-// teardown gives back all that the Conn holds; nobody is inside any more. Where
-// bytes are still on their way to the peer, a goroutine waits for them.
+// teardown releases everything that the Conn holds, once no goroutine uses it. If the peer has not
+// acknowledged all bytes, a goroutine waits for that.
 func (c *raw) teardown() {
 	c.wakeup.unregister(c.t, c)
 	onTheWay := unacknowledged(c.fd) > 0
@@ -340,14 +345,14 @@ func (c *raw) teardown() {
 	c.closeDescriptor()
 }
 
-// drained reports whether a socket that was shut can be closed without harm: the
-// peer's system has everything, or has ended the connection.
+// drained reports whether a socket whose writing side is shut down can be closed without a reset:
+// the peer's kernel has all bytes, or has ended the connection.
 func (c *raw) drained() bool {
-	return c.discard() || unacknowledged(c.fd) <= 1 // the end counts as a byte
+	return c.discard() || unacknowledged(c.fd) <= 1 // the FIN counts as one byte
 }
 
-// discard throws away what has arrived: a socket that is closed with unread
-// bytes resets the connection. It is true when no more can arrive.
+// discard reads and drops what has arrived, because closing a socket with unread bytes resets the
+// connection. It returns true when no more can arrive.
 func (c *raw) discard() (ended bool) {
 	for range 64 {
 		switch n, errno := readVector(c.fd, nil, c.buf); {
@@ -360,7 +365,7 @@ func (c *raw) discard() (ended bool) {
 	return false
 }
 
-// closeDescriptor is the end: the number may be somebody else's afterwards.
+// closeDescriptor comes last: the system may give the number to another file at once.
 func (c *raw) closeDescriptor() {
 	syscall.Close(c.fd)
 	if c.origin.outer != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// ownsDescriptors: here every connection becomes a stream.
+// ownsDescriptors says that every connection becomes a stream on this system.
 const ownsDescriptors = false
 
-// newRaw is never called.
+// newRaw satisfies newConn, which never calls it here.
 func (t *Transport) newRaw(_ *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	return t.newStream(e)
 }
 
-// unackedBytes would be how many bytes the peer's system has not taken yet.
+// unackedBytes does not know how many bytes the peer's kernel has not acknowledged.
 func unackedBytes(net.Conn) (n int, known bool) { return 0, false }

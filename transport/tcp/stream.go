@@ -20,30 +20,29 @@ const (
 	streamStage   = 16 << 10  // what it gathers for a write: one TLS record
 	streamWrite   = 256 << 10 // the most in one write, so that a stall shows
 
-	// lastReads is how long a stream that cannot write any more, or was closed,
-	// still reads what the peer has sent.
+	// lastReads is how long a stream that cannot write any more still reads what the peer has sent.
 	lastReads     = time.Second
 	drainReadTime = time.Millisecond
 )
 
-// A stream is a Conn over any net.Conn, with a goroutine that reads and one that
-// writes, since a net.Conn blocks. Progress takes from what was read, which costs
-// a copy; it never writes. The reader waits while the inbox is full, so a peer is
-// slowed by TCP, not buffered here.
+// A stream is a Conn over any net.Conn, whose methods block. So one goroutine reads and one writes.
+// Progress delivers what the reader has read, which costs a copy, and never writes. The reader
+// waits while the inbox is full; flow control of TCP then slows the peer, and nothing is buffered
+// without a bound.
 //
-// Both goroutines end after Close: the read and the write under way are ended by
-// a deadline in the past, and what the reader does last is to close the
-// connection. in.mu, out.mu and mu are leaves, held for a few instructions.
+// Close sets a deadline in the past, which ends the read and the write that are running; both
+// goroutines then return, and the reader closes the connection last. in.mu, out.mu and mu are leaf
+// locks, held for a few instructions.
 type stream struct {
 	t       *Transport
 	origin  pendingConn
 	nc      net.Conn
-	wire    net.Conn // below TLS and all else; nc where nothing is
+	wire    net.Conn // the connection at the bottom; nc if nothing is below it
 	first   poll.FirstError
 	pending atomic.Bool
 	closed  atomic.Bool
 
-	busy  atomic.Bool // somebody is in Progress; dec and ended are theirs
+	busy  atomic.Bool // a goroutine is in Progress; it owns dec and ended
 	dec   decoder
 	ended bool
 
@@ -57,7 +56,7 @@ type stream struct {
 	ready func()
 }
 
-// newStream starts the goroutines. It closes e on failure.
+// newStream makes a Conn and starts its goroutines. It closes e on failure.
 func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
 	c := &stream{t: t, origin: e, nc: e.nc, wire: innermost(e.nc), writeSignal: make(chan struct{}, 1), done: make(chan struct{})}
 	c.dec.limit = admittedBody
@@ -76,18 +75,17 @@ func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
 	t.open.Go(c.write)
-	go func() { // its end lets go of the Conn
+	go func() { // teardown comes after the last read
 		c.read()
 		c.teardown()
 	}()
 	return c, nil
 }
 
-// A netConner stands on another connection, as *tls.Conn does.
+// A netConner is a connection on top of another one, as *tls.Conn is.
 type netConner interface{ NetConn() net.Conn }
 
-// innermost is the connection below TLS, or below whatever else says what it
-// stands on.
+// innermost returns the connection at the bottom, below TLS and all other layers.
 func innermost(nc net.Conn) net.Conn {
 	for {
 		outer, ok := nc.(netConner)
@@ -98,8 +96,7 @@ func innermost(nc net.Conn) net.Conn {
 	}
 }
 
-// Admit lifts the limits of a peer that has proven nothing; see raw.Admit for
-// when to call it.
+// Admit lifts the limits of an unauthenticated peer. See raw.Admit for when to call it.
 func (c *stream) Admit() {
 	if c.pending.CompareAndSwap(true, false) {
 		c.in.grow(streamRing)
@@ -108,11 +105,11 @@ func (c *stream) Admit() {
 	}
 }
 
-// RemoteAddr is the peer's address.
+// RemoteAddr returns the peer's address.
 func (c *stream) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
-// Progress implements transport.Conn. A poll that finds nothing costs a lock and
-// no system call.
+// Progress implements transport.Conn. A poll that finds nothing costs a lock and no system call. It
+// does not spin: the reader goroutine needs the core.
 func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.busy.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -135,7 +132,7 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return state, nil
 }
 
-// receive takes what was read, up to the end of one frame.
+// receive delivers what the reader has read, up to the end of one frame.
 func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	for !c.closed.Load() {
@@ -156,7 +153,7 @@ func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	return state, nil
 }
 
-// cut is the error of a stream whose reading ended with err.
+// cut returns the Conn's error for a read that ended with err; nil for a nil err.
 func (c *stream) cut(err error) error {
 	switch {
 	case err == nil:
@@ -165,7 +162,7 @@ func (c *stream) cut(err error) error {
 		return errEOF(c.dec.midFrame())
 	}
 	if first := c.first.Get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		return first // the writer's
+		return first // the write failed first
 	}
 	if c.dec.magicLeft > 0 {
 		return failure(fault.Refused, "accept", err) // a TLS handshake that failed
@@ -173,7 +170,7 @@ func (c *stream) cut(err error) error {
 	return failure(fault.LinkLost, "receive", err)
 }
 
-// read is the reader goroutine.
+// read is the reader goroutine: it fills the inbox until the connection ends or Close is called.
 func (c *stream) read() {
 	for {
 		p := c.in.writable()
@@ -189,11 +186,11 @@ func (c *stream) read() {
 	}
 }
 
-// A halfCloser can end its writing alone, as TCP can.
+// A halfCloser can shut down its writing side alone, as TCP can.
 type halfCloser interface{ CloseWrite() error }
 
-// teardown closes the connection once Close was called and what was written has
-// reached the peer's system.
+// teardown closes the connection after Close was called and the peer's kernel has acknowledged what
+// was written.
 func (c *stream) teardown() {
 	<-c.done
 	if tc, ok := c.wire.(halfCloser); ok {
@@ -207,8 +204,8 @@ func (c *stream) teardown() {
 	c.t.unregister(c)
 }
 
-// drained is as for raw; where the system does not tell what is on its way, only
-// the peer's end does.
+// drained is as for raw. Where the system does not report unacknowledged bytes, only the end of the
+// peer's stream shows that it has everything.
 func (c *stream) drained() bool {
 	c.wire.SetReadDeadline(time.Now().Add(drainReadTime))
 	if _, err := io.Copy(io.Discard, c.wire); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -218,19 +215,18 @@ func (c *stream) drained() bool {
 	return known && n <= 1
 }
 
-// Send implements transport.Conn. It never writes itself: the writer goroutine
-// does, and runs Done.
+// Send implements transport.Conn. It never writes: the writer goroutine does, and calls Done.
 func (c *stream) Send(f *transport.Frame) {
 	if c.out.push(f) {
 		c.writeSignal <- struct{}{} // never waits: there is one writer
 	}
 }
 
-// TrySend implements transport.Conn: only the writer goroutine writes.
+// TrySend implements transport.Conn by refusing: only the writer goroutine writes.
 func (c *stream) TrySend(head, body []byte) bool { return false }
 
-// write is the writer goroutine. It is out's writer whenever it is not at the
-// select; push has made it so and rung the bell.
+// write is the writer goroutine. It is the outbox's writer whenever it is not in the select: push
+// has appointed it and sent the signal.
 func (c *stream) write() {
 	stage := make([]byte, 0, streamPending)
 	for {
@@ -253,8 +249,8 @@ func (c *stream) write() {
 	}
 }
 
-// writeBatch writes what the batch holds: short pieces gathered in stage, long
-// ones as they are.
+// writeBatch writes what the batch holds. It collects short pieces in stage, so that TLS makes one
+// record of them, and writes long ones as they are.
 func (c *stream) writeBatch(stage []byte) {
 	for _, p := range c.out.batch.parts {
 		if len(p) > cap(stage)-len(stage) {
@@ -278,7 +274,7 @@ func (c *stream) writeBatch(stage []byte) {
 	c.writeOut(stage)
 }
 
-// writeOut writes p, and is false when that fails.
+// writeOut writes p and reports whether that succeeded.
 func (c *stream) writeOut(p []byte) bool {
 	if len(p) == 0 {
 		return true
@@ -297,11 +293,11 @@ func (c *stream) writeOut(p []byte) bool {
 	return err == nil
 }
 
-// Unsent is as for raw.
+// Unsent implements transport.Conn; see raw.Unsent.
 func (c *stream) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
-// Arm implements transport.Conn. Queued bytes need no Progress here, so only
-// arriving ones, failure and Close wake.
+// Arm implements transport.Conn. Queued bytes need no Progress here, so that only arriving bytes,
+// failure and Close wake.
 func (c *stream) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
@@ -312,7 +308,7 @@ func (c *stream) Arm(ready func()) {
 	}
 }
 
-// disarm is the armed callback, which is not armed any more.
+// disarm returns the armed callback and clears it; nil when none is armed.
 func (c *stream) disarm() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,21 +318,21 @@ func (c *stream) disarm() func() {
 	return ready
 }
 
-// fire runs the armed callback, on the reader goroutine.
+// fire calls the armed callback on the reader goroutine.
 func (c *stream) fire() {
 	if ready := c.disarm(); ready != nil {
 		ready()
 	}
 }
 
-// wake has the armed callback run on the caller's goroutine.
+// wake calls the armed callback on the Transport's goroutine for callbacks.
 func (c *stream) wake() {
 	if ready := c.disarm(); ready != nil {
 		c.t.calls.Call(ready)
 	}
 }
 
-// fail is as for raw.
+// fail ends the Conn, except for the delivery of what was read, and returns the first error.
 func (c *stream) fail(err error) error {
 	var failed transport.Queue
 	err = c.out.close(&c.first, err, &failed)
@@ -345,8 +341,8 @@ func (c *stream) fail(err error) error {
 	return err
 }
 
-// Close is as for raw. The goroutines end by themselves, soon; the Transport's
-// Close waits for them.
+// Close implements transport.Conn; see raw.Close. The goroutines end soon; the Transport's Close
+// waits for them.
 func (c *stream) Close() error {
 	c.first.Set(errClosed())
 	if c.closed.Swap(true) {
@@ -355,7 +351,7 @@ func (c *stream) Close() error {
 	c.in.close()
 	c.fail(errClosed())
 	if _, ok := c.wire.(halfCloser); ok {
-		c.wire.SetDeadline(time.Unix(1, 0)) // ends the read and the write that are under way
+		c.wire.SetDeadline(time.Unix(1, 0)) // ends the read and the write that are running
 	} else {
 		c.wire.Close()
 	}

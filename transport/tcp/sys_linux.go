@@ -12,17 +12,17 @@ import (
 	"github.com/tutti-go/tutti/internal/race"
 )
 
-// shortCall is the most bytes moved by a system call that the scheduler is not
-// told of. Telling it costs more than a short copy; not telling it makes the
-// garbage collector wait for a long one.
+// shortCall is the most bytes moved by a system call that the Go scheduler does not know of.
+// Announcing the call costs more than a short copy. Not announcing a long one would delay the
+// garbage collector, which waits for all goroutines to stop.
 const shortCall = 32 << 10
 
-// shortWrite is the most bytes that are copied together to spare the system the
-// work of gathering them.
+// shortWrite is the most bytes that are joined by a copy, because a write of one piece costs the
+// kernel less than a writev.
 const shortWrite = 512
 
-// ownDescriptor duplicates a connection's descriptor and closes the original,
-// which takes it out of Go's poller. It stays non-blocking.
+// ownDescriptor duplicates a connection's descriptor and closes the original, which removes it from
+// Go's poller. The duplicate stays non-blocking.
 func ownDescriptor(tc *net.TCPConn) (int, error) {
 	fd, err := duplicate(tc)
 	if err != nil {
@@ -49,8 +49,8 @@ func duplicate(tc *net.TCPConn) (int, error) {
 	return fd, nil
 }
 
-// replaceOriginal closes the original of a duplicate. Whoever it came from may have done
-// so in between, and meant the connection, which the duplicate must not outlive.
+// replaceOriginal closes the original of a duplicate. The original's owner may have closed it
+// meanwhile; it then meant the connection, so that the duplicate is closed, too.
 func replaceOriginal(original net.Conn, fd int) (int, error) {
 	if err := original.Close(); err != nil {
 		syscall.Close(fd)
@@ -59,7 +59,7 @@ func replaceOriginal(original net.Conn, fd int) (int, error) {
 	return fd, nil
 }
 
-// readVector reads into a and then b, either of which may be empty.
+// readVector reads into a and then into b. Either may be empty.
 func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 	if len(a) == 0 {
 		a, b = b, nil
@@ -73,7 +73,8 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 	return recordRead(ioCall(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b)))
 }
 
-// recordRead is what a read returned, once the race detector has been told.
+// recordRead passes on what a read returned, and tells the race detector that bytes have arrived
+// from another goroutine.
 func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 	if n > 0 {
 		race.Acquire()
@@ -81,8 +82,8 @@ func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 	return n, errno
 }
 
-// writeVector writes parts, which have size bytes in all and at least one. iov
-// is room for it to work in; it keeps nothing.
+// writeVector writes parts, which have size bytes in all and at least one part. It uses iov as
+// scratch memory and keeps no reference in it.
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
 	race.Release()
 	if len(parts) == 1 {
@@ -105,8 +106,8 @@ func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall
 	return n, errno
 }
 
-// ioCall is one non-blocking system call that moves at most size bytes. Where it
-// fails it has moved none.
+// ioCall makes one non-blocking system call that moves at most size bytes. If it fails it has moved
+// none.
 func ioCall(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.Errno) {
 	for {
 		var moved uintptr
@@ -126,8 +127,7 @@ func ioCall(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.E
 	}
 }
 
-// unacknowledged is how many bytes were written that the peer's system has not
-// taken yet.
+// unacknowledged returns how many written bytes the peer's kernel has not acknowledged.
 func unacknowledged(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 	if err != nil {
@@ -136,7 +136,8 @@ func unacknowledged(fd int) int {
 	return n
 }
 
-// unackedBytes is unacknowledged for a connection of package net.
+// unackedBytes is unacknowledged for a connection of package net. known is false where the system
+// does not tell.
 func unackedBytes(nc net.Conn) (n int, known bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -144,23 +145,22 @@ func unackedBytes(nc net.Conn) (n int, known bool) {
 	}
 	conn, err := sc.SyscallConn()
 	if err != nil {
-		return 0, true // it is closed
+		return 0, true // the connection is closed
 	}
 	err = conn.Control(func(fd uintptr) { n = unacknowledged(int(fd)) })
 	return n, err == nil
 }
 
-// initialReceiveBuffer is a receive buffer that takes a large message at once: a first message
-// of 4 MiB takes half the time of one for which the buffer has to grow.
+// initialReceiveBuffer lets the first large message arrive at full speed. A first message of 4 MiB
+// takes half the time of one for which the kernel has to grow the buffer.
 const initialReceiveBuffer = 4 << 20
 
-// setReceiveBuffer sets the receive buffer by Options.ReceiveBuffer. A size set by SO_RCVBUF
-// is capped by a limit that is often low, and is never adapted again. So ample
-// room is had in another way: asking to be woken for no fewer bytes than that
-// makes the system prepare for them (Linux 4.18, tcp_set_rcvlowat), and stays
-// adapted when the wish is taken back.
+// setReceiveBuffer applies Options.ReceiveBuffer. SO_RCVBUF is capped by a limit that is often low,
+// and stops the kernel from adapting the buffer. So the default raises SO_RCVLOWAT instead and
+// lowers it again: the kernel grows the buffer for the raised mark (Linux 4.18, tcp_set_rcvlowat)
+// and keeps adapting it afterwards.
 func setReceiveBuffer(fd, size int) {
-	switch { // each is worth trying only
+	switch { // best effort
 	case size > 0:
 		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, size)
 	case size == 0:
@@ -169,23 +169,23 @@ func setReceiveBuffer(fd, size int) {
 	}
 }
 
-// avoidBBR takes a connection inside this host from BBR, which many systems choose
-// for their links, to Reno, which each has. BBR sends at the rate that it has seen
-// the path take; here the path is the two processes' own copying, whose rate is
-// that of whoever had the core, and large messages took up to a third longer.
-// What the system chose for connections to other hosts, or chose otherwise, stays.
+// avoidBBR switches a connection inside this host from BBR to Reno. Many systems choose BBR for
+// their links; every system has Reno. BBR paces by the rate that it has measured on the path. Here
+// the path is the copying of the two processes, whose rate depends on who has the core, and large
+// messages took up to a third longer. Connections to other hosts, and other choices of the system,
+// stay as they are.
 func avoidBBR(fd int, local, remote net.Addr) {
 	if !sameHost(local, remote) {
 		return
 	}
 	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	if err == nil && strings.HasPrefix(name, "bbr") {
-		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // worth trying only
+		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // best effort
 	}
 }
 
-// sameHost reports whether bytes between two addresses stay on this host: then
-// both ends are the same one, or are loopback's.
+// sameHost reports whether bytes between two addresses stay on this host: the addresses are equal,
+// or both are loopback's.
 func sameHost(local, remote net.Addr) bool {
 	l, ok := local.(*net.TCPAddr)
 	r, too := remote.(*net.TCPAddr)

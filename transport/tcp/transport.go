@@ -22,24 +22,25 @@ const Name = "tcp"
 // proto is the ALPN name of this transport's connections under TLS.
 const proto = "tutti/1"
 
-// TLS says how TLS is done.
+// TLS are the options for TLS.
 type TLS = tlsopt.Options
 
-// Options are the choices that a program has. The zero Options are good ones.
+// Options configure a Transport. The zero Options are good for most programs: no TLS, and buffers
+// that the kernel adapts.
 type Options struct {
-	// TLS, when not nil, is asked for on every connection, dialled or accepted.
+	// TLS, if not nil, is used on every connection, dialled or accepted.
 	TLS *TLS
-	// ReceiveBuffer is the socket buffer, in bytes, for what an admitted peer
-	// sends. 0: what the system does by itself, but beginning at 4 MiB, so that a
-	// first large message is not slower than the next. Negative: what the system
-	// does by itself. Positive: that much, where the system permits it; the system
-	// then does not adapt it any more. It is for Linux without TLS; elsewhere the
-	// system does what it does.
+	// ReceiveBuffer is the size in bytes of the socket's receive buffer for an admitted peer, on
+	// Linux without TLS. Elsewhere the system chooses.
+	//
+	//	0         the system adapts the buffer, from 4 MiB on, so that a first large message is fast
+	//	positive  this size, where the system permits it; the system does not adapt it any more
+	//	negative  the system's default
 	ReceiveBuffer int
 }
 
-// A Transport makes Conns over TCP. It implements transport.Transport and
-// transport.Greeter; all its methods may be called concurrently.
+// A Transport makes Conns over TCP. It implements transport.Transport and transport.Greeter. All
+// its methods may be called concurrently.
 type Transport struct {
 	options Options
 	life    context.Context // ends with Close
@@ -48,21 +49,20 @@ type Transport struct {
 	watcher poll.Watcher
 	open    sync.WaitGroup // what Close waits for: the accept loop, each Conn, their goroutines
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	conns  map[transport.Conn]struct{}
 	in     net.Listener
 	closed bool
 }
 
-// New is a Transport that holds nothing yet. Once it has served or dialled, it
-// needs a Close.
+// New returns a Transport that holds no resources yet. After Serve or Dial it needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{options: o, conns: make(map[transport.Conn]struct{})}
 	t.life, t.end = context.WithCancel(context.Background())
 	return t
 }
 
-// ForRank returns a new Transport like t. TLS that t has been given stays.
+// ForRank returns a new Transport like t for one rank. TLS options of t take precedence over tls.
 func (t *Transport) ForRank(_ int, tls *tlsopt.Options, _ *slog.Logger) (transport.Transport, error) {
 	o := t.options
 	if o.TLS == nil {
@@ -71,7 +71,7 @@ func (t *Transport) ForRank(_ int, tls *tlsopt.Options, _ *slog.Logger) (transpo
 	return New(o), nil
 }
 
-// Name is "tcp".
+// Name returns "tcp".
 func (t *Transport) Name() string { return Name }
 
 // Prefix reports whether a connection opened with this transport's magic.
@@ -79,27 +79,26 @@ func (t *Transport) Prefix(first []byte) bool {
 	return len(first) >= len(magic) && string(first[:len(magic)]) == magic
 }
 
-// Proto is "tutti/1".
+// Proto returns "tutti/1".
 func (t *Transport) Proto() string { return proto }
 
-// keepAlive is for every connection. Keep-alives serve the boxes between two hosts, which
-// forget idle connections; peers' deaths are noticed above, and sooner. There is
-// no TCP_USER_TIMEOUT: it would also end connections whose peer just does not
-// receive for a while, which is no fault.
+// keepAlive applies to every connection. It keeps the state of NATs and firewalls between two hosts
+// alive, which forget idle connections. It does not detect dead peers: the layer above does, and
+// sooner. TCP_USER_TIMEOUT is not set, because it would also end a connection whose peer just does
+// not receive for a while, which is no fault.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6}
 
-// Dial opens a connection to a "host:port", with its TLS handshake, and returns
-// it once the peer's system has taken it. Errors: fault.Timeout and
-// fault.Canceled by ctx, fault.Refused by a TLS handshake, fault.Misuse by bad
-// TLS options and by the address of another transport, fault.Closed after Close,
-// else fault.LinkLost.
+// Dial opens a connection to a "host:port", with its TLS handshake, and returns when the peer's
+// kernel has accepted it. Errors are fault.Timeout and fault.Canceled by ctx, fault.Refused by a
+// TLS handshake, fault.Misuse by bad TLS options or an address of another transport, fault.Closed
+// after Close, and else fault.LinkLost.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 
 	op := "dial " + addr
-	if strings.Contains(addr, "=") { // of transport auto: no name to ask a resolver for, and trying again is in vain
+	if strings.Contains(addr, "=") { // an address of transport auto: no name to resolve, and a retry would not help
 		return nil, failure(fault.Misuse, op, errors.New("got the address of another transport, want host:port: set TUTTI_TRANSPORT or WithTransportName to the same on all ranks"))
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive}
@@ -112,7 +111,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 			return nil, t.dialFailure(ctx, op, fault.Refused, err)
 		}
 	}
-	// Four bytes always fit into a socket that nothing was written to.
+	// Four bytes always fit into the buffer of a new socket.
 	if _, err := nc.Write([]byte(magic)); err != nil {
 		nc.Close()
 		return nil, t.dialFailure(ctx, op, fault.LinkLost, err)
@@ -120,9 +119,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return t.newConn(pendingConn{nc: nc})
 }
 
-// clientTLS does the handshake of the side that dials. It closes nc on failure. A
-// peer that offers other ALPN names than ours refuses us; one that offers none,
-// as a proxy that ends TLS, is told who we are by the magic.
+// clientTLS does the TLS handshake of the dialling side. It closes nc on failure. A peer that
+// offers other ALPN names refuses us. A peer that offers none, such as a proxy that terminates TLS,
+// learns the protocol from the magic.
 func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (net.Conn, error) {
 	cfg, err := t.options.TLS.Client(proto)
 	if err != nil {
@@ -140,7 +139,7 @@ func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (ne
 	return tc, nil
 }
 
-// dialFailure names what ended a dial: ctx, Close, or else kind.
+// dialFailure returns the error of a dial: of ctx, of Close, or else of this kind.
 func (t *Transport) dialFailure(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
@@ -156,9 +155,8 @@ func (t *Transport) dialFailure(ctx context.Context, op string, kind fault.Kind,
 	return failure(kind, op, err)
 }
 
-// Close ends every Conn made here and waits until each has let go of its
-// descriptor, and until the accept or ready call that is running has returned.
-// It must not be called from those, nor from a Sink.
+// Close ends every Conn made here. It waits until each has closed its descriptor, and until a
+// running accept or ready callback has returned. It must not be called from those, nor from a Sink.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -181,8 +179,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// register takes c among the Conns that Close ends; false when it is too late.
-// Each enlisted Conn is let go by release.
+// register adds c to the Conns that Close ends. It returns false after Close. Each registered Conn
+// calls unregister when it has released everything.
 func (t *Transport) register(c transport.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +192,7 @@ func (t *Transport) register(c transport.Conn) bool {
 	return true
 }
 
-// unregister forgets a Conn that holds nothing any more.
+// unregister removes a Conn that holds nothing any more.
 func (t *Transport) unregister(c transport.Conn) {
 	t.mu.Lock()
 	delete(t.conns, c)

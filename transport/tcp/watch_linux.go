@@ -9,25 +9,33 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An wakeup is a raw Conn's one armed wake-up, and what the epoll knows of it.
+// A wakeup is a raw Conn's one armed wake-up and its entry in the Transport's epoll. The entry is
+// one-shot: each event disables it, and generation tells an event of an earlier entry from one of
+// the present entry.
+//
+//	ready  events  meaning
+//	nil    0       not armed, and the epoll waits for nothing
+//	nil    some    disarmed by hand; a late event is ignored
+//	set    some    armed
+//	set    0       only while mu is held
 type wakeup struct {
 	id    int32
 	armed atomic.Bool // ready is set
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the rest
 	ready      func()
-	generation int32  // counts changes of the epoll's entry, to tell stale events
+	generation int32  // counts changes of the epoll's entry
 	events     uint32 // what the epoll waits for now; 0: nothing
 	added      bool   // the epoll has an entry
 }
 
-// register enters c in its Transport's watcher.
+// register adds c to its Transport's watcher.
 func (a *wakeup) register(t *Transport, c *raw) (err error) {
 	a.id, err = t.watcher.Add(c)
 	return err
 }
 
-// unregister undoes join. The descriptor is still open.
+// unregister undoes register. The descriptor is still open.
 func (a *wakeup) unregister(t *Transport, c *raw) {
 	a.mu.Lock()
 	if a.added {
@@ -38,7 +46,7 @@ func (a *wakeup) unregister(t *Transport, c *raw) {
 	t.watcher.Remove(a.id)
 }
 
-// disarm is the armed callback, which is not armed any more.
+// disarm returns the armed callback and clears it; nil when none is armed. mu is held.
 func (a *wakeup) disarm() func() {
 	ready := a.ready
 	a.ready = nil
@@ -46,9 +54,8 @@ func (a *wakeup) disarm() func() {
 	return ready
 }
 
-// Arm implements transport.Conn; it costs one epoll_ctl, or nothing when the
-// epoll still waits for an earlier one. A wake-up may be spurious: somebody else
-// may have moved meanwhile what there was to move.
+// Arm implements transport.Conn. It costs one epoll_ctl, or nothing when the epoll still waits from
+// an earlier Arm. Bytes that are buffered already, and a failure, wake at once.
 func (c *raw) Arm(ready func()) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -66,7 +73,7 @@ func (c *raw) Arm(ready func()) {
 	}
 }
 
-// watch has the epoll wait for what Progress could move now. The alarm is locked.
+// watch makes the epoll wait for what Progress could move now. mu is held.
 func (c *raw) watch() error {
 	a := &c.wakeup
 	events := uint32(syscall.EPOLLIN | syscall.EPOLLONESHOT)
@@ -74,7 +81,7 @@ func (c *raw) watch() error {
 		events |= syscall.EPOLLOUT
 	}
 	if a.events&events == events || !c.gate.Enter() {
-		return nil // a Close that shut the gate wakes after it
+		return nil // Close has shut the gate, and wakes later
 	}
 	op := syscall.EPOLL_CTL_MOD
 	if !a.added {
@@ -86,12 +93,12 @@ func (c *raw) watch() error {
 		a.added, a.events = true, events
 	}
 	if c.gate.Exit() {
-		go c.teardown() // not here: it wants the alarm
+		go c.teardown() // not on this goroutine: teardown locks mu
 	}
 	return err
 }
 
-// watchWrites adds queued bytes to what an armed Conn waits for.
+// watchWrites makes an armed Conn wait for room in the socket, too.
 func (c *raw) watchWrites() {
 	if !c.wakeup.armed.Load() {
 		return
@@ -107,7 +114,7 @@ func (c *raw) watchWrites() {
 	}
 }
 
-// Event implements poll.Handler: it takes the watcher's word that something could move.
+// Event implements poll.Handler: it calls the armed callback if the event is not stale.
 func (c *raw) Event(generation int32, events uint32) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -117,7 +124,7 @@ func (c *raw) Event(generation int32, events uint32) {
 	}
 	a.events = 0
 	if a.ready != nil && events == syscall.EPOLLOUT && !c.out.blocked.Load() {
-		if c.watch() == nil { // what could be written has been written
+		if c.watch() == nil { // the queue was written meanwhile: wait for reads only
 			a.mu.Unlock()
 			return
 		}
@@ -129,7 +136,7 @@ func (c *raw) Event(generation int32, events uint32) {
 	}
 }
 
-// wake has the armed callback run on the caller's goroutine.
+// wake calls the armed callback on the Transport's goroutine for callbacks.
 func (c *raw) wake() {
 	c.wakeup.mu.Lock()
 	ready := c.wakeup.disarm()
@@ -139,7 +146,7 @@ func (c *raw) wake() {
 	}
 }
 
-// wakeIfArmed is wake where that is seldom needed.
+// wakeIfArmed is wake without the lock where nothing is armed.
 func (c *raw) wakeIfArmed() {
 	if c.wakeup.armed.Load() {
 		c.wake()
