@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Algorithm is the name of the algorithm that a collective of the communicator
-// runs for vectors of that many bytes (all ranks' parts together, where it has
-// parts) and operators that commute: what its table chooses, or what is forced.
-// op is the collective's name as errors give it, "reduce_scatter"; for a name
-// that is none the answer is "".
+// Algorithm returns the name of the algorithm that a collective of the communicator runs for a
+// vector of that many bytes (all ranks' parts together, where it has parts) and an operator that
+// commutes: the choice of its table, or what is forced. op is the collective's name as errors give
+// it, "reduce_scatter", with a "v" at the end for the form with Counts; for another name the
+// result is "".
 func (c *Comm) Algorithm(op string, bytes int) string {
 	return c.algorithm(op, bytes, true)
 }
@@ -24,10 +24,9 @@ func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	return c.chooser.Choose(verb, bytes, commutative, c.group.HasShared()).Algorithm.Name()
 }
 
-// Transport is the name of the wire between this rank and another one of the
-// communicator: "tcp", also where that is what "auto" has picked. It is "self"
-// for this rank, whose messages to itself take no wire, and "" for a rank that
-// is none.
+// Transport returns the name of the transport between this rank and another one of the
+// communicator: "tcp", also where "auto" has chosen it. It is "self" for this rank, whose messages
+// to itself use none, and "" for a rank that does not exist.
 func (c *Comm) Transport(rank int) string {
 	switch {
 	case rank < 0 || rank >= c.Size():

@@ -61,7 +61,7 @@ func (p *poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
 // Arm implements bridge.Poller.
 func (p *poller) Arm() { p.mesh.Arm(p.links) }
 
-// bindVectors counts the elements of a list, and refuses what is not one.
+// bindVectors counts the elements of a list of vectors, and refuses what is not one.
 func (pl *plan) bindVectors(c *Comm) error {
 	name := pl.verb.String()
 	if !pl.dtype.Valid() {

@@ -8,14 +8,14 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// Explain says how c carries out a collective on vectors of that many bytes: all
-// ranks' parts together where it has parts, and 0 for gatherv, scatterv and
-// alltoallv, where ranks may not know it. op is the collective's name as errors
-// give it, "reduce_scatter"; other names get fault.Misuse. It sends nothing, and
-// any rank may call it at any time.
+// Explain returns lines that say how c carries out a collective on vectors of that many bytes:
+// which algorithm it runs, why, and what the others would cost. bytes counts all ranks' parts
+// together where the collective has parts, and is 0 for gatherv, scatterv and alltoallv, whose
+// size a rank may not know. op is the collective's name as errors give it, "reduce_scatter"; other
+// names are fault.Misuse. Explain sends nothing, and any rank may call it at any time.
 //
-// Times are predicted from α, β and γ of the tuning file, or, without one, from
-// round figures. They rank algorithms, and decide nothing.
+// Times are predicted from α, β and γ of the tuning file, or, without one, from round figures.
+// They rank algorithms, and decide nothing.
 func (c *Comm) Explain(op string, bytes int) (string, error) {
 	x, err := (*bridged)(c).Explain(op, bytes)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	return x, nil
 }
 
-// chosen asks what prepare of a plan asks, and refuses what that refuses.
+// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) bridge.Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}

@@ -15,9 +15,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// collectiveFailed turns the error that ended a collective on this rank into the
-// caller's, and sees to it that no other rank waits for this one in vain, nor
-// blames it for leaving because of that error.
+// collectiveFailed turns the error that ended a collective on this rank into the caller's. It
+// makes sure that no other rank goes on waiting for this one, or blames it for leaving because of
+// that error.
 func (c *Comm) collectiveFailed(cl *call, err error) error {
 	err = c.collectiveError(cl, err)
 	c.rt.fence()
@@ -33,19 +33,19 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	case !errors.As(err, &f):
 		f = c.waitError(cl, err)
 		f.Peers = c.missing(cl)
-		// Nobody is missing when this rank itself was: stopped, say, until its time
-		// was over. What the others made of that comes before their answers.
+		// Nobody is missing when this rank itself was suspended until its time was over.
+		// A revoke by the others has arrived before their answers.
 		if by := c.revokedBy(); by != nil && len(f.Peers) == 0 {
 			return c.revokedError(cl, by)
 		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
-		// The rank that was asked may have left, but not before it told all of us why.
+		// The rank that was asked may have closed; it revoked the communicator before.
 		if by := c.revokedBy(); by != nil {
 			return c.revokedError(cl, by)
 		}
 	case f.Kind == fault.PeerLost, f.Kind == fault.LinkLost:
-		return c.withOp(cl.String(), err) // every rank hears the verdict
+		return c.withOp(cl.String(), err) // every rank gets this error from the mesh
 	default:
 		f = c.withOp(cl.String(), err).(*fault.Error)
 	}
@@ -53,26 +53,27 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	return f
 }
 
-// fenceLimit bounds how long a failed call stays for others to hear why.
+// fenceLimit bounds how long a failed call stays so that others hear why.
 const fenceLimit = 100 * time.Millisecond
 
-// fence returns when the ranks around this one have heard, and told on, what
-// it has said so far: the program may end as soon as it has its error.
+// fence returns when the neighbours of this rank have received, and passed on, what it has sent
+// over the control links so far: the program may exit as soon as it has its error.
 func (rt *rankRuntime) fence() {
 	ctx, cancel := context.WithTimeout(rt.ctx, fenceLimit)
 	defer cancel()
 	rt.mesh.Fence(ctx)
 }
 
-// revokedBy is what revoked the communicator, or nil.
+// revokedBy returns what revoked the communicator, or nil.
 func (c *Comm) revokedBy() *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.revoked
 }
 
-// revokedError is what a call gets that was under way when another rank revoked the
-// communicator: a mismatch concerns it itself, everything else came from there.
+// revokedError is the error of a call that was under way when another rank revoked the
+// communicator. A mismatch concerns the call itself; everything else is a consequence of the other
+// rank's error.
 func (c *Comm) revokedError(cl *call, cause *fault.Error) error {
 	if cause.Kind == fault.Mismatch {
 		return c.withOp(cl.String(), cause)
@@ -89,7 +90,7 @@ func (c *Comm) waitError(cl *call, err error) *fault.Error {
 	return f
 }
 
-// missing are the members that have not begun collective cl, as they say, or as
+// missing returns the members that have not begun collective cl, by their own answers, or by what
 // their neighbours heard from them last.
 func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.rt.ctx, cl.seq) }
 
@@ -111,21 +112,22 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// A question is asked over the control links; an answer comes back.
+// A question is sent over the control links; an answer comes back.
 type question struct {
 	Comm   uint64
 	Seq    uint32
-	Record bool // what was collective Seq? Otherwise: what are you doing?
+	Record bool // asks for the record of collective Seq; otherwise for the call under way
 }
 
+// An answer is what a rank says of itself. Times are left out: the clocks of ranks differ.
 type answer struct {
 	rank        int
 	Begun       bool   // collective Seq has begun there
-	Fingerprint uint64 // of collective Seq, when that was asked
+	Fingerprint uint64 // of collective Seq, when its record was asked for; else 0
 	Call        string // the call under way, or the last one
-	Details     string // what.how of collective Seq, when that was asked
-	Site        string // where
-	WaitsFor    int    // the job's rank that it waits for, -1 when it is none in particular
+	Details     string // signature.details of collective Seq, when its record was asked for
+	Site        string // the file and line of Call
+	WaitsFor    int    // the job's rank that it waits for; -1: none in particular
 }
 
 func (a answer) peer(rt *rankRuntime) fault.Peer {
@@ -134,7 +136,7 @@ func (a answer) peer(rt *rankRuntime) fault.Peer {
 	return p
 }
 
-// ask puts q to ranks. For a rank that says nothing, its last heartbeat speaks.
+// ask sends q to ranks. For a rank that does not answer, its last heartbeat stands in.
 func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answer {
 	text, _ := json.Marshal(q) // cannot fail: plain fields
 	var out []answer
@@ -149,6 +151,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 	return out
 }
 
+// lastKnownCall describes a rank that did not answer by its last heartbeat.
 func lastKnownCall(a mesh.Answer) string {
 	s := a.Last
 	if s == "" {
@@ -160,7 +163,7 @@ func lastKnownCall(a mesh.Answer) string {
 	return s
 }
 
-// maxText bounds the texts in an answer.
+// maxText bounds the texts in an answer, in bytes.
 const maxText = 512
 
 // Question implements mesh.Events.
@@ -187,7 +190,7 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	return out
 }
 
-// describeCurrentCall says what this rank is in, or was in last, and where.
+// describeCurrentCall says which call this rank is in, or was in last, and where.
 func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	cs := &rt.calls
 	cs.mu.Lock()
@@ -205,7 +208,7 @@ func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	a.Site = rt.location(last.site, cl != nil || a.WaitsFor >= 0)
 }
 
-// A fingerprintNotice is a fingerprint on its way to the other ranks.
+// A fingerprintNotice carries a fingerprint to the other ranks.
 type fingerprintNotice struct {
 	Comm        uint64
 	Seq         uint32
@@ -214,14 +217,14 @@ type fingerprintNotice struct {
 	Details     string
 }
 
-// sendFingerprint tells all ranks what this one waits in.
+// sendFingerprint tells all ranks which collective this one waits in.
 func (c *Comm) sendFingerprint(cl *call) {
 	text, _ := json.Marshal(fingerprintNotice{c.id, cl.seq, cl.fingerprint, cl.String(), cl.site.String(), cl.details()})
 	c.rt.mesh.Flood(floodFingerprint, text)
 }
 
-// handleFingerprint compares another rank's fingerprint with ours of the same number,
-// now or when this rank gets there.
+// handleFingerprint compares another rank's fingerprint with ours of the same number, now or when
+// this rank begins that collective.
 func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	var t fingerprintNotice
 	if json.Unmarshal(text, &t) != nil {
@@ -254,9 +257,9 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.revokeAll(c.mismatch(&p, other, t.Details))
 }
 
-// unexpected compares the fingerprint of a collective's message that nobody awaits
-// with what this rank did, or does, under the same number: without it a root that
-// only sends would never learn that others took themselves for the root.
+// unexpected compares the fingerprint of a collective's message that no receive awaits with what
+// this rank did, or does, under the same number. Without it a root that only sends would never
+// learn that others took themselves for the root.
 func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r := c.history[seq%historySize]
@@ -269,13 +272,13 @@ func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	}
 }
 
-// A conflict is a collective of this rank's that another rank has contradicted.
+// A conflict is a collective of this rank that another rank has contradicted.
 type conflict struct {
 	record callRecord
 	rank   int
 }
 
-// resolve makes a doubt a mismatch on all ranks.
+// resolve turns a conflict into a mismatch on all ranks.
 func (c *Comm) resolve() *fault.Error {
 	cf := c.conflict.Load()
 	f := c.mismatchOf(&cf.record, cf.rank, nil)
@@ -283,7 +286,7 @@ func (c *Comm) resolve() *fault.Error {
 	return f
 }
 
-// markAgreed notes that somebody has told the fingerprint of a call under way.
+// markAgreed records that another rank has sent the fingerprint of a call under way.
 func (cs *calls) markAgreed(c *Comm, seq uint32) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -296,8 +299,8 @@ func (cs *calls) markAgreed(c *Comm, seq uint32) {
 	}
 }
 
-// mismatch names both sides' calls, the other's and this rank's; where these read
-// alike, with how they are carried out there, and here.
+// mismatch names both calls, the other rank's and this one's. Where these read alike, it adds how
+// each is carried out.
 func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *fault.Error {
 	me := c.rt.peer(c.rt.rank)
 	me.Call, me.At = own.String(), own.site.String()
@@ -308,9 +311,9 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice
-// some collectives later, when those between moved nothing: then it is the one
-// they disagree about that is named.
+// mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice it some
+// collectives later, when those in between exchanged no message: it looks back for the collective
+// that they disagree about.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -336,8 +339,8 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 	return f
 }
 
-// askRecord is what a rank says of one of its collectives; its fingerprint is 0 when it
-// says nothing.
+// askRecord returns what a rank says of one of its collectives; the fingerprint is 0 when it does
+// not answer.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
 	ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
 	defer cancel()
@@ -347,8 +350,8 @@ func (c *Comm) askRecord(rank int, seq uint32) answer {
 	return answer{rank: rank, WaitsFor: -1}
 }
 
-// revoke ends this rank's calls on the communicator, now and later, and runs
-// before first, which may be nil; neither when that was done before.
+// revoke ends this rank's calls on the communicator, now and later. It first calls before, which
+// may be nil. It does nothing if the communicator was revoked or closed already.
 func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {
@@ -363,8 +366,8 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.group.Revoke(e)
 }
 
-// revokeAll revokes the communicator on every rank. The first cause stays. The
-// others are told before anything here can find it revoked, and leave.
+// revokeAll revokes the communicator on every rank. The first cause stays. The others are told
+// before any call of this rank finds the communicator revoked and returns.
 func (c *Comm) revokeAll(e *fault.Error) {
 	body := binary.LittleEndian.AppendUint64(nil, c.id)
 	wire := e.AppendWire(nil)
@@ -376,7 +379,7 @@ func (c *Comm) revokeAll(e *fault.Error) {
 	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, append(body, wire...)) })
 }
 
-// handleRevoke acts on another rank's revokeAll.
+// handleRevoke acts on the revokeAll of another rank.
 func (rt *rankRuntime) handleRevoke(body []byte) {
 	if len(body) < 8 {
 		return
@@ -418,8 +421,8 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 	return f
 }
 
-// waitChain follows who waits for whom from a message call on, and says so when it
-// comes back to this rank: a deadlock of the program's.
+// waitChain follows who waits for whom from a message call on. If the chain returns to this rank,
+// the program has a deadlock, and cycle describes it.
 func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string) {
 	c := r.c
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
@@ -444,8 +447,8 @@ func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string
 	return peers[:min(1, len(peers))], ""
 }
 
-// A report is what a stall warning needs of its call, which may have ended by
-// the time the other ranks have answered.
+// A report is what a stall warning needs of its call, which may have ended by the time the other
+// ranks have answered.
 type report struct {
 	c          *Comm
 	call       string
@@ -479,7 +482,7 @@ func (r report) warn(ctx context.Context) {
 		r.c.rt.rank, r.call, r.site, r.c.rt.opt.stallWarning, missing))
 }
 
-// peerList is peers as people read them.
+// peerList returns peers as people read them.
 func peerList(peers []fault.Peer) string {
 	texts := make([]string, len(peers))
 	for i, p := range peers {

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Tensor is what SendNamed and RecvNamed carry: raw elements with their type
-// and shape. Dead says that its producer did not run; Data is empty then.
+// A Tensor is what SendNamed and RecvNamed carry: raw elements with their type and shape. Dead
+// means that its producer did not run; Data is empty then.
 type Tensor = rendezvous.Tensor
 
-// NewTensor makes a Tensor of the elements in data, without copying them. The
-// shape's product must be len(data); no shape means one dimension.
+// NewTensor makes a Tensor of the elements in data, without copying them. The product of the shape
+// must be len(data); no shape means one dimension.
 func NewTensor[T Element](data []T, shape ...int) Tensor {
 	if len(shape) == 0 {
 		shape = []int{len(data)}
@@ -20,7 +20,7 @@ func NewTensor[T Element](data []T, shape ...int) Tensor {
 	return Tensor{DType: tensor.TypeOf[T](), Shape: shape, Data: tensor.Bytes(data)}
 }
 
-// Values are a Tensor's elements, without copying; nil when they are not of type T.
+// Values returns a Tensor's elements, without copying; nil when they are not of type T.
 func Values[T Element](t Tensor) []T {
 	if t.DType != tensor.TypeOf[T]() || !tensor.Aligned[T](t.Data) {
 		return nil
@@ -28,11 +28,11 @@ func Values[T Element](t Tensor) []T {
 	return tensor.Elements[T](t.Data)
 }
 
-// SendNamed sends a tensor to rank to, found there by step and name. It never
-// blocks: the tensor's data belongs to tutti until done has run (nil is allowed),
-// once, with nil when the bytes have been sent. What the sends of a step may hold
-// is bounded (Parameters.StepBytes); beyond it SendNamed fails at once with
-// fault.Exhausted, naming the largest. done must not block.
+// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks: the
+// tensor's data belongs to the library until done has run (nil is allowed), which it does once,
+// with nil when the bytes have been sent. Parameters.StepBytes bounds what the sends of a step may
+// hold; beyond it SendNamed fails at once with fault.Exhausted, which names the largest. done must
+// not block.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 	return t, c.endMessage(cl, err)
 }
 
-// OnNamed leaves a callback for the tensor of a step and name: got runs once, on
-// the goroutine that moved the last of it. It must not block, and may send.
+// OnNamed registers a callback for the tensor of a step and name: got runs once, on the goroutine
+// that moved the last of its bytes. It must not block, and may send.
 func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 	return nil
 }
 
-// EndStep ends a step on every rank: what waits in it fails, and what still comes
-// for it is dropped. With a cause the step is aborted, and the errors say why.
+// EndStep ends a step on every rank: what waits in it fails, and what still arrives for it is
+// dropped. With a cause the step is aborted, and the errors say why.
 func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {

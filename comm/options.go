@@ -41,11 +41,11 @@ type options struct {
 	report       bool
 	rack         string
 	topology     string
-	testPlaces   func(rank int) topology.Place // for tests: where ranks say that they are
+	testPlaces   func(rank int) topology.Place // for tests: where ranks claim to run
 	log          *slog.Logger
 	wrap         wrapper
 	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory
-	invalid      *fault.Error               // what is wrong with the list of options itself
+	invalid      *fault.Error               // why the list of options itself is refused
 }
 
 func newOptions(opts []Option) *options {
@@ -67,7 +67,7 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// check refuses options that cannot be meant, of a rank or, below 0, of them all.
+// check refuses options that make no sense, of a rank or, below 0, of them all.
 func (o *options) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	switch {
@@ -108,61 +108,59 @@ func WithTransport(ts ...transport.Transport) Option {
 // of one process. TUTTI_TRANSPORT does the same where the option is not given.
 func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
-// WithTimeout sets how long a call waits whose context has no deadline; 0 means
-// for ever. The default is 10 minutes, or TUTTI_TIMEOUT.
+// WithTimeout sets how long a call waits whose context has no deadline; 0 means without a limit.
+// The default is 10 minutes, or TUTTI_TIMEOUT.
 func WithTimeout(d time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = d, true }
 }
 
-// WithStallWarning sets after how long a waiting call, Init among them, logs one
-// line that says who is missing and where; 0 means never.
+// WithStallWarning sets after how long a waiting call, also Init, logs one line that says who is
+// missing and where; 0 means never. The default is 30 seconds.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
-// WithInsecure lets a job without a secret listen beyond loopback. Whoever can
-// reach its port can then join it.
+// WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its port
+// can then join it.
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
-// WithSecret gives the job's secret, at least 16 bytes, in place of
-// TUTTI_SECRET_FILE and TUTTI_SECRET.
+// WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FILE and
+// TUTTI_SECRET.
 func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
 
 // WithListen sets the host or host:port that this rank listens on, in place of
 // TUTTI_LISTEN.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
 
-// TLS names the files for TLS between the ranks, over tcp and grpc alike. With a
-// CA on both sides each proves itself to the other (mutual TLS).
+// TLS names the files for TLS between the ranks, over tcp and grpc alike. With a CA on both sides
+// each proves its identity to the other (mutual TLS).
 type TLS = tlsopt.Options
 
-// WithTLS has all connections use TLS.
+// WithTLS makes all connections use TLS.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
-// WithHeartbeat sets how often ranks tell each other that they live, and after
-// how much silence one is given up. Equal on all ranks.
+// WithHeartbeat sets how often ranks send heartbeats, and after how much silence a rank is
+// declared lost. Equal on all ranks. The defaults are 250 ms and 4 s.
 func WithHeartbeat(every, silence time.Duration) Option {
 	return func(o *options) { o.heartbeat, o.silence = every, silence }
 }
 
-// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki",
-// where the number after @ is the segment of their messages in bytes. Only rank
-// 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
+// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki", where the number
+// after @ is the segment of their messages in bytes. Only rank 0's option counts, and it overrides
+// rank 0's TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
 
-// WithTuning has the algorithms and their segments chosen by a file that
-// `tuttibench tune` wrote; where it has no rule, the default ones hold. Only rank
-// 0's counts: it reads the file and tells the others. It wins over rank 0's
-// TUTTI_TUNING.
+// WithTuning chooses the algorithms and their segments by a file that `tuttibench tune` wrote;
+// where it has no rule, the default rules hold. Only rank 0's option counts: rank 0 reads the file
+// and sends it to the others. It overrides rank 0's TUTTI_TUNING.
 func WithTuning(file string) Option { return func(o *options) { o.tuning = file } }
 
-// WithRack says in which rack this rank's host stands, for the order in which rings
-// and trees visit the ranks; TUTTI_RACK does the same where the option is not given.
-// All ranks of a host give the same. A name has at most 64 bytes of printable ASCII,
-// without blanks, "#" and "/".
+// WithRack says in which rack this rank's host stands, for the order in which rings and trees
+// visit the ranks; TUTTI_RACK does the same where the option is not given. All ranks of a host
+// give the same name. A name has at most 64 bytes of printable ASCII, without blanks, "#" and "/".
 func WithRack(name string) Option { return func(o *options) { o.rack = name } }
 
-// WithTopology names a file that says in which rack each host stands, with lines of
-// the form "host rack"; see topology.ParseFile. Only rank 0's counts, and it wins over
-// rank 0's TUTTI_TOPOLOGY. Every host of the job must be listed.
+// WithTopology names a file that says in which rack each host stands, with lines of the form "host
+// rack"; see topology.ParseFile. It lists every host of the job. Only rank 0's option counts, and
+// it overrides rank 0's TUTTI_TOPOLOGY.
 func WithTopology(file string) Option { return func(o *options) { o.topology = file } }
 
 // WithLogger sends warnings to log; the default prints them on standard error.

@@ -16,7 +16,7 @@ import (
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
-// setLayout says where the communicator's ranks are, once that is known.
+// setLayout tells the group where the communicator's ranks run, once that is known.
 func (c *Comm) setLayout() {
 	if c.rt.places == nil {
 		return
@@ -28,8 +28,8 @@ func (c *Comm) setLayout() {
 	c.group.SetLayout(topology.New(places))
 }
 
-// exchangePlaces has every rank tell rank 0 its host and rack, and rank 0 tell all
-// ranks everybody's, with the racks of its topology file where there is one.
+// exchangePlaces sends every rank's host and rack to rank 0, and from rank 0 those of all ranks to
+// everybody, with the racks of its topology file where there is one.
 func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.Place, error) {
 	place := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
 	if rt.opt.testPlaces != nil {
@@ -57,7 +57,8 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	return places, nil
 }
 
-// resolvePlaces is what rank 0 makes of all ranks' records.
+// resolvePlaces is what rank 0 makes of the records of all ranks: it applies the topology file and
+// checks the result.
 func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {
@@ -82,8 +83,8 @@ func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
 	return records, nil
 }
 
-// reportOrder logs, on rank 0, in which order ranks are visited, and prints it where
-// the choice of transports is printed.
+// reportOrder logs, on rank 0, in which order ranks are visited, and prints it where the choice of
+// transports is printed.
 func (rt *rankRuntime) reportOrder(c *Comm) {
 	if rt.rank != 0 {
 		return

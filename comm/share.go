@@ -13,15 +13,15 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxSharing is the most ranks that work in one piece of shared memory: each
-// polls all others' flags.
+// maxSharing bounds the ranks that work in one piece of shared memory: each polls the flags of all
+// others.
 const maxSharing = 64
 
 // shareLimit bounds how long ranks wait for each other to map the memory.
 const shareLimit = 10 * time.Second
 
-// sharerFor is what can share memory among some members, as this rank sees it; nil
-// when nothing can, or they are more than maxSharing.
+// sharerFor returns what can share memory among some members, as this rank sees it; nil when
+// nothing can, or when they are more than maxSharing.
 func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if len(members) > maxSharing {
 		return nil
@@ -41,17 +41,16 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 	return ch.SharerFor(addrs)
 }
 
-// share has the ranks agree on the wires between them, and gives the communicator
-// memory that all its ranks have in common, when all of them can: they agree on
-// it twice, before they try and afterwards, so that all have it or none. Ranks on
-// several hosts cannot, but those of each may.
+// share lets the ranks agree on the transports between them, and maps memory that all of them
+// share, when all of them can. They agree twice, before they map it and afterwards, so that all
+// have it or none. Ranks on several hosts cannot share memory, but those of each host may.
 func (c *Comm) share(ctx context.Context) error {
 	n := c.Size()
 	if n == 1 {
 		return nil
 	}
 	table := c.table
-	c.setTable(collective.DefaultTable()) // what is forced may need the memory that is not there yet
+	c.setTable(collective.DefaultTable()) // a forced algorithm may need the memory that is not mapped yet
 	defer func() { c.setTable(table) }()
 	var sharer transport.Sharer
 	if l := c.group.Layout(); l.Hosts() == 1 {
@@ -83,7 +82,7 @@ func (c *Comm) share(ctx context.Context) error {
 	return nil
 }
 
-// tokenSize is the bytes of a name that no other group's memory has.
+// tokenSize is the size in bytes of the random name of a group's memory.
 const tokenSize = 16
 
 func newToken() []byte {
@@ -92,7 +91,7 @@ func newToken() []byte {
 	return token
 }
 
-// mapMemory maps memory for n ranks, all of whom do so with the same token; nil when
+// mapMemory maps memory for n ranks, which all call it with the same token. It returns nil when
 // that fails.
 func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
@@ -105,9 +104,9 @@ func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []b
 	return mem, release
 }
 
-// shareOnHosts gives the ranks of each host that has several memory which they have
-// in common, when all of them can. All ranks of c take part, and learn of all whether
-// they can, and then whether they have done so; each looks at those of its host.
+// shareOnHosts maps memory that the ranks of each host share, on every host with several ranks
+// that all can. All ranks of c take part and exchange whether they can, and then whether they
+// have; each considers the ranks of its host.
 func (c *Comm) shareOnHosts(ctx context.Context) error {
 	l := c.group.Layout()
 	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
@@ -123,7 +122,7 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mine := func(offers []byte) bool { // whether all on this host say yes
+	mine := func(offers []byte) bool { // whether all on this host can
 		return !slices.ContainsFunc(members, func(member int) bool { return offers[member*offerSize] == 0 })
 	}
 	var mem []byte
@@ -142,10 +141,11 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	return err
 }
 
-// An offer is a yes or no, and a token.
+// offerSize is the size in bytes of an offer: a yes or no, and a token.
 const offerSize = 1 + tokenSize
 
-// exchangeOffers tells all ranks this one's answer, with a new token, and returns all offers.
+// exchangeOffers sends this rank's answer, with a new token, to all ranks and returns the offers
+// of all.
 func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 	own := append([]byte{0}, newToken()...)
 	if yes {
@@ -158,8 +158,8 @@ func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 // wireNames are the wires that tables know, in the order of a survey's bits.
 func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "verbs", "other"} }
 
-// survey finds out which wires there are between any two ranks, and reports
-// whether all ranks can share memory.
+// survey finds out which transports connect any two ranks, and reports whether all ranks can share
+// memory.
 func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 	const unable = 1 << 16
 	names := wireNames()
@@ -200,9 +200,9 @@ func (c *Comm) allAgree(ctx context.Context, yes bool) (bool, error) {
 	return vote[0] == 1, err
 }
 
-// releaseShared unmaps the shared memory, once no call of this rank looks at it, and takes
-// the communicator's own call off the list. Before, the communicator has been closed
-// to new calls, and the group to the one inside, which so ends soon.
+// releaseShared unmaps the shared memory once no call of this rank uses it, and takes the blocking
+// call off the list. Before that, the communicator was closed for new calls, and its group for the
+// one inside, which therefore ends soon.
 func (c *Comm) releaseShared() {
 	c.closing.Store(true)
 	c.mu.Lock()

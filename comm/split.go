@@ -11,13 +11,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Undefined is the color of a rank that Split gives no communicator.
+// Undefined is the color of a rank to which Split gives no communicator.
 const Undefined = -1
 
-// Split makes one communicator for each color among the ranks' arguments: of the
-// ranks that gave it, ordered by key, then by their rank here. All ranks of c
-// call it. A rank that gives Undefined gets nil. The new communicators choose
-// their algorithms by the table of c.
+// Split makes one communicator for each color among the ranks' arguments, of the ranks that gave
+// that color, ordered by key and then by their rank in c. All ranks of c call it. A rank that
+// gives Undefined gets nil. The new communicators choose their algorithms by the table of c.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if color < Undefined {
 		return nil, c.misuse("split", "color: got %d, want 0 or more, or Undefined", color)
@@ -79,8 +78,8 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	return c.deriveWith(ctx, id, members, table)
 }
 
-// Sub makes a communicator of some ranks of c, in the order given. Only they call
-// it, all with the same list; the others take no part.
+// Sub makes a communicator of some ranks of c, in the order given. Only they call it, all with the
+// same list; the other ranks take no part.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	h := fnv.New64a()
 	seen := make(map[int]bool)
@@ -119,8 +118,8 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	return sub, nil
 }
 
-// child is the id of the next communicator made from c: all ranks of c count
-// alike, so they need not talk about it.
+// child returns the id of the next communicator made from c. All ranks of c count alike, so they
+// agree on it without a message.
 func (c *Comm) child(color uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +127,7 @@ func (c *Comm) child(color uint64) uint64 {
 	return childID(c.id, c.children, color)
 }
 
-// childID mixes a communicator's id, 63 bits that no other alive will share.
+// childID hashes a communicator's id to 63 bits, which no other communicator in use shares.
 func childID(parent, n, color uint64) uint64 {
 	h := fnv.New64a()
 	var b [24]byte
@@ -139,7 +138,7 @@ func childID(parent, n, color uint64) uint64 {
 	return h.Sum64() >> 1
 }
 
-// derive makes the communicator of some ranks of c, with its table.
+// derive makes the communicator of some ranks of c, with its table of algorithms.
 func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, error) {
 	return c.deriveWith(ctx, id, members, c.table)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// maxModel bounds what rank 0 tells of a model: no file of that many lines is longer.
+// maxModel bounds what rank 0 sends of a model, in bytes: no file of that many lines is longer.
 const maxModel = choose.MaxLinks * 256
 
-// broadcastTable has rank 0 tell all ranks which algorithm runs when: what it reads
-// in a tuning file, its own defaults, and what its options or environment force.
-// What the tuning says of the machine's speed is for Explain.
+// broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file, its
+// own defaults, and what its options or environment force. What the tuning file says of the
+// machine's speed goes along, for Explain.
 func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective.Table, error) {
 	var rules, speed []byte
 	if rt.rank == 0 {
@@ -49,8 +49,8 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 	return collective.ParseTable(rules)
 }
 
-// broadcastBytes gives rank 0's bytes to all ranks, the length first. More than most bytes
-// are refused before they are received.
+// broadcastBytes sends rank 0's bytes to all ranks, their length first. A length above most is
+// refused before anything is received.
 func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
 	length := []int64{int64(len(b))}
 	if err := Broadcast(ctx, c, length, 0); err != nil {
@@ -65,8 +65,7 @@ func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, e
 	return b, Broadcast(ctx, c, b, 0)
 }
 
-// readTuning reads a tuning file. Without one there are no rules, and the default
-// model.
+// readTuning reads a tuning file. Without one there are no rules, and the default model.
 func readTuning(file string) (*choose.TuningFile, error) {
 	if file == "" {
 		return &choose.TuningFile{Model: choose.DefaultModel()}, nil
@@ -78,7 +77,7 @@ func readTuning(file string) (*choose.TuningFile, error) {
 	if err != nil {
 		return nil, unreadable(err)
 	}
-	if !info.Mode().IsRegular() { // to open a pipe could take for ever
+	if !info.Mode().IsRegular() { // opening a pipe may block without a limit
 		return nil, unreadable(fmt.Errorf("%s: want a regular file", file))
 	}
 	f, err := os.Open(file)

@@ -6,18 +6,18 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A View is a matrix in a slice, whose rows may lie apart: tensor.Slice,
-// tensor.Strided, tensor.Dense and tensor.Vec make one of slices and of gonum's
-// matrices and vectors.
+// A View is a matrix in a slice, whose rows need not be adjacent: tensor.Slice, tensor.Strided,
+// tensor.Dense and tensor.Vec make one of slices and of gonum's matrices and vectors. It plays the
+// role of MPI's derived datatypes.
 type View[T Element] = tensor.View[T]
 
-// viewPartBytes is how many bytes of a view are handled at a time. What lies apart is
-// staged in a buffer of that size; what is contiguous is used where it lies. The
-// pieces depend on the view's length alone, so ranks may differ in how theirs lie.
+// viewPartBytes bounds the bytes of a view that are handled at a time. Rows that are not adjacent
+// are staged in a buffer of that size; a contiguous view is used where it lies. The parts depend
+// on the view's length alone, so ranks may differ in how theirs lie.
 const viewPartBytes = 4 << 20
 
-// AllReduceView is AllReduce of a view's elements, in row-major order. Elements
-// of the slice outside the view are neither read nor written.
+// AllReduceView is AllReduce of a view's elements, in row-major order. Elements of the slice
+// outside the view are neither read nor written.
 func AllReduceView[T Element](ctx context.Context, c *Comm, v View[T], op Op) error {
 	return inParts(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
 }
@@ -34,9 +34,8 @@ func SendView[T Element](ctx context.Context, c *Comm, to, tag int, v View[T]) e
 	return inParts(v, true, false, func(buf []T) error { return Send(ctx, c, to, tag, buf) })
 }
 
-// RecvView receives what SendView sent into a view of the same length; see
-// AllReduceView. from must be a rank, and tag a tag: no wildcards, because a large
-// view travels as several messages.
+// RecvView receives what SendView sent into a view of the same length; see AllReduceView. from
+// must be a rank, and tag a tag: no wildcards, because a large view travels as several messages.
 func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T]) error {
 	if from == AnySource || tag == AnyTag {
 		return c.misuse("recvview", "source and tag: got a wildcard, want a rank and a tag; a large view travels as several messages")
@@ -50,8 +49,8 @@ func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T])
 	})
 }
 
-// inParts calls do for one piece of v after the other. read and write say
-// whether do looks at the elements, and whether it changes them.
+// inParts calls do for one part of v after another. read says whether do reads the elements, write
+// whether it changes them.
 func inParts[T Element](v View[T], read, write bool, do func([]T) error) error {
 	part := max(1, viewPartBytes/tensor.TypeOf[T]().Size())
 	all, contiguous := v.Contiguous()

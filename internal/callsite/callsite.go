@@ -1,5 +1,9 @@
-// Package callsite remembers where a program called this module, and finds out
-// where one of its goroutines is now.
+// Package callsite records where a program called this module, and finds out where one of its
+// goroutines is now. A location is the first frame outside this module: errors and warnings name
+// the line of the program, never one of the library.
+//
+// Recording costs some nanoseconds and allocates nothing, because every call does it: program
+// counters are kept, and turned into text only when an error or a heartbeat needs it.
 package callsite
 
 import (
@@ -12,23 +16,23 @@ import (
 	"strings"
 )
 
-// module is what the functions of this library begin with. Its examples and
-// commands are programs like any other.
+// module is the prefix of the functions of this library. Its examples and commands are programs
+// like any other.
 const module = "github.com/tutti-go/tutti/"
 
-// depth is how many frames are kept: enough to leave this library. The assembly
-// knows it, too.
+// depth is how many frames are kept: enough to leave this library. The assembly has the same
+// number.
 const depth = 10
 
-// A Site is a place in a program, kept as program counters and put into words
-// only when somebody asks. The zero Site is nowhere. It is a value.
+// A Site is a location in a program, kept as program counters and turned into text when somebody
+// asks. The zero Site is no location. It is a value.
 type Site struct {
 	pcs [depth]uintptr
 	n   int
 }
 
-// Here is the place where the program has called this library. It must have a
-// frame of its own, which an inlined function has not.
+// Here returns the location where the program has called this library. It must have a frame of its
+// own, so it must not be inlined.
 //
 //go:noinline
 func Here() (s Site) {
@@ -36,13 +40,13 @@ func Here() (s Site) {
 	return s
 }
 
-// Capture makes s the place where the program has called this library: Here, without
-// a copy.
+// Capture sets s to the location where the program has called this library: Here, without a
+// copy.
 //
 //go:noinline
 func (s *Site) Capture() { s.n = framePCs(&s.pcs) }
 
-// String is "file.go:12" of the first frame outside this library, or "".
+// String returns "file.go:12" of the first frame outside this library, or "".
 func (s Site) String() string {
 	if s.n == 0 {
 		return ""
@@ -59,18 +63,17 @@ func (s Site) String() string {
 	}
 }
 
-// textCacheSize is how many Sites a Book remembers.
+// textCacheSize is how many Sites a TextCache holds.
 const textCacheSize = 64
 
-// A TextCache remembers how Sites are put into words, which costs microseconds and makes
-// garbage: a program calls from few places. The zero Book is empty. One goroutine
-// uses it at a time.
+// A TextCache remembers the texts of Sites, which cost microseconds and allocate: a program calls
+// from few locations. The zero TextCache is empty. One goroutine uses it at a time.
 type TextCache struct{ texts map[Site]string }
 
-// Text is s.String.
+// Text returns s.String.
 func (b *TextCache) Text(s *Site) string {
 	key := *s
-	clear(key.pcs[key.n:]) // what an earlier, deeper place has left there
+	clear(key.pcs[key.n:]) // an earlier, deeper location may have left them
 	text, known := b.texts[key]
 	if known {
 		return text
@@ -83,7 +86,7 @@ func (b *TextCache) Text(s *Site) string {
 	return text
 }
 
-// inLibrary reports whether a function belongs to the library, or to the runtime.
+// inLibrary reports whether a function belongs to this library or to the runtime.
 func inLibrary(function, file string) bool {
 	if strings.HasPrefix(function, "runtime.") || strings.HasPrefix(function, "testing/synctest.") {
 		return true
@@ -95,8 +98,8 @@ func inLibrary(function, file string) bool {
 	return !strings.HasPrefix(rest, "examples/") && !strings.HasPrefix(rest, "cmd/")
 }
 
-// Goroutine is the calling goroutine's number. It costs about a microsecond, so
-// it is asked once per job and not per call.
+// Goroutine returns the number of the calling goroutine. It costs about a microsecond, so it is
+// called once per job and not per call.
 func Goroutine() uint64 {
 	var buf [64]byte
 	line := buf[:runtime.Stack(buf[:], false)]
@@ -106,11 +109,11 @@ func Goroutine() uint64 {
 	return id
 }
 
-// maxStacks bounds the memory that Now takes for a program of many goroutines.
+// maxStacks bounds the memory that CurrentLine uses for a program of many goroutines.
 const maxStacks = 1 << 20
 
-// CurrentLine is "file.go:12" of the first frame outside this library on a goroutine's
-// stack, or "" when it has ended. It stops the world for a moment.
+// CurrentLine returns "file.go:12" of the first frame outside this library on a goroutine's stack,
+// or "" when the goroutine has ended. It stops the world for a moment.
 func CurrentLine(goroutine uint64) string {
 	buf := make([]byte, 64<<10)
 	for {
@@ -146,8 +149,8 @@ func firstOutside(lines []string) string {
 	return ""
 }
 
-// inStandardLibrary reports whether a file is Go's own: a rank that sleeps is where it
-// called Sleep.
+// inStandardLibrary reports whether a file belongs to Go: a rank that sleeps is where it called
+// Sleep.
 func inStandardLibrary(file string) bool {
 	home, known := standardLibraryDir()
 	if !known || home == "" { // built with -trimpath: Go's own have no domain in front
@@ -157,7 +160,7 @@ func inStandardLibrary(file string) bool {
 	return strings.HasPrefix(file, home)
 }
 
-// standardLibraryDir is the folder of the standard library as this program's build saw it.
+// standardLibraryDir returns the folder of the standard library as this program's build saw it.
 func standardLibraryDir() (string, bool) {
 	f := runtime.FuncForPC(reflect.ValueOf(strings.Cut).Pointer())
 	if f == nil {
