@@ -34,7 +34,7 @@ func (c *Comm) Transport(rank int) string {
 	case rank == c.Rank():
 		return "self"
 	}
-	auto, picks := c.rt.wire.(transport.Chooser)
+	auto, picks := c.rt.wire.(transport.Selector)
 	if !picks {
 		return c.rt.wire.Name()
 	}

@@ -196,7 +196,7 @@ func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return
 	}
-	explainer, _ := rt.wire.(transport.Chooser)
+	explainer, _ := rt.wire.(transport.Selector)
 	for r := range rt.size {
 		reason := rt.wire.Name()
 		if explainer != nil {

@@ -29,7 +29,7 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if c.rt.opt.params.NoSharedMemory {
 		return nil
 	}
-	ch, ok := c.rt.wire.(transport.Chooser)
+	ch, ok := c.rt.wire.(transport.Selector)
 	if !ok {
 		s, _ := c.rt.wire.(transport.Sharer)
 		return s

@@ -181,12 +181,12 @@ type Greeter interface {
 	Proto() string
 }
 
-// A Chooser is a Transport that chooses a wire for each peer, by the peer's
+// A Selector is a Transport that selects a wire for each peer, by the peer's
 // address. Explain says in one line which wire Dial takes to addr and why, as
 // "wire: reason". SharerFor returns what can give the ranks of these addresses,
 // this rank among them, one piece of memory; nil when nothing can. All of those
 // ranks get the same answer.
-type Chooser interface {
+type Selector interface {
 	Explain(addr string) string
 	SharerFor(addrs []string) Sharer
 }

@@ -150,7 +150,7 @@ func (n *node) Alloc(size int) (mem []byte, free func() error, err error) {
 
 // Explain returns the inner Transport's answer.
 func (n *node) Explain(addr string) string {
-	if ch, ok := n.inner.(transport.Chooser); ok {
+	if ch, ok := n.inner.(transport.Selector); ok {
 		return ch.Explain(addr)
 	}
 	return n.inner.Name() + ": it is the only wire"
@@ -160,7 +160,7 @@ func (n *node) Explain(addr string) string {
 // cannot. A node is no Sharer itself, so that nobody asks one in vain.
 func (n *node) SharerFor(addrs []string) transport.Sharer {
 	inner, ok := n.inner.(transport.Sharer)
-	if ch, chooses := n.inner.(transport.Chooser); chooses {
+	if ch, chooses := n.inner.(transport.Selector); chooses {
 		inner = ch.SharerFor(addrs)
 		ok = inner != nil
 	}
@@ -204,6 +204,6 @@ var (
 	_ transport.Pending   = (*conn)(nil)
 	_ transport.Transport = (*node)(nil)
 	_ transport.Greeter   = (*node)(nil)
-	_ transport.Chooser   = (*node)(nil)
+	_ transport.Selector   = (*node)(nil)
 	_ transport.Allocator = (*node)(nil)
 )

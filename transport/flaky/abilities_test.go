@@ -142,7 +142,7 @@ func TestShareIsAStep(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		w := newCluster(t, 1, Options{Rules: []Rule{Cut(m, 2)}})
 		for k := 1; k <= 3; k++ {
-			_, _, err := w.nodes[0].(transport.Chooser).SharerFor(w.addrs).Share(context.Background(), "name", 1, 10)
+			_, _, err := w.nodes[0].(transport.Selector).SharerFor(w.addrs).Share(context.Background(), "name", 1, 10)
 			if (err != nil) != (k == 2) {
 				t.Errorf("%v: share %d returned %v", m, k, err)
 			}

@@ -74,7 +74,7 @@ func TestHiddenAbilitiesAreRefused(t *testing.T) {
 	if _, _, err := near.Conn.(transport.Exposer).Expose(1, make([]byte, 10)); !errors.Is(err, fault.Refused) {
 		t.Errorf("Expose: got %v, want %v", err, fault.Refused)
 	}
-	if w.nodes[0].(transport.Chooser).SharerFor(w.addrs) != nil {
+	if w.nodes[0].(transport.Selector).SharerFor(w.addrs) != nil {
 		t.Error("SharerFor: got a Sharer, want nil")
 	}
 	if near.TrySend(nil, nil) {

@@ -29,7 +29,7 @@ func (w *cluster) sharers() []transport.Sharer {
 	var all []transport.Sharer
 	for _, node := range w.nodes {
 		s, ok := node.Transport.(transport.Sharer)
-		if ch, chooses := node.Transport.(transport.Chooser); chooses {
+		if ch, chooses := node.Transport.(transport.Selector); chooses {
 			s = ch.SharerFor(w.addrs)
 			ok = s != nil
 		}
