@@ -351,6 +351,6 @@ func failure(k fault.Kind, op string, err error) error {
 var (
 	_ transport.Transport = (*Picker)(nil)
 	_ transport.Greeter   = (*Picker)(nil)
-	_ transport.Selector   = (*Picker)(nil)
+	_ transport.Selector  = (*Picker)(nil)
 	_ transport.Allocator = (*Picker)(nil)
 )

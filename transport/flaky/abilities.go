@@ -204,6 +204,6 @@ var (
 	_ transport.Pending   = (*conn)(nil)
 	_ transport.Transport = (*node)(nil)
 	_ transport.Greeter   = (*node)(nil)
-	_ transport.Selector   = (*node)(nil)
+	_ transport.Selector  = (*node)(nil)
 	_ transport.Allocator = (*node)(nil)
 )
