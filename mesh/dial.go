@@ -13,25 +13,26 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A channel is what a Conn is for. It is agreed in the handshake.
+// A channel is what a Conn is used for. The hello names it.
 type channel uint8
 
 const (
-	channelControl channel = iota + 1 // heartbeats, floods, verdicts
-	channelData                       // messages
+	channelControl channel = iota + 1 // heartbeats, floods, failures
+	channelData                       // the layer above's messages
 	channelJoin                       // the address exchange through rank 0
 )
 
+// String returns the channel's name for logs.
 func (l channel) String() string {
 	return map[channel]string{channelControl: "control", channelData: "data", channelJoin: "join"}[l]
 }
 
-// refusalTimeout is how long a last word may take to be heard.
+// refusalTimeout is how long a peer may take to read why it is refused.
 const refusalTimeout = time.Second
 
-// dialChannel opens a Conn to rank and proves who we are. It tries once, for at most
-// strangerTime after the wire is up. A peer that turns us down gets fault.Refused,
-// or errDuplicate when it has such a Conn already, or is about to.
+// dialChannel opens a Conn to rank and does the handshake. It tries once, for at most
+// handshakeTimeout after the connection is open. A refusal is a fault.Refused, or errDuplicate when
+// the peer has such a Conn already or is opening one.
 func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, error) {
 	addr, err := m.address(rank)
 	if err != nil {
@@ -63,7 +64,7 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	return nil, e
 }
 
-// address is where a rank can be dialled, while it lives.
+// address returns where a rank can be dialled, or why it cannot be.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,8 +82,8 @@ func (m *Mesh) address(rank int) (string, error) {
 	}
 }
 
-// handshake is the dialling side's handshake, within strangerTime. The Mesh's end
-// ends it, too.
+// handshake does the dialling side's handshake, within handshakeTimeout and before the Mesh shuts
+// down.
 func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -97,8 +98,8 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	return nil
 }
 
-// claimRank holds a process that has proven to be rank against the one that did so
-// before: the first process is that rank from then on.
+// claimRank records which process is a rank: the first one that proves it is that rank from then
+// on, and any other one is refused.
 func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,21 +113,21 @@ func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 	return nil
 }
 
-// accept takes every Conn that a peer opens. It does not block.
+// accept is called by the transport for every Conn that a peer opens. It does not block.
 func (m *Mesh) accept(c transport.Conn) {
 	if !m.spawn(func() { m.serveConn(c) }) {
 		c.Close()
 	}
 }
 
-// serveConn is the accepting side's handshake, and what follows from it.
+// serveConn does the accepting side's handshake, and passes the Conn to its channel.
 func (m *Mesh) serveConn(c transport.Conn) {
 	ctx := m.ctx
 	if _, pending := c.(transport.Pending); !pending || m.mux == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
-	} // else the front ends it, which knows when the connection came
+	} // else the mux ends it, by a deadline from when the connection was accepted
 	t := newHandshakeConn(c)
 	h, err := m.id.accept(ctx, t)
 	if err == nil {
@@ -156,13 +157,14 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	}
 }
 
-// authorize decides about a peer that has proven that it belongs to the job.
+// authorize decides whether to accept a peer that has proven that it belongs to the job; nil
+// accepts it.
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
 	if no := m.checkLive(rank); no != nil {
 		return no
 	}
-	if h.channel != channelJoin { // there a rank may be started again as long as some are missing
+	if h.channel != channelJoin { // while ranks are missing, one may be started again
 		if no := m.claimRank(rank, h.instance); no != nil {
 			return no
 		}
@@ -188,7 +190,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 	return nil
 }
 
-// checkLive refuses ranks that are gone, and all when this one is about to be.
+// checkLive refuses ranks that are gone, and every rank when this one is closing.
 func (m *Mesh) checkLive(rank int) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,8 +206,8 @@ func (m *Mesh) checkLive(rank int) *refusal {
 	return nil
 }
 
-// logRefused writes the one line about a connection that was not taken, unless it
-// says nothing to anybody, or the front has written it.
+// logRefused logs one line about a refused connection, unless nobody needs to know or the mux has
+// logged it.
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
 	p, pending := c.(transport.Pending)
@@ -216,7 +218,7 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	}
 	switch {
 	case m.ctx.Err() != nil || pending && ended && no == nil:
-		return // we close, or the front has closed it and said so
+		return // this rank is closing, or the mux has closed the connection and logged it
 	case errors.Is(err, io.EOF):
 		m.log.Debug("connection closed before it was admitted", "from", from)
 		return

@@ -10,7 +10,8 @@ import (
 	"fmt"
 )
 
-// A reason says in a number why a peer is turned down.
+// A reason is why a peer is refused, as a number on the wire. The refusal's text says the same for
+// people.
 type reason uint16
 
 const (
@@ -20,38 +21,39 @@ const (
 	reasonIncarnation
 	reasonSize
 	reasonRank      // out of range, or the peer's own
-	reasonAddressee // another rank lives here
+	reasonAddressee // this process is another rank than the one dialled
 	reasonSums
 	reasonSecret
-	reasonRankInUse // another process has this rank
-	reasonDuplicate // there is such a connection already, or about to be
-	reasonLost      // the dialling rank has been given up
-	reasonGone      // one of the two has closed, or closes
+	reasonRankInUse // another process is this rank
+	reasonDuplicate // there is such a connection already, or one is being opened
+	reasonLost      // the dialling rank has been marked dead
+	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
-	reasonAbsent // the address exchange ended without some ranks
+	reasonAbsent // the address exchange ended with ranks missing
 )
 
-// permanent reports whether dialling again would end the same way.
+// permanent reports whether every later dial would be refused, too.
 func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
 		return false
 	case reasonIncarnation:
-		return r.theirs > uint64(incarnation) // else it is a process of the last incarnation that is about to go
+		return r.theirs > uint64(incarnation) // else the peer is a process of the last incarnation, which will exit
 	}
 	return true
 }
 
-// An identity is what both sides of a handshake must agree on, and who we are.
+// An identity is who this process is, and what both sides of a handshake must agree on.
 type identity struct {
 	rank, size  int
 	job         [jobSize]byte
 	incarnation uint32
-	instance    uint64 // random, one for each process
+	instance    uint64 // random: tells processes of the same rank apart
 	secret      []byte
 	sums        bool
 }
 
+// newIdentity returns the identity that cfg describes, with a new instance.
 func newIdentity(cfg Config) identity {
 	id := identity{
 		rank: cfg.Rank, size: cfg.Size,
@@ -65,7 +67,7 @@ func newIdentity(cfg Config) identity {
 	return id
 }
 
-// hostOrder is 'L' or 'B': how this machine lays out numbers in bodies.
+// hostOrder returns 'L' or 'B': the byte order of numbers in the bodies that this machine sends.
 func hostOrder() byte {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
 		return 'L'
@@ -73,14 +75,14 @@ func hostOrder() byte {
 	return 'B'
 }
 
-// The labels keep a proof of one side from being used as the other's.
+// The labels keep a proof of one side from being used as the other side's.
 const (
 	labelAccept = "tutti/1 accepts"
 	labelDial   = "tutti/1 dials"
 )
 
-// proof is the HMAC over everything that was said: the hello with all its fields
-// and its nonce, and the accepting side's nonce.
+// proof returns the HMAC over the label, the hello with all its fields and its nonce, and the
+// accepting side's nonce.
 func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
@@ -90,9 +92,9 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 	return mac
 }
 
-// dial is the dialling side. Without an error we are welcome, the Conn carries
-// lane l from the next frame on, and peer is the instance we have found. A *refusal
-// says who turned whom down, and why.
+// dial is the dialling side of the handshake. Without an error the peer has welcomed this rank, the
+// Conn carries channel l from the next frame on, and peer is the instance that was found. A
+// *refusal says which side refused the other, and why.
 func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel) (peer uint64, err error) {
 	h := hello{
 		version: version, order: hostOrder(), channel: l, incarnation: id.incarnation,
@@ -129,7 +131,7 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 	return 0, r
 }
 
-// answerChallenge checks that the accepting side knows the secret, and proves that we do.
+// answerChallenge checks the accepting side's proof, and only then sends this side's.
 func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine, head []byte, to int) error {
 	c, err := parseChallenge(head)
 	if err != nil {
@@ -144,6 +146,7 @@ func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine,
 	return nil
 }
 
+// options returns the bits of this rank's hello.
 func (id *identity) options() (o uint16) {
 	if len(id.secret) > 0 {
 		o |= optionSecret
@@ -154,9 +157,9 @@ func (id *identity) options() (o uint16) {
 	return o
 }
 
-// accept is the accepting side, up to the point where the peer has proven that it
-// belongs here; the welcome is the caller's to send. A *refusal has been sent to
-// the peer when accept returns it, or came from the peer.
+// accept is the accepting side of the handshake, up to the point where the peer has proven that it
+// belongs to the job; the caller sends the welcome, or refuses for a reason of its own. When accept
+// returns a *refusal, it has been sent to the peer, or came from it.
 func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error) {
 	head, _, err := t.recv(ctx, 0)
 	if err != nil {
@@ -164,7 +167,7 @@ func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error)
 	}
 	h, err := parseHello(head)
 	if errors.Is(err, errUnknownProtocol) {
-		return h, err // it would not understand a refusal
+		return h, err // the peer would not understand a refusal
 	}
 	r := &refusal{reason: reasonMalformed, text: "handshake: a malformed hello"}
 	if err == nil {
@@ -180,7 +183,7 @@ func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error)
 	return h, id.challengePeer(ctx, t, head)
 }
 
-// challengePeer proves that we know the secret, and has the peer prove it.
+// challengePeer proves that this rank knows the secret, and checks the peer's proof.
 func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs []byte) error {
 	var c challenge
 	rand.Read(c.nonce[:])
@@ -191,7 +194,7 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 		return err
 	}
 	if r, err := parseRefusal(head, body); err == nil {
-		return r // the peer has seen from our proof that the secrets differ
+		return r // the peer has found from the challenge that the secrets differ
 	}
 	mac, err := parseProof(head)
 	want := proof(id.secret, labelDial, theirs, c.nonce)
@@ -203,8 +206,8 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 	return nil
 }
 
-// checkHello compares a hello with who we are; nil when all is well. The fields come
-// in the order in which a difference explains the others.
+// checkHello compares a hello with this rank's identity; nil when they agree. The fields are
+// compared in an order in which an earlier difference explains the later ones.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
@@ -241,6 +244,7 @@ func (id *identity) checkHello(h hello) *refusal {
 	return nil
 }
 
+// orderName returns a byte order in words.
 func orderName(b byte) string {
 	switch b {
 	case 'L':
@@ -251,7 +255,7 @@ func orderName(b byte) string {
 	return fmt.Sprintf("unknown (%#x)", b)
 }
 
-// refuse tells the peer why, and gives it farewellTime to hear it.
+// refuse tells the peer why it is refused, and gives it refusalTimeout to read that.
 func refuse(ctx context.Context, t *handshakeConn, r *refusal) {
 	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()

@@ -7,35 +7,36 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A handshakeConn is a conversation over a Conn, a frame at a time, for the few frames
-// before a Conn has its real owner. It blocks, and belongs to one goroutine.
+// A handshakeConn sends and receives whole frames over a Conn, one at a time, for the few frames
+// before the Conn has its final owner. It blocks, and belongs to one goroutine.
 //
-// It reads no further than it was asked to: what comes after the last frame that
-// recv returned is the next owner's.
+// It reads no further than recv was asked to: what comes after the last frame that recv returned
+// belongs to the next owner.
 type handshakeConn struct {
 	conn transport.Conn
 	wake wakeup // raised by the Conn
 
-	received bool
+	received bool // head and body are a whole frame
 	head     []byte
 	body     []byte
-	maxBody  int   // bytes of body that are taken
-	rejected error // why what arrives is not taken
+	maxBody  int   // bytes of body that recv accepts; -1: every frame is dropped
+	rejected error // why the arriving frame is not accepted
 }
 
+// newHandshakeConn returns a handshakeConn of c.
 func newHandshakeConn(c transport.Conn) *handshakeConn {
 	return &handshakeConn{conn: c, wake: newWakeup()}
 }
 
-// send queues a frame. It does not wait: the next recv or flush, or the Conn's
-// next owner, moves what does not go at once.
+// send queues a frame. It does not wait: the next recv or finish, or the Conn's next owner, moves
+// what does not leave at once.
 func (t *handshakeConn) send(head, body []byte) {
 	t.conn.Send(&transport.Frame{Head: head, Body: body, Done: func(error) {}})
 }
 
-// finish sends a last frame, and waits until it is out, and then until the peer
-// has closed: closing first could take the frame back on its way. It ends with
-// ctx at the latest. What arrives meanwhile is dropped.
+// finish sends a last frame, and waits until the peer has read it and closed the Conn: closing
+// first could discard the frame on its way. It ends with ctx at the latest. It drops what arrives
+// meanwhile.
 func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
 	t.maxBody = -1
@@ -47,8 +48,7 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	}
 }
 
-// recv waits for the next frame, with at most most bytes of body. The slices are
-// the caller's.
+// recv waits for the next frame, with at most most bytes of body. The slices are the caller's.
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
 	t.received, t.rejected, t.maxBody = false, nil, most
 	for {
@@ -67,7 +67,7 @@ func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, 
 	}
 }
 
-// wait sleeps until the Conn could move something, unless it just did.
+// wait sleeps until the Conn could move something, unless it has just moved something.
 func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	if state == transport.Moved {
 		return ctx.Err()
@@ -81,7 +81,7 @@ func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	}
 }
 
-// Buffer implements transport.Sink.
+// Buffer implements transport.Sink. It allocates for an accepted body only.
 func (t *handshakeConn) Buffer(h transport.Header) []byte {
 	if t.maxBody < 0 {
 		return nil

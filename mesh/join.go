@@ -17,35 +17,41 @@ import (
 
 // The pace of the address exchange.
 const (
-	minJoinBackoff  = time.Millisecond       // between two dials of rank 0, growing
+	minJoinBackoff  = time.Millisecond       // between two dials of rank 0, doubling
 	maxJoinBackoff  = 500 * time.Millisecond // up to this
-	waitInterval    = time.Second            // between two words from rank 0 on who is missing
-	joinIdleTimeout = 10 * time.Second       // without a word, after which rank 0 is dialled again
+	waitInterval    = time.Second            // between two WAIT frames of rank 0
+	joinIdleTimeout = 10 * time.Second       // rank 0 is dialled again when nothing was received for this long
 )
 
-// A joinServer is rank 0's side of the address exchange. Each rank's Conn has a
-// goroutine; there is at most one per rank, and they end with the table sent.
+// A joinServer is rank 0's side of the address exchange. Each joining rank's Conn has a goroutine;
+// there is at most one per rank, and all end when the table has been sent.
+//
+//	instances[r]  everJoined[r]  rank r
+//	0             no             has not joined
+//	set           yes            has joined, and waits for the table
+//	0             yes            had joined; its connection broke, and it may join again
 type joinServer struct {
 	mu         sync.Mutex // guards the rest
 	records    []record
-	instances  []uint64 // the instance that is here as each rank; 0: none
-	everJoined []bool   // a rank was here, and may have left again
+	instances  []uint64 // by rank: the process that has joined; 0: none
+	everJoined []bool   // by rank: it has joined at some time
 	missing    int
-	failed     *refusal // set before over ends, unless the table is complete
+	failed     *refusal // set before done ends, unless the table is complete
 
-	done   context.Context // ends when the table is complete, or nobody waits any longer
+	done   context.Context // ends when the table is complete, or joining has failed
 	finish context.CancelFunc
 	work   sync.WaitGroup // the goroutines of serve; none is added after a failure
 }
 
+// newJoinServer returns a joinServer that waits for size ranks, this one included.
 func newJoinServer(size int) *joinServer {
 	g := &joinServer{records: make([]record, size), instances: make([]uint64, size), everJoined: make([]bool, size), missing: size}
 	g.done, g.finish = context.WithCancel(context.Background())
 	return g
 }
 
-// add takes a rank's record. A second process of the same rank is a refusal;
-// the same one may come again, after a connection that broke.
+// add records a rank. A second process of the same rank is refused; the same process may join again
+// after its connection broke.
 func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +69,7 @@ func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	return nil
 }
 
-// remove takes a rank out again whose connection broke before all had come.
+// remove takes back a rank whose connection broke before all had joined.
 func (g *joinServer) remove(rank int, instance uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +79,8 @@ func (g *joinServer) remove(rank int, instance uint64) {
 	}
 }
 
-// fail ends the gathering without a table, and says so to those who have come;
-// they have farewellTime to hear it.
+// fail ends the exchange without a table, tells the ranks that have joined, and returns the missing
+// ones. It waits until they have been told, for at most refusalTimeout.
 func (g *joinServer) fail() []int {
 	absent := g.absentRanks()
 	g.mu.Lock()
@@ -85,7 +91,7 @@ func (g *joinServer) fail() []int {
 	return absent
 }
 
-// startConn counts one more goroutine; false when nobody is waited for any more.
+// startConn counts one more goroutine. It returns false after a failure.
 func (g *joinServer) startConn() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,8 +101,9 @@ func (g *joinServer) startConn() bool {
 	return g.failed == nil
 }
 
-// absentRanks are the ranks that have never come or, when there are none, those that
-// have left again: they may just have run out of time before this rank.
+// absentRanks returns the ranks that have never joined or, if there are none, those that have left
+// again. The latter may just have reached their deadlines before this rank, so they are blamed
+// last.
 func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +122,7 @@ func (g *joinServer) absentRanks() []int {
 	return left
 }
 
-// outcome is the table, or why there is none. It is called after over has ended.
+// outcome returns the table, or why there is none. It is called after done has ended.
 func (g *joinServer) outcome() ([]record, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,8 +132,8 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 	return g.records, g.failed
 }
 
-// serve speaks with one rank until it has the table, or was turned down, which is
-// the error. It closes the Conn.
+// serve handles one rank's connection until the rank has the table or is refused, which is the
+// error. It closes the Conn.
 func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error {
 	defer c.Close()
 	if !g.startConn() {
@@ -138,7 +145,7 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 	defer cancel()
 	head, body, err := t.recv(first, maxRecord)
 	if err != nil {
-		return nil // it has gone
+		return nil // the peer has closed; it may dial again
 	}
 	r, err := parseRecord(head, body)
 	if err != nil {
@@ -158,8 +165,8 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 	return nil
 }
 
-// waitForAll waits for the outcome, and says now and then who is missing. An error
-// says that the rank is gone.
+// waitForAll waits for the outcome, and reports the missing ranks once per waitInterval. An error
+// says that the rank's connection broke.
 func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	for {
 		wait, cancel := context.WithTimeout(g.done, waitInterval)
@@ -171,7 +178,7 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 		case g.done.Err() != nil:
 			return nil
 		case err == nil:
-			return errMalformed // nothing is due
+			return errMalformed // the rank has nothing to send now
 		case !errors.Is(err, context.DeadlineExceeded):
 			return err
 		}
@@ -179,7 +186,7 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	}
 }
 
-// sendOutcome sends the table, or why there is none, and waits until the rank has it.
+// sendOutcome sends the table, or why there is none, and waits until the rank has read it.
 func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	records, no := g.outcome()
 	if no != nil {
@@ -198,11 +205,11 @@ func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	}
 }
 
-// gatherRecords is rank 0's part: it waits until all ranks have come.
+// gatherRecords is rank 0's part: it waits until all ranks have joined.
 func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) {
 	g := m.joinServer
 	if no := g.add(0, m.id.instance, own); no != nil {
-		return nil, m.failure(fault.Refused, no) // cannot be: only rank 0 enters as 0
+		return nil, m.failure(fault.Refused, no) // cannot happen: only this process adds itself as rank 0
 	}
 	select {
 	case <-g.done.Done():
@@ -215,7 +222,7 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	return records, nil
 }
 
-// startTimeout is the error of a start whose context ended before these ranks had come.
+// startTimeout returns the error of a start whose context ended while ranks were missing.
 func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	e := m.failure(fault.ContextKind(ctx.Err()), fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
 	for _, r := range missing {
@@ -224,11 +231,11 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	return e
 }
 
-// join is every other rank's part: it gives its record to rank 0 and waits for
-// the table. It tries again until ctx ends, unless it is turned down for good.
+// join is every other rank's part: it sends its record to rank 0 and waits for the table. It
+// retries until ctx ends, unless it is refused for good.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	var last error
-	var rejected int // attempts that were turned down for now, or cut off unheard
+	var rejected int // attempts that were refused for now, or closed without an answer
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
 		records, err := m.joinOnce(ctx, own)
 		var no *refusal
@@ -250,7 +257,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
 		case ctx.Err() == nil || last == nil:
-			last = withRemedy(err) // rather the reason than that time was up
+			last = withRemedy(err) // report the reason rather than the end of ctx
 			m.progress.update(func(a *startProgress) { a.rootAnswered, a.lastErr = false, last })
 		}
 		if no != nil || closedByPeer(err) {
@@ -268,16 +275,16 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	}
 }
 
-// warnAttempt is at which attempt of that kind a rank says what keeps it: the first
-// ones may meet a process of the job before, or a listener that is being flooded.
+// warnAttempt is the rejected attempt at which a rank logs the reason. Earlier ones are expected:
+// they may meet a process of the previous incarnation, or a listener without a free slot.
 const warnAttempt = 3
 
-// closedByPeer reports whether the other side has ended the connection without a word.
+// closedByPeer reports whether the peer has closed the connection without an answer.
 func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// withRemedy is err with what mostly leads to it.
+// withRemedy adds the usual cause and its remedy to err.
 func withRemedy(err error) error {
 	if closedByPeer(err) {
 		return fmt.Errorf("%w (the listener closed the connection: set the same TUTTI_TRANSPORT and TLS options on all ranks, and check that this is the address of rank 0)", err)
@@ -285,15 +292,15 @@ func withRemedy(err error) error {
 	return err
 }
 
-// cannotSucceed reports whether trying again cannot help: a certificate that one side
-// does not accept, or TLS options that cannot be.
+// cannotSucceed reports whether a retry is useless: one side does not accept the other's
+// certificate, or the TLS options are wrong.
 func cannotSucceed(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var alert tls.AlertError
 	return errors.As(err, &cert) || errors.As(err, &alert) || errors.Is(err, fault.Misuse)
 }
 
-// joinTimeout is the error of a rank whose context ended before it had the table.
+// joinTimeout returns the error of a rank whose context ended before it had the table.
 func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	if missing := m.progress.missingRanks(); missing != nil {
 		return m.startTimeout(ctx, missing)
@@ -303,7 +310,7 @@ func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	return e
 }
 
-// joinOnce is one attempt. It notes who rank 0 says has not come.
+// joinOnce is one attempt. It records which ranks rank 0 reports missing.
 func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
 	if err != nil {
@@ -346,7 +353,7 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	return records, nil
 }
 
-// recvFromRoot waits for rank 0's next word.
+// recvFromRoot waits for rank 0's next frame.
 func (m *Mesh) recvFromRoot(ctx context.Context, t *handshakeConn) (head, body []byte, err error) {
 	idle, cancel := context.WithTimeout(ctx, joinIdleTimeout)
 	defer cancel()

@@ -7,19 +7,19 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A record is how a rank can be reached, and where it runs.
+// A record says how a rank can be reached, and on which host it runs.
 type record struct {
 	addr string
 	host string
 }
 
-// Bounds of a record's texts. Both together, with their lengths, stay within
-// transport.MaxAddr.
+// The bounds of a record's texts. Both together, with their lengths, fit transport.MaxAddr.
 const (
 	maxHost   = 64
 	maxRecord = transport.MaxAddr
 )
 
+// append appends the record; a long host name is truncated.
 func (r record) append(b []byte) []byte {
 	host := truncate(r.host, maxHost)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(r.addr)))
@@ -28,10 +28,10 @@ func (r record) append(b []byte) []byte {
 	return append(b, host...)
 }
 
-// size is how many bytes append adds.
+// size returns the number of bytes that append adds.
 func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
 
-// readRecord reads a record off b.
+// readRecord reads a record. The host's name goes to logs, so it is sanitized.
 func readRecord(b *wire.Reader) record {
 	addr := b.String(int(b.Uint16()), maxRecord)
 	host := b.String(int(b.Uint8()), maxHost)
@@ -41,12 +41,13 @@ func readRecord(b *wire.Reader) record {
 	return record{addr: addr, host: sanitize([]byte(host))}
 }
 
-// appendRecordHead announces this rank's record.
+// appendRecordHead appends the head of a RECORD frame, whose body is this rank's record.
 func appendRecordHead(b []byte) []byte {
 	start := len(b)
 	return sealHead(beginHead(b, kindRecord), start)
 }
 
+// parseRecord reads a RECORD frame.
 func parseRecord(head, body []byte) (record, error) {
 	h, err := openHead(head, kindRecord)
 	if err != nil {
@@ -60,10 +61,10 @@ func parseRecord(head, body []byte) (record, error) {
 	return r, nil
 }
 
-// maxNamedRanks is how many missing ranks a wait names.
+// maxNamedRanks is the maximum number of missing ranks that a WAIT frame names.
 const maxNamedRanks = 64
 
-// appendWait says who has not come yet: how many, and the first of them.
+// appendWait builds a WAIT frame: how many ranks are missing, and the first of them.
 func appendWait(b []byte, missing []int) (head, body []byte) {
 	start := len(b)
 	b = beginHead(b, kindWait)
@@ -71,6 +72,7 @@ func appendWait(b []byte, missing []int) (head, body []byte) {
 	return sealHead(b, start), appendRanks(nil, missing)
 }
 
+// appendRanks appends at most maxNamedRanks ranks.
 func appendRanks(b []byte, ranks []int) []byte {
 	for _, r := range ranks[:min(len(ranks), maxNamedRanks)] {
 		b = binary.LittleEndian.AppendUint32(b, uint32(r))
@@ -78,7 +80,7 @@ func appendRanks(b []byte, ranks []int) []byte {
 	return b
 }
 
-// parseWait returns the ranks that a wait names.
+// parseWait returns the ranks that a WAIT frame names, for a job of size ranks.
 func parseWait(head, body []byte, size int) ([]int, error) {
 	h, err := openHead(head, kindWait)
 	if err != nil {
@@ -100,8 +102,8 @@ func parseWait(head, body []byte, size int) ([]int, error) {
 	return ranks, finish(&b)
 }
 
-// appendTable writes as many of the records from first on as fit one body, and
-// returns how many.
+// appendTable builds a TABLE frame with as many of the records from first on as fit one body. n is
+// how many.
 func appendTable(b []byte, records []record, first int) (head, body []byte, n int) {
 	for first+n < len(records) && len(body)+records[first+n].size() <= maxBody {
 		body = records[first+n].append(body)
@@ -115,8 +117,8 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 	return sealHead(b, start), body, n
 }
 
-// parseTable reads the records of one frame of the table; they must begin at
-// first and belong to size ranks.
+// parseTable reads the records of one TABLE frame, which must start at rank first of a job of size
+// ranks.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
 	h, err := openHead(head, kindTable)
 	if err != nil {

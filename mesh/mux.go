@@ -13,37 +13,43 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// What a stranger may have: connections that have proven nothing hold one of so
-// many slots, for so long, and cost no more than a guest and its peeked bytes.
+// The bounds on unauthenticated peers: a connection whose peer has proven nothing holds one of
+// pendingSlots slots, for at most handshakeTimeout, and costs no more than a pendingConn and its
+// peeked bytes.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
-	maxPeek          = 32 // bytes read to tell whose a connection is
-	minPeek          = 4  // bytes that transport.Greeter.Prefix wants
-	tlsRecord        = 0x16
+	maxPeek          = 32   // bytes read at most to find out which protocol a connection speaks
+	minPeek          = 4    // bytes that transport.Greeter.Prefix needs
+	tlsRecord        = 0x16 // the first byte of every TLS handshake
 )
 
+// errNotAuthenticated refuses a peer that did not complete the handshake in time.
 var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
 
-// A mux is this process's one listener. It looks at the first bytes of every
-// connection and hands those that are the transport's on to it, as guests.
+// A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
+// handshake if there is one, and passes those that speak the transport's protocol on as pending
+// connections. It closes the others, with one line of log each.
+//
+// A connection holds its slot from reserve until release, which whatever comes first calls: Admit
+// when the peer has proven its identity, drop when the connection is refused, expires or is closed.
 type mux struct {
 	ln       net.Listener
-	greeter  transport.Greeter // nil: everything is the transport's
+	greeter  transport.Greeter // nil: every connection is the transport's
 	tls      *tls.Config       // nil: plain connections
 	log      *slog.Logger
-	accepted chan net.Conn
+	accepted chan net.Conn // classified connections, to muxListener.Accept
 	done     chan struct{} // closed by Close
 	work     sync.WaitGroup
 
-	mu       sync.Mutex // guards the rest
-	pending  map[*pendingConn]struct{}
+	mu       sync.Mutex                // guards the rest
+	pending  map[*pendingConn]struct{} // the connections that hold a slot
 	closed   bool
-	dropped  int       // connections closed for want of a slot, not logged yet
-	loggedAt time.Time // when that was logged last
+	dropped  int       // connections closed for want of a slot and not logged yet
+	loggedAt time.Time // when dropped was logged last
 }
 
-// openMux starts accepting on ln. Close ends it and closes ln.
+// openMux starts accepting on ln. Close ends that and closes ln.
 func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slog.Logger) *mux {
 	f := &mux{
 		ln: ln, log: log,
@@ -64,7 +70,7 @@ func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slo
 	return f
 }
 
-// Close ends everything that has not been admitted, and waits for it.
+// Close closes every connection that has not been admitted, and waits for their goroutines.
 func (f *mux) Close() {
 	f.mu.Lock()
 	if f.closed {
@@ -86,7 +92,8 @@ func (f *mux) Close() {
 	f.work.Wait()
 }
 
-// acceptAll gives each connection a slot and a goroutine, or closes it.
+// acceptAll gives each connection a slot and a goroutine, or closes it. An error of Accept is
+// retried with growing pauses.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
 	for {
@@ -95,7 +102,7 @@ func (f *mux) acceptAll() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// A lack of descriptors or memory may pass.
+			// A lack of descriptors or memory may be temporary.
 			f.log.Warn("accept failed; retrying", "err", err)
 			select {
 			case <-f.done:
@@ -114,7 +121,7 @@ func (f *mux) acceptAll() {
 	}
 }
 
-// reserve takes a slot; nil when there is none.
+// reserve gives a connection a slot and a deadline. It returns nil when no slot is free.
 func (f *mux) reserve(nc net.Conn) *pendingConn {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +139,7 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 	return g
 }
 
-// logDropped logs, once a second at most, how many found no slot. f.mu is held.
+// logDropped logs, at most once a second, how many connections found no slot. f.mu is held.
 func (f *mux) logDropped() {
 	f.dropped++
 	if now := time.Now(); now.Sub(f.loggedAt) >= time.Second {
@@ -142,7 +149,8 @@ func (f *mux) logDropped() {
 	}
 }
 
-// release gives a guest's slot back; false when it was given back before.
+// release frees the slot of a connection. It returns false when the slot was freed before, so that
+// exactly one caller logs or admits.
 func (f *mux) release(g *pendingConn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,12 +159,12 @@ func (f *mux) release(g *pendingConn) bool {
 	return held
 }
 
-// classify finds out whose a connection is, and hands it on. It ends within
-// strangerTime, by the deadline.
+// classify finds out which protocol a connection speaks, and passes it on. It ends within
+// handshakeTimeout, by the connection's deadline.
 func (f *mux) classify(g *pendingConn) {
 	if err := f.sniff(g); err != nil {
 		if len(g.peeked) == 0 && errors.Is(err, io.EOF) && g.drop() {
-			return // it looked whether the port is open
+			return // a port scan, or a health check: not worth a line
 		}
 		f.refuse(g, err.Error())
 		return
@@ -170,7 +178,7 @@ func (f *mux) classify(g *pendingConn) {
 	}
 }
 
-// sniff reads a connection's first bytes, or does its TLS handshake.
+// sniff reads a connection's first bytes, and does the TLS handshake where this port requires TLS.
 func (f *mux) sniff(g *pendingConn) error {
 	buf := make([]byte, maxPeek)
 	n, err := io.ReadAtLeast(g.Conn, buf, minPeek)
@@ -193,12 +201,13 @@ func (f *mux) sniff(g *pendingConn) error {
 	return nil
 }
 
+// isTimeout reports whether err is that of a deadline.
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// startTLS does the TLS handshake, and puts the TLS connection in the guest's place.
+// startTLS does the TLS handshake. From then on the connection reads and writes through TLS.
 func (f *mux) startTLS(g *pendingConn) error {
 	g.peeked = nil
 	tc := tls.Server(&g.prefixedConn, f.tls)
@@ -212,25 +221,28 @@ func (f *mux) startTLS(g *pendingConn) error {
 	return nil
 }
 
-// refuse closes a guest and says why, in one line.
+// refuse closes a connection and logs why, in one line.
 func (f *mux) refuse(g *pendingConn, why string) {
 	if g.drop() {
 		f.log.Warn("a connection refused", "from", g.RemoteAddr(), "because", why)
 	}
 }
 
-// muxListener is the front as the transport sees it: a listener of guests.
+// A muxListener is the mux as the transport sees it: a listener whose connections are
+// transport.Pending.
 type muxListener struct {
 	*mux
 	addr       net.Addr
 	once       sync.Once
-	acceptDone chan struct{}
+	acceptDone chan struct{} // closed by Close; ends Accept and nothing else
 }
 
+// listener returns a muxListener that reports addr as its address.
 func (f *mux) listener(addr net.Addr) *muxListener {
 	return &muxListener{mux: f, addr: addr, acceptDone: make(chan struct{})}
 }
 
+// Accept returns the next classified connection.
 func (d *muxListener) Accept() (net.Conn, error) {
 	select {
 	case nc := <-d.accepted:
@@ -241,31 +253,37 @@ func (d *muxListener) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// Close ends Accept only; the Mesh closes the front.
+// Close ends Accept only; the Mesh closes the mux.
 func (d *muxListener) Close() error {
 	d.once.Do(func() { close(d.acceptDone) })
 	return nil
 }
 
+// Addr returns the address under which other ranks reach the listener.
 func (d *muxListener) Addr() net.Addr { return d.addr }
 
-// A pendingConn is an accepted connection whose peer has proven nothing yet. It reads
-// as if nobody had looked at it. The transport may instead take Peeked and go on
-// with NetConn.
+// A pendingConn is an accepted connection whose peer has proven nothing yet. It implements
+// transport.Pending. It reads from the connection's first byte, as if nothing had been peeked. A
+// transport may instead take Peeked and continue with NetConn.
+//
+//	slot      closer  state
+//	held      nil     the mux classifies it, or the transport reads it; Close logs a refusal
+//	held      set     the handshake runs on the transport's Conn, and logs its own refusal
+//	released  any     admitted, or closed
 type pendingConn struct {
 	prefixedConn // as accepted
 	mux          *mux
 	tls          *tls.Conn // TLS over Conn; nil without
 	deadline     time.Time
-	timer        *time.Timer
-	closer       func() error // guarded by front.mu
+	timer        *time.Timer  // runs expire at deadline
+	closer       func() error // closes the transport's Conn; guarded by mux.mu
 	peeked       []byte       // what sniff has read; nil under TLS
 }
 
-// Peeked is what was read already, at most 32 bytes; none under TLS.
+// Peeked returns the bytes that were read already, at most 32; none under TLS.
 func (g *pendingConn) Peeked() []byte { return g.peeked }
 
-// NetConn is what Peeked was read from: the accepted connection, or its *tls.Conn.
+// NetConn returns the connection that continues after Peeked: the accepted one, or its *tls.Conn.
 func (g *pendingConn) NetConn() net.Conn {
 	if g.tls != nil {
 		return g.tls
@@ -273,8 +291,7 @@ func (g *pendingConn) NetConn() net.Conn {
 	return g.Conn
 }
 
-// Admit says that the peer belongs to the job. The slot is free again, and the
-// connection may stay.
+// Admit says that the peer belongs to the job. It frees the slot and removes the deadline.
 func (g *pendingConn) Admit() {
 	if g.mux.release(g) {
 		g.timer.Stop()
@@ -282,15 +299,15 @@ func (g *pendingConn) Admit() {
 	}
 }
 
-// Close ends the connection. It comes from the transport: when the Conn that it
-// made of it is closed, or when it could make none.
+// Close closes the connection. The transport calls it when it closes the Conn that it made of the
+// connection, or when it could not make one.
 func (g *pendingConn) Close() error {
 	g.mux.mu.Lock()
 	unsaid := g.closer == nil && !g.mux.closed
 	g.mux.mu.Unlock()
 	why := errors.New("it closed, or sent malformed bytes, before it had proven its identity")
 	if time.Until(g.deadline) < 100*time.Millisecond {
-		why = errNotAuthenticated // the transport has a limit of its own
+		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
 	}
 	if g.drop() && unsaid {
 		g.mux.log.Warn("a connection refused", "from", g.RemoteAddr(), "because", why)
@@ -298,8 +315,8 @@ func (g *pendingConn) Close() error {
 	return g.NetConn().Close()
 }
 
-// drop closes the accepted connection and frees the slot; false when the guest
-// held none any more.
+// drop closes the accepted connection and frees its slot. It returns false when the slot was freed
+// before.
 func (g *pendingConn) drop() bool {
 	held := g.mux.release(g)
 	g.timer.Stop()
@@ -307,16 +324,16 @@ func (g *pendingConn) drop() bool {
 	return held
 }
 
-// SetCloser says that the transport makes a Conn of the connection, and names what ends
-// it: its descriptor may be another one then, and Close alone would end nothing.
-// From then on the handshake says why the connection is refused.
+// SetCloser says that the transport makes a Conn of the connection, and that end closes it. The
+// Conn may have a descriptor of its own, so that closing the accepted connection alone would not
+// close it. From then on the handshake logs why the connection is refused.
 func (g *pendingConn) SetCloser(end func() error) {
 	g.mux.mu.Lock()
 	defer g.mux.mu.Unlock()
 	g.closer = end
 }
 
-// expire ends a guest that has not been admitted in time.
+// expire closes a connection that was not admitted in time.
 func (g *pendingConn) expire() {
 	g.mux.mu.Lock()
 	end := g.closer
@@ -327,6 +344,8 @@ func (g *pendingConn) expire() {
 	}
 }
 
+// Read reads through TLS, or from the first byte of the connection. As ever there is one reader at
+// a time.
 func (g *pendingConn) Read(b []byte) (int, error) {
 	if g.tls != nil {
 		return g.tls.Read(b)
@@ -334,14 +353,16 @@ func (g *pendingConn) Read(b []byte) (int, error) {
 	return g.prefixedConn.Read(b)
 }
 
+// Write writes through TLS where there is TLS.
 func (g *pendingConn) Write(b []byte) (int, error) { return g.NetConn().Write(b) }
 
-// prefixedConn is a connection whose first bytes were read already.
+// A prefixedConn is a connection whose first bytes were read already. It returns them again.
 type prefixedConn struct {
 	net.Conn
 	prefix []byte
 }
 
+// Read returns the prefix first.
 func (r *prefixedConn) Read(b []byte) (int, error) {
 	if len(r.prefix) > 0 {
 		n := copy(b, r.prefix)

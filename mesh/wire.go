@@ -10,19 +10,18 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// The bytes of all frames here are laid out in doc.go. All numbers are little
-// endian, and every head ends in its CRC-32C.
+// doc.go has the layout of all frames. All numbers are little endian, and every head ends in its
+// CRC-32C.
 
 const (
 	magic   = "tuti" // opens the head of every frame of the handshake
-	version = 2      // of everything in this package, and of what lies above
+	version = 2      // of this package, and of the protocols above it
 )
 
-// MaxBody is the most bytes of body that a frame of the handshake or of a
-// control link may have.
+// maxBody is the maximum size, in bytes, of the body of a handshake frame or a control message.
 const maxBody = 4 << 10
 
-// frameKind is the kind of a frame of the handshake, or of the address exchange.
+// A frameKind is the kind of a frame of the handshake or of the address exchange.
 type frameKind uint8
 
 const (
@@ -57,14 +56,14 @@ var (
 	castagnoli         = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// beginHead starts a head of the handshake.
+// beginHead appends the prefix of a handshake head.
 func beginHead(b []byte, k frameKind) []byte {
 	b = append(b, magic...)
 	b = append(b, byte(k), 0)
 	return binary.LittleEndian.AppendUint16(b, version)
 }
 
-// sealHead ends a head that began at start.
+// sealHead appends the checksum of the head that starts at start.
 func sealHead(b []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -75,8 +74,8 @@ func checksumOK(b []byte) bool {
 	return n >= 0 && binary.LittleEndian.Uint32(b[n:]) == crc32.Checksum(b[:n], castagnoli)
 }
 
-// kindOf is the kind of a frame of the handshake, and its version. Only magic,
-// kind and version mean the same in all versions.
+// kindOf returns the kind and the version of a handshake frame. Only magic, kind and version have
+// the same place in all versions.
 func kindOf(head []byte) (frameKind, uint16, error) {
 	if len(head) < prefixSize || string(head[:4]) != magic {
 		return 0, 0, errUnknownProtocol
@@ -104,20 +103,21 @@ func finish(r *wire.Reader) error {
 	return nil
 }
 
-// A hello says who dials, whom, and what for.
+// A hello says which rank dials, which rank it dials, and for which channel.
 type hello struct {
 	version     uint16
-	order       byte // of the elements in bodies: 'L' or 'B'
+	order       byte // of the numbers in bodies: 'L' or 'B'
 	channel     channel
 	options     uint16
 	incarnation uint32
 	rank, size  uint32
 	to          uint32 // the rank that is dialled
-	instance    uint64 // random, one for each process
+	instance    uint64 // random: tells processes of the same rank apart
 	job         [jobSize]byte
 	nonce       [nonceSize]byte
 }
 
+// append appends the head.
 func (h *hello) append(b []byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindHello)
@@ -133,8 +133,8 @@ func (h *hello) append(b []byte) []byte {
 	return sealHead(b, start)
 }
 
-// parseHello reads a hello. Of another version only that is read: the rest may
-// mean anything.
+// parseHello reads a hello. Of another version it reads only the version, since the rest may have
+// another layout.
 func parseHello(b []byte) (h hello, err error) {
 	_, v, err := kindOf(b)
 	if err != nil {
@@ -158,12 +158,14 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// A challenge proves the accepting rank, and asks the dialling one for the same.
+// A challenge proves that the accepting rank knows the secret, and asks the dialling rank for the
+// same proof.
 type challenge struct {
 	nonce [nonceSize]byte
 	mac   [macSize]byte
 }
 
+// append appends the head.
 func (c *challenge) append(b []byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindChallenge)
@@ -172,6 +174,7 @@ func (c *challenge) append(b []byte) []byte {
 	return sealHead(b, start)
 }
 
+// parseChallenge reads a CHALLENGE.
 func parseChallenge(b []byte) (c challenge, err error) {
 	r, err := openHead(b, kindChallenge)
 	if err != nil {
@@ -182,6 +185,7 @@ func parseChallenge(b []byte) (c challenge, err error) {
 	return c, finish(&r)
 }
 
+// appendProof appends the head of a PROOF.
 func appendProof(b []byte, mac [macSize]byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindProof)
@@ -189,6 +193,7 @@ func appendProof(b []byte, mac [macSize]byte) []byte {
 	return sealHead(b, start)
 }
 
+// parseProof reads a PROOF; the caller compares the HMAC.
 func parseProof(b []byte) (mac [macSize]byte, err error) {
 	r, err := openHead(b, kindProof)
 	if err != nil {
@@ -198,13 +203,15 @@ func parseProof(b []byte) (mac [macSize]byte, err error) {
 	return mac, finish(&r)
 }
 
-// appendWelcome says that the peer is in, and which process it has found.
+// appendWelcome appends the head of a WELCOME, which accepts the peer and names this process's
+// instance.
 func appendWelcome(b []byte, instance uint64) []byte {
 	start := len(b)
 	b = beginHead(b, kindWelcome)
 	return sealHead(binary.LittleEndian.AppendUint64(b, instance), start)
 }
 
+// parseWelcome reads a WELCOME.
 func parseWelcome(head, body []byte) (instance uint64, err error) {
 	r, err := openHead(head, kindWelcome)
 	if err != nil || len(body) != 0 {
@@ -214,18 +221,21 @@ func parseWelcome(head, body []byte) (instance uint64, err error) {
 	return instance, finish(&r)
 }
 
-// A refusal says why a peer is turned down. It travels as a head and a text.
+// A refusal says why a peer is refused: a reason for programs, and a text for people. It is an
+// error.
 type refusal struct {
 	reason reason
-	theirs uint64 // the refusing rank's value of the field that differs, where it is a number
+	theirs uint64 // the refusing rank's value of the field that differs, if it is a number
 	text   string
 }
 
+// Error returns the text.
 func (r *refusal) Error() string { return r.text }
 
-// maxRefusal is the most bytes of a refusal's text.
+// maxRefusal is the maximum size, in bytes, of a refusal's text.
 const maxRefusal = 512
 
+// append builds a REFUSE frame.
 func (r *refusal) append(b []byte) (head, body []byte) {
 	start := len(b)
 	b = beginHead(b, kindRefuse)
@@ -235,9 +245,8 @@ func (r *refusal) append(b []byte) (head, body []byte) {
 	return sealHead(b, start), []byte(truncate(r.text, maxRefusal))
 }
 
-// parseRefusal reads a refusal. Whoever sent it may have proven nothing, and the
-// text goes to logs and terminals, so it is made harmless. Other versions refuse
-// in the same words; what they say is taken as far as it is understood.
+// parseRefusal reads a REFUSE. Its sender may have proven nothing, and the text goes to logs and
+// terminals, so it is sanitized. Of another version only the text is read.
 func parseRefusal(head, body []byte) (*refusal, error) {
 	kind, v, err := kindOf(head)
 	if err != nil || kind != kindRefuse || len(body) > maxRefusal {
@@ -270,7 +279,8 @@ func truncate[S string | []byte](s S, n int) S {
 	return s[:n]
 }
 
-// sanitize replaces what a terminal might obey.
+// sanitize replaces control characters and invalid UTF-8 by '?', so that a text cannot control a
+// terminal.
 func sanitize(b []byte) string {
 	text := []rune(string(b))
 	for i, r := range text {
@@ -281,7 +291,7 @@ func sanitize(b []byte) string {
 	return string(text)
 }
 
-// appendControl writes a message's head; its body goes beside it.
+// appendControl appends the head of a control message; its body travels beside it.
 func appendControl(b []byte, m membership.Message) []byte {
 	start := len(b)
 	le := binary.LittleEndian
@@ -296,7 +306,8 @@ func appendControl(b []byte, m membership.Message) []byte {
 	return sealHead(b, start)
 }
 
-// A controlHead is a message without its body, and what the body must be like.
+// A controlHead is a control message without its body, and the size and checksum that the body must
+// have.
 type controlHead struct {
 	msg  membership.Message
 	size int
@@ -326,7 +337,7 @@ func parseControl(b []byte, size int) (c controlHead, err error) {
 	return c, nil
 }
 
-// withBody completes a message; the body must be what its head announced.
+// withBody returns the message with its body, which must match the head.
 func (c controlHead) withBody(body []byte) (membership.Message, error) {
 	if len(body) != c.size || crc32.Checksum(body, castagnoli) != c.sum {
 		return membership.Message{}, errMalformed
