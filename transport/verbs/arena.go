@@ -37,6 +37,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	if err != nil {
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
+	// Both caches register the memory, each with its own access rights.
 	sent, err := t.localCache.addArena(mem)
 	if err != nil {
 		return nil, nil, errors.Join(err, unmap())
@@ -50,6 +51,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return mem, func() error {
 		mu.Lock()
 		defer mu.Unlock()
+		// removeArena may fail when the memory is used meanwhile; it can be called again then.
 		if freed || shown.inUse() || sent.inUse() || shown.cache.removeArena(shown) != nil || sent.cache.removeArena(sent) != nil {
 			return failure(fault.Misuse, "free memory", errInUse)
 		}
@@ -92,6 +94,7 @@ func byStart(l *registration, start uintptr) int {
 func (c *registrationCache) arenaOf(b []byte) *registration {
 	start := startOf(b)
 	i, found := slices.BinarySearchFunc(c.arenas, start, byStart)
+	// The arena with the greatest address not above start may contain b.
 	if !found {
 		i--
 	}

@@ -54,6 +54,7 @@ type registration struct {
 	prev, next *registration // in unused; nil while in use
 }
 
+// newCache returns an empty cache for local or for remote access.
 func newCache(d rdma.Device, limit int, remote bool) *registrationCache {
 	c := &registrationCache{device: d, remote: remote, limit: limit, entries: make(map[uintptr]*registration)}
 	c.unused.prev, c.unused.next = &c.unused, &c.unused
@@ -65,6 +66,7 @@ func newCache(d rdma.Device, limit int, remote bool) *registrationCache {
 func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Memory of an arena uses the arena's registration, unless a peer is using that.
 	arena := c.arenaOf(b)
 	if arena != nil {
 		if l, err := c.acquireArena(arena); l != nil || err != nil {
@@ -82,21 +84,26 @@ func (c *registrationCache) acquire(b []byte) (*registration, error) {
 func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registration, error) {
 	start := startOf(b)
 	l := c.entries[start]
+	// An entry covers b if it starts at the same address and is at least as long.
 	if l != nil && len(l.region.Mem) >= len(b) && (l.refs == 0 || !c.remote) {
 		l.refs++
 		l.unlink()
 		return l, nil
 	}
+	// Make room first: the new entry must not push the cache beyond its limit.
 	c.shrink(c.limit - len(b))
 	r, err := c.register(b)
 	if err != nil {
 		return nil, err
 	}
 	added := &registration{cache: c, region: r, start: start, refs: 1, arena: arena}
+	// A peer is using the entry of this memory. A second use needs a key of its own, and has no
+	// room in entries.
 	if l != nil && (l.refs > 0 && c.remote) {
 		added.detached = true
 		return added, nil
 	}
+	// The entry is too short. The longer registration replaces it.
 	if l != nil {
 		c.evict(l)
 	}
@@ -156,6 +163,7 @@ func (l *registration) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.unref()
+	// An arena stays registered until it is freed.
 	if l.refs > 0 || l.mem != nil {
 		return
 	}
@@ -163,6 +171,7 @@ func (l *registration) release() {
 		l.region.Deregister()
 		return
 	}
+	// Put it in front: it is the most recently used.
 	l.prev, l.next = &c.unused, c.unused.next
 	l.prev.next, l.next.prev = l, l
 	c.shrink(c.limit)

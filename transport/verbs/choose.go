@@ -14,6 +14,7 @@ type deviceInfo struct {
 	ports []portInfo
 }
 
+// A portInfo is what the system reports of a port.
 type portInfo struct {
 	number int
 	active bool
@@ -22,12 +23,14 @@ type portInfo struct {
 	gids   []gidInfo
 }
 
+// A gidInfo is one entry of a port's table of GIDs.
 type gidInfo struct {
 	index int
 	gid   [16]byte
 	roce  int // version; 0: InfiniBand
 }
 
+// family returns the family of the address that a GID is made of.
 func (g gidInfo) family() string {
 	if netip.AddrFrom16(g.gid).Is4In6() {
 		return "ipv4"

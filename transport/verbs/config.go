@@ -70,6 +70,7 @@ func (w *config) variables() []variable {
 	}
 }
 
+// ourPrefix begins the names of this module's variables.
 const ourPrefix = "TUTTI_VERBS_"
 
 // readConfig reads the variables. This module's names precede TensorFlow's. An invalid value is

@@ -87,6 +87,8 @@ type conn struct {
 	unsent     unsent
 }
 
+// newConn returns a Conn over a set-up link. A dialled one always wants a queue pair; an
+// accepted one only if its peer requests it, with Options.OnRequest.
 func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
 	c := &conn{transport: t, setup: setup, accepted: accepted, salt: newSalt(), wanted: !accepted || !t.opts.OnRequest}
 	c.flow = newFlow(t.opts.Depth, 0, 0, segmentSize)
@@ -108,6 +110,8 @@ func (c *conn) Send(f *transport.Frame) {
 		f.Done(err)
 		return
 	}
+	// A Token means that the peer has exposed memory, so it has a queue pair, and this end is
+	// about to have one. Frames behind such a frame wait, too, to keep the order.
 	if c.stage < switching && !c.holding && f.To == (transport.Token{}) {
 		c.setupQueue.Push(f)
 		c.flushSetupQueueAndUnlock()
@@ -128,6 +132,8 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	}
 	c.flushing = true
 	for f := c.setupQueue.Pop(); f != nil; f = c.setupQueue.Pop() {
+		// An owner's head may look like that of this package. A LITERAL before the frame says
+		// so.
 		literal := looksLikeSetup(f.Head) && f != c.marker
 		c.mu.Unlock()
 		if literal {
@@ -140,11 +146,13 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	c.mu.Unlock()
 }
 
+// ignore is the Done of frames whose fate nobody waits for: if they fail, the Conn fails.
 func ignore(error) {}
 
 // progress is Progress, by the goroutine that has set progressing.
 func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
 	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always false
+	// Before the switch, frames arrive over the set-up link. After it, only its failure does.
 	if (pending || !c.recvSwitched.Load()) && !c.hasFailed() {
 		if moved := c.progressSetup(in); moved {
 			return transport.Moved, nil
@@ -153,6 +161,7 @@ func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
 	return c.deliver(in, spins)
 }
 
+// hasFailed reports whether the Conn has failed or is closed.
 func (c *conn) hasFailed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,6 +175,7 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	state, err := c.setup.Progress(&c.setupSink, 1)
 	c.setupSink.owner = nil
 	switch {
+	// The peer's violation is more precise than the error that follows from it.
 	case c.setupSink.err != nil:
 		c.fail(failure(fault.LinkLost, "protocol error of the peer on the set-up link", c.setupSink.err), true)
 	case err != nil:
@@ -184,6 +194,8 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 func (c *conn) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
+	// isPending is cheap, and true for most calls under load. Only if it is false does the
+	// device need to be armed, which costs a write to the device.
 	pending := c.isPending()
 	if !pending && c.endpoint != nil {
 		if err := c.endpoint.qp.Arm(); err != nil {
@@ -252,10 +264,13 @@ func (c *conn) fail(err error, abrupt bool) {
 // returns the frames that were sent completely. mu is held.
 func (c *conn) tearDown() (done transport.Queue) {
 	if l := c.endpoint; l != nil && !l.closed {
+		// Unless this is a Close, what has arrived whole is delivered before the error. Poll it
+		// now: closing the queue pair drops its completions.
 		for !c.closed && c.poll(1) > 0 {
 		}
 		l.close()
 	}
+	// From here on the peer's device is refused all memory of this end.
 	for i := range c.exposures {
 		c.exposures[i].reg.invalidate()
 		c.exposures[i].reg = nil

@@ -132,6 +132,8 @@ func portsOf(dev *C.struct_ibv_device) ([]portInfo, error) {
 	return ports, nil
 }
 
+// open opens the device, its asynchronous events, a protection domain and the waiters. If it
+// fails, the caller calls release.
 func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
@@ -153,6 +155,7 @@ func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	return nil
 }
 
+// Describe implements rdma.Device.
 func (d *ibDevice) Describe() string {
 	if d.down.Load() {
 		return d.selection.String() + ", whose port is down"
@@ -160,6 +163,7 @@ func (d *ibDevice) Describe() string {
 	return d.selection.String()
 }
 
+// Network implements rdma.Device.
 func (d *ibDevice) Network() string { return d.selection.network() }
 
 // Alloc returns memory outside Go's heap.
@@ -191,6 +195,8 @@ func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 	return mem, func() error { return syscall.Munmap(mem) }, nil
 }
 
+// Register pins b for the garbage collector and for the device. Local access includes writes by
+// the device, which receives need.
 func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
@@ -212,6 +218,7 @@ func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	}}, nil
 }
 
+// Close ends the goroutines before it releases the device, because they use its channels.
 func (d *ibDevice) Close() error {
 	for _, w := range d.waiters {
 		w.events.Close()
@@ -265,6 +272,8 @@ type ibQueuePair struct {
 	done       [batchSize]C.tutti_done
 }
 
+// NewQueuePair assigns the queue pair to the least loaded waiter. It is known by number in C,
+// where no Go pointer may stay.
 func (d *ibDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	var b [4]byte
 	rand.Read(b[:])
@@ -283,6 +292,7 @@ func (d *ibDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error
 	return p, nil
 }
 
+// open makes the completion queue and the queue pair in state INIT, in which it can receive.
 func (p *ibQueuePair) open(depth int) (err error) {
 	d := p.device
 	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.waiters[p.waiter].channel, C.int(p.waiter)); p.cq == nil {
@@ -303,6 +313,7 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	return nil
 }
 
+// Local implements rdma.QueuePair.
 func (p *ibQueuePair) Local() rdma.Address {
 	c := p.device.selection
 	return rdma.Address{GID: c.gid.gid, QPN: uint32(p.qp.qp_num), PSN: p.psn, LID: c.port.lid, MTU: p.device.mtu()}
@@ -316,6 +327,7 @@ func (d *ibDevice) mtu() uint8 {
 	return d.selection.port.mtu
 }
 
+// Connect takes the queue pair through the states RTR and RTS.
 func (p *ibQueuePair) Connect(peer rdma.Address) error {
 	c, w := p.device.selection, p.device.config
 	path := C.tutti_path{qpn: C.uint32_t(peer.QPN), their_psn: C.uint32_t(peer.PSN), psn: C.uint32_t(p.psn),
@@ -331,6 +343,7 @@ func (p *ibQueuePair) Connect(peer rdma.Address) error {
 	return nil
 }
 
+// Receive implements rdma.QueuePair.
 func (p *ibQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	if rc := C.tutti_recv(p.qp, C.uint64_t(id), C.uint64_t(rdma.AddressOf(mem)), C.uint32_t(len(mem)), C.uint32_t(r.LKey)); rc != 0 {
 		return fmt.Errorf("ibv_post_recv: %w", syscall.Errno(rc))
@@ -338,6 +351,8 @@ func (p *ibQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	return nil
 }
 
+// Send posts in batches of batchSize, each with one call into C: a call costs about as much as
+// a work request.
 func (p *ibQueuePair) Send(ws []rdma.WorkRequest) error {
 	for len(ws) > 0 {
 		n := min(len(ws), batchSize)
@@ -376,6 +391,8 @@ func cWorkRequest(w *rdma.WorkRequest) C.tutti_work {
 	return h
 }
 
+// Poll implements rdma.QueuePair. The loop over spins is in C, because a call into C for each
+// would cost more than the check.
 func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batchSize)), C.int(spins)))
 	if n < 0 {
@@ -394,8 +411,10 @@ func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	return n, nil
 }
 
+// Inline implements rdma.QueuePair.
 func (p *ibQueuePair) Inline() int { return p.inlineRoom }
 
+// Arm implements rdma.QueuePair.
 func (p *ibQueuePair) Arm() error {
 	if rc := C.tutti_notify(p.cq); rc != 0 {
 		return fmt.Errorf("ibv_req_notify_cq: %w", syscall.Errno(rc))
@@ -403,6 +422,7 @@ func (p *ibQueuePair) Arm() error {
 	return nil
 }
 
+// Close implements rdma.QueuePair. The device dispatches no event to it from now on.
 func (p *ibQueuePair) Close() error {
 	p.device.mu.Lock()
 	delete(p.device.queuePairs, p.number)

@@ -23,6 +23,30 @@
 //
 // The package does not know ranks, the meaning of heads, or which transport sets it up.
 //
+// # The paths of a body
+//
+// Send queues a frame; nextFrame hands it to the flow, which chooses its path by size and
+// target. From the shortest to the longest:
+//
+//	path        bodies                               messages          copies
+//	message     up to Buffer - 40 bytes - head       1                 2: into and out of message buffers
+//	ring        up to Ring/4, once there is a ring   1, after a write  1: out of the ring
+//	requested   all others                           2, then writes    0
+//	exposed     frames with a Token                  0: writes only    0
+//
+// TrySend takes the first path only, without a Frame and without a completion of its own.
+//
+// # Who calls what
+//
+// Any goroutine may call Send, TrySend, Expose, release, Unsent, Arm and Close. They hold
+// conn.mu while they step the flow and post to the device. One goroutine at a time is in
+// Progress; it alone polls for arrivals and calls the Sink, without conn.mu. Callbacks of
+// the device and of the set-up link take no lock but conn.mu, and only run the callback of
+// Arm. A Done may run in Send or Progress, and when the Conn fails.
+//
+// Close of a Transport waits for everything that uses the device (acquireDevice): message
+// buffers until they are released, and calls that register memory.
+//
 // # On the set-up link
 //
 // Frames of this package have the head "tuttiRC", 0x01 and a kind. All others are the

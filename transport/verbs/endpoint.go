@@ -54,11 +54,13 @@ type arrivalQueue struct {
 	head, n int
 }
 
+// push appends a completed receive.
 func (a *arrivalQueue) push(c rdma.Completion) {
 	a.slots[(a.head+a.n)%len(a.slots)] = c
 	a.n++
 }
 
+// pop removes the oldest one. The queue must not be empty.
 func (a *arrivalQueue) pop() rdma.Completion {
 	c := a.slots[a.head]
 	a.head = (a.head + 1) % len(a.slots)
@@ -73,6 +75,7 @@ func (c *conn) newEndpoint() (*endpoint, error) {
 	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
 	l.outstanding, l.batch = make([]outstanding, l.depth), make([]rdma.WorkRequest, 0, l.depth)
 	l.completions, l.arrivals.slots = make([]rdma.Completion, 16), make([]rdma.Completion, l.depth)
+	// The message buffers use the device until releaseBuffers undoes this.
 	if !c.transport.acquireDevice() {
 		return nil, failure(fault.Closed, "make a queue pair", nil)
 	}
@@ -95,6 +98,7 @@ func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
 	if l.sendBuffers, err = d.Alloc(l.depth*l.bufferSize, false); err != nil {
 		return err
 	}
+	// All receives are posted before the hello tells the peer their number.
 	for i := range l.depth {
 		if err := l.postReceive(uint64(i)); err != nil {
 			return err
@@ -176,6 +180,7 @@ func (c *conn) poll(spins int) int {
 	}
 	for i := range l.completions[:n] {
 		switch e := &l.completions[i]; {
+		// After the first failed completion the device flushes all others, which fail, too.
 		case e.Status != rdma.Success:
 			l.setError(completionError(c.transport.device.Describe(), *e))
 		case e.Recv:
@@ -202,6 +207,7 @@ func (c *conn) completeThrough(n uint64) {
 		f.reg.release()
 		*f = outstanding{}
 	}
+	// One acknowledgement for all: the time of the stall report restarts once per poll.
 	if bytes > 0 {
 		c.unsent.sub(bytes)
 	}

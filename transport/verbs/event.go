@@ -10,6 +10,7 @@ import (
 // An event is what a device reports apart from completions: enum ibv_event_type of libibverbs.
 type event uint32
 
+// The events that this package distinguishes.
 const (
 	queueOverran     event = 0
 	queuePairFatal   event = 1

@@ -37,6 +37,8 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if id == transport.NoNotify && c.transport.opts.Fresh {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errFresh)
 	}
+	// Memory of no bytes is exposed without a registration: only frames of no bytes can be
+	// written there.
 	in := input{op: inExpose, id: id, noNotify: id == transport.NoNotify, size: uint64(len(buf))}
 	var l *registration
 	if len(buf) > 0 {
@@ -54,6 +56,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 			err = failure(fault.Exhausted, "expose", err)
 		}
 	}
+	// Nothing was announced to the peer, so the registration may stay cached.
 	if err != nil {
 		c.mu.Unlock()
 		l.release()
@@ -94,6 +97,7 @@ func (c *conn) unexpose(slot int) {
 	x := &c.exposures[slot]
 	l := x.reg
 	x.reg = nil
+	// The Conn has failed: whether the peer still writes is not known.
 	if c.err != nil {
 		c.mu.Unlock()
 		l.invalidate()
@@ -101,6 +105,8 @@ func (c *conn) unexpose(slot int) {
 	}
 	out, _ := c.flow.step(input{op: inUnexpose, handle: x.handle})
 	c.pumpAndUnlock()
+	// drained means that the peer has written all that it may. Only then can the registration
+	// serve another use.
 	if out.drained {
 		l.release()
 	} else {

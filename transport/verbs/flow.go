@@ -244,10 +244,13 @@ func (f *flow) step(in input) (output, error) {
 		return f.expose(in)
 	case inUnexpose:
 		slot := slotOf(in.handle)
+		// The slot may be used again at once: its next handle differs, and BUFFER_IDLE precedes
+		// the TENSOR_REQUEST of that use.
 		f.closeSlot(slot)
 		f.queueControl(packet{kind: bufferIdle, handle: in.handle})
 		return output{op: outUnexposed, drained: f.locals[slot].drained()}, nil
 	case inReposted:
+		// Only now is the ring's memory copied out, and the receive posted.
 		f.ungranted++
 		f.freed += f.ringUsed
 		f.ringUsed = 0
@@ -275,6 +278,7 @@ func (f *flow) next() (output, error) {
 	case f.out.phase == writing && (f.out.to.noNotify || f.credits > 1):
 		return f.nextWrite(), nil
 	}
+	// A frame takes credits along, so an ACK is needed only if none can be posted.
 	if f.grantDue() && f.maySend() {
 		return f.send(packet{kind: ack}, false), nil
 	}

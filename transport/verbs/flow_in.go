@@ -10,6 +10,8 @@ import (
 // handleMessage applies a message of the peer. All messages may grant credits and free bytes of
 // the ring; the rest depends on the kind.
 func (f *flow) handleMessage(p packet) (output, error) {
+	// No peer can grant more than its receives. The check keeps a broken peer from overflowing
+	// the count.
 	f.credits += int(p.credit)
 	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
 		return output{}, fmt.Errorf("%v: got %d credits, %d in all, want at most %d", p.kind, p.credit, f.credits, maxDepth)
@@ -74,8 +76,11 @@ func (f *flow) handleRenew(p packet) error {
 	switch {
 	case p.handle&more != 0 || slot >= len(f.locals) || newer(p.handle, f.locals[slot].handle):
 		return fmt.Errorf("%v: unknown handle %#x", p.kind, p.handle)
+	// The request and this end's BUFFER_IDLE have crossed.
 	case f.locals[slot].handle != p.handle || !f.locals[slot].open:
 		return nil
+	// Such memory is never renewed, or not while a frame is being written to it. The last
+	// condition bounds the answers that a peer can provoke.
 	case f.locals[slot].holdsOne || f.locals[slot].noNotify || f.locals[slot].frameBytes > 0 || len(f.controls)-f.controlsSent >= maxControls:
 		return fmt.Errorf("%v: handle %#x cannot be renewed now", p.kind, p.handle)
 	}
@@ -98,6 +103,7 @@ func (f *flow) handleResponse(p packet) (output, error) {
 	o := &f.out
 	switch {
 	case p.flag == flagRenew && o.phase == renewing && p.handle == o.frame.handle:
+		// The frame begins again, and now fits.
 		to := &f.remotes[slotOf(p.handle)]
 		to.left = to.size
 		o.phase = queued
@@ -139,6 +145,7 @@ func (f *flow) handleExposure(p packet) error {
 		f.remotes[slot].closed = true
 		return nil
 	}
+	// The table grows to the highest slot that the peer has used.
 	for slot >= len(f.remotes) { // slotOf is below maxSlots
 		f.remotes = append(f.remotes, remoteMemory{})
 	}
@@ -159,6 +166,7 @@ func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err er
 	} else {
 		return 0, fmt.Errorf("got one exposure more than the %d that a Conn may have; release some first", maxSlots)
 	}
+	// A new generation makes the handle of the slot's last use stale.
 	generation := f.locals[slot].handle>>12 + 1
 	f.locals[slot] = localMemory{handle: handleOf(slot, generation), id: id, size: size, open: true, holdsOne: holdsOne}
 	return slot, nil
@@ -222,8 +230,11 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	l.frameBytes += n
 	l.totalBytes += n
 	switch {
+	// Frames arrive one after the other, so a write belongs to the body that is arriving, or no
+	// body is.
 	case l.holdsOne && slot != f.arrivingSlot || !l.holdsOne && (f.requestedSize > 0 || f.arrivingSlot >= 0):
 		return output{}, fmt.Errorf("got a write to handle %#x within another frame", imm)
+	// The last write of a body, and no other, completes it.
 	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
 		return output{}, fmt.Errorf("got %[2]d bytes of a body of %[1]d, and its end at another byte", l.size, l.frameBytes)
 	case l.holdsOne:

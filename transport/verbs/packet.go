@@ -20,6 +20,7 @@ const (
 	tensorWrite
 )
 
+// kindNames are indexed by kind.
 var kindNames = [...]string{
 	ack: "ACK", bufferIdle: "BUFFER_IDLE", bufferRequest: "BUFFER_REQUEST",
 	bufferResponse: "BUFFER_RESPONSE", tensorRequest: "TENSOR_REQUEST", tensorWrite: "TENSOR_WRITE",
@@ -33,6 +34,7 @@ func (k kind) String() string {
 	return kindNames[k]
 }
 
+// The layout of a packet, and the flags of its kinds.
 const (
 	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
@@ -127,10 +129,13 @@ const (
 	generationMask = 1<<19 - 1
 )
 
+// handleOf returns the handle of a slot in one of its generations, of which the low 19 bits
+// count.
 func handleOf(slot int, generation uint32) uint32 {
 	return generation&generationMask<<12 | uint32(slot)
 }
 
+// slotOf returns the slot of a handle, or of an immediate value.
 func slotOf(handle uint32) int { return int(handle & (maxSlots - 1)) }
 
 // newer reports whether a is a later generation of the same slot than b. Generations wrap

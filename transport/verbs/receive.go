@@ -13,6 +13,8 @@ import (
 // polled up to spins times, once for the first arrival.
 func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	state := transport.Idle
+	// Arrivals that carry no frame, such as ACKs, do not end the loop. It is bounded
+	// nevertheless: a peer that sends nothing else must not keep Progress from returning.
 	for range maxDepth {
 		e, moved, ok, err := c.nextArrival(spins)
 		spins = 1
@@ -38,6 +40,8 @@ func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.endpoint
+	// After a failure, whole arrivals are still delivered, unless the peer's last frame on the
+	// set-up link is missing: they would be out of order.
 	if l == nil || c.closed || c.err != nil && (l.arrivals.n == 0 || !c.recvSwitched.Load()) {
 		err = c.err
 		c.mu.Unlock()
@@ -52,12 +56,16 @@ func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err er
 	if c.err == nil {
 		moved = c.poll(spins) > 0
 	}
+	// The queue pair has failed. fail polls what is left, which the next call then returns
+	// before the error.
 	if l.err != nil && c.err == nil {
 		err = l.err
 		c.mu.Unlock()
 		c.fail(err, false)
 		return c.nextArrival(1)
 	}
+	// Arrivals wait until the peer's last frame on the set-up link has been delivered, which
+	// keeps the order. The arrival's buffer belongs to this goroutine until repostAndUnlock.
 	if ok = l.arrivals.n > 0 && c.recvSwitched.Load(); ok {
 		e = l.arrivals.pop()
 	}
@@ -83,6 +91,8 @@ func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 		c.repostAndUnlock(e.ID, err)
 		return false
 	}
+	// A requested body is complete: its registration must end before the Sink may use the
+	// memory for something else.
 	var last *registration
 	if out.op == outBodyPart && c.bodyReg != nil && out.size == uint64(c.header.Size) {
 		last, c.bodyReg = c.bodyReg, nil
@@ -112,6 +122,8 @@ func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
 func (c *conn) repostAndUnlock(id uint64, err error) {
 	if err != nil {
 		c.mu.Unlock()
+		// An error of the Sink, or of registering its memory, has a Kind already. All others
+		// are violations by the peer.
 		var f *fault.Error
 		if !errors.As(err, &f) {
 			err = failure(fault.LinkLost, "protocol error of the peer", err)
@@ -126,6 +138,8 @@ func (c *conn) repostAndUnlock(id uint64, err error) {
 	if err := c.endpoint.postReceive(id); err != nil {
 		c.endpoint.setError(failure(fault.LinkLost, "post a receive", err))
 	}
+	// The posted receive is a credit for the peer. It travels with the next message, or by an
+	// ACK.
 	c.flow.step(input{op: inReposted})
 	c.pumpAndUnlock()
 }
@@ -153,11 +167,13 @@ func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	if out.packet.flag == flagInRing {
 		body = c.endpoint.recvRing.Mem[out.off:][:h.Size]
 	}
+	// A CopySink copies from the message buffer itself, which saves finding memory first.
 	if t, ok := in.(transport.CopySink); ok {
 		t.Copy(h, body)
 		return nil
 	}
 	dst := in.Buffer(h)
+	// Buffer may have called Close. Nothing may be delivered after that.
 	if err := checkBuffer(dst, h.Size); err != nil || c.isClosed() {
 		return err
 	}
@@ -173,6 +189,7 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if c.hasFailed() {
 		return nil // its body will not arrive
 	}
+	// The message buffer is posted again before the body arrives, so the head is copied.
 	n := copy(c.head[:], buf[packetLen:packetLen+p.head])
 	c.header = transport.Header{Head: c.head[:n], ID: p.id, Size: int(p.size)}
 	dst := in.Buffer(c.header)
@@ -190,6 +207,7 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if err != nil {
 		return err
 	}
+	// This body is still requested. The ring is for the next ones.
 	ring := c.newRing(int(p.size))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,6 +257,7 @@ func (c *conn) declineBody(in transport.Sink) error {
 	return err
 }
 
+// isClosed reports whether nothing more may be delivered to the Sink.
 func (c *conn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,6 +35,7 @@ func (c *conn) pumpAndUnlock() (posted bool) {
 	return posted
 }
 
+// postedCount returns how many work requests have been posted so far. mu is held.
 func (c *conn) postedCount() uint64 {
 	if c.endpoint == nil {
 		return 0
@@ -51,11 +52,13 @@ func (c *conn) pump() error {
 	}
 	var fail error
 	l.batch = l.batch[:0]
+	// isIdle is checked first because most calls of pump find nothing to do.
 	for l.hasRoom() && fail == nil && !(c.flow.isIdle() && c.out.First == nil) {
 		if fail = c.nextFrame(); fail != nil {
 			break
 		}
 		out, err := c.flow.step(input{op: inNext})
+		// The error is the owner's: it has named memory that is not exposed, or too small.
 		if err != nil {
 			fail = failure(fault.Misuse, "send", err)
 		}
@@ -65,6 +68,8 @@ func (c *conn) pump() error {
 		c.buildWorkRequest(&out)
 	}
 	if n := len(l.batch); n > 0 {
+		// The last work request of a batch is signaled, so that a Done never waits for a later
+		// frame.
 		l.batch[n-1].Signaled = true
 		c.post()
 	}
@@ -108,6 +113,8 @@ func (c *conn) nextFrame() error {
 			return failure(fault.Misuse, "send", err)
 		}
 	}
+	// The device reads a body that fits no message from its own memory, which must be
+	// registered for that. A shorter one is copied into the message buffer.
 	if fr.exposed && fr.size > 0 || fr.size > uint64(c.flow.payload-fr.head) {
 		reg, err := c.transport.localCache.acquire(c.body)
 		if err != nil {
@@ -144,9 +151,12 @@ func (c *conn) buildWorkRequest(out *output) {
 	}
 	var pending outstanding
 	switch {
+	// All of the frame ends with its last work request, because they complete in the order
+	// posted.
 	case out.last:
 		pending = outstanding{frame: c.current, reg: c.currentReg, bytes: c.unposted}
 		c.current, c.currentReg = nil, nil
+	// A write in the middle of a body counts for Unsent, so that a long body shows progress.
 	case w.Write:
 		pending.bytes = len(w.Mem)
 	}
@@ -205,6 +215,7 @@ func (c *conn) reuse(b []byte) {
 //	bytes 16..31 zero
 const tokenMark = "RDMA"
 
+// token returns the Token of a handle of this end.
 func (c *conn) token(handle uint32) (t transport.Token) {
 	binary.LittleEndian.PutUint32(t[:], handle)
 	copy(t[4:], tokenMark)

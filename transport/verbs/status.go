@@ -11,6 +11,7 @@ import (
 // remedy.
 type statusText struct{ name, cause, remedy string }
 
+// statusTexts explains the statuses. docs/verbs.md has the same remedies in a table.
 var statusTexts = map[rdma.Status]statusText{
 	rdma.LocalLength:      {"local length error", "a message was longer than the buffer posted for it", "both ends must run the same version"},
 	rdma.LocalQueuePairOp: {"local queue pair operation error", "the link is down, or the device was reset", "look at the port's state (ibv_devinfo) and the network interface (ip link)"},

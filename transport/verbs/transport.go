@@ -234,8 +234,10 @@ func (t *Transport) acquireDevice() bool {
 	return !t.closed
 }
 
+// releaseDevice undoes acquireDevice.
 func (t *Transport) releaseDevice() { t.inUse.Done() }
 
+// removeConn forgets a Conn that holds nothing any more.
 func (t *Transport) removeConn(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,11 +255,14 @@ func (t *Transport) Close() error {
 		open = append(open, c)
 	}
 	t.mu.Unlock()
+	// A second Close waits for the first: when it returns, everything is closed.
 	if !first {
 		<-t.closeDone
 		return nil
 	}
 	defer close(t.closeDone)
+	// Each Close closes its queue pair, so that no device writes to memory that is deregistered
+	// below.
 	for _, c := range open {
 		c.Close()
 	}

@@ -57,6 +57,7 @@ func (c *conn) offer() {
 		c.refuse(err)
 		return
 	}
+	// The Conn may have failed while the queue pair was made.
 	if !c.install(l) {
 		c.discard(l)
 		return
@@ -94,6 +95,7 @@ func (c *conn) hello(kind byte) *transport.Frame {
 // refuse tells the peer why there is no queue pair, and fails the Conn with that.
 func (c *conn) refuse(err error) {
 	text := []byte(err.Error())
+	// The reason should reach the peer: the Conn fails only once it is sent.
 	c.setup.Send(setupFrame(setupRefuse, text[:min(len(text), maxRefusal)], func(error) { c.fail(err, true) }))
 }
 
