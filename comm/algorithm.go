@@ -16,6 +16,8 @@ func (c *Comm) Algorithm(op string, bytes int) string {
 	return c.algorithm(op, bytes, true)
 }
 
+// algorithm asks the table as a blocking call does: with the shared memory that the
+// communicator has, if any.
 func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {

@@ -187,6 +187,8 @@ func (cl *call) nextStage() (at time.Time, s stage) {
 	return at, s
 }
 
+// stagger returns how much later than rank 0 a rank sends its fingerprint. It spreads the
+// ranks of a communicator evenly over fingerprintSpread.
 func stagger(rank, size int) time.Duration {
 	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
@@ -228,6 +230,8 @@ func (cl *call) waitsFor() int {
 // String reads "allreduce #41 float32 x1000 sum".
 func (cl *call) String() string { return describeCall(cl.signature, cl.collective, cl.seq) }
 
+// describeCall returns the text of a call: that of a collective with its number, that of a
+// message without.
 func describeCall(sig signature, collective bool, seq uint32) string {
 	if !collective { // one that was not admitted has no number either
 		seq = 0
@@ -245,6 +249,7 @@ type callRecord struct {
 	planNumber  uint64 // the number of its cached plan; 0: none
 }
 
+// String returns the text of the recorded call. A message has no number, and seq 0.
 func (r *callRecord) String() string { return describeCall(r.signature, r.seq != 0, r.seq) }
 
 // calls are the calls of one rank: those under way, oldest first, and the last one that began.
@@ -359,6 +364,8 @@ func (cs *calls) recordTimeout(cl *call) {
 	}
 }
 
+// callPool holds calls that nobody uses: a message that waits takes one, so that it allocates
+// nothing.
 var callPool = sync.Pool{New: func() any { return new(call) }}
 
 // newCall returns a call from the pool; free returns it there.

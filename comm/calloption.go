@@ -17,6 +17,7 @@ type CallOption struct {
 	name   string
 }
 
+// A callOptionKind tells which field of a CallOption counts.
 type callOptionKind uint8
 
 const (
@@ -158,9 +159,22 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 	return nil
 }
 
-// measure sets the elements that ranks must agree on, and the bytes by which the
-// algorithm is chosen. Gather, Scatter and AllToAll with counts have neither: a rank does
-// not know those of the others.
+// measure sets the elements that ranks must agree on (count) and the bytes by which the
+// algorithm is chosen (bytes):
+//
+//	verb                      count                bytes
+//	AllReduce, Reduce, Scan,  of the input         of the input
+//	ExScan, ReduceScatter,
+//	AllToAll, Broadcast
+//	AllGather                 of one part          of the whole vector
+//	AllGather with Counts     of the whole vector  of the whole vector
+//	Gather, Scatter           of one part          of all parts together
+//	Gather, Scatter and       none (-1)            0
+//	AllToAll with Counts
+//	Barrier                   none                 0
+//
+// The last two rows have neither, because a rank does not know the counts of the others; all
+// ranks must make the same choice.
 func (pl *plan) measure(c *Comm) {
 	es, n := pl.dtype.Size(), c.Size()
 	switch pl.verb {
@@ -182,9 +196,10 @@ func (pl *plan) measure(c *Comm) {
 	}
 }
 
-// ownPart is this rank's part of a vector that has one for each rank: by counts, else, for
-// ReduceScatter, by tensor.Chunk, else an equal one. It is nil where the counts do not
-// fit the vector, which checkBuffers reports.
+// ownPart returns this rank's part of a vector that has one for each rank: by counts, else,
+// for ReduceScatter, by tensor.Chunk, else an equal one. It returns nil where the counts do
+// not fit the vector, which checkBuffers reports: bind comes before prepare, so the counts are
+// not checked yet.
 func (pl *plan) ownPart(c *Comm, b []byte) []byte {
 	es, n, rank := pl.dtype.Size(), c.Size(), c.Rank()
 	var lo, hi int

@@ -279,6 +279,8 @@ func (c *Comm) withOp(op string, err error) error {
 	return &out
 }
 
+// misuse is the error of a call with wrong arguments. It touches nothing: the communicator
+// stays usable, and no other rank hears of it.
 func (c *Comm) misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, c.rt.rank, format, args...)
 }

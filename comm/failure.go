@@ -24,6 +24,17 @@ func (c *Comm) collectiveFailed(cl *call, err error) error {
 	return err
 }
 
+// collectiveError finds out what an error of a lower layer means for the whole communicator:
+//
+//	the error                          what the caller gets
+//	revoked by another rank            Mismatch if that was one, else Revoked with its cause
+//	deadline, cancellation, Timeout    that, with the ranks that have not begun the collective
+//	another fingerprint (Mismatch)     both calls, the other one asked of its rank
+//	PeerLost, LinkLost                 the error of the mesh: all ranks get the same
+//	anything else                      it, with the name of the call
+//
+// All but the first and the fourth row revoke the communicator on every rank, because half a
+// collective cannot be undone.
 func (c *Comm) collectiveError(cl *call, err error) error {
 	if by := c.revokedBy(); by != nil {
 		return c.revokedError(cl, by)
@@ -53,7 +64,8 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	return f
 }
 
-// fenceLimit bounds how long a failed call stays so that others hear why.
+// fenceLimit bounds how long a failed call stays so that others hear why. A rank that is gone
+// does not answer the fence, so it must not wait longer than a user would notice.
 const fenceLimit = 100 * time.Millisecond
 
 // fence returns when the neighbours of this rank have received, and passed on, what it has sent
@@ -94,6 +106,8 @@ func (c *Comm) waitError(cl *call, err error) *fault.Error {
 // their neighbours heard from them last.
 func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.rt.ctx, cl.seq) }
 
+// missingIn asks all other members at once, and returns those that have not begun collective
+// seq. It waits at most askLimit.
 func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -130,6 +144,7 @@ type answer struct {
 	WaitsFor    int    // the job's rank that it waits for; -1: none in particular
 }
 
+// peer is the answering rank as an error names it.
 func (a answer) peer(rt *rankRuntime) fault.Peer {
 	p := rt.peer(a.rank)
 	p.Call, p.At = a.Call, a.Site
@@ -458,6 +473,8 @@ type report struct {
 	waitsFor   int // the job's rank that a message call waits for; -1: none in particular
 }
 
+// report copies what a warning needs. The call's owner runs on, and may free the call
+// meanwhile.
 func (cl *call) report() report {
 	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.waitsFor()}
 }

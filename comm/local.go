@@ -110,6 +110,7 @@ func (l *local) tearDown() {
 	}
 }
 
+// hostName is the name of this host in errors and in the layout of ranks.
 func hostName() string {
 	h, err := os.Hostname()
 	if err != nil {

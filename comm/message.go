@@ -37,6 +37,8 @@ func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size()
 // typeFingerprint returns the fingerprint of a message: its element type.
 func typeFingerprint[T Element]() uint64 { return fingerprintOf(tensor.TypeOf[T]()) }
 
+// fingerprintOf returns the fingerprint of a message of that element type. Bit 32 tells it
+// from 0, which means "not checked".
 func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
 // beginMessage begins a call on a message; endMessage ends it.
@@ -49,6 +51,7 @@ func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	return cl
 }
 
+// endMessage ends a call on a message, and turns its error into the caller's.
 func (c *Comm) endMessage(cl *call, err error) error {
 	if err != nil {
 		err = typeError(err, cl)
@@ -81,6 +84,7 @@ func typeOfFingerprint(fingerprint uint64) string {
 	return "an unknown type"
 }
 
+// peerOrAny is the peer of a signature for a source that may be the wildcard.
 func peerOrAny(from int) int {
 	if from == AnySource {
 		return anyPeer

@@ -70,6 +70,7 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 // dropped. With a cause the step is aborted, and the errors say why.
 func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
+// checkNamed refuses wrong arguments of a call on named tensors; t is nil where none is sent.
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {
 		return c.misuse(op, "name of the tensor: got an empty one, want that by which sender and receiver match it")

@@ -23,6 +23,7 @@ const (
 // An Option changes how Init or Local sets the job up.
 type Option func(*options)
 
+// options are what Init and Local were given, completed by the environment.
 type options struct {
 	transport    string // by name; "": see transportName
 	wires        []transport.Transport
@@ -48,6 +49,7 @@ type options struct {
 	invalid      *fault.Error               // why the list of options itself is refused
 }
 
+// newOptions applies opts, in their order, to the defaults.
 func newOptions(opts []Option) *options {
 	o := &options{
 		timeout: defaultTimeout, stallWarning: defaultStallWarning,

@@ -66,6 +66,7 @@ func (p *Parameters) merge(q Parameters) {
 	set(&p.NoSharedMemory, q.NoSharedMemory)
 }
 
+// set assigns a value that is not the zero value.
 func set[T comparable](field *T, value T) {
 	var zero T
 	if value != zero {

@@ -83,6 +83,7 @@ func (pl *plan) prepare(c *Comm) error {
 	return nil
 }
 
+// reduces reports whether the collective has an operator.
 func (pl *plan) reduces() bool {
 	switch pl.verb {
 	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbReduceScatter, collective.VerbReduceScatterV,

@@ -74,10 +74,13 @@ func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Requ
 	return r
 }
 
+// sendLater prepares a persistent send. It is apart from ISend so that one that is not
+// persistent allocates no closure.
 func (r *Request) sendLater(to, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Isend(to, tag, fingerprintOf(r.sig.dtype), b) }
 }
 
+// recvLater prepares a persistent receive; see sendLater.
 func (r *Request) recvLater(from, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Irecv(from, tag, fingerprintOf(r.sig.dtype), b) }
 }
@@ -373,6 +376,19 @@ func (rs anyOf) Met() bool {
 
 // collectiveWork carries a non-blocking collective out, on a goroutine of its own: for one
 // start, or, of a persistent one, start by start.
+//
+// The channels say who has the next step. A start is under way from start until wait or poll
+// has received from finished:
+//
+//	started  finished  exited  the start
+//	full     empty     open    waits for the worker
+//	empty    empty     open    is carried out by the worker
+//	empty    full      open    is over; its error is in err
+//	full     empty     closed  was left behind by a worker that ended with the job: the owner carries it out, and it fails at once
+//	empty    full      closed  is over
+//
+// Only the owner sends on started and receives from finished, so each channel has one slot and
+// nobody blocks on it.
 type collectiveWork struct {
 	c      *Comm
 	pl     plan
@@ -401,6 +417,7 @@ func (w *collectiveWork) finish(err error) {
 	w.wake()
 }
 
+// wake wakes the goroutine that waits for one of several requests, if there is one.
 func (w *collectiveWork) wake() {
 	w.mu.Lock()
 	if w.waiter != nil {
@@ -582,6 +599,7 @@ func (w *collectiveWork) serve(ctx context.Context) {
 	}
 }
 
+// run carries one start out. The round is kept for the next one.
 func (w *collectiveWork) run() {
 	err := w.pl.run(w.ctx, w.c, w.round)
 	w.round.Clear()

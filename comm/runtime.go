@@ -62,6 +62,8 @@ type earlyRevokes struct {
 	order []uint64 // the oldest first
 }
 
+// add keeps the first revoke of a communicator, and drops the oldest one when there are too
+// many.
 func (er *earlyRevokes) add(id uint64, e *fault.Error) {
 	if er.why[id] != nil {
 		return
@@ -77,6 +79,7 @@ func (er *earlyRevokes) add(id uint64, e *fault.Error) {
 	er.order = append(er.order, id)
 }
 
+// remove returns the revoke of a communicator that this rank has just made, or nil.
 func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	e := er.why[id]
 	if e != nil {
@@ -141,6 +144,7 @@ func (rt *rankRuntime) linkLost(e *fault.Error) {
 	}
 }
 
+// hasAll reports whether all peers are members of the communicator.
 func (c *Comm) hasAll(peers []fault.Peer) bool {
 	for _, p := range peers {
 		if _, in := c.group.RankOf(p.Rank); !in {
@@ -168,6 +172,7 @@ func (rt *rankRuntime) lossWithin(c *Comm) error {
 	return nil
 }
 
+// blamed reports whether an error names a rank.
 func (rt *rankRuntime) blamed(e *fault.Error, rank int) bool {
 	for _, p := range e.Peers {
 		if p.Rank == rank {
@@ -222,6 +227,7 @@ func (rt *rankRuntime) openComms() []*Comm {
 	return cs
 }
 
+// comm returns the communicator with an id, or nil when this rank does not have it open.
 func (rt *rankRuntime) comm(id uint64) *Comm {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -85,6 +85,7 @@ func (c *Comm) share(ctx context.Context) error {
 // tokenSize is the size in bytes of the random name of a group's memory.
 const tokenSize = 16
 
+// newToken returns a random name for a group's memory.
 func newToken() []byte {
 	token := make([]byte, tokenSize)
 	rand.Read(token) // never fails since Go 1.24

@@ -143,6 +143,9 @@ func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, err
 	return c.deriveWith(ctx, id, members, c.table)
 }
 
+// deriveWith makes the communicator of some ranks of c, with a table of algorithms. All of
+// these ranks call it with the same id; it exchanges messages among them, to agree on
+// transports and shared memory.
 func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *collective.Table) (*Comm, error) {
 	ranks := make([]int, len(members))
 	rank := 0

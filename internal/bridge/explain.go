@@ -29,6 +29,7 @@ type Selection struct {
 	Fails     string // why the call gets fault.Misuse, as only a forced one can; "": it runs
 }
 
+// String reads "ring in segments of 131072 bytes: forced".
 func (x Selection) String() string {
 	switch {
 	case x.Fails != "":
