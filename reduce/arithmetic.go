@@ -9,14 +9,18 @@ import (
 // The loops of this package reslice their operands to dst's length first, so
 // that the compiler drops the checks inside.
 
+// integer lists the integer types that have loops of their own.
 type integer interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
+// float lists the floats that Go computes with.
 type float interface{ float32 | float64 }
 
+// number lists the types that have sums and products in Go.
 type number interface{ integer | float }
 
+// sum is the loop of Sum. Integers wrap around, as Go's do.
 func sum[T number](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -24,6 +28,7 @@ func sum[T number](dst, earlier, later []T) {
 	}
 }
 
+// prod is the loop of Prod.
 func prod[T number](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -50,6 +55,9 @@ const axpyBlock = 1024
 // axpyLeast is the number of elements from which the call pays.
 const axpyLeast = 16
 
+// sum is the loop of Sum by plus. It needs one operand in dst, so there are three cases: dst is
+// later, dst is earlier, or dst is other memory, into which blocks of later are copied first.
+// Addition commutes, also for the bits of its result, so the operands may be exchanged.
 func (plus axpy[T]) sum(dst, earlier, later []T) {
 	if len(dst) < axpyLeast {
 		sum(dst, earlier, later)
@@ -83,6 +91,7 @@ func prodComplex64(dst, earlier, later []complex64) {
 	}
 }
 
+// prodComplex128 rounds each product and each sum, as the package comment promises.
 func prodComplex128(dst, earlier, later []complex128) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -95,6 +104,7 @@ func prodComplex128(dst, earlier, later []complex128) {
 // The short floats have loops of their own, because a loop generic over both
 // would call their conversions instead of inlining them.
 
+// sumFloat16 adds in float32 and rounds once.
 func sumFloat16(dst, earlier, later []tensor.Float16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -102,6 +112,7 @@ func sumFloat16(dst, earlier, later []tensor.Float16) {
 	}
 }
 
+// prodFloat16 multiplies in float32, where the product is exact, and rounds once.
 func prodFloat16(dst, earlier, later []tensor.Float16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -109,6 +120,7 @@ func prodFloat16(dst, earlier, later []tensor.Float16) {
 	}
 }
 
+// divideFloat16 is the last step of Mean.
 func divideFloat16(buf []tensor.Float16, ranks int) {
 	n := float32(ranks)
 	for i := range buf {
@@ -116,6 +128,7 @@ func divideFloat16(buf []tensor.Float16, ranks int) {
 	}
 }
 
+// sumBFloat16 adds in float32 and rounds once.
 func sumBFloat16(dst, earlier, later []tensor.BFloat16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -123,6 +136,7 @@ func sumBFloat16(dst, earlier, later []tensor.BFloat16) {
 	}
 }
 
+// prodBFloat16 multiplies in float32, where the product is exact, and rounds once.
 func prodBFloat16(dst, earlier, later []tensor.BFloat16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -130,6 +144,7 @@ func prodBFloat16(dst, earlier, later []tensor.BFloat16) {
 	}
 }
 
+// divideBFloat16 is the last step of Mean.
 func divideBFloat16(buf []tensor.BFloat16, ranks int) {
 	n := float32(ranks)
 	for i := range buf {

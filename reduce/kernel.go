@@ -14,7 +14,16 @@ import (
 // Kernel is none: its DType is invalid, and Fold must not be called.
 type Kernel struct{ loops *loops }
 
-// loops are the functions that a Kernel runs. They never change.
+// loops are the functions that a Kernel runs. They never change. The length decides which one
+// folds:
+//
+//	bytes              loop
+//	below the minimum  plain, in Go
+//	from the minimum   vector, if the processor has one for the pair
+//	any, unaligned     plain on aligned copies; vector loops accept any alignment
+//
+// The minimum is one vector of the processor's level, because a vector loop handles the last
+// bytes by a vector that overlaps the one before.
 type loops struct {
 	op             Op
 	dtype          tensor.DType

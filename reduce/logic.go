@@ -2,6 +2,7 @@ package reduce
 
 import "encoding/binary"
 
+// logicalAnd is the loop of LogicalAnd. Its result is 0 or 1, whatever the operands are.
 func logicalAnd[T integer](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -9,6 +10,7 @@ func logicalAnd[T integer](dst, earlier, later []T) {
 	}
 }
 
+// logicalOr is the loop of LogicalOr.
 func logicalOr[T integer](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -16,6 +18,7 @@ func logicalOr[T integer](dst, earlier, later []T) {
 	}
 }
 
+// logicalXor is the loop of LogicalXor.
 func logicalXor[T integer](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -23,6 +26,7 @@ func logicalXor[T integer](dst, earlier, later []T) {
 	}
 }
 
+// one returns 1 for true and 0 for false.
 func one[T integer](truth bool) T {
 	if truth {
 		return 1
@@ -30,11 +34,11 @@ func one[T integer](truth bool) T {
 	return 0
 }
 
-// Bits know nothing of elements, so these serve every integer, eight bytes at a
-// time, at any alignment.
-
+// word is the number of bytes that a bitwise loop handles at a time. The bitwise operators do
+// not depend on the element type, so one loop serves every integer, at any alignment.
 const word = 8
 
+// bitAnd is the loop of BitAnd.
 func bitAnd(dst, earlier, later []byte) {
 	for len(dst) >= word {
 		bits := binary.NativeEndian.Uint64(earlier) & binary.NativeEndian.Uint64(later)
@@ -46,6 +50,7 @@ func bitAnd(dst, earlier, later []byte) {
 	}
 }
 
+// bitOr is the loop of BitOr.
 func bitOr(dst, earlier, later []byte) {
 	for len(dst) >= word {
 		bits := binary.NativeEndian.Uint64(earlier) | binary.NativeEndian.Uint64(later)
@@ -57,6 +62,7 @@ func bitOr(dst, earlier, later []byte) {
 	}
 }
 
+// bitXor is the loop of BitXor.
 func bitXor(dst, earlier, later []byte) {
 	for len(dst) >= word {
 		bits := binary.NativeEndian.Uint64(earlier) ^ binary.NativeEndian.Uint64(later)

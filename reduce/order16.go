@@ -9,7 +9,10 @@ type halfOrder struct {
 	nan      uint16 // the canonical one
 }
 
-func float16Order() halfOrder  { return halfOrder{infinity: 0x7c00, nan: canonicalFloat16} }
+// float16Order returns the order of float16s.
+func float16Order() halfOrder { return halfOrder{infinity: 0x7c00, nan: canonicalFloat16} }
+
+// bfloat16Order returns the order of bfloat16s.
 func bfloat16Order() halfOrder { return halfOrder{infinity: 0x7f80, nan: canonicalBFloat16} }
 
 // isNaN reports whether bits encode a NaN.
@@ -25,6 +28,7 @@ func key(bits uint16) int32 {
 	return magnitude
 }
 
+// min is the loop of Min.
 func (h halfOrder) min(dst, earlier, later []uint16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -39,6 +43,7 @@ func (h halfOrder) min(dst, earlier, later []uint16) {
 	}
 }
 
+// max is the loop of Max.
 func (h halfOrder) max(dst, earlier, later []uint16) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -53,6 +58,7 @@ func (h halfOrder) max(dst, earlier, later []uint16) {
 	}
 }
 
+// minLoc is the loop of MinLoc.
 func (h halfOrder) minLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -68,6 +74,7 @@ func (h halfOrder) minLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	}
 }
 
+// maxLoc is the loop of MaxLoc.
 func (h halfOrder) maxLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {

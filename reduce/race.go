@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// The race detector does not see what assembly does, so it is told.
-
+// raceRead and raceWrite report memory that assembly reads or writes to the race detector,
+// which does not see it otherwise.
 func raceRead(b []byte)  { runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(b)), len(b)) }
 func raceWrite(b []byte) { runtime.RaceWriteRange(unsafe.Pointer(unsafe.SliceData(b)), len(b)) }

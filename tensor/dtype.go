@@ -125,6 +125,8 @@ func ParseDType(s string) (DType, error) {
 	return Invalid, unknown(s)
 }
 
+// unknown returns the error for a name that is not an element type. It cuts a long name, which
+// may have come from outside.
 func unknown(s string) error {
 	if len(s) > 40 {
 		s = s[:40] + "…"

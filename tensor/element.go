@@ -147,7 +147,9 @@ func Bytes[T Element](s []T) []byte {
 }
 
 // Overlap reports whether a and b have bytes in common but begin at different ones. Slices that
-// begin at the same byte count as one and the same.
+// begin at the same byte count as one and the same. It tells apart the two cases that a
+// reduction must: in place, which is allowed, and a partial overlap, whose result would be
+// wrong.
 func Overlap(a, b []byte) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false

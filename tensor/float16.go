@@ -5,13 +5,21 @@ import (
 	"strconv"
 )
 
-// A Float16 is an IEEE 754 binary16 number: a sign, 5 bits of exponent, 10 of fraction. It is
-// for storing and sending; compute in float32. == compares bits, so NaN may equal NaN, and -0
-// differs from +0. The zero value is +0.
+// A Float16 is an IEEE 754 binary16 number:
+//
+//	bit   15     14 … 10    9 … 0
+//	      sign   exponent   fraction
+//
+// It is for storing and sending; compute in float32. == compares bits, so NaN may equal NaN,
+// and -0 differs from +0. The zero value is +0.
 type Float16 struct{ bits uint16 }
 
-// A BFloat16 is the upper half of a float32: a sign, 8 bits of exponent, 7 of fraction. Its
-// uses and comparisons are those of Float16.
+// A BFloat16 is the upper half of a float32, with its range and 8 bits of precision:
+//
+//	bit   15     14 … 7     6 … 0
+//	      sign   exponent   fraction
+//
+// Its uses and comparisons are those of Float16.
 type BFloat16 struct{ bits uint16 }
 
 // The bits that narrowing gives every NaN: quiet, positive, without payload, so
@@ -105,4 +113,5 @@ func (f BFloat16) Float32() float32 { return math.Float32frombits(uint32(f.bits)
 // String returns the shortest decimal that identifies f as a float32.
 func (f BFloat16) String() string { return decimal(f.Float32()) }
 
+// decimal formats f with as few digits as identify it.
 func decimal(f float32) string { return strconv.FormatFloat(float64(f), 'g', -1, 32) }

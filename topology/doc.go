@@ -12,6 +12,21 @@
 // of a host by number. Rank 0 is always first. Ranks that a launcher assigned rack by
 // rack and host by host keep their own order.
 //
+// For example, a launcher that places eight ranks round robin on four hosts of two
+// racks gives
+//
+//	rank      0  1  2  3  4  5  6  7
+//	host      n0 n1 n2 n3 n0 n1 n2 n3
+//	rack      a  b  a  b  a  b  a  b
+//	position  0  4  2  6  1  5  3  7
+//
+// and a ring passes the ranks 0 4 2 6 1 5 3 7. In each of its steps one message
+// leaves each rack, where a ring in rank order would have all eight messages cross
+// between racks.
+//
+// The order matters for bits, too: the folds of rings and trees follow it. So it
+// depends on nothing but the places, and not on the names of hosts and racks.
+//
 // # Racks
 //
 // Each rank may name its own rack, or rank 0 reads a file that lists all of them; see

@@ -6,6 +6,28 @@
 // `tuttibench tune` has measured in one job: the model, the times, and the rules that
 // follow from the times. Predictions only explain; the rules follow from times.
 //
+// # From times to rules
+//
+// Rules turns measurements into bands of sizes. Suppose an allreduce on four ranks
+// over tcp was measured as follows, in microseconds:
+//
+//	bytes    ring   recursive_doubling   default table
+//	  1 Ki    90     60                   recursive_doubling
+//	 64 Ki   400    700                   recursive_doubling
+//	  1 Mi  2900   9000                   ring
+//
+// At 1 Ki the default's choice is the fastest. At 64 Ki ring takes 0.57 of the
+// default's time, which is below MaxRatio, so ring replaces it. At 1 Mi the default
+// is ring, too. The rules are recursive_doubling up to 8 Ki, the geometric mean of 1
+// and 64 Ki, and ring from there. They are for 2 to 7 ranks: a number of ranks that
+// was not measured has the rules of the next larger one that was, and from twice the
+// largest on there are none.
+//
+// A rule names the fastest algorithm first, and after it the fastest one for calls
+// that cannot use it: because the operator does not commute, which ring needs, or
+// because the call cannot use shared memory. A call follows the first rule that it
+// can, as collective.Table does for all rules.
+//
 // # The file
 //
 // A tuning file is one JSON object of at most MaxFile bytes. Unknown fields, and

@@ -13,7 +13,8 @@ import (
 const Shared = "shared"
 
 // A LinkCost is the time of a message on a wire, α + β·bytes, for messages of at most MaxBytes.
-// MaxBytes 0 sets no limit.
+// MaxBytes 0 sets no limit. A wire has several, because neither α nor β is constant: short
+// messages go inline, longer ones need a request, and the longest leave the caches.
 type LinkCost struct {
 	Wire     string
 	MaxBytes uint64
@@ -100,7 +101,8 @@ type Estimate struct {
 }
 
 // Estimates returns all algorithms of a verb, the one with the shortest predicted time first,
-// and those that the model cannot predict last.
+// and those that the model cannot predict last. It includes algorithms that cannot run here,
+// such as hierarchical ones on one host; the caller leaves them out.
 func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire string) []Estimate {
 	var all []Estimate
 	for _, a := range collective.Algorithms(verb) {

@@ -9,7 +9,9 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A TuningFile is the result of a measurement. The package comment has its format.
+// A TuningFile is the result of a measurement. The package comment has its format. Machine,
+// Commit, Command and Measured are for people, and are not compared. Measurements are optional:
+// without them the rules still apply, but `tuttibench tune -add` cannot derive them again.
 type TuningFile struct {
 	Machine      string
 	Commit       string
@@ -111,7 +113,8 @@ func (f fields) size(name string, value uint64) fields {
 // number appends a measured number.
 func (f fields) number(name string, value float64) fields { return f.add(name, number(value)) }
 
-// number formats v with six digits, more than any clock is good for.
+// number formats v with six digits, more than any clock is good for. Fewer digits keep the file
+// readable, and equal measurements equal.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 // quoted returns text as a JSON string, without the escapes for HTML that json.Marshal adds.
