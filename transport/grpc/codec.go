@@ -7,27 +7,26 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// The one method of the one service. There is no proto file: messages are bytes.
+// The one method of the one service. There is no proto file, because messages are raw bytes.
 const (
 	serviceName = "tutti.Transport"
 	streamName  = "Link"
 	methodName  = "/" + serviceName + "/" + streamName
 )
 
-// streamDesc describes the method to either side.
+// streamDesc describes the method to both sides. The dialling side has no handler.
 func streamDesc(h rpc.StreamHandler) rpc.StreamDesc {
 	return rpc.StreamDesc{StreamName: streamName, Handler: h, ServerStreams: true, ClientStreams: true}
 }
 
-// An incoming is what RecvMsg fills: the message as the pieces in which it came.
+// An incoming is what RecvMsg fills: a message, in the pieces in which gRPC received it.
 type incoming struct{ bufs mem.BufferSlice }
 
-// A codec hands bytes through as they are: out of a *message, into an *incoming.
-// It neither copies nor looks at them.
+// A codec passes bytes through unchanged: out of a *message, and into an *incoming. It neither
+// copies nor inspects them.
 type codec struct{}
 
-// Marshal gives gRPC the pieces of a message. gRPC releases each of them when
-// it has been written.
+// Marshal returns the pieces of a message. gRPC releases each piece after it has been written.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
@@ -36,7 +35,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return m.bufs, nil
 }
 
-// Unmarshal keeps the pieces; whoever reads them releases them.
+// Unmarshal keeps the pieces. Progress releases them after it has copied them out.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {
@@ -47,5 +46,5 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Name is the content subtype: application/grpc+tutti.
+// Name returns the content subtype: application/grpc+tutti.
 func (codec) Name() string { return "tutti" }

@@ -12,60 +12,70 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stream is what a gRPC stream is to either side of it. One goroutine at a time
-// may be in SendMsg, and one in RecvMsg.
+// A stream is the part of a gRPC stream that both sides have. At most one goroutine may be in
+// SendMsg, and at most one in RecvMsg.
 type stream interface {
 	SendMsg(m any) error // waits for flow control
 	RecvMsg(m any) error
 }
 
-// A conn is one stream on a connection of its own. Four goroutines serve it:
-// gRPC's reader and writer of the connection, and on top of them readLoop, which
-// fills the inbox, and writeLoop, which sends what Send could not. A fifth, wind,
-// waits for the end.
+// A conn is one stream on a connection of its own. Five goroutines serve it: gRPC's reader and
+// writer of the connection; readLoop, which fills the inbox; writeLoop, which sends what Send could
+// not; and awaitEnd, which releases everything at the end.
 //
-// Locks: mu and inbox.mu are leaves. gRPC releases memory, and so takes mu, while
-// it holds locks of its own; hence SendMsg is never called with mu held, and no
-// Done runs where memory is released.
+// The first frame of out may be partly sent:
+//
+//	begun  writing  meaning
+//	no     no       nothing of it has been given to gRPC
+//	no     yes      a goroutine is in SendMsg with earlier frames
+//	yes    no       its preamble is with gRPC; rest is what remains of its body
+//	yes    yes      the same, and a goroutine is in SendMsg
+//
+// Frames that gRPC holds are in the messages of inFlight. A message whose last buffer is released
+// moves to idle, and its frame to completions.
+//
+// mu and inbox.mu are leaf locks. gRPC releases buffers, and so locks mu, while it holds locks of
+// its own. Hence SendMsg is never called with mu held, and no Done runs on the goroutine that
+// releases.
 type conn struct {
 	stream stream
 	link   *link
 	tune   tuning
 
-	reading  atomic.Bool // the role: held for one call of Progress, never waited for
-	decoder  decoder     // Progress's
-	used     int         // bytes taken of the first buffer in the inbox; Progress's
+	reading  atomic.Bool // held by Progress, and never waited for
+	decoder  decoder     // of the goroutine in Progress
+	used     int         // bytes of the inbox's first buffer that are delivered; the same
 	in       inbox
-	hangUp   func()        // ends the stream on this side, in order; nil: writeLoop does
+	hangUp   func()        // ends the stream after its messages; nil: writeLoop does
 	closing  chan struct{} // closed by Close
 	readEnd  chan struct{} // closed when readLoop has returned
 	writeEnd chan struct{} // closed when writeLoop has returned
 
 	mu          sync.Mutex      // guards the rest
-	cond        sync.Cond       // rung for writeLoop and settle
+	cond        sync.Cond       // signals writeLoop and drain
 	out         transport.Queue // frames of which gRPC has not been given all
 	begun       bool            // the preamble of the first of them has been given to gRPC
 	rest        pieces          // what of its body gRPC has not been given
 	writing     bool            // a goroutine is in SendMsg, or about to be
 	broken      bool            // SendMsg has failed; readLoop learns why
-	inFlight    []*message      // given to gRPC and not released; at most flights and one
-	idle        []*message      // to be used again; as many
+	inFlight    []*message      // given to gRPC and not released; at most maxInFlight and one
+	idle        []*message      // for reuse; at most as many
 	unsent      int             // bytes of all frames that gRPC has not written
 	lastWrite   time.Time       // when it last wrote some, or when there began to be any
-	completions []completion    // frames whose Done is to run
+	completions []completion    // frames whose Done is due
 	completing  bool            // a goroutine runs them
 	closed      bool            // by Close
 	err         *fault.Error    // the first error, and final
 }
 
-// An completion is a frame whose memory is free again.
+// A completion is a frame whose memory is free again, and its Done is due.
 type completion struct {
 	frame *transport.Frame
 	err   error
 }
 
-// newConn makes the Conn of a connection. Whoever opens the stream sets it before
-// the Conn is seen by anyone else.
+// newConn makes the Conn of a connection. The caller sets its stream before any other goroutine
+// sees it.
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
@@ -77,15 +87,15 @@ func newConn(raw, above net.Conn, tune tuning) *conn {
 	return c
 }
 
-// awaitEnd waits until the Conn has ended, and clears away. stop ends gRPC on this
-// connection, and returns when none of its goroutines touches memory of frames.
+// awaitEnd waits until the Conn has ended, and releases what it holds. stop ends gRPC on this
+// connection; it returns when none of gRPC's goroutines touches memory of frames any more.
 func (c *conn) awaitEnd(stop func()) {
 	select {
 	case <-c.link.over:
 	case <-c.closing:
 		c.awaitPeerClose()
 	}
-	hard := time.AfterFunc(closeTime, c.link.cut) // for a writer that is stuck
+	hard := time.AfterFunc(closeTime, c.link.cut) // in case gRPC's writer is blocked
 	stop()
 	hard.Stop()
 	c.link.cut()
@@ -93,9 +103,9 @@ func (c *conn) awaitEnd(stop func()) {
 	c.drain()
 }
 
-// awaitPeerClose gives gRPC some time to write what it has been given, and the peer to
-// take notice and to close the connection, before it is cut. A frame that was Done
-// before Close gets out in that time, or its peer takes nothing any more.
+// awaitPeerClose gives gRPC closeTime to write what it holds, and the peer to notice and close the
+// connection, before the connection is cut. So a frame that was Done before Close still gets out,
+// unless the peer receives nothing.
 func (c *conn) awaitPeerClose() {
 	if c.hangUp != nil {
 		c.hangUp()
@@ -108,9 +118,9 @@ func (c *conn) awaitPeerClose() {
 	}
 }
 
-// Send queues f. When nothing is on its way it hands the first message to gRPC
-// itself, which saves a switch of goroutines and cannot block: gRPC's SendMsg
-// waits only while earlier messages of the stream are unwritten (writeQuota.get).
+// Send queues f. If gRPC holds nothing of this Conn, Send gives it the first message on its own
+// goroutine, which saves a switch of goroutines. That cannot block: gRPC's SendMsg waits only while
+// earlier messages of the stream are unwritten (writeQuota.get).
 func (c *conn) Send(f *transport.Frame) {
 	if err := sendable(f); err != nil {
 		f.Done(err)
@@ -138,11 +148,11 @@ func (c *conn) Send(f *transport.Frame) {
 	c.sendMessage(m, copied)
 }
 
-// TrySend implements transport.Conn: gRPC keeps what it is given until it has
-// written it, so that nothing is sent inline.
+// TrySend implements transport.Conn by refusing: gRPC keeps what it is given until it has written
+// it.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
-// sendable refuses what no Conn of this kind can send.
+// sendable returns an error for a frame that no Conn of this kind can send.
 func sendable(f *transport.Frame) error {
 	if len(f.Head) > transport.MaxHead {
 		return failure(fault.Misuse, "send",
@@ -154,8 +164,8 @@ func sendable(f *transport.Frame) error {
 	return nil
 }
 
-// Progress copies what has arrived to where it goes. Sending needs no calls of
-// it. An empty inbox costs two atomic operations.
+// Progress copies what has arrived to where the Sink wants it. Sending needs no Progress. An empty
+// inbox costs two atomic operations; there is no spinning, because gRPC's goroutines need the core.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -174,11 +184,11 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// Arm has ready run once the inbox is not empty, or the Conn has ended.
+// Arm arranges for ready to run once the inbox is not empty, or the Conn has ended.
 func (c *conn) Arm(ready func()) { c.in.arm(ready) }
 
-// Close ends the Conn for its owner at once. What gRPC has been given already may
-// still go out, for as long as lingerTime, before the connection is cut.
+// Close ends the Conn for its owner at once. What gRPC holds may still go out during closeTime,
+// before the connection is cut.
 func (c *conn) Close() error {
 	c.fail(failure(fault.Closed, "this end has closed", nil))
 	c.mu.Lock()
@@ -192,9 +202,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Unsent is how many bytes of frames this end has taken and gRPC has not written,
-// and since when it has written none of them. Zero bytes: nothing waits, or the
-// Conn has ended.
+// Unsent implements transport.Conn. It counts the bytes that this end has accepted and gRPC has not
+// written to the connection.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +213,8 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent, c.lastWrite
 }
 
-// fail ends sending with the Conn's first error. Frames of which gRPC knows
-// nothing get Done here; the others when gRPC is done with their memory.
+// fail sets the Conn's first error and ends sending. Frames that gRPC has not seen get their Done
+// here; the others when gRPC releases their memory.
 func (c *conn) fail(err *fault.Error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -217,7 +226,7 @@ func (c *conn) fail(err *fault.Error) {
 	finish(&stale, err)
 }
 
-// dequeueUnsent takes the frames that gRPC has not been given any of. mu is held.
+// dequeueUnsent removes the frames of which gRPC has been given nothing. mu is held.
 func (c *conn) dequeueUnsent() transport.Queue {
 	stale := c.out
 	c.out = transport.Queue{}
@@ -227,27 +236,27 @@ func (c *conn) dequeueUnsent() transport.Queue {
 	return stale
 }
 
-// finish runs Done for all of q.
+// finish calls the Done of every frame in q, oldest first. No lock may be held.
 func finish(q *transport.Queue, err error) {
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		f.Done(err)
 	}
 }
 
-// first is the Conn's first error; nil while it lives.
+// first returns the Conn's first error; nil while the Conn lives.
 func (c *conn) first() *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// A pendingConn is the accepting end. Its peer has proven nothing until Admit.
+// A pendingConn is the accepting end of a Conn. Its peer is not authenticated until Admit.
 type pendingConn struct{ *conn }
 
-// Admit lifts the bounds on what the peer may send, and frees its slot.
+// Admit lifts the limits on what the peer may send, and frees its slot at the listener.
 func (g pendingConn) Admit() { g.link.admit() }
 
-// RemoteAddr is the peer's address.
+// RemoteAddr returns the peer's address.
 func (g pendingConn) RemoteAddr() net.Addr { return g.link.raw.RemoteAddr() }
 
 var (

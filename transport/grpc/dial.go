@@ -13,10 +13,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Dial opens a connection of its own for the Conn: one that stalls then holds up
-// no other, and its end is the Conn's end. It returns when the peer's gRPC has
-// answered on the stream. Errors are of kind fault.Refused (nobody listens, or no
-// rank), fault.Timeout, fault.Canceled, fault.Closed and fault.Misuse (TLS files).
+// Dial opens a connection for this Conn alone. A Conn that stalls then blocks no other one, and the
+// end of the connection is the end of the Conn. Dial returns when the peer's gRPC has answered on
+// the stream. Errors are of kind fault.Refused (nothing listens, or no rank does), fault.Timeout,
+// fault.Canceled, fault.Closed and fault.Misuse (TLS files).
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if !t.enter() {
 		return nil, failure(fault.Closed, "dial "+addr, nil)
@@ -39,8 +39,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return nil, dialFailure(ctx, addr, err)
 }
 
-// dial opens connection and stream. On success the Conn's goroutines run, and
-// the last of them undoes enter.
+// dial opens connection and stream. On success it starts the Conn's goroutines, the last of which
+// undoes enter.
 func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	raw, err := t.connect(ctx, addr)
 	if err != nil {
@@ -52,11 +52,11 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 		return nil, err
 	}
 	c := newConn(raw, above, t.opts.tune)
-	c.link.admitted.Store(true) // we chose whom to dial; he did not choose us
+	c.link.admitted.Store(true) // a peer that we dialled is not limited
 	d := &clientStream{conn: c}
 	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
 		if f := c.first(); f != nil {
-			err = f.Err // how the connection ended, rather than what gRPC makes of it
+			err = f.Err // the connection's error says more than gRPC's
 		}
 		return nil, err
 	}
@@ -67,12 +67,12 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	return c, nil
 }
 
-// start runs the Conn's goroutines.
+// start starts the Conn's goroutines.
 func (t *Transport) start(d *clientStream) {
 	c := d.conn
 	go func() {
 		c.readLoop()
-		c.link.end() // a stream has ended that was the only one
+		c.link.end() // the connection had one stream
 	}()
 	go c.writeLoop(d.stream.CloseSend)
 	go func() {
@@ -93,8 +93,8 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// secure does the TLS handshake, when there is to be TLS. Here, and not within
-// gRPC, its errors can be told apart from those of HTTP/2.
+// secure does the TLS handshake if there are TLS options. It is done here and not by gRPC, so that
+// its errors can be told from those of HTTP/2.
 func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
 	if t.opts.TLS == nil {
 		return raw, nil, nil
@@ -122,9 +122,8 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	return c, &state, nil
 }
 
-// A clientStream is what the dialling side holds of gRPC. A ClientConn serves one
-// stream and is never asked to reconnect, so its back-off and its balancing do
-// nothing.
+// A clientStream is the dialling side's part of gRPC. Its ClientConn serves one stream and never
+// reconnects, so that its back-off and load balancing have no effect.
 type clientStream struct {
 	conn   *conn
 	cc     *rpc.ClientConn
@@ -132,9 +131,9 @@ type clientStream struct {
 	cancel context.CancelFunc // ends the stream
 }
 
-// open has gRPC take over the connection. It leaves nothing behind when it fails.
+// open passes the connection to gRPC and opens the stream. It leaves nothing behind when it fails.
 func (d *clientStream) open(ctx context.Context, options []rpc.DialOption) (err error) {
-	// The target is not looked up: the connection exists already.
+	// The target is not resolved: the connection exists already.
 	if d.cc, err = rpc.NewClient("passthrough:///peer", options...); err != nil {
 		d.conn.link.cut()
 		return err
@@ -149,9 +148,9 @@ func (d *clientStream) open(ctx context.Context, options []rpc.DialOption) (err 
 	return err
 }
 
-// openStream opens the stream and waits for the peer's headers, which come before
-// any message. With them gRPC gives up keeping messages for a retry. ctx bounds
-// the opening; the stream lives as long as life.
+// openStream opens the stream and waits for the peer's headers, which come before any message. From
+// then on gRPC does not keep messages for a retry. ctx bounds the opening; the stream lives as long
+// as life.
 func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	detach := context.AfterFunc(ctx, d.cancel)
 	desc := streamDesc(nil)
@@ -160,7 +159,7 @@ func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	}
 	d.conn.stream = d.stream
 	if head, err := d.stream.Header(); err != nil || head == nil {
-		return errors.Join(err, d.stream.RecvMsg(new(incoming))) // Header keeps the reason to itself
+		return errors.Join(err, d.stream.RecvMsg(new(incoming))) // Header does not return the reason
 	}
 	if !detach() {
 		return ctx.Err()
@@ -168,9 +167,9 @@ func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	return nil
 }
 
-// stop ends gRPC on this connection. gRPC's client closes the connection only
-// after its writer has returned (http2Client.Close, NewHTTP2Client), so that is
-// what this waits for; link.cut makes a blocked writer return.
+// stop ends gRPC on this connection. gRPC's client closes the connection only after its writer has
+// returned (http2Client.Close, NewHTTP2Client), so that stop waits for that; link.cut makes a
+// blocked writer return.
 func (d *clientStream) stop() {
 	d.cancel()
 	d.cc.Close()

@@ -1,15 +1,14 @@
-// Package grpc implements package transport over gRPC: each Conn is one
-// bidirectional stream of raw bytes, for the sake of proxies, service meshes and
-// firewalls that pass gRPC and little else. Where speed is what counts, tcp is the
-// better wire.
+// Package grpc implements package transport over gRPC. Each Conn is one bidirectional stream of raw
+// bytes. It exists for proxies, service meshes and firewalls that pass gRPC and little else; where
+// speed counts, use tcp.
 //
-// It does not know ranks, what heads mean, or who may connect: package mesh does.
+// The package does not know ranks, the meaning of heads, or who may connect: package mesh does.
 //
 // # On the wire
 //
-// Method /tutti.Transport/Link, content type application/grpc+tutti, no
-// compression, no proto. The messages of a stream, joined, are a sequence of
-// frames; where a message ends means nothing. Integers are little-endian.
+// Method /tutti.Transport/Link, content type application/grpc+tutti, no compression, no proto. The
+// messages of a stream, joined, are a sequence of frames; the boundaries of messages mean nothing.
+// Integers are little-endian.
 //
 //	offset  bytes  field
 //	0       1      version, 1
@@ -20,58 +19,53 @@
 //	16      head   opaque here
 //	        body   opaque here
 //
-// The accepting side sends its headers at once; Dial waits for them. The dialling
-// side ends its stream to say that it closes (END_STREAM), the accepting side by
-// the trailers.
+// The accepting side sends its headers at once; Dial waits for them. The dialling side ends its
+// stream to say that it closes (END_STREAM), the accepting side sends the trailers.
 //
 // # How bytes move
 //
-// A Conn has a connection of its own, so that flow control, failure and the
-// bounds on strangers are each a Conn's own, and control never queues behind data.
+// A Conn has a connection of its own. So flow control, failure and the bounds on unauthenticated
+// peers are per Conn, and control frames never queue behind data.
 //
-// Sending: bodies above 8 KiB are not copied on the way to gRPC's write buffer;
-// they travel in messages of up to 512 KiB, and Done runs when gRPC has released
-// the last of them. Smaller bodies are copied, many into one message when they
-// come faster than gRPC writes, and Done runs at once. Up to 8 messages of a Conn
-// are on their way; in practice gRPC itself holds fewer, since its SendMsg waits
-// while 64 KiB are unwritten.
+// Sending: bodies above 8 KiB are not copied on the way to gRPC's write buffer. They travel in
+// messages of up to 512 KiB, and Done runs when gRPC has released the last of them. Smaller bodies
+// are copied, many into one message when they come faster than gRPC writes, and Done runs at once.
+// A body in parts is treated part by part. gRPC holds up to 8 messages of a Conn; in practice
+// fewer, because its SendMsg waits while 64 KiB are unwritten.
 //
-// Receiving: gRPC gathers a message in pieces of 16 KiB, and Progress copies them
-// to where Place said. A stream's window is 4 MiB, which gRPC may hold, and 2 MiB
-// more wait for Progress; then the peer waits.
+// Receiving: gRPC collects a message in pieces of 16 KiB, and Progress copies them to where the
+// Sink wants them. A stream's window is 4 MiB, which gRPC may hold, and 2 MiB more wait for
+// Progress; then flow control stops the peer.
 //
-// gRPC wakes several goroutines for each message, and so it does not pay to poll a
-// Conn of this kind: Arm at once.
+// gRPC wakes several goroutines for each message. Polling a Conn of this kind does not pay: Arm it
+// at once.
 //
 // # Ending
 //
-// A Conn whose connection breaks still delivers what had come. One that is closed
-// lets gRPC write what it has been given, but for no more than 250 ms; so does
-// Transport.Close. gRPC never reconnects.
+// A Conn whose connection breaks still delivers what had come. After Close, gRPC has at most 250 ms
+// to write what it holds; so it has after Transport.Close. gRPC never reconnects.
 //
 // # TLS and proxies
 //
-// TLS is done here, or by the listener; gRPC is told of it, and uses the scheme
-// https. Proxies named by the environment (HTTPS_PROXY) are not used, unlike
-// gRPC's habit: ranks dial ranks. A proxy that ends HTTP/2 itself may stand
-// between two ranks; one that resets streams when it closes them may lose what it
-// had not passed on, and must not limit how long a stream lasts.
+// TLS is done here, or by the listener. gRPC gets the result, and uses the scheme https. Unlike
+// gRPC's own dialer, this package ignores proxies named by the environment (HTTPS_PROXY), because
+// ranks dial ranks. A proxy that terminates HTTP/2 may stand between two ranks. One that resets
+// streams when it closes them may lose what it had not passed on; and it must not limit how long a
+// stream lasts.
 //
-// # Strangers
+// # Unauthenticated peers
 //
-// Until Admit a peer may send 32 KiB, all of HTTP/2 included, and bodies of 4 KiB;
-// it has one stream, which it must open within 5 s, and 16 KiB of headers. That
-// costs less than 4 KiB of this package's memory. gRPC itself costs more, measured:
-// 10 to 16 KiB of heap, and 13 to 37 KiB of stacks for 3 to 7 goroutines. The
-// listener's slots bound how many strangers there are.
+// Until Admit a peer may send 32 KiB, all of HTTP/2 included, and bodies of 4 KiB. It has one
+// stream, which it must open within 5 s, and 16 KiB of headers. That costs less than 4 KiB of this
+// package's memory. gRPC itself costs more, as measured: 10 to 16 KiB of heap, and 13 to 37 KiB of
+// stacks for 3 to 7 goroutines. The listener bounds how many such peers there are.
 //
 // # Cost
 //
-// Medians in microseconds for each body, on a machine with two cores (x86-64
-// server, 2026) that was busy with little else, both ends in one process, over
-// loopback. "Bare" is a gRPC stream with the same codec and settings, whose
-// receiver copies each message out once. One way: a stream of bodies. Echo: one
-// body there and back.
+// Medians in microseconds for each body, on a machine with two cores (x86-64 server, 2026) with
+// little other load, both ends in one process, over loopback. "Bare" is a gRPC stream with the same
+// codec and settings, whose receiver copies each message out once. One way: a stream of bodies.
+// Echo: one body there and back.
 //
 //	body      one way: Conn   bare          echo: Conn   bare
 //	1 KiB                0.95    2.1  2.24         27      25  0.94
@@ -84,11 +78,11 @@
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 //
-// prints both and the Conn's speed as a share of the bare stream's. An echo has
-// one switch of goroutines more at each end: at 64 and 256 KiB its share lay
-// between 0.85 and 0.96 over several runs, and down to 0.73 where other programs
-// wanted both cores. Of a stream of bodies it was above 0.93 where they did not.
+// prints both and the Conn's speed as a share of the bare stream's. An echo has one switch of
+// goroutines more at each end. At 64 and 256 KiB its share was between 0.85 and 0.96 over several
+// runs, and down to 0.73 where other programs used both cores. The share of a stream of bodies was
+// above 0.93 on an idle machine.
 //
-// Allocations per frame, both ends together, nearly all of them gRPC's: 5 for
-// 1 KiB, 10 for 64 KiB, 28 for 1 MiB. A test bounds them.
+// Allocations per frame, both ends together, nearly all of them gRPC's: 5 for 1 KiB, 10 for 64 KiB,
+// 28 for 1 MiB. A test bounds them.
 package grpc

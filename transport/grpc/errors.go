@@ -12,21 +12,21 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
 func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "grpc: " + op, Rank: -1, Err: err}
 }
 
 var (
-	// errPeerClosed is a Close at the other end, or the end of its process: a
-	// connection tells no difference.
+	// errPeerClosed is a Close at the other end, or the end of its process: the connection does not
+	// tell which.
 	errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
-	// errGivenUp is what is left to say when nobody has said more: the peer broke
-	// the rules of HTTP/2.
+	// errGivenUp is the error where gRPC has closed the connection without a reason: the peer
+	// violated HTTP/2.
 	errGivenUp = errors.New("gRPC closed the connection: the peer violated HTTP/2")
 )
 
-// linkFailure says how the connection below a stream ended.
+// linkFailure returns the Conn's error for the way in which its connection ended.
 func linkFailure(err error) *fault.Error {
 	if errors.Is(err, io.EOF) {
 		err = errPeerClosed
@@ -34,23 +34,23 @@ func linkFailure(err error) *fault.Error {
 	return failure(fault.LinkLost, "link", err)
 }
 
-// streamFailure says how a stream ended. A gRPC status comes from the peer's gRPC,
-// from a proxy, or from our own gRPC; its code stays out of the text.
+// streamFailure returns the Conn's error for the way in which its stream ended. A gRPC status comes
+// from the peer's gRPC, from a proxy, or from our own gRPC. Its code is not part of the text.
 func streamFailure(err error) *fault.Error {
 	if errors.Is(err, io.EOF) {
 		return linkFailure(err)
 	}
 	s := status.Convert(err)
 	switch s.Code() {
-	case codes.Canceled: // the peer's Close, or a proxy's news of it
+	case codes.Canceled: // the peer's Close, or a proxy that reports it
 		return linkFailure(io.EOF)
-	case codes.ResourceExhausted: // a message above the bound
+	case codes.ResourceExhausted: // a message that is too large
 		return failure(fault.Refused, "link", errors.New(s.Message()))
 	}
 	return failure(fault.LinkLost, "link", errors.New(s.Message()))
 }
 
-// dialFailure says why no stream could be opened.
+// dialFailure returns the error of a Dial that could not open a stream.
 func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	op := "dial " + addr
 	if ended := ctx.Err(); ended != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// preambleSize is the length of what precedes each frame's head; doc.go has the
-// table.
+// preambleSize is the length of what precedes each frame's head. doc.go has the table.
 const preambleSize = 16
 
 // version is the first byte of every preamble.
@@ -20,7 +19,7 @@ const version = 1
 // pendingBody is the most bytes of body that a peer may send before Admit.
 const pendingBody = 4 << 10
 
-// appendPreamble adds f's preamble and head to b.
+// appendPreamble appends f's preamble and head to b.
 func appendPreamble(b []byte, f *transport.Frame) []byte {
 	b = append(b, version, byte(len(f.Head)), 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, f.ID)
@@ -28,25 +27,29 @@ func appendPreamble(b []byte, f *transport.Frame) []byte {
 	return append(b, f.Head...)
 }
 
-// A decoder turns the bytes of a stream into calls of a Sink. Where messages
-// begin and end means nothing to it. Besides what the Sink gives it, it holds one
-// preamble and one head. One goroutine at a time uses it. After an error it is of
-// no use any more.
+// A decoder turns the bytes of a stream into calls of a Sink. The boundaries of gRPC messages mean
+// nothing to it. Besides the Sink's buffers it holds one preamble and one head. It belongs to the
+// goroutine in Progress. After an error it must not be used any more.
+//
+//	begun  have       meaning
+//	no     0          between two frames
+//	no     > 0        a preamble and head are arriving
+//	yes    all of it  got of header.Size bytes of body are in, and Arrived has reported some of them
 type decoder struct {
-	admitted func() bool // nil or false: bodies are bounded by guestBody
+	admitted func() bool // nil or false: bodies are bounded by pendingBody
 
-	prefix   [preambleSize + transport.MaxHead]byte // the preamble and head of the frame at hand
-	have     int                                    // bytes of front that are in
-	begun    bool                                   // the head is whole, and Place has been called
+	prefix   [preambleSize + transport.MaxHead]byte // the arriving frame's preamble and head
+	have     int                                    // bytes of prefix that are in
+	begun    bool                                   // the prefix is complete, and Sink.Buffer was called
 	header   transport.Header
 	dst      []byte // nil drops the body
 	got      int    // bytes of body that are in
 	reported int    // bytes of body that Arrived has reported
 }
 
-// feed takes bytes from b up to the end of one frame, and says how many. whole
-// means that the frame is complete, and Arrived has said so. Otherwise all of b
-// has been taken, and report is to follow at some time.
+// feed decodes bytes of b up to the end of one frame, and returns how many it used. whole means
+// that the frame is complete, and that Arrived has been called for it. Otherwise all of b is used,
+// and the caller calls report later.
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
 	if !d.begun {
 		used = d.appendPrefix(b)
@@ -72,7 +75,7 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 	return used, true, nil
 }
 
-// report tells the Sink of bytes that it has not heard of yet.
+// report calls Arrived for bytes of the body that it has not reported yet.
 func (d *decoder) report(in transport.Sink) {
 	if d.begun && d.got > d.reported {
 		d.reported = d.got
@@ -80,11 +83,11 @@ func (d *decoder) report(in transport.Sink) {
 	}
 }
 
-// prefixSize is the length of preamble and head; the preamble must be in.
+// prefixSize returns the length of preamble and head. The preamble must be in.
 func (d *decoder) prefixSize() int { return preambleSize + int(d.prefix[1]) }
 
-// appendPrefix adds bytes of b to the preamble and head, and says how many. The length
-// of the head is trusted only once check has seen it.
+// appendPrefix adds bytes of b to the preamble and head, and returns how many. It uses the length
+// of the head only after check has accepted it.
 func (d *decoder) appendPrefix(b []byte) int {
 	used := 0
 	if d.have < preambleSize {
@@ -99,8 +102,8 @@ func (d *decoder) appendPrefix(b []byte) int {
 	return used
 }
 
-// check judges what is in of the preamble: the version from its first byte on, so
-// that nobody waits for the rest of what is none, the rest when it is whole.
+// check validates the part of the preamble that is in: the version from the first byte on, so that
+// a peer of another protocol is refused at once, and the rest when it is complete.
 func (d *decoder) check() *fault.Error {
 	if d.have > 0 && d.prefix[0] != version {
 		return protocolError("got a frame of version %d, want %d", d.prefix[0], version)
@@ -124,7 +127,7 @@ func (d *decoder) check() *fault.Error {
 	return nil
 }
 
-// begin asks the Sink where the body goes.
+// begin asks the Sink for the body's buffer.
 func (d *decoder) begin(in transport.Sink) *fault.Error {
 	if err := d.check(); err != nil {
 		return err
@@ -143,7 +146,7 @@ func (d *decoder) begin(in transport.Sink) *fault.Error {
 	return nil
 }
 
-// protocolError says what is wrong with bytes from a peer.
+// protocolError returns the error for bytes of the peer's that are no frame.
 func protocolError(format string, args ...any) *fault.Error {
 	return failure(fault.Refused, "progress",
 		errors.Join(errMalformed, fmt.Errorf(format, args...)))

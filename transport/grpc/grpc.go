@@ -19,26 +19,26 @@ import (
 // Name is the word that selects this transport.
 const Name = "grpc"
 
-// Times that bound what a peer can make us wait for.
+// Bounds on how long a peer can make this end wait.
 const (
 	// defaultOpenTimeout is how long an accepted connection may take to open its stream.
 	defaultOpenTimeout = 5 * time.Second
-	// closeTime is how long after Close bytes that gRPC holds may still go out.
+	// closeTime is how long after Close the bytes that gRPC holds may still go out.
 	closeTime = 250 * time.Millisecond
 )
 
-// Options says how a Transport works. The zero value is good: no TLS.
+// Options configure a Transport. The zero value is good: no TLS.
 type Options struct {
-	// TLS says how connections are secured; nil: not at all. A connection that
-	// the listener has secured already is taken as it is.
+	// TLS secures the connections; nil: no TLS. A connection that the listener has secured already
+	// is used as it is.
 	TLS *tlsopt.Options
-	// Dial opens the connection below gRPC; nil: net.Dialer. HTTP proxies from
-	// the environment are not asked, unlike gRPC's habit: ranks dial ranks.
+	// Dial opens the connection below gRPC; nil: net.Dialer. Unlike gRPC's own dialer it does not
+	// use HTTP proxies of the environment, because ranks dial ranks.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Log hears of strangers that are turned away; nil: nobody does.
+	// Log gets a line for each unauthenticated peer that is refused; nil: none.
 	Log *slog.Logger
 
-	tune tuning // for measurements; zero: defaults
+	tune tuning // for measurements; zero: the defaults
 }
 
 // A Transport makes Conns that are gRPC streams. It implements
@@ -46,12 +46,12 @@ type Options struct {
 // concurrently.
 type Transport struct {
 	opts        Options
-	openTimeout time.Duration   // openTime
+	openTimeout time.Duration   // defaultOpenTimeout, but in tests
 	ctx         context.Context // ends when Close begins
 	stop        context.CancelFunc
 	work        sync.WaitGroup // one for each Conn, and one for the accepting goroutine
 
-	clientTLS func() (*tls.Config, error) // made once; not to be changed
+	clientTLS func() (*tls.Config, error) // made once, and shared: do not modify
 
 	mu     sync.Mutex // guards the rest
 	in     net.Listener
@@ -59,7 +59,7 @@ type Transport struct {
 	closed bool
 }
 
-// New makes a Transport. It starts nothing.
+// New returns a Transport. It starts nothing and holds no resources.
 func New(opts Options) *Transport {
 	t := &Transport{opts: opts, openTimeout: defaultOpenTimeout, conns: make(map[*conn]struct{})}
 	t.opts.tune = opts.tune.orDefault()
@@ -68,7 +68,7 @@ func New(opts Options) *Transport {
 	return t
 }
 
-// ForRank returns a new Transport like t. TLS and a log that t has been given stay.
+// ForRank returns a new Transport like t for one rank. TLS options and a log of t take precedence.
 func (t *Transport) ForRank(_ int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
 	o := t.opts
 	if o.TLS == nil {
@@ -80,19 +80,18 @@ func (t *Transport) ForRank(_ int, tls *tlsopt.Options, log *slog.Logger) (trans
 	return New(o), nil
 }
 
-// Name is "grpc".
+// Name returns "grpc".
 func (t *Transport) Name() string { return Name }
 
 // Prefix reports whether first begins HTTP/2's connection preface.
 func (t *Transport) Prefix(first []byte) bool { return bytes.HasPrefix(first, []byte("PRI ")) }
 
-// Proto is the ALPN name of HTTP/2.
+// Proto returns the ALPN name of HTTP/2.
 func (t *Transport) Proto() string { return "h2" }
 
-// Serve accepts from in, which Close closes, and returns its address. Connections
-// that have a method Admit are told when their peer has proven itself. How many
-// unproven peers there may be at a time is the listener's business. Errors are of
-// kind fault.Misuse or fault.Closed.
+// Serve accepts connections from in, which Close closes, and returns its address. A connection with
+// a method Admit gets that call when its peer is authenticated. The listener bounds how many
+// unauthenticated peers there are at a time. Errors are of kind fault.Misuse or fault.Closed.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))
@@ -122,8 +121,8 @@ func (t *Transport) serverTLS() (*tls.Config, error) {
 	return t.opts.TLS.Server(t.Proto())
 }
 
-// acceptLoop gives each connection a goroutine of its own. A listener that is out
-// of descriptors is asked again a little later.
+// acceptLoop serves each connection on a goroutine of its own. After a failed Accept, such as for a
+// lack of descriptors, it pauses and tries again.
 func (t *Transport) acceptLoop(in net.Listener, config *tls.Config, accept func(transport.Conn)) {
 	defer t.work.Done()
 	for {
@@ -145,7 +144,7 @@ func (t *Transport) acceptLoop(in net.Listener, config *tls.Config, accept func(
 	}
 }
 
-// pause waits a little after a failed Accept; false: the Transport has closed.
+// pause waits a little after a failed Accept. It returns false if the Transport has closed.
 func (t *Transport) pause(err error) bool {
 	t.log("accept failed", err)
 	timer := time.NewTimer(100 * time.Millisecond)
@@ -158,7 +157,7 @@ func (t *Transport) pause(err error) bool {
 	}
 }
 
-// enter counts something that Close has to wait for; false: Close has begun.
+// enter adds one to what Close waits for. It returns false after Close has begun.
 func (t *Transport) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +167,7 @@ func (t *Transport) enter() bool {
 	return !t.closed
 }
 
-// register has Close end c too; false: Close has begun.
+// register adds c to the Conns that Close ends. It returns false after Close has begun.
 func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,8 +183,7 @@ func (t *Transport) unregister(c *conn) {
 	delete(t.conns, c)
 }
 
-// Close ends everything that was made here, and waits until it has. It takes
-// at most about twice lingerTime.
+// Close ends all Conns and waits for all goroutines. It takes at most about twice closeTime.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -206,7 +204,7 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// log tells of a peer that was turned away.
+// log writes the line about a peer that was refused.
 func (t *Transport) log(what string, err error) {
 	if t.opts.Log != nil {
 		t.opts.Log.Warn(fmt.Sprintf("grpc: %s: %v", what, err))

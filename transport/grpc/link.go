@@ -13,29 +13,28 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// pendingBytes is the most that a peer may send, all of HTTP/2 included, before
-// Admit: gRPC's own buffers for it stay below this, whatever its windows say.
+// pendingBytes is the most that a peer may send before Admit, all of HTTP/2 included. It bounds
+// gRPC's own buffers for an unauthenticated peer, whatever gRPC's windows are.
 const pendingBytes = 32 << 10
 
-// drainTime is how long a connection that can no longer be written to is still
-// read: what the peer sent before it went is delivered.
+// drainTime is how long a connection is still read after a write has failed, to deliver what the
+// peer sent before it went.
 const drainTime = time.Second
 
-// A link is a connection as gRPC sees it: it lies above TLS and below HTTP/2,
-// notices how the connection ends before gRPC does, and decides when it is
-// closed. gRPC reads on one goroutine and writes on another.
+// A link is the connection as gRPC sees it, above TLS and below HTTP/2. It notices how the
+// connection ends before gRPC does, and decides when it is closed. gRPC reads on one goroutine and
+// writes on another.
 //
-// gRPC's Close ends reading only. Writes go on until cut, because gRPC's server
-// closes first and flushes what it has buffered afterwards (http2Server.Close,
-// loopyWriter.run).
+// Close, which gRPC calls, ends reading only. Writes go on until cut, because gRPC's server closes
+// first and flushes its buffer afterwards (http2Server.Close, loopyWriter.run).
 type link struct {
 	net.Conn             // TCP, or TLS above it
 	raw      net.Conn    // what was dialled or accepted
-	lazy     *lazyReader // reads from Conn; nil when that is no socket
-	first    []byte      // what was read from Conn already
+	lazy     *lazyReader // reads from Conn; nil if that is no socket
+	first    []byte      // bytes that the listener has read already
 	onError  func(error)
 
-	over   chan struct{} // closed when the connection is of no use any more
+	over   chan struct{} // closed by end
 	closed chan struct{} // closed when gRPC has called Close
 
 	onOver, onClose, onCut sync.Once
@@ -46,8 +45,8 @@ type link struct {
 	unwritten atomic.Pointer[error] // why Write first failed
 }
 
-// newLink wraps raw; above is what speaks on it, raw itself or TLS. lost hears
-// of every failure to read or write, on gRPC's goroutines.
+// newLink wraps raw. above is the layer that carries HTTP/2: raw itself or TLS. onError is called
+// for every failure to read or write, on gRPC's goroutines.
 func newLink(raw, above net.Conn, lost func(error)) *link {
 	l := &link{Conn: above, raw: raw, onError: lost, over: make(chan struct{}), closed: make(chan struct{})}
 	if p, ok := above.(peeked); ok && terminated(raw) == nil {
@@ -57,16 +56,16 @@ func newLink(raw, above net.Conn, lost func(error)) *link {
 	return l
 }
 
-// A peeked connection has been read from already. It would replay that, but to go
-// on with the connection below saves a call for each read and write.
+// A peeked connection has been read from already. It would replay those bytes itself, but using the
+// connection below it saves a call for each read and write.
 type peeked interface {
 	Peeked() []byte
 	NetConn() net.Conn
 }
 
-// ReadOnReady is Read for gRPC's framer, which looks for it
-// (internal/transport/readyreader.Reader) and else keeps a buffer of tuning.read
-// bytes for every connection, busy or not. buf is the caller's when n > 0.
+// ReadOnReady is Read for gRPC's framer, which looks for this method
+// (internal/transport/readyreader.Reader). Without it gRPC keeps a buffer of tuning.read bytes for
+// every connection, busy or not. buf is the caller's when n > 0.
 func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
 	if l.lazy != nil && len(l.first) == 0 {
 		buf, n, err = l.lazy.read(size, pool)
@@ -82,7 +81,7 @@ func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, e
 	return buf, n, err
 }
 
-// Read is for the bytes that gRPC reads before it has a framer, and for TLS.
+// Read serves the bytes that gRPC reads before it has a framer, and TLS.
 func (l *link) Read(b []byte) (int, error) {
 	if n := copy(b, l.first); n > 0 {
 		l.first = l.first[n:]
@@ -91,8 +90,8 @@ func (l *link) Read(b []byte) (int, error) {
 	return l.checkRead(l.Conn.Read(b))
 }
 
-// checkRead passes on what Read found, unless it is a stranger's who talks too much.
-// Any failure ends the connection at once, so that a blocked Write comes back.
+// checkRead passes on what a read returned, unless an unauthenticated peer has sent too much. Any
+// failure cuts the connection at once, so that a blocked Write returns.
 func (l *link) checkRead(n int, err error) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
 		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
@@ -109,8 +108,8 @@ func (l *link) checkRead(n int, err error) (int, error) {
 	return n, err
 }
 
-// Write passes b on. After a failure it leaves Read some time to take what the
-// peer sent before it went, and to learn better why it went.
+// Write passes b on. After a failure it gives Read drainTime to deliver what the peer sent before
+// it went, and to find a better reason for the end.
 func (l *link) Write(b []byte) (int, error) {
 	n, err := l.Conn.Write(b)
 	if err == nil {
@@ -128,24 +127,24 @@ func (l *link) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close is gRPC's: nothing will be read any more.
+// Close ends reading. gRPC calls it.
 func (l *link) Close() error {
 	l.end()
 	l.onClose.Do(func() { close(l.closed) })
 	return l.raw.SetReadDeadline(time.Unix(1, 0))
 }
 
-// end says that the connection is of no use any more. It closes nothing.
+// end marks the connection as useless. It closes nothing.
 func (l *link) end() { l.onOver.Do(func() { close(l.over) }) }
 
-// A netConner stands on another connection, as *tls.Conn does.
+// A netConner is a connection on top of another one, as *tls.Conn is.
 type netConner interface{ NetConn() net.Conn }
 
 // An admitter is an accepted connection whose listener bounds it until Admit.
 type admitter interface{ Admit() }
 
-// cut closes the connection, and never blocks: TLS's own Close may wait for
-// seconds to send a goodbye, so what lies below it is closed first.
+// cut closes the connection, and never blocks. TLS's own Close may take seconds to send its alert,
+// so that the connection below is closed first.
 func (l *link) cut() {
 	l.onCut.Do(func() {
 		for c := l.raw; ; {
@@ -160,7 +159,7 @@ func (l *link) cut() {
 	})
 }
 
-// admit lifts the bounds of a stranger, here and at the listener.
+// admit lifts the limits of an unauthenticated peer, here and at the listener.
 func (l *link) admit() {
 	l.admitted.Store(true)
 	if g, ok := l.raw.(admitter); ok {
@@ -168,7 +167,7 @@ func (l *link) admit() {
 	}
 }
 
-// terminated is the TLS connection that c is or wraps; nil when there is none.
+// terminated returns the TLS connection that c is or wraps; nil if there is none.
 func terminated(c net.Conn) *tls.Conn {
 	for c != nil {
 		if t, ok := c.(*tls.Conn); ok {
@@ -183,7 +182,7 @@ func terminated(c net.Conn) *tls.Conn {
 	return nil
 }
 
-// A singleConnListener is a listener that yields one connection, and then waits to be closed.
+// A singleConnListener yields one connection. Its second Accept waits for Close.
 type singleConnListener struct {
 	conn   chan net.Conn
 	closed chan struct{}

@@ -10,30 +10,35 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An inbox holds messages between readLoop and Progress, up to room bytes; then
-// readLoop stops reading, and flow control stops the peer.
+// An inbox holds messages between readLoop and Progress, up to room bytes. When it is full readLoop
+// stops reading, and HTTP/2's flow control stops the peer.
+//
+//	over  gone  meaning
+//	no    no    the stream is open
+//	yes   no    the stream has ended; what came before is still delivered
+//	yes   yes   Close was called: nothing is delivered any more
 type inbox struct {
 	due atomic.Int32 // messages, plus one at the end; written under mu
 
 	mu    sync.Mutex // guards the rest
-	cond  sync.Cond  // rung for readLoop when there is room, and for rest
+	cond  sync.Cond  // signals readLoop when there is room, and awaitReady
 	msgs  []mem.BufferSlice
-	head  int // of msgs, the first that has not been taken
-	bytes int // of all messages, and messageCost for each
+	head  int // index of the oldest message
+	bytes int // of all messages, with messageCost for each
 	room  int
 	ready func() // armed
-	fires int    // goroutines that run a ready
-	over  bool   // nothing more will be put in
-	gone  bool   // nothing more will be taken out
+	fires int    // goroutines that run a callback
+	over  bool   // put adds nothing any more
+	gone  bool   // Progress delivers nothing any more
 }
 
-// empty reports that Progress would find nothing, not even the end.
+// empty reports that Progress would find nothing, not even the end of the stream.
 func (b *inbox) empty() bool { return b.due.Load() == 0 }
 
-// put adds a message when there is room, and waits for that; false: nobody will
-// take it. A message larger than room fits when there is none other. Each counts
-// for some bytes more than it has, so that tiny ones are bounded too. A ready runs
-// here, on readLoop's goroutine: that is one switch of goroutines less.
+// put blocks until there is room, and adds a message. It returns false after Close. A message
+// larger than room is accepted when the inbox is empty. Each message counts for messageCost bytes
+// more than it has, so that tiny ones are bounded, too. An armed callback runs here, on readLoop's
+// goroutine, which saves a switch of goroutines.
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
@@ -59,7 +64,8 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 	return true
 }
 
-// first is the oldest message, which stays; over: there is none, and none comes.
+// first returns the oldest message, without removing it. over means that there is none, and that
+// none will come.
 func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,8 +75,8 @@ func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	return b.msgs[b.head], false
 }
 
-// advance replaces the oldest message by what is left of it; nothing drops it.
-// taken is how many bytes of it are done with.
+// advance replaces the oldest message by what is left of it; an empty rest removes it. taken is the
+// number of its bytes that have been delivered.
 func (b *inbox) advance(rest mem.BufferSlice, taken int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +95,7 @@ func (b *inbox) advance(rest mem.BufferSlice, taken int) {
 	b.cond.Broadcast()
 }
 
-// end says that nothing more comes; it wakes who is armed.
+// end marks the end of the stream and calls the armed callback.
 func (b *inbox) end() {
 	b.mu.Lock()
 	if !b.over {
@@ -103,7 +109,7 @@ func (b *inbox) end() {
 	}
 }
 
-// shut says that nothing more will be taken: Close.
+// shut marks the end of delivery, by Close.
 func (b *inbox) shut() {
 	b.mu.Lock()
 	if !b.over {
@@ -116,7 +122,7 @@ func (b *inbox) shut() {
 	b.mu.Unlock()
 }
 
-// arm keeps ready for the next event, or runs it when there has been one.
+// arm stores ready for the next event, or runs it if Progress would find something now.
 func (b *inbox) arm(ready func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,8 +132,8 @@ func (b *inbox) arm(ready func()) {
 	}
 }
 
-// fire runs ready on a goroutine of its own, since whoever is here may hold locks
-// that ready wants. mu is held.
+// fire calls the armed callback on a goroutine of its own, because the caller may hold locks that
+// the callback needs. mu is held.
 func (b *inbox) fire() {
 	ready := b.disarm()
 	if ready == nil {
@@ -143,7 +149,7 @@ func (b *inbox) fire() {
 	}()
 }
 
-// awaitReady waits until no ready runs on a goroutine of its own.
+// awaitReady waits until no callback runs on a goroutine that fire has started.
 func (b *inbox) awaitReady() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,15 +158,15 @@ func (b *inbox) awaitReady() {
 	}
 }
 
-// disarm disarms. mu is held.
+// disarm returns the armed callback and clears it. mu is held.
 func (b *inbox) disarm() func() {
 	ready := b.ready
 	b.ready = nil
 	return ready
 }
 
-// deliver moves messages from the inbox to where the Sink wants them, until one
-// frame is complete or nothing is left.
+// deliver moves messages from the inbox to the Sink, until one frame is complete or nothing is
+// left.
 func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	for {
 		m, over := c.in.first()
@@ -182,8 +188,8 @@ func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	}
 }
 
-// unpack feeds the decoder with a message up to the end of one frame, and
-// releases what it has taken.
+// unpack feeds the decoder with a message up to the end of one frame, and releases the pieces that
+// are used up.
 func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fault.Error) {
 	taken := 0
 	for len(m) > 0 && !whole && err == nil {
@@ -204,17 +210,16 @@ func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fa
 	return whole, err
 }
 
-// abort ends a Conn whose peer does not keep to the rules, or whose Sink does not.
+// abort ends a Conn whose peer violates the protocol, or whose Sink violates its contract.
 func (c *conn) abort(err *fault.Error) {
 	c.fail(err)
 	c.in.shut()
 	c.link.end()
 }
 
-// readLoop takes messages from gRPC until the stream ends. Nothing that arrived
-// whole is lost: the inbox ends behind it. After Close, the accepting side leaves,
-// which ends the stream; the dialling side drops what comes until the peer has
-// ended it.
+// readLoop receives messages from gRPC until the stream ends. Nothing that arrived whole is lost:
+// the inbox ends after it. After Close, the accepting side returns, which ends the stream; the
+// dialling side drops messages until the peer has ended the stream.
 func (c *conn) readLoop() {
 	defer close(c.readEnd)
 	var m incoming

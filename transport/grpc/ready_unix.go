@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A lazyReader reads from a socket into a buffer that it takes only when there is
-// something to read, so that a connection on which nothing comes holds none. gRPC
-// does the same to a net.Conn that it knows. One goroutine at a time uses it.
+// A lazyReader reads from a socket into a buffer that it gets from the pool only when there is
+// something to read. A connection on which nothing comes then holds no buffer. gRPC does the same
+// for a net.Conn that it knows. At most one goroutine uses it at a time.
 type lazyReader struct {
 	raw  syscall.RawConn
 	try  func(fd uintptr) bool
@@ -23,7 +23,7 @@ type lazyReader struct {
 	err  error
 }
 
-// newLazyReader is nil when c is no socket.
+// newLazyReader returns nil if c is no socket.
 func newLazyReader(c net.Conn) *lazyReader {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -38,8 +38,8 @@ func newLazyReader(c net.Conn) *lazyReader {
 	return l
 }
 
-// read waits, and reads at most size bytes. The buffer, if not nil, is the
-// caller's, who gives it back to the pool.
+// read waits for bytes and reads at most size of them. The caller gives a non-nil buffer back to
+// the pool.
 func (l *lazyReader) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	l.size, l.pool = size, pool
 	l.buf, l.n, l.err = nil, 0, nil // for a raw.Read that fails without a try
@@ -52,7 +52,7 @@ func (l *lazyReader) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	return buf, n, err
 }
 
-// tryRead is one attempt; false: the socket has nothing yet.
+// tryRead is one attempt. It returns false if the socket has nothing yet.
 func (l *lazyReader) tryRead(fd uintptr) bool {
 	l.buf = l.pool.Get(l.size)
 	for {

@@ -15,9 +15,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A acceptedStream is the accepting side's hold on gRPC: a server for one connection, and on
-// it for one stream. So Stop ends that connection alone, and what a stranger can
-// open is bounded whatever he sends.
+// An acceptedStream is the accepting side's part of gRPC: one server for one connection and one
+// stream. So Stop ends that connection alone, and what an unauthenticated peer can open is bounded.
 type acceptedStream struct {
 	conn    *conn
 	accept  func(transport.Conn)
@@ -31,8 +30,8 @@ const (
 	missed  // the connection has ended before that
 )
 
-// A closerSetter is an accepted connection that wants to know that it has become a Conn,
-// and what ends that.
+// A closerSetter is an accepted connection whose listener wants to close it if its peer does not
+// authenticate in time. It gets the Conn's Close.
 type closerSetter interface{ SetCloser(end func() error) }
 
 // serveConn serves one accepted connection until it has ended.
@@ -59,15 +58,15 @@ func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(tran
 	late := time.AfterFunc(t.openTimeout, h.openTimedOut)
 	defer late.Stop()
 	go server.Serve(listenOnce(c.link))
-	// Stop returns when the connection's reader and writer have (Server.removeConn
-	// follows http2Server.HandleStreams, which waits for both).
+	// Stop returns when the connection's reader and writer have returned (Server.removeConn follows
+	// http2Server.HandleStreams, which waits for both).
 	c.awaitEnd(server.Stop)
 	h.awaitHandler()
 	c.in.awaitReady()
 }
 
-// awaitHandler waits for the handler, if it has begun. A stream can pass tap and never
-// get to its handler: gRPC refuses it for its headers.
+// awaitHandler waits for the handler, if it has begun. A stream can pass tap and never reach its
+// handler: gRPC refuses it for its headers.
 func (h *acceptedStream) awaitHandler() {
 	l := h.context.Load()
 	if h.state.CompareAndSwap(waiting, missed) {
@@ -79,8 +78,8 @@ func (h *acceptedStream) awaitHandler() {
 	<-l.handlerDone
 }
 
-// hangUp ends the stream's handler, so that gRPC sends the trailers; without a
-// stream, the connection.
+// hangUp ends the stream's handler, so that gRPC sends the trailers. Without a stream it ends the
+// connection.
 func (h *acceptedStream) hangUp() {
 	if l := h.context.Load(); l != nil {
 		l.end()
@@ -90,7 +89,7 @@ func (h *acceptedStream) hangUp() {
 	h.conn.link.cut()
 }
 
-// handshake does the TLS handshake, unless whoever listens has done it.
+// handshake does the TLS handshake, unless the listener has done it.
 func (t *Transport) handshake(raw net.Conn, config *tls.Config) (net.Conn, *tls.ConnectionState, error) {
 	if done := terminated(raw); done != nil {
 		state := done.ConnectionState()
@@ -117,8 +116,8 @@ func (h *acceptedStream) openTimedOut() {
 	}
 }
 
-// tap sees each stream before it exists, on gRPC's reader, with gRPC's locks held.
-// It lets one pass.
+// tap is called for each stream before it exists, on gRPC's reader, with gRPC's locks held. It
+// admits the first stream.
 func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != methodName {
 		return nil, status.Error(codes.Unimplemented, "not a method of this server")
@@ -131,8 +130,8 @@ func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Conte
 	return l, nil
 }
 
-// serve is the stream's handler: it hands the Conn over and reads for it. When it
-// returns, gRPC sends the trailers behind all messages.
+// serve is the stream's handler: it passes the Conn to accept and reads for it. When it returns,
+// gRPC sends the trailers after all messages.
 func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 	if !h.state.CompareAndSwap(waiting, served) {
 		return nil
@@ -154,12 +153,11 @@ func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 	return nil
 }
 
-// A streamContext is the context of an accepted stream, in place of gRPC's own. When a
-// stream or its connection ends, gRPC's server cancels its context, and RecvMsg
-// then chooses at random between the cancellation and messages that have arrived
-// (recvBufferReader.read). A leash is never cancelled: reel gives its Done one
-// value at a time, and only to who is asleep, that is to who has found nothing to
-// receive.
+// A streamContext is the context of an accepted stream, in place of gRPC's own. When a stream or
+// its connection ends, gRPC's server cancels its own context; RecvMsg then chooses at random
+// between the cancellation and messages that have arrived (recvBufferReader.read), and messages
+// could be lost. A streamContext is never cancelled: wakeSleepers sends single values on its Done,
+// and only to a goroutine that sleeps there, which has found nothing to receive.
 type streamContext struct {
 	context.Context // gRPC's, for its values
 	done            chan struct{}
@@ -189,10 +187,10 @@ func (l *streamContext) end() {
 	}
 }
 
-// wakeSleepers wakes whoever sleeps in RecvMsg or SendMsg, until the handler has returned.
-// That comes soon, or when the Conn's owner has taken what the inbox has no room
-// for, or has closed the Conn. A send that does not wait reaches only a receiver
-// that sleeps in its select, and select sleeps only when nothing is ready.
+// wakeSleepers wakes the goroutines that sleep in RecvMsg or SendMsg, until the handler has
+// returned. That is soon, or when the Conn's owner has received what the inbox has no room for, or
+// has closed the Conn. A non-blocking send reaches only a receiver that sleeps in its select, and a
+// select sleeps only when nothing is ready.
 func (l *streamContext) wakeSleepers() {
 	pause := 20 * time.Microsecond
 	timer := time.NewTimer(pause)

@@ -20,7 +20,7 @@ const (
 	headerList  = 16 << 10 // bytes of HTTP headers that a peer may send
 )
 
-// tuning holds the sizes that measurements may vary, all in bytes.
+// tuning holds the sizes that measurements vary, all in bytes.
 type tuning struct {
 	segment int // most of a large body in one message
 	copied  int // bodies up to this are copied into the message
@@ -31,7 +31,7 @@ type tuning struct {
 	read    int // gRPC's read buffer, one for each connection
 }
 
-// orDefault fills in what was measured to be best; doc.go has the figures.
+// orDefault returns the sizes that measured best. doc.go has the figures.
 func (t tuning) orDefault() tuning {
 	if t != (tuning{}) {
 		return t
@@ -47,13 +47,13 @@ func (t tuning) orDefault() tuning {
 	}
 }
 
-// maxMessage is the largest message.
+// maxMessage returns the size of the largest message.
 func (t tuning) maxMessage() int { return t.batch + t.segment + t.copied + 1<<10 }
 
-// dialOptions are gRPC's for one connection that exists already. Windows are
-// static: gRPC's estimate of the bandwidth would cost pings, and starts at 64 KiB.
-// gRPC's habits that need the network or may hold back a stream are off: service
-// configurations, retries, health checks, proxies, going idle.
+// dialOptions returns gRPC's options for one connection that exists already. Windows are static,
+// because gRPC's bandwidth estimate costs pings and starts at 64 KiB. Features that need the
+// network, or may hold back a stream, are off: service configuration, retries, health checks,
+// proxies, and the idle mode.
 func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState) []rpc.DialOption {
 	return []rpc.DialOption{
 		rpc.WithContextDialer(oneConn(c)),
@@ -77,7 +77,7 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 	}
 }
 
-// serverOptions are gRPC's for one accepted connection.
+// serverOptions returns gRPC's options for one accepted connection.
 func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	return []rpc.ServerOption{
 		rpc.Creds(creds{state: state}),
@@ -90,14 +90,14 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 		rpc.WriteBufferSize(t.write),
 		rpc.ReadBufferSize(t.read),
 		rpc.ConnectionTimeout(defaultOpenTimeout),
-		// No pings of ours; those of a proxy are welcome.
+		// This end sends no pings. It accepts those of a proxy.
 		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),
 		rpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	}
 }
 
-// oneConn dials what has been dialled already, once: a stream that breaks stays
-// broken, so gRPC is not to reconnect.
+// oneConn returns a dialer that yields an existing connection, once: a stream that breaks stays
+// broken, so that gRPC must not reconnect.
 func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	conns := make(chan net.Conn, 1)
 	conns <- c
@@ -111,8 +111,8 @@ func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// creds tells gRPC what TLS has agreed on. The handshake is over by then, so that
-// its errors are ours to word, and because a shared listener has done it.
+// creds passes the result of TLS to gRPC. The handshake is over by then, because a shared listener
+// may have done it, and so that its errors have this package's texts.
 type creds struct{ state *tls.ConnectionState }
 
 func (c creds) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -131,7 +131,7 @@ func (c creds) info() credentials.AuthInfo {
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 }
 
-// Info decides the scheme: https for "tls".
+// Info decides the scheme: gRPC uses https for "tls".
 func (c creds) Info() credentials.ProtocolInfo {
 	if c.state == nil {
 		return credentials.ProtocolInfo{SecurityProtocol: "insecure"}

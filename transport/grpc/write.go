@@ -9,33 +9,32 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A message is what one SendMsg sends: preambles, heads and small bodies, copied,
-// and after them at most one piece of a large body, not copied.
+// A message is what one SendMsg sends: preambles, heads and small bodies, which are copied, and
+// after them at most one piece of a large body, which is not.
 //
-// It is the mem.BufferPool of its own buffers, so gRPC's release of them comes to
-// Put. That is when their bytes have been copied to the connection's write buffer
-// (loopyWriter.processData), or dropped with the stream. Where gRPC drops a stream
-// without release (a connection that fails: loopyWriter.run), settle comes.
+// It is the mem.BufferPool of its own buffers, so that gRPC's release of a buffer calls Put. gRPC
+// releases a buffer after its bytes have been copied to the connection's write buffer
+// (loopyWriter.processData), or dropped with the stream. Where gRPC drops a stream without a
+// release (a connection that fails: loopyWriter.run), drain follows.
 //
-// It is used again after its last release. gRPC reads bufs to release them, one
-// goroutine after the other, so none of them reads on when all are released.
+// A message is reused after its last release. gRPC reads bufs in order to release them, one
+// goroutine after the other, so that none of them reads on when all are released.
 type message struct {
 	conn  *conn
 	small []byte // capacity above 1 KiB: gRPC does not release smaller buffers
-	large []byte // of the caller's memory; longer than that, too
+	large []byte // of the caller's memory; also longer than 1 KiB
 	bufs  mem.BufferSlice
-	space [2]mem.Buffer    // bufs lies here
+	space [2]mem.Buffer    // backs bufs
 	refs  int              // buffers that gRPC has not released; conn.mu guards it
 	size  int              // bytes in all
-	frame *transport.Frame // whose last piece is large; nil: none's
+	frame *transport.Frame // gets its Done when the message is released; nil: none
 }
 
-// Get is never called: the pool only takes back.
+// Get satisfies mem.BufferPool. gRPC does not call it: the pool only gets buffers back.
 func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
-// Put is gRPC's release of one buffer. gRPC may hold locks here
-// (controlBuffer.finish), so it takes one lock of ours and calls nobody. A release
-// that comes after settle finds nothing to do.
+// Put is gRPC's release of one buffer. gRPC may hold locks here (controlBuffer.finish), so that Put
+// locks mu alone and calls nothing of the owner's. A release after drain finds nothing to do.
 func (m *message) Put(*[]byte) {
 	c := m.conn
 	c.mu.Lock()
@@ -47,7 +46,7 @@ func (m *message) Put(*[]byte) {
 	}
 }
 
-// released ends a message: gRPC needs its memory no longer. mu is held.
+// released ends a message whose memory gRPC does not need any more. mu is held.
 func (c *conn) released(m *message) {
 	c.unsent -= m.size
 	c.lastWrite = time.Now()
@@ -59,9 +58,9 @@ func (c *conn) released(m *message) {
 	c.cond.Broadcast()
 }
 
-// complete has f's Done run, on a goroutine of its own: here gRPC may hold locks that
-// Done, by Send, may need. It costs about a microsecond, which only frames above
-// tuning.copied pay. mu is held.
+// complete schedules f's Done on a goroutine of its own. On this goroutine gRPC may hold locks that
+// Done, by Send, may need. The switch costs about a microsecond, and only frames above
+// tuning.copied pay it. mu is held.
 func (c *conn) complete(f *transport.Frame) {
 	e := completion{frame: f}
 	if c.err != nil {
@@ -74,7 +73,7 @@ func (c *conn) complete(f *transport.Frame) {
 	}
 }
 
-// runCompletions runs the Done of frames whose memory is free, in order.
+// runCompletions calls the Done of frames whose memory is free, in order.
 func (c *conn) runCompletions() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,9 +88,9 @@ func (c *conn) runCompletions() {
 	c.cond.Broadcast()
 }
 
-// next makes a message of what is queued, which is not nothing, and takes the
-// right to write. It returns the frames that it has copied whole: their memory is
-// free. mu is held, and nobody else is writing.
+// next makes a message of queued frames, of which there is at least one, and sets writing. It also
+// returns the frames that it has copied whole, whose memory is free. mu is held, and writing is not
+// set.
 func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
 	m := c.getMessage()
@@ -117,7 +116,7 @@ func (c *conn) next() (*message, transport.Queue) {
 		switch {
 		case c.rest.next():
 		case c.rest.uncopied:
-			m.frame = c.pop() // its memory is free when this last message is
+			m.frame = c.pop() // its memory is free when this message is
 		default:
 			copied.Push(c.pop())
 		}
@@ -127,8 +126,8 @@ func (c *conn) next() (*message, transport.Queue) {
 	return m, copied
 }
 
-// attach adds the next bytes of the first frame's body to m. The last message of a
-// piece may be a bit longer than the others, so that none is too small to be released.
+// attach adds the next bytes of the first frame's body to m. The last message of a piece may be a
+// bit longer than the others, so that none is too small for gRPC to release.
 func (c *conn) attach(m *message) {
 	n := len(c.rest.first)
 	if n > c.tune.segment+c.tune.copied {
@@ -141,7 +140,7 @@ func (c *conn) attach(m *message) {
 	}
 }
 
-// pop removes the first frame from the queue: gRPC has been given all of it.
+// pop removes the first frame from the queue, after gRPC has been given all of it.
 func (c *conn) pop() *transport.Frame {
 	c.begun, c.rest = false, pieces{}
 	return c.out.Pop()
@@ -162,7 +161,7 @@ func piecesOf(f *transport.Frame) pieces {
 	return p
 }
 
-// next goes on with the next piece that has bytes. It returns false when there is none.
+// next advances to the next piece that has bytes. It returns false when there is none.
 func (p *pieces) next() bool {
 	for p.first = nil; len(p.more) > 0; {
 		p.first, p.more = p.more[0], p.more[1:]
@@ -183,7 +182,7 @@ func (c *conn) getMessage() *message {
 	return m
 }
 
-// makeBuffers makes m's buffers.
+// makeBuffers wraps the memory of m for gRPC.
 func (m *message) makeBuffers() {
 	m.bufs = m.space[:0]
 	for _, b := range []*[]byte{&m.small, &m.large} {
@@ -195,9 +194,8 @@ func (m *message) makeBuffers() {
 	}
 }
 
-// sendMessage hands m to gRPC and lets go of the right to write. The frames in copied
-// end here, while this goroutine still has the right, so that a Done that sends
-// again only queues, and the stack does not grow.
+// sendMessage gives m to gRPC and clears writing. It calls the Done of the copied frames while
+// writing is still set, so that a Done that sends again only queues, and the stack does not grow.
 func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	err := c.stream.SendMsg(m)
 	finish(&copied, nil)
@@ -210,8 +208,8 @@ func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	c.mu.Unlock()
 }
 
-// writeLoop sends what Send could not, until the Conn ends. At most flights
-// messages are on their way: while they are, small frames gather for the next.
+// writeLoop sends what Send could not, until the Conn ends. gRPC holds at most maxInFlight messages
+// of a Conn; meanwhile small frames collect for the next message.
 func (c *conn) writeLoop(closeSend func() error) {
 	defer close(c.writeEnd)
 	for {
@@ -227,8 +225,8 @@ func (c *conn) writeLoop(closeSend func() error) {
 	}
 }
 
-// nextMessage waits until there is something to send and room for it; nil: the Conn has
-// ended, and nobody is in SendMsg.
+// nextMessage waits until there is something to send and room for it. It returns nil when the Conn
+// has ended and no goroutine is in SendMsg.
 func (c *conn) nextMessage() (*message, transport.Queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,8 +242,8 @@ func (c *conn) nextMessage() (*message, transport.Queue) {
 	}
 }
 
-// drain ends the frames that gRPC has not released, once it no longer runs, and
-// waits until every Done has returned.
+// drain completes the frames that gRPC has not released, once gRPC does not run any more, and waits
+// until every Done has returned.
 func (c *conn) drain() {
 	c.mu.Lock()
 	var rest transport.Queue
