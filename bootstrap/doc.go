@@ -1,12 +1,10 @@
-// Package bootstrap answers, from the environment that a launcher left behind:
-// who am I, and where are the others?
+// Package bootstrap finds, in the environment that a launcher left behind, this process's rank and
+// the addresses of the other ranks.
 //
-// Find asks one source after the other, and the first that applies decides. The
-// order follows who is closer to this process: what our own launcher or the
-// user said by name comes first; then launchers that start each rank
-// themselves; last, variables that are set once per machine, pod or job and may
-// be left over from an outer level. TUTTI_BOOTSTRAP names one source and skips
-// the others.
+// Find asks one source after another, and the first that applies decides. Sources closer to this
+// process come first: what this module's launcher or the user set by name; then launchers that start
+// each rank themselves; last, variables that are set once per machine, pod or job and may be left
+// over from an outer level. TUTTI_BOOTSTRAP names one source and skips the others.
 //
 //	#  name       applies when
 //	1  tuttirun   TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
@@ -21,20 +19,24 @@
 //	8  (k8s)      room for JOB_COMPLETION_INDEX with a given size
 //	9  single     nothing else applies, and no known launcher started several
 //
-// torchrun stands before PMI, PMIx and Slurm, because under "srun torchrun" the
-// variables of the outer, node-level task are still there. env stands after
-// them, because RANK and WORLD_SIZE of a pod survive into an mpirun inside it.
-// Slurm's variables count only inside a step.
+// torchrun comes before PMI, PMIx and Slurm, because under "srun torchrun" the variables of the
+// outer, node-level task are still set. env comes after them, because RANK and WORLD_SIZE of a pod
+// survive into an mpirun inside it. Slurm's variables count only inside a step.
 //
-// A source that applies and is incomplete or malformed is an error that names
-// the variable, its value and the remedy; it never makes Find try the next one,
-// for then N processes would silently become N jobs of one rank.
+// A source that applies and is incomplete or malformed is an error that names the variable, its
+// value and the remedy. Find never tries the next source then: N processes would silently become N
+// jobs of one rank.
 //
-// The package does not know transports, the handshake or what the secret is
-// used for, and it never talks to another rank: Find only reads, and Listen
-// opens the one listener. Find leaves the environment as it is, the secret
-// included: a program may start a second job after the first, and whoever may
-// read a process's environment may also read its memory. A program that starts
-// children which it does not trust gives them an environment of their own, or
-// keeps the secret in a file (TUTTI_SECRET_FILE).
+// # Secrets
+//
+// Find leaves the environment as it is, the secret included: a program may start a second job after
+// the first, and a process that may read another's environment may also read its memory. A program
+// that starts children it does not trust gives them an environment of their own, or keeps the secret
+// in a file (TUTTI_SECRET_FILE). A job without a secret listens on loopback only, unless
+// Options.Insecure allows more.
+//
+// # What it does not know
+//
+// The package does not know transports, the handshake or what the secret is used for. It never talks
+// to another rank: Find only reads, and Listen opens the one listener.
 package bootstrap

@@ -13,15 +13,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
+// itoa shortens strconv.Itoa in the messages of this package.
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// refuse is an error about the environment; rank is unknown (-1) early on.
+// refuse returns an error about the environment. rank is unknown (-1) until it has been read.
 func refuse(rank int, format string, args ...any) error {
 	return fault.New(fault.Refused, op, rank, format, args...)
 }
 
-// badVariable refuses a variable for its value. The value is quoted and cut, because
-// it may be long, or binary.
+// badVariable refuses the value of a variable: it says why and what to do. The value is quoted and
+// cut, because it may be long or binary.
 func badVariable(rank int, name, value, why, remedy string) error {
 	if len(value) > 80 {
 		value = value[:80] + "…"
@@ -35,12 +36,14 @@ func (f *finder) get(name string) (string, bool) {
 	return v, ok && v != ""
 }
 
+// has reports whether a variable is set and not empty.
 func (f *finder) has(name string) bool {
 	_, ok := f.get(name)
 	return ok
 }
 
-// number reads a decimal in lo..hi.
+// number reads a decimal number from lo to hi. ok is false when the variable is not set, which is
+// no error.
 func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -53,7 +56,7 @@ func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, er
 	return int(i), true, nil
 }
 
-// flag reads a yes or no.
+// flag reads a boolean as strconv.ParseBool does; a variable that is not set is false.
 func (f *finder) flag(rank int, name string) (bool, error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -82,12 +85,13 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	return d, true, nil
 }
 
-// newJob is a job of unknown host layout, as most sources begin.
+// newJob returns a job whose host layout is unknown, as most sources start.
 func newJob(source string) *Job {
 	return &Job{LocalRank: -1, LocalSize: -1, listenFD: -1, Name: "tutti", Source: source}
 }
 
-// rankAndSize reads the two numbers that every source of several ranks needs.
+// rankAndSize reads the two numbers that every source of several ranks needs. One without the other
+// is an error, since a launcher sets both.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
 		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {
@@ -110,7 +114,8 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	return nil
 }
 
-// localRank reads the place among the ranks of this host; both variables or none.
+// localRank reads the rank among those of this host, and their number. Both variables count, or
+// neither.
 func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
 	if err != nil {
@@ -129,7 +134,7 @@ func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	return nil
 }
 
-// plainName tells whether a job's name is fit for handshakes and file names.
+// plainName reports whether a job's name is fit for handshakes and file names.
 func plainName(s string) bool {
 	if len(s) == 0 || len(s) > 64 {
 		return false
@@ -137,7 +142,8 @@ func plainName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:@") == ""
 }
 
-// nameFrom makes a job's name from any text: itself when fit, else its hash.
+// nameFrom makes a job's name from any text: the text itself when it is fit, else its hash. All
+// ranks compute the same name from the same text.
 func nameFrom(prefix, s string) string {
 	if name := prefix + "." + s; plainName(name) {
 		return name
@@ -146,7 +152,7 @@ func nameFrom(prefix, s string) string {
 	return prefix + "." + hex.EncodeToString(sum[:8])
 }
 
-// checkAddr checks host:port, both given.
+// checkAddr checks that s is host:port, with both parts.
 func checkAddr(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -161,7 +167,7 @@ func checkAddr(s string) error {
 	return nil
 }
 
-// splitListen takes apart host, host:port and :port; port is "" when not given.
+// splitListen splits host, host:port or :port; port is "" when it is missing.
 func splitListen(s string) (host, port string, err error) {
 	if host, port, err = net.SplitHostPort(s); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
@@ -181,8 +187,8 @@ func splitListen(s string) (host, port string, err error) {
 	return host, "", nil
 }
 
-// isLoopback tells whether an address, with or without a port, is this host's
-// loopback by its spelling alone: names other than localhost are not looked up.
+// isLoopback reports whether an address, with or without a port, is loopback by its spelling alone.
+// It resolves no name but localhost.
 func isLoopback(s string) bool {
 	host, _, err := splitListen(s)
 	if err != nil {

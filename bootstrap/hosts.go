@@ -10,11 +10,11 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// maxText bounds a list of hosts and a TF_CONFIG, in bytes.
+// maxText bounds the size, in bytes, of a list of hosts or a TF_CONFIG.
 const maxText = 4 << 20
 
-// hosts reads a static list of addresses, one per rank in rank order. The rank
-// is TUTTI_RANK, or else the one entry that is an address of this machine.
+// hosts reads a static list of addresses, one per rank in rank order. The rank is TUTTI_RANK, or
+// else the one entry that is an address of this machine.
 func (f *finder) hosts() (*Job, error) {
 	text, ok := f.get(vars.Hosts)
 	if !ok {
@@ -44,12 +44,12 @@ func (f *finder) hosts() (*Job, error) {
 	return j, f.identity(j)
 }
 
-// jobOfList is the job of rank among known addresses. Ranks whose host is spelled
-// alike are taken to run on one host.
+// jobOfList returns the job of a rank whose peers' addresses are known. Ranks whose hosts are
+// spelled alike count as ranks of one host.
 func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers
-	// All ranks see the same list, and two lists that meet are two jobs.
+	// All ranks read the same list. A rank that read another one is of another job, and refused.
 	j.Name = nameFrom(kind, strings.Join(peers, ","))
 	own, _, _ := net.SplitHostPort(peers[rank])
 	j.LocalRank, j.LocalSize = 0, 0
@@ -64,8 +64,8 @@ func jobOfList(source, kind string, rank int, peers []string) *Job {
 	return j
 }
 
-// parseHosts takes a comma separated list apart. An empty last entry is let
-// pass, because scripts that join with commas leave one.
+// parseHosts splits a comma separated list. It allows an empty last entry, which scripts that join
+// with commas leave.
 func parseHosts(text string) ([]string, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -81,7 +81,7 @@ func parseHosts(text string) ([]string, error) {
 	return entries, checkPeers(entries)
 }
 
-// checkPeers wants every address valid and none twice.
+// checkPeers checks that every address is valid and that none occurs twice.
 func checkPeers(peers []string) error {
 	if len(peers) == 0 {
 		return errors.New("lists no address")
@@ -99,9 +99,9 @@ func checkPeers(peers []string) error {
 	return nil
 }
 
-// ownEntry finds the one entry that is this machine: by an address of its
-// interfaces, or by its name, in full or up to the first dot. Names are not
-// looked up. A full match counts more than one of first labels.
+// ownEntry returns the one entry that is this machine: by an address of its interfaces, or by its
+// name, in full or up to the first dot. It resolves no names. A full match takes precedence over a
+// match of the first label.
 func (f *finder) ownEntry(peers []string) (int, error) {
 	var full, short []int
 	name := strings.ToLower(f.host())
@@ -132,12 +132,12 @@ func (f *finder) ownEntry(peers []string) (int, error) {
 	return 0, refuse(unknown, why+": set %s to this process's rank, the place in the list counted from 0", vars.Hosts, f.host(), vars.Rank)
 }
 
-// ownAddrs is the set of this machine's addresses, without zones.
+// ownAddrs returns the set of this machine's addresses, without zones.
 func (f *finder) ownAddrs() map[netip.Addr]bool {
 	own := make(map[netip.Addr]bool)
 	addrs, err := f.addrs()
 	if err != nil {
-		return own // then only the name can match
+		return own // an entry can still match by name
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {

@@ -12,79 +12,77 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// MaxRanks is the most ranks that a description of a job may ask for. It guards
-// against numbers that are garbage; it is no promise that so many would work.
+// MaxRanks is the maximum number of ranks that a description of a job may ask for. It guards
+// against numbers that are garbage, and does not promise that a job of that size works.
 const MaxRanks = 1 << 16
 
-// op is how errors of this package name what failed.
+// op is the operation in the errors of this package.
 const op = "bootstrap"
 
-// unknown is the rank in errors that come up before the rank is known.
+// unknown is the rank in errors that occur before the rank is known.
 const unknown = -1
 
-// Options change where Find looks and what it accepts. The zero value reads the
-// environment of this process.
+// Options change where Find looks and what it accepts. The zero value reads the environment of this
+// process.
 type Options struct {
-	// Lookup reads one variable; nil means os.LookupEnv. A variable that is set
-	// to "" counts as not set. Settings made in code are an overlay on it.
+	// Lookup reads one variable; nil means os.LookupEnv. A variable that is set to "" counts as not
+	// set. A program that sets options in code passes a Lookup that returns them first.
 	Lookup func(name string) (value string, ok bool)
 
-	// Secret, when not empty, is the job's secret; TUTTI_SECRET_FILE and
-	// TUTTI_SECRET are not read then. At least 16 bytes.
+	// Secret, when not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FILE and
+	// TUTTI_SECRET are then not read.
 	Secret []byte
 
-	// Insecure lets a job without a secret listen beyond loopback. Whoever can
-	// reach the port can then join it.
+	// Insecure lets a job without a secret listen beyond loopback. Then every process that can
+	// reach the port can join the job.
 	Insecure bool
 
-	// Listen, when not "", is used in place of TUTTI_LISTEN.
+	// Listen, when not "", replaces TUTTI_LISTEN.
 	Listen string
 }
 
-// A Job says who this process is and how it reaches the others. It is made by
-// Find; fields may be changed before Listen. It may be read by any number of
-// goroutines.
+// A Job says who this process is and how it reaches the other ranks. Find makes it; fields may be
+// changed before Listen. Any number of goroutines may read it.
 type Job struct {
 	Rank, Size int
 
-	// LocalRank is the rank among those of this host, of LocalSize. Both are -1
-	// when the source does not tell.
+	// LocalRank is the rank among the LocalSize ranks of this host. Both are -1 when the source
+	// does not say.
 	LocalRank, LocalSize int
 
-	// Name is unique among the jobs alive on these hosts; at most 64 bytes.
-	// Incarnation counts the restarts of one job.
+	// Name is unique among the jobs that run on these hosts; at most 64 bytes. Incarnation counts
+	// the restarts of one job, so that a process left over from the last one is refused.
 	Name        string
 	Incarnation uint32
 
-	// Secret is proof of membership; empty when there is none.
+	// Secret proves that a process belongs to the job; empty when there is none.
 	Secret []byte
 
-	// Root is where rank 0 can be reached, host:port. It is "" when Peers has
-	// the addresses of all ranks, and for one rank alone.
+	// Root is the host:port where rank 0 can be reached. It is "" when Peers has the addresses of
+	// all ranks, and for a job of one rank.
 	Root  string
 	Peers []string
 
-	// Host is this machine's own name, for people to read.
+	// Host is this machine's name, for messages.
 	Host string
 
 	// Source names the source that decided, and the variables it used.
 	Source string
 
-	// Settings that travel with the job, uninterpreted: "" when not set.
-	Transport       string // which transport; "auto" and so on
+	// Settings that this package passes on without reading them; "" when not set.
+	Transport       string // a transport by name, or "auto"
 	Algorithm       string // operation:algorithm[,...]
-	Tuning          string // the file of a tuning
-	ReportTransport bool   // the choice of transports shall be printed
-	Rack            string // where this host stands
-	Topology        string // a file that says where all hosts stand
+	Tuning          string // a file that tuttibench tune wrote
+	ReportTransport bool   // print which transport connects which ranks
+	Rack            string // the rack of this host
+	Topology        string // a file that says which rack each host is in
 
-	// Timeout is the default deadline of calls, 0 for none; it counts only when
-	// TimeoutSet.
+	// Timeout is the default deadline of calls, 0 for none. It counts only when TimeoutSet.
 	Timeout    time.Duration
 	TimeoutSet bool
 
-	// Loopback says that this job listens on loopback only, whatever its
-	// addresses say. Notes are lines that deserve a warning in the log.
+	// Loopback says that this job listens on loopback only, whatever its addresses are. Warnings
+	// are lines that the caller should log.
 	Loopback bool
 	Warnings []string
 
@@ -92,15 +90,15 @@ type Job struct {
 	listenFD int    // an inherited listener's descriptor; -1 for none
 }
 
-// String says who this is and how it was found, without the secret.
+// String returns who this process is and how that was found, without the secret.
 func (j Job) String() string {
 	return fmt.Sprintf("rank %d of %d on %s, by %s", j.Rank, j.Size, j.Host, j.Source)
 }
 
-// Find returns the job that this process belongs to, or a *fault.Error: Refused
-// when the environment is incomplete, malformed or contradicts itself (it names
-// the variable, its value and the remedy), Misuse when the options are wrong.
-// It reads variables and at most one file, and opens no socket.
+// Find returns the job that this process belongs to, or a *fault.Error: Refused when the
+// environment is incomplete, malformed or contradictory (it names the variable, its value and the
+// remedy), Misuse when the options are wrong. It reads variables and at most one file, and opens no
+// socket.
 func Find(o Options) (*Job, error) {
 	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs}
 	if f.lookup == nil {
@@ -109,13 +107,15 @@ func Find(o Options) (*Job, error) {
 	return f.find(o)
 }
 
-// A finder is one call of Find; tests replace what it asks of the machine.
+// A finder is one call of Find. Its fields are what Find asks the machine.
 type finder struct {
 	lookup   func(string) (string, bool)
 	hostname func() (string, error)
 	addrs    func() ([]net.Addr, error)
 }
 
+// find runs the sources, then reads what does not depend on the source: settings, secret, and
+// whether the job may leave loopback.
 func (f *finder) find(o Options) (*Job, error) {
 	if n := len(o.Secret); n > 0 && n < minSecret {
 		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, minSecret)
@@ -139,7 +139,7 @@ func (f *finder) find(o Options) (*Job, error) {
 	return j, j.confineToLoopback(o.Insecure)
 }
 
-// decide asks the sources in their order, or the one that TUTTI_BOOTSTRAP names.
+// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names.
 func (f *finder) decide() (*Job, error) {
 	only, forced := f.get(vars.Bootstrap)
 	var names []string
@@ -161,13 +161,13 @@ func (f *finder) decide() (*Job, error) {
 		}
 	}
 	if !forced || slices.Contains(names, only) {
-		return nil, refuse(unknown, "no source of a job applies") // unreachable: single always does
+		return nil, refuse(unknown, "no source of a job applies") // unreachable: single always applies
 	}
 	return nil, badVariable(unknown, vars.Bootstrap, only, "is no source of a job",
 		"use one of "+strings.Join(names, ", ")+", or unset it")
 }
 
-// settings reads what travels with the job whatever its source.
+// settings reads what is passed on with the job, whatever its source.
 func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)
@@ -183,8 +183,8 @@ func (f *finder) settings(j *Job) error {
 	return err
 }
 
-// confineToLoopback keeps a job without a secret on loopback. It refuses when the ranks'
-// addresses show that this cannot work: better now than a join that never ends.
+// confineToLoopback keeps a job without a secret on loopback. It refuses when the ranks' addresses
+// show that the job needs more: an error now is better than a join that never ends.
 func (j *Job) confineToLoopback(insecure bool) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
@@ -211,7 +211,7 @@ func (j *Job) confineToLoopback(insecure bool) error {
 	return nil
 }
 
-// host is this machine's name, for people; never empty.
+// host returns this machine's name, for messages; it is never empty.
 func (f *finder) host() string {
 	if h, err := f.hostname(); err == nil && h != "" {
 		return h

@@ -12,34 +12,32 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// lookupLimit and lookupPause bound the wait for rank 0's name: in Kubernetes
-// the name of a pod appears some time after the pod.
+// lookupLimit and lookupPause bound the wait for rank 0's name: in Kubernetes the name of a pod
+// appears some time after the pod.
 const (
 	lookupLimit = 2 * time.Minute
 	lookupPause = 250 * time.Millisecond
 )
 
-// Listen opens this process's one listener, TCP, whose address the others can
-// dial. It is, in this order:
+// Listen opens this process's one listener, TCP, whose address the other ranks can dial. It is the
+// first of these that applies:
 //
-//   - the descriptor that rank 0 was handed (close-on-exec is set on it);
-//   - TUTTI_LISTEN, with the port that the job's addresses give this rank when
-//     it names none;
+//   - the descriptor that rank 0 inherited (close-on-exec is set on it);
+//   - TUTTI_LISTEN; without a port, the port that the job's addresses give this rank;
 //   - this rank's own address: Root for rank 0, Peers[Rank] for any;
-//   - loopback with a port of the system's choice, for a job that lives there;
-//   - else, with such a port, the address of this machine that faces Root.
+//   - loopback with a port of the system's choice, for a job that stays on loopback;
+//   - the address of this machine that faces Root, with such a port.
 //
-// It waits for nothing but the look-up of Root's name, in the last case, at
-// most two minutes and no longer than ctx. Errors are *fault.Error: Refused
-// (address in use, not allowed), Timeout, Canceled.
+// Only the last case waits, for the look-up of Root's name: at most two minutes, and no longer than
+// ctx. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	own := j.ownAddr()
 	if j.listenFD >= 0 {
 		if l, err := adoptFD(j.listenFD, own); err == nil {
 			return l, nil
 		}
-		// Taken before by this process, or this is a child of rank 0 that did
-		// not inherit it. The address itself decides: it is free, or in use.
+		// This process has adopted it before, or is a child of rank 0 that did not inherit it.
+		// Listening on the address itself shows which: it is free, or in use.
 	}
 	if j.listen != "" {
 		host, port, err := splitListen(j.listen)
@@ -62,8 +60,8 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 		return nil, j.lookupError(ctx, err)
 	}
 	if isLoopback(host) {
-		// Root's name is loopback on this host; ranks elsewhere need another way
-		// in. TEST-NET-1 has no hosts, so this is the default route's address.
+		// Root's name is loopback on this host, and ranks elsewhere need another address.
+		// TEST-NET-1 has no hosts, so the route to it is the default route.
 		if outward, err := routeTo(ctx, "192.0.2.1:9"); err == nil {
 			host = outward
 		}
@@ -71,7 +69,7 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// ownAddr is the address at which the others expect this rank; "" if they do not.
+// ownAddr returns the address at which the other ranks expect this one; "" if they do not.
 func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:
@@ -82,6 +80,7 @@ func (j *Job) ownAddr() string {
 	return ""
 }
 
+// portOrZero returns the port, or "0" for one of the system's choice.
 func portOrZero(port string) string {
 	if port == "" {
 		return "0"
@@ -89,10 +88,10 @@ func portOrZero(port string) string {
 	return port
 }
 
-// bindOwn listens on a given address. The port on all interfaces has to do where
-// its host is not of this machine (a service's address, a forwarded one), and
-// where its name is loopback here only, as Debian's hosts file has it; never so
-// for a job that must stay on loopback.
+// bindOwn listens on a given address. It falls back to the port on all interfaces where the host is
+// not of this machine (the address of a service, a forwarded one), and where the name is loopback
+// on this machine only, as in Debian's hosts file. It never does so for a job that must stay on
+// loopback.
 func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
 	l, err := j.bind(ctx, own)
 	if j.Loopback || isLoopback(own) {
@@ -110,7 +109,7 @@ func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
 	return l, err
 }
 
-// bindLoopback takes the family of Root, else IPv4, else what there is.
+// bindLoopback listens on loopback: in the address family of Root, else IPv4, else what there is.
 func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	if host, _, err := net.SplitHostPort(j.Root); err == nil && host != "localhost" && isLoopback(j.Root) {
 		return j.bind(ctx, net.JoinHostPort(host, "0"))
@@ -124,9 +123,10 @@ func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
+// bind listens on addr. Its error names who may have the address.
 func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	var config net.ListenConfig
-	// Multipath TCP changes what the sockets below can do; plain TCP is meant.
+	// Multipath TCP would change what the transports can do with the sockets.
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err == nil {
@@ -139,7 +139,7 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
 }
 
-// addrTowards is the address of this machine from which root is reached.
+// addrTowards returns the address of this machine from which root is reached.
 func addrTowards(ctx context.Context, root string) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, lookupLimit)
 	defer stop()
@@ -156,8 +156,8 @@ func addrTowards(ctx context.Context, root string) (string, error) {
 	}
 }
 
-// routeTo connects a datagram socket, which asks the routing table for the own
-// address and sends nothing.
+// routeTo connects a datagram socket, which asks the routing table for the local address and sends
+// nothing.
 func routeTo(ctx context.Context, addr string) (string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "udp", addr)
 	if err != nil {
@@ -168,6 +168,7 @@ func routeTo(ctx context.Context, addr string) (string, error) {
 	return host, err
 }
 
+// lookupError returns the error of a look-up that did not succeed in time.
 func (j *Job) lookupError(ctx context.Context, err error) error {
 	kind := fault.Timeout
 	if errors.Is(ctx.Err(), context.Canceled) {

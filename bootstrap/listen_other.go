@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// adoptFD is not possible here: descriptors are not inherited by number.
+// adoptFD always fails here: descriptors are not inherited by number.
 func adoptFD(int, string) (net.Listener, error) {
 	return nil, errors.New("no inherited listeners on this system")
 }

@@ -9,10 +9,9 @@ import (
 	"syscall"
 )
 
-// adoptFD makes an inherited descriptor this process's listener. The descriptor
-// itself is closed: its copy inside the listener has close-on-exec set, so that
-// this rank's children do not hold the port. A descriptor that is no listener
-// on want is somebody else's and left alone.
+// adoptFD makes an inherited descriptor this process's listener. It closes the descriptor itself:
+// the copy in the listener has close-on-exec set, so that this rank's children do not hold the
+// port. A descriptor that does not listen on want belongs to somebody else, and is not touched.
 func adoptFD(fd int, want string) (net.Listener, error) {
 	if n, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || n == 0 {
 		return nil, fmt.Errorf("descriptor %d is no listener", fd)
@@ -30,6 +29,7 @@ func adoptFD(fd int, want string) (net.Listener, error) {
 	return net.FileListener(file)
 }
 
+// sockPort returns the port of a socket address, or -1.
 func sockPort(sa syscall.Sockaddr) int {
 	switch a := sa.(type) {
 	case *syscall.SockaddrInet4:
@@ -40,6 +40,7 @@ func sockPort(sa syscall.Sockaddr) int {
 	return 0
 }
 
+// portOf returns the port of host:port, or -1.
 func portOf(addr string) int {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A secret is at least 16 bytes, because whoever sees one handshake can try
-// shorter ones at leisure. A file holds at most 4 KiB.
+// A secret has at least 16 bytes: a process that has recorded one handshake can try shorter ones
+// offline. A file holds at most 4 KiB.
 const (
 	minSecret = 16
 	maxSecret = 4 << 10
 )
 
-// secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The file's bytes, without
-// white space around them, are the secret as they are; the variable is hex.
+// secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The bytes of the file, without surrounding
+// white space, are the secret; the variable is in hex.
 func (f *finder) secret(rank int) ([]byte, error) {
 	if path, ok := f.get(vars.SecretFile); ok {
 		return secretFile(rank, path)
@@ -26,7 +26,7 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	if !ok {
 		return nil, nil
 	}
-	// The value itself stays out of the errors: they are printed and logged.
+	// Errors never show the value: they are printed and logged.
 	const remedy = "set it to the same 32 or more hex digits for all ranks, as from: openssl rand -hex 16"
 	b, err := hex.DecodeString(text)
 	if err != nil {
@@ -38,10 +38,10 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	return b, nil
 }
 
-// secretFile reads a secret that only this user can read.
+// secretFile reads a secret from a file that only this user may read.
 func secretFile(rank int, path string) ([]byte, error) {
 	const remedy = "write one with: (umask 077; openssl rand -hex 16 > FILE)"
-	// Asked before opening: opening a FIFO waits for its writer.
+	// Checked before opening, because opening a FIFO waits for its writer.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, badVariable(rank, vars.SecretFile, path, "is not a regular file", remedy)
 	}

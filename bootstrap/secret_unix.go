@@ -4,5 +4,5 @@ package bootstrap
 
 import "io/fs"
 
-// readableByOthers tells whether users other than the owner may read or write the file.
+// readableByOthers reports whether users other than the owner may read or write the file.
 func readableByOthers(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }

@@ -4,15 +4,15 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A source is one way to find out about the job. find returns nil, nil when the
-// source does not apply.
+// A source is one way to find the job. find returns nil, nil when the source does not apply.
 type source struct {
 	name    string
-	applies string // when, for people
+	applies string // when it applies, for messages
 	find    func(*finder) (*Job, error)
 }
 
-// sources is the order of the package comment; a new source goes in its place.
+// sources returns the sources in the order of the package comment; a new source goes where that
+// table has room for it.
 func sources() []source {
 	return []source{
 		{"tuttirun", vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
@@ -24,8 +24,8 @@ func sources() []source {
 	}
 }
 
-// tuttirun reads the variables of our own launcher, or of whoever sets them by
-// hand. A static list is the next source's, even when the rank is given.
+// tuttirun reads the variables that this module's launcher sets, or a user by hand. A static list
+// is left to the source hosts, even when the rank is given.
 func (f *finder) tuttirun() (*Job, error) {
 	if f.has(vars.Hosts) || !f.has(vars.Rank) && !f.has(vars.Size) && !f.has(vars.Root) {
 		return nil, nil
@@ -56,8 +56,8 @@ func (f *finder) tuttirun() (*Job, error) {
 	return j, f.inheritedListener(j)
 }
 
-// inheritedListener notes the listener that rank 0 was handed. Other ranks ignore the
-// variable: a shell may have passed it on.
+// inheritedListener reads the descriptor of the listener that rank 0 inherited. Other ranks ignore
+// the variable: a shell may have passed it on.
 func (f *finder) inheritedListener(j *Job) error {
 	if j.Rank != 0 {
 		return nil
@@ -75,7 +75,7 @@ func (f *finder) inheritedListener(j *Job) error {
 	return nil
 }
 
-// identity reads the job's name and incarnation, where they are given.
+// identity reads the job's name and incarnation, where they are set.
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
@@ -88,9 +88,8 @@ func (f *finder) identity(j *Job) error {
 	return err
 }
 
-// single is the last resort: one rank alone. It refuses when a launcher's
-// variables show that there are others, because a program that then computes N
-// times the same looks like one that works.
+// single is the last source: a job of one rank. It refuses when a launcher's variables show that
+// there are more, because a program that computes the same N times looks like one that works.
 func (f *finder) single() (*Job, error) {
 	only, _ := f.get(vars.Bootstrap)
 	j := newJob("no launcher's variables")
@@ -112,8 +111,8 @@ func (f *finder) single() (*Job, error) {
 	return j, nil
 }
 
-// sizeHint returns the variable, if any, by which l shows more than one rank.
-// What is no number there is none of our business.
+// sizeHint returns the variable, if any, by which launcher l shows that there is more than one
+// rank. It ignores values that are not numbers.
 func (f *finder) sizeHint(l vars.Launcher) (name string, value int) {
 	if n, _, err := f.number(unknown, l.Size, 0, MaxRanks); err == nil && n > 1 {
 		return l.Size, n

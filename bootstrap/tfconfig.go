@@ -11,13 +11,12 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// tfRoles are the jobs of a TensorFlow cluster in the order of their ranks. A
-// parameter server is a rank like any other here, and comes last, so that the
-// workers' ranks are contiguous from 0.
+// tfRoles are the jobs of a TensorFlow cluster in the order of their ranks. A parameter server is a
+// rank like any other here; it comes last, so that the workers' ranks are contiguous from 0.
 var tfRoles = [...]string{"chief", "master", "worker", "ps"}
 
-// tfConfig reads TF_CONFIG. One without a cluster describes a single process,
-// as TensorFlow has it, and this source does not apply then.
+// tfConfig reads TF_CONFIG. One without a cluster describes a single process in TensorFlow, so this
+// source does not apply then.
 func (f *finder) tfConfig() (*Job, error) {
 	text, ok := f.get(vars.TFConfig)
 	if !ok {
@@ -35,9 +34,10 @@ func (f *finder) tfConfig() (*Job, error) {
 	return j, f.identity(j)
 }
 
-// tfIndex is a number that some schedulers write as a string.
+// A tfIndex is a number that some schedulers write as a string.
 type tfIndex int
 
+// UnmarshalJSON accepts both forms.
 func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	n, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 31)
 	if err != nil {
@@ -47,9 +47,8 @@ func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// parseTFConfig returns the task's rank and the addresses of all ranks; none
-// when there is no cluster. Evaluators stand outside the cluster: they neither
-// train nor have a rank.
+// parseTFConfig returns the task's rank and the addresses of all ranks; none when there is no
+// cluster. Evaluators are not part of the cluster: they do not train, and have no rank.
 func parseTFConfig(text string) (rank int, peers []string, err error) {
 	if len(text) > maxText {
 		return 0, nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -83,7 +82,7 @@ func parseTFConfig(text string) (rank int, peers []string, err error) {
 	return 0, nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
 }
 
-// tfCluster lists the addresses in rank order, and where those of role stand.
+// tfCluster returns the addresses in rank order, and which of them belong to role.
 func tfCluster(cluster map[string]json.RawMessage, role string) (first, count int, peers []string, err error) {
 	for name := range cluster {
 		if name != "evaluator" && !slices.Contains(tfRoles[:], name) {

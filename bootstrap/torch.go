@@ -9,15 +9,15 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// defaultPort is torch's, for a job that gives MASTER_ADDR without a port.
+// defaultPort is torch's default, for a job that sets MASTER_ADDR without a port.
 const defaultPort = "29500"
 
-// torchrun reads what torchrun gives its workers.
+// torchrun reads the variables that torchrun sets for its workers.
 //
-// MASTER_PORT is not ours there: the agent of node 0, or torch's own store,
-// listens on it. All ranks derive another port from it and from the run's id.
-// The restart count enters only on one node, because each agent counts its own
-// restarts, and the counts of several agents differ after a failure.
+// MASTER_PORT is in use: the agent of node 0, or torch's own store, listens on it. All ranks derive
+// another port from it and from the run's id. The restart count enters only when there is one node,
+// because each agent counts its own restarts, and the counts of several agents differ after a
+// failure.
 func (f *finder) torchrun() (*Job, error) {
 	id, ok := f.get(vars.TorchRunID)
 	if !ok || !f.has(vars.TorchRank) {
@@ -48,8 +48,8 @@ func (f *finder) torchrun() (*Job, error) {
 	return j, nil
 }
 
-// env reads MASTER_ADDR with torch's names for rank and size, as scripts and
-// training operators set them. MASTER_PORT is free for rank 0 there.
+// env reads MASTER_ADDR with torch's names for rank and size, as scripts and training operators set
+// them. MASTER_PORT is free for rank 0 here.
 func (f *finder) env() (*Job, error) {
 	if !f.has(vars.TorchAddr) || !f.has(vars.TorchRank) && !f.has(vars.TorchSize) {
 		return nil, nil
@@ -65,7 +65,7 @@ func (f *finder) env() (*Job, error) {
 	return j, err
 }
 
-// torch is what both sources share: numbers and rank 0's address.
+// torch reads what both sources have in common: rank, size and rank 0's address.
 func (f *finder) torch(source string) (*Job, error) {
 	j := newJob(source)
 	if err := f.rankAndSize(j, vars.TorchRank, vars.TorchSize); err != nil {
@@ -93,18 +93,18 @@ func (f *finder) torch(source string) (*Job, error) {
 		return nil, badVariable(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
 	}
 	if j.LocalSize == j.Size {
-		host = "127.0.0.1" // all on this host, whatever name its launcher gives it
+		host = "127.0.0.1" // all ranks are on this host, whatever name its launcher gives it
 	}
 	j.Root = net.JoinHostPort(host, port)
 	return j, nil
 }
 
-// checkForeignRank refuses when a launcher that starts each rank itself tells
-// another rank: RANK is then the pod's or the node's, not this process's.
+// checkForeignRank refuses when a launcher that starts each rank itself reports another rank: RANK
+// is then the rank of the pod or node, not of this process.
 func (f *finder) checkForeignRank(j *Job) error {
 	for _, l := range vars.Launchers() {
 		switch {
-		case l.Rank == vars.TorchRank, l.Name == "srun": // srun often starts one process per node, which starts the ranks
+		case l.Rank == vars.TorchRank, l.Name == "srun": // srun often starts one process per node, which then starts the ranks
 			continue
 		case l.Requires != "" && !f.has(l.Requires):
 			continue
@@ -117,8 +117,7 @@ func (f *finder) checkForeignRank(j *Job) error {
 	return nil
 }
 
-// derivedPort is a port that all ranks compute alike, below the range from
-// which systems take ephemeral ports.
+// derivedPort returns a port that all ranks compute alike, below the range of ephemeral ports.
 func derivedPort(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return itoa(15000 + int(binary.BigEndian.Uint64(sum[:])%15000))
