@@ -11,6 +11,19 @@
 // output.go and lasterror.go read what they print, and outcome_unix.go makes exit code and
 // verdict of how they ended. options.go and optiontable.go read the command line.
 //
+// # Goroutines
+//
+// One goroutine, in Run, owns the job: ranks, policy and outcome. All others send it what
+// they see, and own nothing that it reads:
+//
+//	goroutine        one per     does                                  ends with
+//	Run              job         handles events, signals processes     the job
+//	starter          job         forks, on a thread of its own         cleanUp
+//	rank's wait      rank        waits for the process                 the process
+//	lineCopier       stream      copies lines, keeps the last error    its last writer
+//	terminalCopier   job         copies a terminal to rank 0           cleanUp
+//	guardian's watch guardian    restarts a guardian that was killed   dismiss
+//
 // # The life of a job
 //
 // Each rank is a process in a process group of its own, so that its children can be signalled

@@ -85,6 +85,8 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 		return nil, nil, err
 	}
 	defer from.Close()
+	// The groups are arguments, because lines in the pipe might be read too late, or be lost
+	// with a guardian that was killed.
 	args := []string{guardianName, g.job}
 	for pgid := range g.groups {
 		args = append(args, strconv.Itoa(pgid))
@@ -108,7 +110,9 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
+	// The job has ended, or is ending: no guardian is needed.
 	case g.dismissed:
+	// A user may kill the guardian by mistake. Something that kills each one is not outrun.
 	case err == nil && g.starts < 4:
 		g.startLocked()
 	default:
@@ -161,6 +165,7 @@ func (g *guardian) dismiss() {
 	if none {
 		return
 	}
+	// A guardian that is stopped (SIGSTOP) does not read the goodbye.
 	late := time.AfterFunc(killAfter, func() { now.Kill() })
 	defer late.Stop()
 	<-ended

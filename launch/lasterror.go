@@ -30,6 +30,7 @@ func (e *lastError) write(b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for len(b) > 0 {
+		// Bytes of a line beyond the bound are dropped; the line still counts.
 		part, rest, ended := bytes.Cut(b, []byte("\n"))
 		e.line = append(e.line, part[:min(len(part), maxQuoteLine-len(e.line))]...)
 		if ended {
@@ -81,6 +82,7 @@ func faultIn(line string) fault.Kind {
 			return 0
 		}
 		number, text, _ := strings.Cut(rest, ": ")
+		// The text before may contain ": rank " by itself, so each occurrence is tried.
 		if _, err := strconv.Atoi(number); err == nil {
 			for k := fault.Kind(1); k.Valid(); k++ {
 				if strings.HasPrefix(text, k.Error()) {

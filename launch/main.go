@@ -42,6 +42,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	}
 	j.Env, j.Stdin, j.Stdout, j.Stderr, j.Guardian = env, stdin, stdout, stderr, self()
 	out := Run(context.Background(), j)
+	// A program that cannot be started is reported even to users who want no verdict.
 	if !j.Quiet || out.Broken {
 		for _, line := range out.Verdict {
 			log.logf("%s", line)

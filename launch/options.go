@@ -13,8 +13,10 @@ import (
 // A usageError says why a command line cannot be parsed.
 type usageError string
 
+// Error implements error.
 func (e usageError) Error() string { return string(e) }
 
+// usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 // A request is what a command line demands.
@@ -47,6 +49,8 @@ type parser struct {
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
 	p.host, _ = os.Hostname()
+	// The first App is parsed even if there are no arguments, so that a missing program is
+	// noticed.
 	for first := true; first || len(args) > 0; first = false {
 		app, rest, more := cutAtColon(args)
 		if err := p.parseApp(app); err != nil {
@@ -74,6 +78,7 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 // parseApp reads the options and the program of one App.
 func (p *parser) parseApp(args []string) error {
 	p.app, p.slots, p.perNode = App{}, 0, 0
+	// The first argument without a dash is the program. What follows is its own business.
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
 		if args[0] == "--" {
 			args = args[1:]
@@ -89,6 +94,7 @@ func (p *parser) parseApp(args []string) error {
 		return usagef("no program given; see --help")
 	}
 	p.app.Args = args
+	// -np precedes the slots of -host and the ranks per node, as for mpirun.
 	if p.app.Ranks == 0 {
 		p.app.Ranks = max(p.slots, p.perNode)
 	}
@@ -98,6 +104,7 @@ func (p *parser) parseApp(args []string) error {
 
 // parseOption reads the option at args[0]. It returns how many arguments it has used.
 func (p *parser) parseOption(args []string) (used int, err error) {
+	// mpirun and mpiexec differ in one dash or two, so both are accepted.
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
 	name, value, joined := strings.Cut(text, "=")
 	o := findOption(name)
@@ -145,6 +152,7 @@ func (p *parser) finish() error {
 		if a.Ranks == 0 {
 			a.Ranks = runtime.NumCPU() // as mpirun does
 		}
+		// Variables of one program follow those for all, and so override them.
 		a.Set = append(slices.Clone(p.shared), a.Set...)
 		total += a.Ranks
 	}

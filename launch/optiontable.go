@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// An option is one line of the table: its names without dashes, how many
-// arguments it takes, and what it does. One without do is accepted for the sake
-// of scripts written for mpirun and mpiexec, and ignored, with one warning for
-// all unless silent. A refused one would change results if it were ignored.
+// An option is one line of the table: its names without dashes, the number of its arguments,
+// and what it sets. One without set is accepted, because scripts written for mpirun and mpiexec
+// have it, and ignored with one warning for all of them, or none if accepted is true. One with
+// a text in rejected would change results if it were ignored, so it is an error.
 type option struct {
 	names    []string
 	args     int
@@ -20,12 +20,13 @@ type option struct {
 	rejected string
 }
 
-// options are all that the command line knows. Names with one dash or two are
-// alike, as they are to mpirun.
+// options returns all that the command line accepts. Like mpirun, tuttirun treats one dash and
+// two alike.
 func options() []option {
 	return slices.Concat(ownOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
+// ownOptions are those in --help.
 func ownOptions() []option {
 	return []option{
 		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",

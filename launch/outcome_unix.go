@@ -22,8 +22,8 @@ import (
 // usually learn of another's death within less.
 const simultaneous = 100 * time.Millisecond
 
-// maxSaid and maxVoices bound a verdict: the bytes of one quotation, and how
-// many different ones there are.
+// maxQuoteText and maxReports bound a verdict, which is for people: the bytes of one quotation,
+// and the number of different errors.
 const (
 	maxQuoteText = 300
 	maxReports   = 8
@@ -34,6 +34,8 @@ const (
 func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
+	// The order of the cases is that of causes: what happened to the job as a whole precedes
+	// what its ranks did because of it.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
 			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and have been ended", r.started(), len(r.ranks))}}
@@ -46,6 +48,8 @@ func (r *run) outcome() Outcome {
 			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.endSignal), first)
 		}
 		return Outcome{Code: exitCode(culprit.status), Verdict: []string{first, r.reportsOfOthers(culprit)}}
+	// No rank failed by itself, but not all exited with 0: they were ended because the user or
+	// the context asked for it.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):
 		sig := cmp.Or(r.endSignal, syscall.SIGTERM)
 		return Outcome{Code: 128 + int(sig), Verdict: []string{
@@ -86,6 +90,7 @@ func exitCode(status syscall.WaitStatus) int {
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
+		// A rank that the launcher has ended is no cause.
 		if k.ended && k.status != 0 && !k.killed {
 			failed = append(failed, k)
 		}
@@ -97,6 +102,7 @@ func culprit(ranks []*rank) *rank {
 	end := failed[0].endedAt + simultaneous
 	candidates := failed[:0:0]
 	for _, k := range failed {
+		// candidates is sorted by time, so a chain of blame is followed from its first link on.
 		if k.endedAt <= end || slices.ContainsFunc(candidates, func(by *rank) bool { return by.blames(k) }) {
 			candidates = append(candidates, k)
 		}
@@ -111,6 +117,7 @@ func (k *rank) blameOrder() int {
 		return 0
 	}
 	switch _, kind := k.lastError.quote(); kind {
+	// Errors of these kinds are caused by another rank, or may be.
 	case fault.PeerLost, fault.LinkLost, fault.Revoked, fault.Closed, fault.Timeout:
 		return 2
 	}
@@ -123,6 +130,7 @@ func (k *rank) blames(other *rank) bool {
 	if kind != fault.PeerLost {
 		return false
 	}
+	// An error reads "op: rank 0: peer lost [rank 2 on host-b ...]".
 	_, rest, _ := strings.Cut(line, fmt.Sprintf(": %v [rank ", kind))
 	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
 	return end > 0 && rest[:end] == strconv.Itoa(other.id)

@@ -60,12 +60,15 @@ func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
 	for {
+		// An unfinished line of untagged output is shown after partialWait. With tags it waits
+		// for its end, because the tag says whose line it is.
 		if r.tag == "" && len(r.buf) > 0 {
 			r.src.SetReadDeadline(time.Now().Add(partialWait))
 		} else {
 			r.src.SetReadDeadline(time.Time{})
 		}
 		n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
+		// The verdict quotes the last error even if nobody reads the output any more.
 		if r.last != nil {
 			r.last.write(r.buf[len(r.buf) : len(r.buf)+n])
 		}
@@ -94,6 +97,7 @@ func (r *lineCopier) flush(all bool) bool {
 	} else {
 		ok = r.writeTagged(r.buf[:end])
 	}
+	// Keep what has arrived of the next line.
 	r.buf = r.buf[:copy(r.buf, r.buf[end:])]
 	return ok
 }

@@ -56,9 +56,11 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 // exited is the input that one rank has ended.
 func (p *policy) exited(now time.Duration, failed bool) {
 	p.alive--
+	// Only the first failure starts the grace period. Later ones do not extend it.
 	if failed && p.phase == running {
 		p.setPhase(failing, now)
 	}
+	// The last rank has ended: its children get a grace period of their own.
 	if p.alive == 0 && p.phase < draining {
 		p.setPhase(draining, now)
 	}
@@ -69,8 +71,11 @@ func (p *policy) exited(now time.Duration, failed bool) {
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
 	p.interrupts++
 	switch {
+	// The ranks handle it in their own time, so the phase does not change and no deadline is
+	// set.
 	case p.interrupts == 1:
 		return sig
+	// The user is impatient: everything gets TERM now.
 	case p.phase < terminating:
 		return p.end(now)
 	case p.phase < killing:

@@ -25,11 +25,13 @@ type process struct {
 	zombie     bool
 }
 
+// String names a process for people.
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
 // groupAlive reports whether a group has members that run. Zombies do not count: if process 1
 // does not reap, they stay forever.
 func groupAlive(pgid int) bool {
+	// The cheap answer first: the kernel knows groups without members.
 	if syscall.Kill(-pgid, 0) != nil {
 		return false
 	}
@@ -45,6 +47,7 @@ func groupAlive(pgid int) bool {
 	return false
 }
 
+// signalGroup signals all members of a group. An error means that it has none.
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
 // membersOf returns the processes in the groups, and those that carry the job's name in their
@@ -104,6 +107,7 @@ func belongsTo(pid int, job string) bool {
 	if err != nil {
 		return false
 	}
+	// The variables in the file are separated by zero bytes.
 	want := []byte(vars.Job + "=" + job)
 	for len(env) > 0 {
 		var e []byte

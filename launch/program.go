@@ -17,11 +17,13 @@ type startError struct {
 	text string
 }
 
+// Error implements error.
 func (e *startError) Error() string { return e.text }
 
 // findProgram resolves a program as execvp does, with the PATH and in the directory of its
 // rank. The result is valid for a process in dir.
 func findProgram(name, dir, path string) (string, error) {
+	// A name with a slash is a path, which PATH does not concern.
 	if strings.ContainsRune(name, filepath.Separator) {
 		return name, executable(name, dir, name)
 	}
@@ -43,6 +45,7 @@ func findProgram(name, dir, path string) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
+	// A frequent mistake: the program is in the working directory, which is not in PATH.
 	hint := ""
 	local := "." + string(filepath.Separator) + name
 	if executable(name, dir, local) == nil {
@@ -101,6 +104,7 @@ func startFailure(name, dir string, err error) *startError {
 	return &startError{code, name + ": " + why}
 }
 
+// isDir reports whether path is a directory.
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()

@@ -37,6 +37,7 @@ func baseEnv(env []string) []string {
 // its program, and last the variables of this job, which nothing overrides.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env := slices.Concat(base, a.Set)
+	// Programs expect PWD to name the working directory.
 	if a.Dir != "" {
 		if dir, err := filepath.Abs(a.Dir); err == nil {
 			env = append(env, "PWD="+dir)
@@ -52,6 +53,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		vars.Incarnation+"=0",
 		vars.Secret+"="+w.secret,
 	)
+	// Only rank 0 inherits the listener, at this descriptor.
 	if rank == 0 {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}

@@ -86,13 +86,17 @@ func Run(ctx context.Context, j *Job) Outcome {
 	if err := r.prepare(); err != nil {
 		return startFailed(err)
 	}
+	// Signals are handled before the first rank starts: a signal in between must not kill the
+	// launcher alone.
 	r.notifySignals()
 	defer r.cleanUp()
 	r.startErr = r.startAll()
+	// Ranks that have started cannot form a job without the others.
 	if r.startErr != nil {
 		r.signalAll(r.policy.end(r.now()))
 	}
 	r.loop(ctx)
+	// All processes are gone, but their last output may still be in the pipes.
 	r.drain()
 	if r.info.timeline != "" {
 		for _, note := range mergeTimeline(r.info.timeline, r.info.size) {
@@ -124,6 +128,8 @@ func (r *run) prepare() error {
 	if env == nil {
 		env = os.Environ()
 	}
+	// The job name finds its processes, the secret authenticates its ranks to each other. Both
+	// are random, so that concurrent jobs of one user do not meet.
 	base := baseEnv(env)
 	r.info.job, r.info.secret = "job-"+random(8), random(16)
 	for i := range r.job.Apps {
@@ -135,6 +141,7 @@ func (r *run) prepare() error {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
+	// The port is bound here and inherited by rank 0: nobody can take it before rank 0 runs.
 	listener, root, err := listen()
 	if err != nil {
 		return err
@@ -147,6 +154,7 @@ func (r *run) prepare() error {
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
+	// With room for all ranks, no goroutine that waits for one ever blocks.
 	r.exits = make(chan exit, len(r.ranks))
 	return nil
 }
@@ -156,6 +164,7 @@ func (r *run) addApp(base []string, a *App) error {
 	if a.Dir != "" && !isDir(a.Dir) {
 		return &startError{exitNotRunning, a.Args[0] + ": the working directory " + a.Dir + " does not exist"}
 	}
+	// The PATH is the rank's own, which -x may have set.
 	path, _ := lookup(append(base[:len(base):len(base)], a.Set...), "PATH")
 	program, err := findProgram(a.Args[0], a.Dir, path)
 	if err != nil {
@@ -238,10 +247,12 @@ func (r *run) loop(ctx context.Context) {
 			r.exited(e)
 		case s := <-r.signals:
 			r.signalled(s.(syscall.Signal))
+		// A nil channel is never ready: the end of the context counts once.
 		case <-canceled:
 			canceled = nil
 			r.signalAll(r.policy.end(r.now()))
 		case <-timer.C:
+			// The timer also fires to poll for children, before the deadline.
 			if now := r.now(); now >= r.policy.deadline {
 				r.deadlinePassed(now)
 			}
@@ -270,6 +281,7 @@ func (r *run) pause() time.Duration {
 // exited handles the end of a rank.
 func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
+	// From terminating on, ranks end because they were signalled.
 	e.rank.killed = r.policy.phase >= terminating
 	r.policy.exited(r.now(), e.status != 0)
 	r.updateGroup(e.rank)
@@ -288,6 +300,7 @@ func (r *run) updateGroup(k *rank) {
 // it.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
+	// List them first: afterwards they may be gone.
 	left := r.leftovers()
 	r.signalAll(r.policy.deadlinePassed(now))
 	if phase == draining && len(left) > 0 && !r.job.Quiet {
@@ -303,6 +316,8 @@ func (r *run) signalled(s syscall.Signal) {
 		// This process's own writes report it as an error.
 	case syscall.SIGTSTP:
 		r.signalAll(s)
+		// SIGTSTP itself is handled, so the launcher stops by SIGSTOP. CONT resumes it, and is
+		// then forwarded.
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
 		if r.endSignal == 0 {
@@ -321,6 +336,7 @@ func (r *run) signalAll(s syscall.Signal) {
 		return
 	}
 	groups := r.groups()
+	// A group includes the children of its rank.
 	for pgid := range groups {
 		signalGroup(pgid, s)
 	}

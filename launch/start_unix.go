@@ -14,6 +14,7 @@ import (
 // child.
 type starter struct{ work chan func() }
 
+// newStarter starts the thread.
 func newStarter() *starter {
 	s := &starter{work: make(chan func())}
 	go func() {
@@ -36,6 +37,7 @@ func (s *starter) do(f func()) {
 	<-done
 }
 
+// stop ends the thread. No child may be left that must not be killed with it.
 func (s *starter) stop() { close(s.work) }
 
 // startAll starts the guardian and then the ranks, rank 0 first. If one cannot be started it
@@ -64,7 +66,10 @@ func (r *run) start(k *rank) *startError {
 	}
 	attr := &os.ProcAttr{Dir: k.app.Dir, Env: k.env, Files: files, Sys: rankAttr()}
 	var p *os.Process
+	// The parent-death signal is tied to the thread that forks, so all ranks are forked by the
+	// starter's.
 	r.starter.do(func() { p, err = os.StartProcess(k.program, k.app.Args, attr) })
+	// The rank has its own copies. Open ones here would keep pipes from ever ending.
 	for _, f := range ours {
 		f.Close()
 	}
@@ -113,6 +118,8 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	if stdin != r.job.Stdin {
 		toClose = append(toClose, stdin)
 	}
+	// A rank can write to a file itself if its lines need no tags. Then a terminal or pipe
+	// behaves as without a launcher.
 	stdout, direct := r.job.Stdout.(*os.File)
 	if !direct || r.job.Tags != NoTags {
 		if stdout, err = r.startCopier(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
@@ -120,6 +127,8 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 		}
 		toClose = append(toClose, stdout)
 	}
+	// Standard error always passes through a copier, which keeps the last error for the
+	// verdict.
 	stderr, err := r.startCopier(r.err, r.job.Tags.tag(k.id, "stderr"), k.lastError)
 	if err != nil {
 		return nil, toClose, err

@@ -41,6 +41,7 @@ type terminalCopier struct {
 	done    sync.WaitGroup
 }
 
+// newTerminalCopier starts to copy in to to, which it closes in the end.
 func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
@@ -55,6 +56,7 @@ func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	return f, nil
 }
 
+// stop ends the copying, wherever it waits, and returns once it has ended.
 func (f *terminalCopier) stop() {
 	f.stopper.Close()
 	f.to.Close()
@@ -71,6 +73,8 @@ func copyTerminal(in, to, stopped *os.File) {
 			{Fd: int32(in.Fd()), Events: unix.POLLIN},
 		}
 		timeout := -1
+		// In the background a read would stop the launcher by SIGTTIN. Then wait for stopped
+		// only, and check again.
 		if pgid, err := foreground(in); err != nil || pgid != syscall.Getpgrp() {
 			fds, timeout = fds[:1], foregroundPoll
 		}

@@ -44,6 +44,7 @@ func timelineParts(file string, ranks int) (parts []string, missing []int) {
 func mergeTimeline(file string, ranks int) (notes []string) {
 	parts, missing := timelineParts(file, ranks)
 	switch {
+	// Without any coordinator there is nothing to merge. The file stays, empty.
 	case len(parts) == 0:
 		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}
 	case len(missing) > 0:
