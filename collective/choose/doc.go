@@ -19,9 +19,9 @@
 // At 1 Ki the default's choice is the fastest. At 64 Ki ring takes 0.57 of the
 // default's time, which is below MaxRatio, so ring replaces it. At 1 Mi the default
 // is ring, too. The rules are recursive_doubling up to 8 Ki, the geometric mean of 1
-// and 64 Ki, and ring from there. They are for 2 to 7 ranks: a number of ranks that
-// was not measured has the rules of the next larger one that was, and from twice the
-// largest on there are none.
+// and 64 Ki, and ring up to 8 Mi, where the default table changes. They are for 2 to 7
+// ranks: a number of ranks that was not measured has the rules of the next larger one
+// that was, and from twice the largest on there are none.
 //
 // A rule names the fastest algorithm first, and after it the fastest one for calls
 // that cannot use it: because the operator does not commute, which ring needs, or
