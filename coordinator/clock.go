@@ -74,8 +74,9 @@ func (co *Coordinator) answerPings(from int) {
 	_ = err // the communicator has failed, which its other receives report
 }
 
-// sampleClock compares the clocks. If rank 0 does not answer there is no sample, and it is not
-// asked again: a late answer would be mistaken for that of the next ping.
+// sampleClock compares the clocks. Of several pings the fastest counts, whose error is the
+// smallest. If rank 0 does not answer there is no sample, and it is not asked again: a late answer
+// would be mistaken for that of the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	m := clockSample{at: int64(co.now())}
 	if co.rank != 0 {
@@ -104,7 +105,14 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	r.samples = append(r.samples, m)
 }
 
-// ping asks rank 0 for its time once. maxError is -1 when there is no answer.
+// ping asks rank 0 for its time once:
+//
+//	this rank  sent ─────┐               ┌───► back
+//	rank 0               └──► theirs ────┘
+//
+// If the ways there and back take equally long, rank 0's clock showed theirs at the middle of sent
+// and back. At worst one of them took no time, so the error is at most half the round trip.
+// maxError is -1 when there is no answer.
 func (co *Coordinator) ping(ctx context.Context) clockSample {
 	none := clockSample{maxError: -1}
 	answer := make(chan int64, 1)

@@ -237,7 +237,9 @@ func (c codec[T]) add(dst []T, msg []byte) bool {
 func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
 
 // kthLargest returns the k-th largest magnitude, and how many elements of that magnitude are among
-// the k largest. It is a radix selection: one pass over the elements for each byte of a magnitude.
+// the k largest. It is a radix selection from the highest byte on: each pass counts the next byte
+// of the elements that agree with the bytes found so far, and finds in which bucket the k-th
+// largest is. So it takes as many passes as a magnitude has bytes, and no memory but the counters.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 	var known uint64 // the bits of limit that are decided
 	last := 0

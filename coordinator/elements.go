@@ -10,7 +10,7 @@ import (
 )
 
 // An element leads from a DType, which is known only when a tensor runs, to comm's generic
-// functions.
+// functions. The executor has the buffers as bytes, and casts them here, without a copy.
 type element interface {
 	allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error
 	reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error
@@ -126,7 +126,9 @@ func scales(d tensor.DType) bool {
 	return false
 }
 
-// scale multiplies elements by a factor. Each product is rounded once to the type.
+// scale multiplies elements by a factor. Each product is rounded once to the type: float32 and
+// float64 in their own arithmetic, 16-bit floats by way of float32, and complex numbers part by
+// part.
 func scale(d tensor.DType, buf []byte, factor float64) {
 	if factor == 1 || len(buf) == 0 {
 		return
@@ -175,7 +177,16 @@ func identity(op uint64, d tensor.DType, buf []byte) {
 	}
 }
 
-// identityOf is the identity as one element. It is nil where all its bits are 0.
+// identityOf is the identity of an operator as one element. It is nil where all bits of it are 0:
+//
+//	operator                       identity
+//	sum, mean                      -0 for floats, since 0 + -0 is 0; 0 for integers
+//	product, logical and           1
+//	bitwise and                    all bits one; for bool, 1
+//	min, max                       the largest, the smallest value; infinities for floats
+//	minloc, maxloc                 the same with the largest index, which loses every tie
+//	logical or and xor, bitwise    0
+//	or and xor
 func identityOf(op uint64, d tensor.DType) []byte {
 	switch op {
 	case comm.Sum.ID(), comm.Mean.ID():

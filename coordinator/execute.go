@@ -170,9 +170,11 @@ func (x *executor) loop() {
 	}
 }
 
-// execute executes one job. It reports a Bucket as finished before it completes the handles: a
-// program that sees its handle done may submit the name again at once, and the Worker must accept
-// that.
+// execute executes one job. It ends a Bucket in an order that matters:
+//
+//	1  the Worker learns that the Bucket is finished, and accepts its names again
+//	2  the handles are done, and the program may submit the names at once
+//	3  the Worker gets the memory of the Bucket back, which step 2 has read
 func (x *executor) execute(ctx context.Context, j job) error {
 	switch {
 	case j.tuned != nil:
@@ -252,8 +254,16 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	return x.items, nil
 }
 
-// runOperation calls the collective of the Bucket's operation. A barrier needs none: that the order
-// has come means that all ranks have submitted it.
+// runOperation calls the collective of the Bucket's operation:
+//
+//	operation       tensors of a Bucket  how
+//	AllReduce       one or more          see allReduce
+//	Broadcast       one or more          where it is if alone, else packed
+//	ReduceScatter,  one                  where it is, in the rows of the negotiation
+//	AllGather
+//	AllToAll        one                  the counts are exchanged first
+//	Barrier         one                  nothing: that the order has come means that all ranks have
+//	                                     submitted it
 func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, contributors int) error {
 	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:

@@ -56,7 +56,7 @@ func TestANameSubmittedTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
 	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		buf := vector(3, c.Rank())
 		first := coordinator.AllReduce(co, "w", buf, comm.Sum)
-		if c.Rank() == 0 { // rank 1 has not submitted it, so it is under way
+		if c.Rank() == 0 { // rank 1 has not submitted it, so it is in flight
 			err := coordinator.AllReduce(co, "w", make([]float32, 3), comm.Max).Wait(ctx)
 			if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "faults_test.go:") < 2 {
 				return fmt.Errorf("got %v, want misuse with both places", err)
@@ -69,7 +69,7 @@ func TestANameSubmittedTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
 			return err
 		}
 		return equal("w", buf, sum(3, 2))
-	}, coordinator.WithCycle(time.Hour))) // nothing is sent before somebody waits
+	}, coordinator.WithCycle(time.Hour))) // nothing is sent before a goroutine waits
 	if err != nil {
 		t.Error(err)
 	}

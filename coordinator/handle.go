@@ -21,7 +21,7 @@ import (
 //	state     Submit                      completion    Wait
 //	idle      in flight                   -             returns the last outcome
 //	in flight recorded as fault.Misuse    done, or      sleeps
-//	                                      idle if somebody waits
+//	                                      idle if a goroutine waits
 //	done      recorded as fault.Misuse    -             idle, returns the outcome
 //
 // The buffers belong to the coordinator while the handle is in flight.

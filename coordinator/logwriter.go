@@ -12,8 +12,14 @@ import (
 
 // A logWriter writes what a coordinator has to say on a goroutine of its own, which exists while
 // something waits to be written. The program's log may block, and so may a disk, but the goroutines
-// that step the state machines may not: some of them are the program's. When capacity entries wait
-// already, more are dropped and counted. Any number of goroutines may use it.
+// that step the state machines may not: some of them are the program's. Any number of goroutines
+// may use it.
+//
+//	state    waiting entries  idle  enqueue                leaves by
+//	idle     none             nil   starts the goroutine   an entry
+//	writing  below capacity   open  adds                   run has written all, and returns
+//	full     capacity         open  drops and counts;      run has written one
+//	                                enqueueAlways adds
 type logWriter struct {
 	capacity int          // entries that may wait
 	log      *slog.Logger // for warn

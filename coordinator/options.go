@@ -76,7 +76,7 @@ func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition
 // start.
 func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
-// setCredit sets the credit that somebody asked for, which holds from the start.
+// setCredit sets a credit that was asked for, which holds from the start.
 func (o *options) setCredit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
 // WithCache sets how many tensors the response cache holds, which are negotiated by one bit each;

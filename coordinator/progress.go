@@ -22,7 +22,7 @@ import (
 //
 // The wires have at most one poller. A waiter polls for its own handle, the executor for all
 // waiters while it has nothing to execute. The invariant: while a goroutine waits and the
-// executor is idle, either somebody polls or the wires are armed, which means that they wake a
+// executor is idle, either a goroutine polls or the wires are armed, which means that they wake a
 // goroutine when a message comes.
 //
 //	waiters  executor  poller   who moves the control messages

@@ -100,7 +100,9 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 	return next, false
 }
 
-// stepped counts a step, and reports whether it was the last of a sample.
+// stepped counts a step, and reports whether it was the last of a sample: there are as many steps
+// as Autotune.Steps, or at least leastSteps that took Autotune.Span together. The warm-up ends
+// likewise, after Autotune.Warmup steps or four times that span.
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)

@@ -40,7 +40,13 @@ func classes() []string {
 	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
 
-// useClass sets the algorithms of a process set to those of a class.
+// useClass sets the algorithms of a process set to those of a class:
+//
+//	class                   folds                        one contiguous vector
+//	DefaultAlgorithm        algorithmOf                  algorithmOf
+//	Ring                    the ring                     the ring
+//	ReduceScatterAllGather  a reduce-scatter, which the  the same
+//	                        table chooses for large ones
 func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:

@@ -88,7 +88,10 @@ type sparseSum[T comm.Element] struct {
 	width   int
 }
 
-// combine adds the rows of each index, in the order of the ranks.
+// combine adds the rows of each index, in the order of the ranks. Sorting by index is stable, and
+// the rows of a rank come before those of the next one:
+//
+//	rank 0: 7 a, 2 b   rank 1: 2 c      gathered: 7 a, 2 b, 2 c      result: 2 b+c, 7 a
 func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {
 	indices, values := o.indices.Values, o.values.Values
 	contributors := 0

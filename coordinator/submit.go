@@ -62,7 +62,11 @@ func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompres
 // set.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
-// A request is what a program asks for, before anything is checked.
+// A request is what one of the functions below asks for. declare checks it and makes a handle of
+// it; start submits that handle as well:
+//
+//	AllReduce, …  ► request ► declare ► Handle ► Submitter.submit ► in flight, or in a group
+//	Declare       ► request ► declare ► Handle
 type request struct {
 	kind     negotiate.Operation
 	name     string
@@ -147,7 +151,9 @@ func start(to Submitter, r *request, opts []CallOption) *Handle {
 	return h
 }
 
-// declare makes a handle of a request and checks what this rank can check by itself.
+// declare makes a handle of a request, and checks what this rank can check by itself. An error is
+// kept in the handle: each submission fails with it at once, so that Wait is the only call that
+// returns errors.
 func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
 	h := &Handle{co: co, dst: r.dst, src: r.src, op: r.op, splits: r.splits, result: r.result}
 	q := &h.requests[0]

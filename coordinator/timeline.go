@@ -186,8 +186,9 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	return err
 }
 
-// write writes one span for the whole and one for each phase in it. A part of a tensor begins when
-// the part before it has ended, since nothing else is known of it.
+// write writes one span for the whole and one for each phase in it, as type tensorTimes draws them.
+// A phase whose end was not seen is left out. A part of a tensor begins when the part before it has
+// ended, since nothing else is known of it.
 func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int64) {
 	t := l.tensor
 	on := t.Name

@@ -10,8 +10,12 @@ import (
 )
 
 // validate completes a request with what follows from its arguments, and returns why it cannot be
-// submitted, or nil. It checks what this rank can check by itself; the Coordinator compares the
-// ranks.
+// submitted, or nil. Who checks what:
+//
+//	this function  the name, shape, buffers, root, scales, operator and type, compression
+//	the Worker     the process set, names in flight, calls after Join or Close
+//	the            whether the ranks agree, and whether absent ranks can be done without
+//	Coordinator
 func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int) error {
 	size := len(h.set.ranks)
 	bad := func(format string, args ...any) error {

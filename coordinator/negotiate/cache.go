@@ -91,7 +91,16 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends a live entry and sends that to the Workers, which may have bits of it in flight.
+// evict ends a live entry and sends that to the Workers. A Worker may have sent a bit of it that is
+// still in flight, so the entry stays known until all Workers have acknowledged the eviction:
+//
+//	a Worker                          the Coordinator
+//	                                  evicts ID 7 in list 20
+//	sends bit 7; list 20 is in flight
+//	                                  gets bit 7: it means the old tensor, submitted in full
+//	applies list 20
+//	sends its next list, with ack 20
+//	                                  all have acknowledged 20: ID 7 is free for another tensor
 func (c *Coordinator) evict(id int) {
 	s := &c.cache[id]
 	delete(c.cacheIDs, s.spec.key())
@@ -102,7 +111,9 @@ func (c *Coordinator) evict(id int) {
 }
 
 // freeEvicted frees the IDs of evicted entries once the slowest Worker has acknowledged the list
-// that told it. flush calls it after it has numbered that list.
+// with the eviction. flush calls it after it has numbered that list. A Worker acknowledges with its
+// next list, so the ID of a rank that submits nothing stays evicted; that costs an entry, and no
+// correctness.
 func (c *Coordinator) freeEvicted() {
 	if len(c.evicting) == 0 {
 		return

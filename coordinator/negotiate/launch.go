@@ -273,7 +273,11 @@ func (c *Coordinator) credit() int {
 const maxBuckets = 1 << 16
 
 // fits reports whether a tensor may join a Bucket. Tensors of different priorities share at most a
-// partition, so that the urgent ones do not wait for many others.
+// partition, so that the urgent ones do not wait for many others:
+//
+//	the Bucket and the tensor      bytes together at most
+//	of one priority                Config.Fusion
+//	of several                     the lower one of Config.Fusion and Config.Partition
 func (c *Coordinator) fits(b *bucketBuilder, u *readyTensor) bool {
 	limit := c.cfg.Fusion
 	if b.mixedPriorities || u.priority != b.first.priority {

@@ -21,8 +21,13 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 	return list
 }
 
-// checkReady resolves p if it waits for no rank any more, and fails it if it waits for one that has
-// shut down.
+// checkReady looks at what a tensor still waits for:
+//
+//	the ranks that have not submitted it       what happens
+//	none                                       resolve
+//	have all joined                            resolve, with these absent
+//	some have shut down and have not joined    failEarly, with fault.Closed that names them
+//	others                                     it goes on waiting
 func (c *Coordinator) checkReady(p *pendingTensor) {
 	if p.ready || c.ended {
 		return
@@ -103,7 +108,13 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 	}
 }
 
-// validate returns why a tensor cannot run, or nil.
+// validate returns why a tensor that every rank has submitted or is absent from cannot run, or nil:
+//
+//	the ranks disagree about it                     fault.Mismatch
+//	its root is absent                              fault.Misuse: nobody has the data
+//	ranks are absent, and the operator has no       fault.Misuse: nothing stands for their share
+//	identity
+//	ranks are absent from a change of process sets  fault.Misuse: all ranks must take part in it
 func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	if len(p.variants) > 1 {
 		return p.mismatch()

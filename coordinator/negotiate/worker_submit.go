@@ -23,8 +23,13 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 }
 
-// submitCached submits a request that the cache knows by a bit. It reports false if anything is not
-// as in the step before; then submit looks at all cases.
+// submitCached is the path of nearly every submission: it submits a request that the cache knows by
+// a bit. It reports false, having changed nothing, if one of these is not so; then validate and
+// submit look at all cases:
+//
+//   - the name is cached, is not in flight, and was submitted last with the request of its entry;
+//   - this request equals that one;
+//   - it is not of a group, and this rank has neither joined nor shut down nor removes a set.
 func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	n := q.memo
 	if n == nil || n.removed {
@@ -109,7 +114,9 @@ func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	w.countStep(n)
 }
 
-// countStep counts a submission of the program's step, and has the step sent once it is complete.
+// countStep counts a submission of the program's step. A name that comes again begins the next
+// step. A step that has as many submissions as the one before is complete and is sent at once; a
+// step with fewer is sent when a goroutine waits or the cycle is over.
 func (w *Worker) countStep(n *tensorState) {
 	if w.step == 0 || n.step == w.step {
 		w.step++
