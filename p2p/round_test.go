@@ -196,7 +196,7 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) e
 func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	const operations = 1000
 	sizes := []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize/2 + 8, p2p.SlotSize}
-	type operation struct{ pieces, size, root int }
+	type operation struct{ fragments, size, root int }
 	const nobody = -1
 	for _, n := range []int{2, 3, 5} {
 		tm := teamtest.New(t, n, smallSegment)
@@ -205,7 +205,7 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 		for i := range all {
 			all[i] = operation{1 + 6*rng.IntN(2), sizes[rng.IntN(len(sizes))], nobody}
 			if rng.IntN(2) == 0 {
-				all[i].pieces, all[i].root = 3*all[i].pieces, rng.IntN(n)
+				all[i].fragments, all[i].root = 3*all[i].fragments, rng.IntN(n)
 			}
 		}
 		tm.Each(t, func(ctx context.Context, rank int) error {
@@ -213,9 +213,9 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 				r := tm.Ranks[rank].Group.NewRound(uint32(i+1), uint64(100+i), nil)
 				var err error
 				if op.root == nobody {
-					err = exchangeFragments(ctx, r, op.pieces, op.size)
+					err = exchangeFragments(ctx, r, op.fragments, op.size)
 				} else {
-					err = broadcastFragments(ctx, r, i, op.root, op.pieces, op.size)
+					err = broadcastFragments(ctx, r, i, op.root, op.fragments, op.size)
 				}
 				if err != nil {
 					return fmt.Errorf("operation %d, %+v: %w", i, op, err)

@@ -62,7 +62,7 @@ func TestHandedOverSendSucceedsWhenThePeerCloses(t *testing.T) {
 			req := e.getRequest()
 			req.mc, req.send, req.peer, req.buf = e.Open(7, []int{0, 1}), true, p, make([]byte, size)
 			req.phase, req.sent, req.inFlight = phaseFlowing, c.sent, 1
-			p.sends.pushBack(req)
+			p.sends.addLast(req)
 			p.inConn, req.frames[0].busy = 1, true
 			e.FailPeer(1, fault.New(c.kind, "close", 1, ""))
 			req.frames[0].Done(errors.New("the link has ended"))

@@ -433,11 +433,11 @@ func TestFastPathReturnsCredit(t *testing.T) {
 func TestTryRecvFallsBackOnInvalidMessages(t *testing.T) {
 	_, a, b := newInlineTeam(t, Config{})
 	for _, tc := range []struct {
-		print uint64
-		size  int
-		want  error
+		fingerprint uint64
+		size        int
+		want        error
 	}{{1, 8, fault.Misuse}, {2, 4, fault.Mismatch}} {
-		if !a.TrySend(1, 7, tc.print, make([]byte, tc.size)) {
+		if !a.TrySend(1, 7, tc.fingerprint, make([]byte, tc.size)) {
 			t.Fatal("the message does not go at once")
 		}
 		if n, ok := b.TryRecv(0, 7, 1, make([]byte, 4)); ok {

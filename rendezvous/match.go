@@ -73,7 +73,7 @@ func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 		e.untrackPosted(req)
 	}
 	req.phase = phaseMatched
-	req.mc.matchedRecvs.pushBack(req)
+	req.mc.matchedRecvs.addLast(req)
 	req.peer, req.match = p, env
 	if req.tensor != nil {
 		env.decodeTensor(req.tensor)

@@ -141,7 +141,7 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 		p.launch(req)
 	default:
 		req.phase = phasePending
-		p.pending.pushBack(req)
+		p.pending.addLast(req)
 	}
 }
 
@@ -165,7 +165,7 @@ func (p *peer) hasCredit() bool { return p.credit >= envelopeCost || p.extraSend
 // launch puts req's envelope on the peer's stream. In order of preference: eager, if the protocol
 // and the credit allow it; written into a prepared buffer; as an offer.
 func (p *peer) launch(req *Request) {
-	p.sends.pushBack(req)
+	p.sends.addLast(req)
 	var h frameHeader
 	p.fillHeader(req, &h)
 	cost := envelopeCost + int64(req.length())
@@ -351,7 +351,7 @@ func (e *Engine) withdraw(req *Request) {
 // and its bytes are copied once, from the sender's buffer to the receiver's.
 func (e *Engine) sendLocal(req *Request) {
 	req.phase = phaseOffered
-	req.peer.sends.pushBack(req)
+	req.peer.sends.addLast(req)
 	m := e.getMessage(req.mc, req.key)
 	m.env = req.selfEnvelope()
 	m.local, req.local = req, m

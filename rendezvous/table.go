@@ -258,7 +258,7 @@ func (t *table) isIdle(k key) bool {
 
 // addMessage puts a message that no receive matches into the table.
 func (t *table) addMessage(m *message) {
-	t.bucketFor(&m.key).msgs.pushBack(m)
+	t.bucketFor(&m.key).msgs.addLast(m)
 	m.earlier, m.later = t.arrivals.last, nil
 	if t.arrivals.last == nil {
 		t.arrivals.first = m
@@ -316,8 +316,8 @@ func (l *requestList) insert(req *Request) {
 	}
 }
 
-// pushBack puts req at the end, whatever its order.
-func (l *requestList) pushBack(req *Request) {
+// addLast puts req at the end, whatever its order.
+func (l *requestList) addLast(req *Request) {
 	req.prev, req.next = l.last, nil
 	if l.last == nil {
 		l.first = req
@@ -344,7 +344,7 @@ func (l *requestList) remove(req *Request) {
 // A msgList is a doubly linked list of messages in arrival order.
 type msgList struct{ first, last *message }
 
-func (l *msgList) pushBack(m *message) {
+func (l *msgList) addLast(m *message) {
 	m.prev, m.next = l.last, nil
 	if l.last == nil {
 		l.first = m
