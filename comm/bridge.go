@@ -43,7 +43,8 @@ func (b *bridged) NewPoller(from ...int) bridge.Poller {
 	return p
 }
 
-// A poller polls the links to some ranks.
+// A poller polls the links to some ranks. It holds no state of its own: the mesh knows who
+// polls and who is armed.
 type poller struct {
 	mesh  *mesh.Mesh
 	links []*mesh.Link

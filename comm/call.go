@@ -93,8 +93,10 @@ const (
 	anyPeer = -2 // AnySource
 )
 
-// hash returns the fingerprint of a collective: equal on ranks that agree. It is never 0, which
-// means "not checked", also in the form of last segments; see p2p.Same.
+// hash returns the fingerprint of a collective: equal on ranks that agree, and different with
+// high probability on others. It is never 0, which means "not checked", also in the form of
+// last segments; see p2p.Same. It runs in every call, so it is a few multiplications and no
+// cryptographic hash: it finds mistakes, not attacks.
 func (sig *signature) hash() uint64 {
 	// The products do not depend on each other, so they overlap. Their odd factors are
 	// fractions of square roots.

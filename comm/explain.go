@@ -64,7 +64,8 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	return x, nil
 }
 
-// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses.
+// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses. A
+// test compares the two.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) bridge.Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}

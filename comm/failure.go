@@ -126,7 +126,18 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// A question is sent over the control links; an answer comes back.
+// The control links carry four kinds of messages between the runtimes, besides what the mesh
+// exchanges itself. They are JSON, except for the revoke, and small, because a heartbeat must
+// not wait behind them:
+//
+//	message          to         content                     sent when
+//	question         some       Comm, Seq, Record           an error or a warning needs the others' calls
+//	answer           asker      see answer                  a question came
+//	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
+//	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked
+//
+// A question is about one communicator; answers come from ranks that may not have made it yet,
+// or have closed it.
 type question struct {
 	Comm   uint64
 	Seq    uint32
@@ -205,7 +216,9 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	return out
 }
 
-// describeCurrentCall says which call this rank is in, or was in last, and where.
+// describeCurrentCall says which call this rank is in, or was in last, and where. For a
+// message it also says for which rank it waits, also after it gave up: so ranks find cycles of
+// waits.
 func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	cs := &rt.calls
 	cs.mu.Lock()
@@ -223,7 +236,8 @@ func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	a.Site = rt.location(last.site, cl != nil || a.WaitsFor >= 0)
 }
 
-// A fingerprintNotice carries a fingerprint to the other ranks.
+// A fingerprintNotice carries a fingerprint to the other ranks, with the text of the call, so
+// that a rank that disagrees can name both calls without a question.
 type fingerprintNotice struct {
 	Comm        uint64
 	Seq         uint32
@@ -382,7 +396,9 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 }
 
 // revokeAll revokes the communicator on every rank. The first cause stays. The others are told
-// before any call of this rank finds the communicator revoked and returns.
+// before any call of this rank finds the communicator revoked and returns: otherwise the
+// program might exit with the others waiting. An error too large for a flood loses its cause,
+// and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
 	body := binary.LittleEndian.AppendUint64(nil, c.id)
 	wire := e.AppendWire(nil)

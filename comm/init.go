@@ -16,15 +16,23 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// Init makes this process a rank of its job and returns the communicator of all
-// ranks, once all have called it. Which rank it is, and where the others are, is
-// found in the environment: TUTTI_* variables (as tuttirun sets them), torchrun's
-// names, TF_CONFIG, a static list of hosts; without any of them it is one rank
-// alone. ctx bounds the whole of Init, and nothing after it.
+// Init makes this process a rank of its job and returns the communicator of all ranks, once
+// all have called it. Which rank it is, and where the others are, is found in the environment:
+// TUTTI_* variables (as tuttirun sets them), torchrun's names, TF_CONFIG, PMI and PMIx, a
+// static list of hosts; without any of them it is one rank alone. ctx bounds the whole of
+// Init, and nothing after it.
 //
-// A process may be one rank of one job at a time. Errors are *fault.Error:
-// Misuse for options, Refused for an environment or a peer that cannot be,
-// Timeout naming the ranks that never came.
+// Init takes these steps. An error of one rank in any of them ends Init on all ranks, which
+// name that rank:
+//
+//  1. Find the job in the environment, and complete the options by it.
+//  2. Listen, make the transport, and join the mesh: every rank opens control links.
+//  3. Receive rank 0's table of algorithms, and exchange hosts and racks.
+//  4. Agree on the transports between the ranks, and map shared memory where all can.
+//
+// A process may be one rank of one job at a time. Errors are *fault.Error: Misuse for options,
+// Refused for an environment that names no valid job or a peer that fails the handshake,
+// Timeout, which names the ranks that never came.
 func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	o := newOptions(opts)
 	if ctx == nil {
@@ -96,7 +104,8 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 // A wrapper puts a transport between the job and its own, for tests that inject faults.
 type wrapper func(rank int, t transport.Transport) transport.Transport
 
-// wire makes the transport that the options name.
+// wire makes the transport that the options name. The caller closes it unless it is handed on
+// to start.
 func (o *options) wire(a auto.Options) (transport.Transport, error) {
 	a.TLS, a.Wires = o.tls, o.wires
 	return auto.New(o.transportName(), a)
@@ -114,8 +123,10 @@ func (o *options) transportName() string {
 	return auto.Name
 }
 
-// start joins the job that cfg describes, over t, and makes its communicator. It
-// closes t and the listener when that fails.
+// start joins the job that cfg describes, over t, and makes its communicator. It owns t and
+// the listener from the call on, and closes them when it fails. The order of its steps
+// matters: the engine exists before the mesh, which may deliver messages as soon as it has a
+// link, and the runtime gets its mesh before any communicator exists.
 func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
 	if o.wrap != nil {
 		t = o.wrap(cfg.Rank, t)

@@ -45,10 +45,11 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 	return l.err
 }
 
-// maxLocal bounds the ranks of one process.
+// maxLocal bounds the ranks of one process: each has a mesh with its goroutines and links.
 const maxLocal = 1024
 
-// local is one run of Local.
+// local is one run of Local. Its ranks share the hub of the memory transport, or, over another
+// transport, a listener each on loopback.
 type local struct {
 	n      int
 	o      *options

@@ -21,10 +21,10 @@ const (
 	AnyTag    = p2p.AnyTag
 )
 
-// MaxTag is the largest tag of a message; the smallest is 0.
+// MaxTag is the largest tag of a message (MPI_TAG_UB); the smallest is 0.
 const MaxTag = p2p.MaxTag
 
-// A Status is what a receive or a probe learns of its message.
+// A Status is what a receive or a probe learns of its message (MPI_Status).
 type Status struct {
 	Source int // the sender's rank in the communicator
 	Tag    int
@@ -41,7 +41,9 @@ func typeFingerprint[T Element]() uint64 { return fingerprintOf(tensor.TypeOf[T]
 // from 0, which means "not checked".
 func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
-// beginMessage begins a call on a message; endMessage ends it.
+// beginMessage lists a call on a message, so that errors of other ranks can name it;
+// endMessage takes it off. Calls that do not wait are recorded by calls.recordInline instead,
+// which costs less.
 func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	cl := newCall(c)
 	cl.signature = sig
@@ -92,10 +94,11 @@ func peerOrAny(from int) int {
 	return from
 }
 
-// Send sends buf to rank to. It returns when buf is the caller's again: at once while the
-// receiver's credit or this rank's send buffer holds the bytes, else when a receive has matched
-// the message (MPI's standard mode). Messages between two ranks with one tag arrive in the order
-// sent.
+// Send sends buf to rank to (MPI_Send). It returns when buf is the caller's again: at once
+// while the receiver's credit or this rank's send buffer holds the bytes, else when a receive
+// has matched the message (MPI's standard mode). Messages between two ranks with one tag
+// arrive in the order sent. Two ranks that both send more than these buffers hold before they
+// receive wait for each other; the error of the Timeout then names the cycle.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
 	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
@@ -106,9 +109,11 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	return c.endMessage(cl, c.group.Send(ctx, cl, to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)))
 }
 
-// Recv receives a message from rank from (or AnySource) with tag (or AnyTag) into buf, which may
-// be larger than the message. A message that does not fit, or has another element type, is
-// consumed and is an error. Canceled before it has matched a message, Recv leaves no trace.
+// Recv receives a message from rank from (or AnySource) with tag (or AnyTag) into buf, which
+// may be larger than the message (MPI_Recv). A message that does not fit, or has another
+// element type, is consumed and is an error. With wildcards, messages match in the order in
+// which they arrive. Canceled before it has matched a message, Recv leaves no trace;
+// afterwards it completes.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
 	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)
@@ -120,15 +125,15 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 	return Status(st), c.endMessage(cl, err)
 }
 
-// Probe waits until a message arrives that Recv with the same arguments would receive, and returns
-// its status; the message stays.
+// Probe waits until a message arrives that Recv with the same arguments would receive, and
+// returns its status (MPI_Probe). The message stays; another goroutine may receive it.
 func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: peerOrAny(from), tag: tag})
 	st, err := c.group.Probe(ctx, cl, from, tag)
 	return Status(st), c.endMessage(cl, err)
 }
 
-// IProbe is Probe without waiting; ok is false when no such message has arrived.
+// IProbe is Probe without waiting (MPI_Iprobe); ok is false when no such message has arrived.
 func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
@@ -137,8 +142,9 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	return Status(s), ok, err
 }
 
-// SendRecv sends one buffer to rank to and receives another from rank from at the same time. It
-// never deadlocks, at any size. The buffers must not overlap.
+// SendRecv sends one buffer to rank to and receives another from rank from at the same time
+// (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. The
+// buffers must not overlap.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
 	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: peerOrAny(from), tag: fromTag})
 	st, err := c.group.Exchange(ctx, cl, to, tag, tensor.Bytes(send), from, fromTag, tensor.Bytes(recv), typeFingerprint[T]())

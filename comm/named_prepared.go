@@ -35,7 +35,8 @@ func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (*PreparedRec
 }
 
 // Exposed reports whether the sender may write into the buffer. It becomes true when the
-// connection to the sender is there, and never where the transport cannot expose memory.
+// connection to the sender is established, and never where the transport cannot expose memory:
+// then the tensors come the ordinary way.
 func (p *PreparedRecv) Exposed() bool { return p.recv.Exposed() }
 
 // Close ends the preparation and returns when the buffer is the program's: nothing writes

@@ -53,7 +53,8 @@ type Parameters struct {
 // have set.
 func WithParameters(p Parameters) Option { return func(o *options) { o.params.merge(p) } }
 
-// merge sets the fields that q has.
+// merge sets the fields that q has. Several WithParameters add up, so that a test can add to
+// the options of another one.
 func (p *Parameters) merge(q Parameters) {
 	set(&p.Protocol, q.Protocol)
 	set(&p.Threshold, q.Threshold)

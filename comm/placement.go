@@ -16,7 +16,8 @@ import (
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
-// setLayout tells the group where the communicator's ranks run, once that is known.
+// setLayout tells the group where the communicator's ranks run, once that is known. The job's
+// communicator exists before: the places travel over it, and until then it assumes one host.
 func (c *Comm) setLayout() {
 	if c.rt.places == nil {
 		return
@@ -28,8 +29,9 @@ func (c *Comm) setLayout() {
 	c.group.SetLayout(topology.New(places))
 }
 
-// exchangePlaces sends every rank's host and rack to rank 0, and from rank 0 those of all ranks to
-// everybody, with the racks of its topology file where there is one.
+// exchangePlaces sends every rank's host and rack to rank 0, and from rank 0 those of all
+// ranks to everybody, with the racks of its topology file where there is one. All ranks then
+// have the same layout, which algorithms over several hosts depend on.
 func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.Place, error) {
 	place := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
 	if rt.opt.testPlaces != nil {

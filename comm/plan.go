@@ -40,8 +40,13 @@ type plan struct {
 	cached     *cachedPlan // its entry in the cache; nil: none
 }
 
-// prepare finds the operator's kernel and the algorithm, and refuses wrong arguments. It sends
+// prepare checks the plan and completes it: it finds the operator's kernel and the algorithm,
+// with the size of its segments, and decides whether the call uses shared memory. It sends
 // nothing, so the communicator stays usable after an error.
+//
+// The algorithm is the one that the option Algorithm names, else the choice of the table. Both
+// must be able to run here: an algorithm that needs shared memory runs in blocking calls of
+// ranks that have it, and one that reorders its input needs an operator that commutes.
 func (pl *plan) prepare(c *Comm) error {
 	name := pl.verb.String()
 	if pl.root < -1 || pl.root >= c.Size() {
@@ -93,7 +98,8 @@ func (pl *plan) reduces() bool {
 	return false
 }
 
-// checkBuffers compares the lengths of the buffers that matter on this rank.
+// checkBuffers compares the lengths of the buffers that matter on this rank. Package
+// collective relies on it: it slices buffers without checking them again.
 func (pl *plan) checkBuffers(c *Comm) error {
 	es, n := pl.dtype.Size(), c.Size()
 	atRoot := pl.root < 0 || pl.root == c.Rank()
@@ -221,7 +227,11 @@ func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 // where that makes a difference.
 const noSharedFlag = 1 << 16
 
-// describe sets all of sig to the call as the ranks compare it.
+// describe sets all of sig to the call as the ranks compare it. Ranks agree on a call if they
+// agree on the name, the element type, the count, the root, the operator, the algorithm, the
+// segment size and, where all ranks have them, the counts. Where ranks may differ, as in the
+// counts of AllToAll, the field is left out, and the messages of the algorithm are checked
+// instead.
 func (pl *plan) describe(sig *signature) {
 	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
 	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, pl.root

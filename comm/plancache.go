@@ -10,7 +10,9 @@ import (
 // kernel, its algorithm, its description and its fingerprint, is remembered by the
 // communicator: BenchmarkCallAlone has the time that it takes less.
 
-// planCacheSize is how many plans a communicator caches, a power of two.
+// planCacheSize is how many plans a communicator caches, a power of two. A training step makes
+// a few different calls; two that share an entry evict each other, which costs a prepare and
+// nothing else.
 const planCacheSize = 16
 
 // A cachedPlan is a blocking call that was prepared before. c.mu guards it.
@@ -53,7 +55,8 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
 }
 
-// lookupPlan completes a plan from the cache; false when no such plan is there. c.mu is held.
+// lookupPlan completes a plan from the cache; false when no such plan is there. Whether the
+// buffers overlap does not follow from the key, so it is checked again here. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
 	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap() { // where the buffers lie is all that lengths do not tell

@@ -89,7 +89,8 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	return e
 }
 
-// spawn runs f on a goroutine that Close waits for. It returns false after Close has begun.
+// spawn runs f on a goroutine that Close waits for, with a context that ends when the runtime
+// closes. It returns false after Close has begun.
 func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -104,7 +105,15 @@ func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Failed implements mesh.Events: ranks are lost, or a link is, and all ranks get the same error.
+// Failed implements mesh.Events: ranks are lost, or a link is, and all ranks get the same
+// error. What ends depends on what is lost:
+//
+//	lost         messages that fail      collectives that fail
+//	a link       between its two ends    of communicators with both ends
+//	other ranks  with them               of communicators with one of them
+//	this rank    all                     all
+//
+// Communicators without a lost member go on.
 func (rt *rankRuntime) Failed(e *fault.Error) {
 	rt.mu.Lock()
 	if rt.verdict == nil {
@@ -288,7 +297,9 @@ func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
 	rt.mu.Unlock()
 }
 
-// close closes the runtime: it delivers what Sends have accepted, then says goodbye.
+// close closes the runtime, once. It delivers what Sends have accepted, ends all calls with
+// fault.Closed, closes the mesh, which says goodbye to the other ranks, and waits for its
+// goroutines. Its error is that of the delivery, else that of the mesh.
 func (rt *rankRuntime) close(ctx context.Context) error {
 	rt.mu.Lock()
 	if rt.closing {

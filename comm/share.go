@@ -17,7 +17,8 @@ import (
 // others.
 const maxSharing = 64
 
-// shareLimit bounds how long ranks wait for each other to map the memory.
+// shareLimit bounds how long ranks wait for each other to map the memory. When it passes, they
+// go on without shared memory.
 const shareLimit = 10 * time.Second
 
 // sharerFor returns what can share memory among some members, as this rank sees it; nil when
@@ -42,8 +43,17 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 }
 
 // share lets the ranks agree on the transports between them, and maps memory that all of them
-// share, when all of them can. They agree twice, before they map it and afterwards, so that all
-// have it or none. Ranks on several hosts cannot share memory, but those of each host may.
+// share, when all of them can. It runs when a communicator is made, and takes at most five
+// small collectives by messages:
+//
+//  1. survey: which transports are there, and can all ranks share memory?
+//  2. Rank 0 broadcasts a random token, which names the memory.
+//  3. Every rank maps the memory of that name.
+//  4. allAgree: has every rank mapped it? Otherwise all of them unmap it.
+//
+// They agree twice, before they map it and afterwards, so that all have it or none: the choice
+// of an algorithm must be the same on all ranks. Ranks on several hosts cannot share memory,
+// but those of each host may; see shareOnHosts.
 func (c *Comm) share(ctx context.Context) error {
 	n := c.Size()
 	if n == 1 {
@@ -159,8 +169,9 @@ func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 // wireNames are the wires that tables know, in the order of a survey's bits.
 func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "verbs", "other"} }
 
-// survey finds out which transports connect any two ranks, and reports whether all ranks can share
-// memory.
+// survey finds out which transports connect any two ranks, and reports whether all ranks can
+// share memory. Each rank contributes a bit for each transport that it uses, and one bit if it
+// cannot share memory; one allreduce combines them.
 func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 	const unable = 1 << 16
 	names := wireNames()

@@ -118,8 +118,8 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	return sub, nil
 }
 
-// child returns the id of the next communicator made from c. All ranks of c count alike, so they
-// agree on it without a message.
+// child returns the id of the next communicator made from c. All ranks of c count alike,
+// because making a communicator is a collective, so they agree on the id without a message.
 func (c *Comm) child(color uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,9 @@ func (c *Comm) child(color uint64) uint64 {
 	return childID(c.id, c.children, color)
 }
 
-// childID hashes a communicator's id to 63 bits, which no other communicator in use shares.
+// childID hashes a communicator's id to 63 bits. Two communicators that exist at a time get
+// the same id with a probability of about 2 to the power of -63 per pair. The top bit stays
+// free.
 func childID(parent, n, color uint64) uint64 {
 	h := fnv.New64a()
 	var b [24]byte

@@ -14,9 +14,10 @@ import (
 // maxModel bounds what rank 0 sends of a model, in bytes: no file of that many lines is longer.
 const maxModel = choose.MaxLinks * 256
 
-// broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file, its
-// own defaults, and what its options or environment force. What the tuning file says of the
-// machine's speed goes along, for Explain.
+// broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file,
+// its own defaults, and what its options or environment force. All ranks must choose the same
+// algorithm for a call, so no rank consults its own file. What the tuning file says of the
+// machine's speed goes along, for Explain. An error of rank 0 ends Init on all ranks.
 func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective.Table, error) {
 	var rules, speed []byte
 	if rt.rank == 0 {
@@ -50,7 +51,8 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 }
 
 // broadcastBytes sends rank 0's bytes to all ranks, their length first. A length above most is
-// refused before anything is received.
+// refused before memory is allocated for it: a rank that runs another program may send
+// anything.
 func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
 	length := []int64{int64(len(b))}
 	if err := Broadcast(ctx, c, length, 0); err != nil {

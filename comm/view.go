@@ -49,8 +49,9 @@ func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T])
 	})
 }
 
-// inParts calls do for one part of v after another. read says whether do reads the elements, write
-// whether it changes them.
+// inParts calls do for one part of v after another, at least once, also for an empty view: a
+// collective is called by all ranks equally often. read says whether do reads the elements,
+// write whether it changes them.
 func inParts[T Element](v View[T], read, write bool, do func([]T) error) error {
 	part := max(1, viewPartBytes/tensor.TypeOf[T]().Size())
 	all, contiguous := v.Contiguous()
