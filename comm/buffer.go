@@ -53,7 +53,7 @@ func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	return b, nil
 }
 
-// Slice returns the memory; nil after Close.
+// Slice returns the memory; nil after Close. Every part of it may be received into.
 func (b *Buffer[T]) Slice() []T {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -34,26 +34,33 @@ func (k callOptionKind) String() string {
 	return names[k]
 }
 
-// From makes a collective out of place: it reads src and writes buf. Without From a
-// collective works in place: it reads its input where buf holds it, as MPI does with
-// MPI_IN_PLACE; the table of the collectives says where. src stays as it is. It has the
-// element type of buf, and does not overlap buf, unless it is the very input that the call
-// in place would read.
+// From makes a collective out of place: it reads src and writes buf.
+//
+//	comm.AllGather(ctx, c, all, comm.From(mine))
+//
+// Without From a collective works in place: it reads its input where buf holds it, as MPI does
+// with MPI_IN_PLACE; the table of the collectives says where. src stays as it is. It has the
+// element type of buf, and does not overlap buf, unless it is the very input that the call in
+// place would read. The buffers belong to the library until the call returns, or its request
+// is done.
 func From[T Element](src []T) CallOption {
 	return CallOption{kind: optionFrom, dtype: tensor.TypeOf[T](), src: tensor.Bytes(src)}
 }
 
 // Counts gives each rank i a part of counts[i] elements in place of equal parts: MPI's
-// Allgatherv, Gatherv, Scatterv, Reduce_scatter and Alltoallv. All ranks give it. AllGather
-// and ReduceScatter need equal counts on all ranks. Gather and Scatter read those of the
-// root only, and those of other ranks may be nil. In AllToAll they are what this rank
-// receives from each. The counts are the caller's again when the call returns, or when its
-// request is done.
+// Allgatherv, Gatherv, Scatterv, Reduce_scatter and Alltoallv.
+//
+//	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
+//
+// All ranks give it. AllGather and ReduceScatter need equal counts on all ranks. Gather and
+// Scatter read those of the root only, and those of other ranks may be nil. In AllToAll they
+// are what this rank receives from each. A count may be 0. The counts are the caller's again
+// when the call returns, or when its request is done; a persistent request copies them.
 func Counts(counts []int) CallOption { return CallOption{kind: optionCounts, counts: counts} }
 
-// SendCounts says how many elements AllToAll sends to each rank, beside Counts, which says
-// how many it receives. Without SendCounts it sends as many as it receives. What a rank
-// sends another must be what that one receives.
+// SendCounts says how many elements AllToAll sends to each rank, beside Counts, which says how
+// many it receives. Without SendCounts it sends as many as it receives. What a rank sends
+// another must be what that one receives: else both get fault.Mismatch.
 func SendCounts(counts []int) CallOption { return CallOption{kind: optionSendCounts, counts: counts} }
 
 // Algorithm runs the algorithm of that name, as Comm.Algorithm returns it, whatever the
@@ -63,8 +70,17 @@ func SendCounts(counts []int) CallOption { return CallOption{kind: optionSendCou
 // communicator, as WithAlgorithm does.
 func Algorithm(name string) CallOption { return CallOption{kind: optionAlgorithm, name: name} }
 
-// Persistent makes a non-blocking call a persistent one (MPI's Send_init, Allreduce_init):
-// it returns an inactive Request, which Request.Start starts, any number of times.
+// Persistent makes a non-blocking call a persistent one (MPI's Send_init, Allreduce_init): it
+// returns an inactive Request, which Request.Start starts, any number of times.
+//
+//	r := comm.IAllReduce(c, grads, comm.Sum, comm.Persistent())
+//	for range steps {
+//	r.Start(ctx)
+//	...
+//	r.Wait(ctx)
+//	}
+//
+// What can be decided beforehand is decided once. Wrong arguments are reported by Start.
 func Persistent() CallOption { return CallOption{kind: optionPersistent} }
 
 // vectorVerb is the verb with a count for each rank; 0 when there is none.

@@ -28,10 +28,11 @@ func Values[T Element](t Tensor) []T {
 	return tensor.Elements[T](t.Data)
 }
 
-// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks: the
-// tensor's data belongs to the library until done has run (nil is allowed), which it does once,
-// with nil when the bytes have been sent. Parameters.StepBytes bounds what the sends of a step may
-// hold; beyond it SendNamed fails at once with fault.Exhausted, which names the largest. done must
+// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks:
+// the tensor's data belongs to the library until done has run (nil is allowed), which it does
+// once, with nil when the bytes have been sent. The data is not copied. Parameters.StepBytes
+// bounds what the sends of a step may hold; beyond it SendNamed fails at once with
+// fault.Exhausted, which names the largest. done runs on a goroutine of the library, and must
 // not block.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
@@ -56,8 +57,9 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 	return t, c.endMessage(cl, err)
 }
 
-// OnNamed registers a callback for the tensor of a step and name: got runs once, on the goroutine
-// that moved the last of its bytes. It must not block, and may send.
+// OnNamed registers a callback for the tensor of a step and name: got runs once, on the
+// goroutine that moved the last of its bytes. It must not block, and may send. Without buf the
+// tensor's Data is memory of its own, which the callback may keep.
 func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
@@ -67,7 +69,8 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 }
 
 // EndStep ends a step on every rank: what waits in it fails, and what still arrives for it is
-// dropped. With a cause the step is aborted, and the errors say why.
+// dropped, so that a step that was given up holds no memory. With a cause the step is aborted,
+// and the errors say why.
 func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
 // checkNamed refuses wrong arguments of a call on named tensors; t is nil where none is sent.

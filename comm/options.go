@@ -20,7 +20,17 @@ const (
 	defaultStallWarning = 30 * time.Second
 )
 
-// An Option changes how Init or Local sets the job up.
+// An Option changes how Init or Local sets the job up. Where an option is not given, a
+// variable of the environment may set the same:
+//
+//	WithTransportName      TUTTI_TRANSPORT
+//	WithTimeout            TUTTI_TIMEOUT
+//	WithSecret             TUTTI_SECRET_FILE, TUTTI_SECRET
+//	WithListen             TUTTI_LISTEN
+//	WithAlgorithm          TUTTI_ALGORITHM, of rank 0
+//	WithTuning             TUTTI_TUNING, of rank 0
+//	WithTopology           TUTTI_TOPOLOGY, of rank 0
+//	WithRack               TUTTI_RACK
 type Option func(*options)
 
 // options are what Init and Local were given, completed by the environment.
@@ -120,8 +130,8 @@ func WithTimeout(d time.Duration) Option {
 // missing and where; 0 means never. The default is 30 seconds.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
-// WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its port
-// can then join it.
+// WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its
+// port can then join it and take part in its collectives. Without it Init refuses such a job.
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
 // WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FILE and
@@ -136,7 +146,8 @@ func WithListen(addr string) Option { return func(o *options) { o.listen = addr 
 // each proves its identity to the other (mutual TLS).
 type TLS = tlsopt.Options
 
-// WithTLS makes all connections use TLS.
+// WithTLS makes all connections use TLS: data, control links and the handshake. Shared memory
+// and RDMA writes are not encrypted.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
 // WithHeartbeat sets how often ranks send heartbeats, and after how much silence a rank is
@@ -165,5 +176,7 @@ func WithRack(name string) Option { return func(o *options) { o.rack = name } }
 // it overrides rank 0's TUTTI_TOPOLOGY.
 func WithTopology(file string) Option { return func(o *options) { o.topology = file } }
 
-// WithLogger sends warnings to log; the default prints them on standard error.
+// WithLogger sends the library's log to log: warnings of stalls, refused connections and
+// shared memory that cannot be mapped, and the order of the ranks at level Info. The default
+// prints warnings on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }

@@ -14,9 +14,10 @@ import (
 // Undefined is the color of a rank to which Split gives no communicator.
 const Undefined = -1
 
-// Split makes one communicator for each color among the ranks' arguments, of the ranks that gave
-// that color, ordered by key and then by their rank in c. All ranks of c call it. A rank that
-// gives Undefined gets nil. The new communicators choose their algorithms by the table of c.
+// Split makes one communicator for each color among the ranks' arguments, of the ranks that
+// gave that color, ordered by key and then by their rank in c (MPI_Comm_split). All ranks of c
+// call it. A rank that gives Undefined gets nil. The new communicators choose their algorithms
+// by the table of c, and share memory where their ranks can, also if those of c cannot.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if color < Undefined {
 		return nil, c.misuse("split", "color: got %d, want 0 or more, or Undefined", color)
@@ -78,8 +79,9 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	return c.deriveWith(ctx, id, members, table)
 }
 
-// Sub makes a communicator of some ranks of c, in the order given. Only they call it, all with the
-// same list; the other ranks take no part.
+// Sub makes a communicator of some ranks of c, in the order given (MPI_Comm_create_group).
+// Only they call it, all with the same list; the other ranks take no part. It returns when all
+// of them have called it.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	h := fnv.New64a()
 	seen := make(map[int]bool)
