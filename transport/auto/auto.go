@@ -1,28 +1,29 @@
-// Package auto turns the name of a transport into the transport, and has one of
-// its own, "auto", that picks a wire for each pair of ranks. It knows the wires of every
-// program, which are memory, shm and tcp, and chooses among the Transports that the
-// program passes besides. It imports no other wire, so that a program links only those
-// that it names.
+// Package auto makes a transport by its name, and has one of its own, "auto", that chooses a wire
+// for each pair of ranks. It knows the wires of every program, which are memory, shm and tcp, and
+// chooses among the Transports that the program passes as well. It imports no other wire, so that a
+// program links only those that it names.
 //
-// A rank's address under "auto" lists every wire that it can be reached by:
+// A rank's address under "auto" lists every wire that reaches the rank:
 //
 //	address = wire *(";" wire)          at most transport.MaxAddr bytes
 //	wire    = "memory=" hub "/" addr    hub: the random ID of the memory.Hub
 //	        / "shm=" place "/@" name    see package shm
-//	        / "verbs=" network          at the address of tcp; see verbs.Transport.Network
+//	        / "verbs=" network          at the address of tcp; see Upgrader
 //	        / "tcp=" host ":" port
 //	        / kind "=" addr             of a later version: skipped
 //
-// The rank that dials takes memory when it is in that very Hub, which only a rank
-// of the same process can be, for a Hub's ID is random; else shm, when the two
-// processes run on one host as one user; else verbs, set up over tcp, when both have
-// an RDMA device and the devices are on one kind of network; else tcp. A bare address, as bootstrap
-// knows rank 0's, is taken for tcp's. Two ranks judge each other alike, so that
-// they meet on the same wire whoever dials.
+// The dialling rank chooses the first wire that applies:
 //
-// A transport that is named explicitly is used as it is, also within a process.
-// "shm" is a Picker, too, because ranks find each other through rank 0's bare
-// address: that goes over tcp, and everything else over shm or not at all.
+//	memory  both ranks are in the same Hub, hence in the same process: its ID is random
+//	shm     the two processes run on one host as one user
+//	verbs   both have an RDMA device, on one kind of network; it is set up over tcp
+//	tcp     otherwise, and for a bare address, which is how bootstrap knows rank 0
+//
+// Two ranks reach the same decision about each other, so that it does not matter which one dials.
+//
+// A transport that is asked for by name is used as it is, also within a process. "shm" is a Picker,
+// too, because ranks find each other through rank 0's bare address: that connection uses tcp, and
+// all others use shm or fail.
 package auto
 
 import (
@@ -43,32 +44,29 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// Name is the word that selects the Transport that picks.
+// Name is the name of the transport that chooses a wire for each peer.
 const Name = "auto"
 
 // verbsName is the word for RDMA, in addresses and in names of transports.
 const verbsName = "verbs"
 
-// Options is what the wires need. The zero Options are those of a process that
-// is one rank, without TLS.
+// Options are what New needs. The zero Options are those of a process with one rank, without TLS.
 type Options struct {
-	Hub  *memory.Hub     // where the ranks of this process meet; nil: this rank is alone in it
+	Hub  *memory.Hub     // where the ranks of this process meet; nil: it has one rank
 	Rank int             // this rank's number in the Hub
 	TLS  *tlsopt.Options // of tcp and grpc; nil: none
-	Log  *slog.Logger    // hears of strangers that grpc and shm turn away; nil: nobody does
+	Log  *slog.Logger    // gets a line for each unauthenticated peer that is refused; nil: none
 
-	// Job sets this job's shared memory apart from other jobs' of this user; see
-	// shm.Options.
+	// Job separates this job's shared memory from other jobs of the user; see shm.Options.
 	Job string
-	// NoShm keeps "auto" from taking shm.
+	// NoShm excludes shm from "auto".
 	NoShm bool
 	// Wires are the Transports that the program has passed. New chooses among them, too.
 	Wires []transport.Transport
 }
 
-// New makes the transport of that name. A name that is none, and "memory"
-// without a Hub, are fault.Misuse; one that this build does not have is
-// fault.Refused.
+// New makes the transport of that name. An unknown name, a name that the program does not link, and
+// "memory" without a Hub are fault.Misuse. A name whose hardware is missing is fault.Refused.
 func New(name string, o Options) (transport.Transport, error) {
 	switch name {
 	case tcp.Name:
@@ -110,22 +108,22 @@ func New(name string, o Options) (transport.Transport, error) {
 	return o.passed(name)
 }
 
-// A Template is a Transport that a program passes before its rank is known. ForRank
-// returns a new Transport like it for one rank, with the job's TLS and log. A Transport
-// that is none can serve one rank only.
+// A Template is a Transport that a program passes before its rank is known. ForRank returns a new
+// Transport like it for one rank, with the job's TLS and log. A Transport that is no Template can
+// serve only one rank, and so no process that runs several.
 type Template interface {
 	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
 }
 
-// An Upgrader is a Transport that moves the Conns of another one to faster hardware.
-// Upgrade returns a Transport set up over tcp, which it does not close, and the name of
-// the network that its hardware is on: two ranks on equal networks reach each other. It
-// returns nil without an error where this program has no such hardware built in.
+// An Upgrader is a Transport that can move the Conns of tcp to faster hardware. Upgrade returns a
+// Transport set up over tcp, which it does not close, and the name of the network of its hardware:
+// two ranks with equal networks can reach each other by it. It returns nil without an error if no
+// such hardware is built into the program.
 type Upgrader interface {
 	Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error)
 }
 
-// passed makes the Transport of that name from a value of the program's.
+// passed makes the transport of that name from a Transport of the program's.
 func (o *Options) passed(name string) (transport.Transport, error) {
 	if name == verbsName {
 		name = "grpc+" + verbsName // as TensorFlow sets it up
@@ -154,7 +152,7 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		fmt.Errorf("got an unknown name, want one of %s; set TUTTI_TRANSPORT or WithTransportName", strings.Join(o.names(), ", ")))
 }
 
-// names are the names that New knows.
+// names returns the names that New knows.
 func (o *Options) names() []string {
 	names := []string{Name, memory.Name, shm.Name, tcp.Name}
 	for _, w := range o.Wires {
@@ -163,7 +161,7 @@ func (o *Options) names() []string {
 	return names
 }
 
-// memory is this rank's place in the Hub; nil without a Hub.
+// memory returns this rank's Transport in the Hub; nil without a Hub.
 func (o *Options) memory() (*memory.Transport, error) {
 	if o.Hub == nil {
 		return nil, nil
@@ -173,40 +171,40 @@ func (o *Options) memory() (*memory.Transport, error) {
 
 func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, Log: o.Log}) }
 
-// A Picker is the transport "auto", or "shm". It implements transport.Transport
-// and transport.Greeter; all its methods may be called concurrently.
+// A Picker is the transport "auto", or "shm". It implements transport.Transport, transport.Greeter,
+// transport.Chooser and transport.Allocator. All its methods may be called concurrently.
 //
-// It is no transport.Sharer, though memory and shm are: whether ranks can share
-// depends on which they are. SharerFor tells.
+// It is no transport.Sharer, though memory and shm are, because whether ranks can share memory
+// depends on which ranks they are: SharerFor decides.
 type Picker struct {
 	name    string
 	hub     string            // the ID of the Hub that memory is in
 	memory  *memory.Transport // nil without a Hub
 	shm     *shm.Transport
 	tcp     *tcp.Transport
-	verbs   transport.Transport // set up over tcp; nil: not taken
-	network string              // that verbs is on
+	verbs   transport.Transport // set up over tcp; nil: not used
+	network string              // of verbs
 
-	noVerbs string                 // why verbs is not taken
-	noShm   atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
-	refused sync.Map               // why a peer's address on shm is not dialled any more; string to string
+	noVerbs string                 // why verbs is not used
+	noShm   atomic.Pointer[string] // why shm is not used; nil: it is
+	refused sync.Map               // why shm to a peer is not used, by its address; string to string
 }
 
-// Name is "auto" or "shm".
+// Name returns "auto" or "shm".
 func (p *Picker) Name() string { return p.name }
 
-// Prefix reports whether a connection is tcp's, the one wire that listens.
+// Prefix reports whether a connection belongs to tcp, the one wire that listens.
 func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 
-// Proto is tcp's.
+// Proto returns tcp's ALPN name.
 func (p *Picker) Proto() string { return p.tcp.Proto() }
 
-// disableShm has shm not be taken any more.
+// disableShm excludes shm from now on, for this reason.
 func (p *Picker) disableShm(why string) { p.noShm.CompareAndSwap(nil, &why) }
 
-// Serve serves on every wire and returns the list of their addresses. in is
-// tcp's; without one, which only a world on one host can do without, there is no
-// tcp. Where shm cannot serve, "auto" does without it.
+// Serve serves on every wire and returns the list of their addresses. in is for tcp. Without it
+// there is no tcp, which only a job on one host can do without. If shm cannot serve, "auto"
+// excludes it.
 func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	var wires []string
 	offer := func(kind, addr string) { wires = append(wires, kind+"="+addr) }
@@ -248,7 +246,7 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 	return list, nil
 }
 
-// setup is what accepts connections over tcp.
+// setup returns the transport that accepts connections over tcp.
 func (p *Picker) setup() transport.Transport {
 	if p.verbs != nil {
 		return p.verbs
@@ -256,7 +254,7 @@ func (p *Picker) setup() transport.Transport {
 	return p.tcp
 }
 
-// reason is the cause of a wire's error, without the rest of the line.
+// reason returns the cause of a wire's error, without the operation before it.
 func reason(err error) string {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Err != nil {
@@ -265,10 +263,10 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Dial opens a Conn over the wire that Explain names. Two processes of one host may turn
-// out to be unable to share memory, where a security module removes descriptors between
-// them: then "auto" takes the next wire to that peer, from now on, and Explain says why.
-// Of other failures it is no judge, and tries no other wire.
+// Dial opens a Conn over the wire that Explain names. Two processes of one host may turn out to be
+// unable to share memory, because a security module removes descriptors between them. Then "auto"
+// uses the next wire to that peer from now on, and Explain gives the reason. After other failures
+// Dial tries no other wire, since the two ranks must agree on one.
 func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c := p.pick(addr)
 	switch c.kind {
@@ -289,9 +287,7 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 	return nil, failure(fault.Refused, fmt.Sprintf("dial %q", addr), errors.New(c.why))
 }
 
-// SharerFor is what can give the ranks of these addresses one piece of memory,
-// among them this rank; nil when nothing can. All ranks among them get the same
-// answer.
+// SharerFor implements transport.Chooser.
 func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	inProcess, onHost := true, true
 	for _, addr := range addrs {
@@ -308,9 +304,9 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	return nil
 }
 
-// Alloc implements transport.Allocator with shm's memory, which is of use for peers
-// that are reached over shm, and is as good as any other towards the rest; where shm
-// is not taken, with verbs', if that is.
+// Alloc implements transport.Allocator with shm's memory, which lets peers on this host write into
+// it, and is as good as any other memory towards other peers. If shm is excluded it uses verbs'
+// memory, if there is verbs.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 	if a, ok := p.verbs.(transport.Allocator); ok && p.noShm.Load() != nil {
 		return a.Alloc(size)
@@ -321,7 +317,7 @@ func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 	return alloc(p.shm, size)
 }
 
-// Explain says in one line which wire Dial takes to addr, and why.
+// Explain implements transport.Chooser: "wire: reason", or "no wire: reason".
 func (p *Picker) Explain(addr string) string {
 	c := p.pick(addr)
 	if c.kind == "" {
@@ -343,7 +339,7 @@ func (p *Picker) Close() error {
 	return err
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: op, Rank: -1, Err: err}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// A choice is a wire, the peer's address on it, and the reason. Without a kind,
-// there is none.
+// A choice is a wire, the peer's address on it, and the reason. No kind means that there is no
+// wire.
 type choice struct{ kind, addr, why string }
 
-// pick chooses the wire to a peer's address. It depends on the address and on
-// this rank's Hub and place only.
+// pick chooses the wire to a peer's address. The choice depends on that address, this rank's Hub
+// and this rank's host only.
 func (p *Picker) pick(addr string) choice {
 	if len(addr) > transport.MaxAddr {
 		return choice{why: fmt.Sprintf("address: got %d bytes, want at most %d", len(addr), transport.MaxAddr)}
@@ -54,7 +54,7 @@ func (p *Picker) pick(addr string) choice {
 	return choice{why: why + ", and there is no tcp"}
 }
 
-// whyNotShm is why an address on shm is not taken; "" when it is.
+// whyNotShm returns why shm to this address is not used; "" if it is.
 func (p *Picker) whyNotShm(addr string) string {
 	if why := p.noShm.Load(); why != nil {
 		return *why
@@ -66,7 +66,7 @@ func (p *Picker) whyNotShm(addr string) string {
 	return why
 }
 
-// whyNotVerbs is why the network of a peer's RDMA device is not taken; "" when it is.
+// whyNotVerbs returns why verbs to a peer on this network is not used; "" if it is.
 func (p *Picker) whyNotVerbs(network string) string {
 	switch {
 	case p.verbs == nil:
@@ -79,8 +79,8 @@ func (p *Picker) whyNotVerbs(network string) string {
 	return ""
 }
 
-// upgrade opens the RDMA device of the Upgrader among the values, if it may be taken.
-// That it cannot be is no error here: nobody asked for it by name, and Explain says why.
+// upgrade opens the hardware of the program's Upgrader, if there is one. A failure is no error
+// here: nobody asked for it by name, and Explain gives the reason.
 func (p *Picker) upgrade(o *Options) {
 	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
 	if i < 0 {
@@ -98,14 +98,13 @@ func (p *Picker) upgrade(o *Options) {
 	}
 }
 
-// setupTCP is tcp as another wire is set up over it: the Picker has its greeting, and
-// closes it.
+// setupTCP is tcp for an Upgrader: without the greeting and the Close, which stay with the Picker.
 type setupTCP struct{ transport.Transport }
 
 func (setupTCP) Close() error { return nil }
 
-// parse reads an address list: the address by kind. Of a kind that comes twice
-// the first one counts.
+// parse reads an address list into addresses by kind. Of a kind that comes twice the first address
+// counts.
 func parse(list string) (map[string]string, error) {
 	wires := make(map[string]string)
 	for _, wire := range strings.Split(list, ";") {

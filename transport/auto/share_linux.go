@@ -5,8 +5,8 @@ import (
 	"github.com/tutti-go/tutti/transport/shm"
 )
 
-// sharer is shm as a Sharer.
+// sharer returns t as a Sharer.
 func sharer(t *shm.Transport) transport.Sharer { return t }
 
-// alloc is shm's memory.
+// alloc allocates shm's memory.
 func alloc(t *shm.Transport, size int) ([]byte, func() error, error) { return t.Alloc(size) }

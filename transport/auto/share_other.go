@@ -10,10 +10,10 @@ import (
 	"github.com/tutti-go/tutti/transport/shm"
 )
 
-// sharer is nil: there is no shm here.
+// sharer returns nil: this system has no shm.
 func sharer(*shm.Transport) transport.Sharer { return nil }
 
-// alloc refuses: there is no shm here.
+// alloc refuses: this system has no shm.
 func alloc(*shm.Transport, int) ([]byte, func() error, error) {
 	return nil, nil, failure(fault.Refused, "allocate", errors.New("no wire on this system exposes memory"))
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A wrapped Conn and a wrapped Transport have all abilities of package transport.
-// What the inner value cannot do, or Options.Hide names, they refuse as each ability
-// says: a Conn's user then does without it, as over the inner Conn.
+// A wrapped Conn and a wrapped Transport have all abilities of package transport. What the inner
+// value lacks, or Options.Hide names, they refuse in the way in which the ability allows it. The
+// layer above then does without it, as over the inner value.
 
-// errHidden says why an ability is refused.
+// errHidden is the cause of a refused ability.
 var errHidden = errors.New("the wrapped transport lacks this ability, or the script hides it")
 
-// Expose counts a step and exposes buf at the inner Conn. It is fault.Refused, and no
-// step, where the inner Conn exposes nothing.
+// Expose counts a step and exposes buf at the inner Conn. If that exposes nothing, it returns
+// fault.Refused and counts no step.
 func (c *conn) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
 	x, ok := c.inner.(transport.Exposer)
 	if !ok || c.node.script.hides(Expose) {
@@ -42,7 +42,7 @@ func (c *conn) Admit() {
 	}
 }
 
-// RemoteAddr returns the inner Conn's; nil where that does not know it.
+// RemoteAddr returns the inner Conn's address of the peer; nil if it has none.
 func (c *conn) RemoteAddr() net.Addr {
 	if p, ok := c.inner.(transport.Pending); ok {
 		return p.RemoteAddr()
@@ -50,8 +50,8 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
-// around counts a step without bytes, and applies the rules due before and
-// after it. A cut before it is its error; one after it shows in the next step.
+// around counts a step without bytes, and applies the rules that are due before and after it. A cut
+// before the step is its error; a cut after it shows in the next step.
 func (c *conn) around(kind Kind, do func() error) error {
 	s := c.node.script
 	st := c.step(kind, nil)
@@ -73,12 +73,11 @@ func (c *conn) around(kind Kind, do func() error) error {
 	return err
 }
 
-// TrySend counts a step, and sends inline unless frames are queued or a rule is due at
-// this one. Then it refuses, as any Conn may, and the rule is applied to the Send that
-// follows, which is the same step. That is the next Send of any goroutine on this Conn:
-// nothing tells the refused frame from another, because a layer above may put other
-// credit into its head, or not send it at all. The number of steps stays right as long
-// as it is sent; where several goroutines send, the rule may meet another's frame.
+// TrySend counts a step and sends inline, unless frames are queued or a rule is due at this step.
+// Then it refuses, as any Conn may, and the rule applies to the next Send on this Conn, by any
+// goroutine, as the same step. Nothing else identifies the refused frame, because the layer above
+// may change its head, or not send it at all. The count of steps stays right as long as that frame
+// is sent; where several goroutines send, the rule may apply to another one's frame.
 func (c *conn) TrySend(head, body []byte) bool {
 	if c.node.script.hides(TrySend) {
 		return false
@@ -88,7 +87,7 @@ func (c *conn) TrySend(head, body []byte) bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.pumping = true // what is sent meanwhile comes behind it
+	c.pumping = true // later frames are queued behind this one
 	c.mu.Unlock()
 	sent, due := false, []int(nil)
 	alive := c.failed(nil) == nil
@@ -108,8 +107,8 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return sent
 }
 
-// count counts a frame that comes to Send, unless TrySend has, and returns the rules
-// that are due at it.
+// count counts a frame of Send, unless TrySend has counted it, and returns the rules that are due
+// at it.
 func (c *conn) count(head []byte, kind Kind) []int {
 	c.mu.Lock()
 	due := c.tryRules
@@ -121,7 +120,7 @@ func (c *conn) count(head []byte, kind Kind) []int {
 	return c.node.script.count(c.step(kind, head))
 }
 
-// join makes f's body one piece.
+// join replaces the parts of f's body by one piece.
 func join(f *transport.Frame) {
 	f.Body, f.Parts = bytes.Join(append([][]byte{f.Body}, f.Parts...), nil), nil
 }
@@ -132,7 +131,7 @@ func (n *node) Prefix(first []byte) bool {
 	return ok && g.Prefix(first)
 }
 
-// Proto returns the inner Transport's ALPN name. "" says that it is no Greeter.
+// Proto returns the inner Transport's ALPN name; "" if it is no Greeter.
 func (n *node) Proto() string {
 	if g, ok := n.inner.(transport.Greeter); ok {
 		return g.Proto()
@@ -156,8 +155,9 @@ func (n *node) Explain(addr string) string {
 	return n.inner.Name() + ": it is the only wire"
 }
 
-// SharerFor returns what the inner Transport shares memory by, counted; nil where it
-// cannot. A node is no Sharer itself, so that nobody asks one in vain.
+// SharerFor returns the inner Transport's Sharer for these ranks, wrapped so that its Shares are
+// steps; nil if there is none. A node itself is no Sharer, because whether it could share depends
+// on what it wraps.
 func (n *node) SharerFor(addrs []string) transport.Sharer {
 	inner, ok := n.inner.(transport.Sharer)
 	if ch, chooses := n.inner.(transport.Selector); chooses {
@@ -176,8 +176,8 @@ type sharer struct {
 	inner transport.Sharer
 }
 
-// Share counts a step, and shares. A cut before it fails this rank's Share without
-// having come; one after it, when all have come. A Share has no Conn to cut.
+// Share counts a step, and shares. A cut before it fails this rank's Share without calling the
+// inner one; a cut after it fails it when all ranks have come. A Share has no Conn to cut.
 func (s *sharer) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	script := s.n.script
 	due := script.count(Step{Kind: Share, From: s.n.number, To: Unknown})

@@ -10,41 +10,47 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A conn is a wrapped Conn; it implements transport.Conn. It keeps a line of its
-// own before the wrapped one's, so that frames leave in the order in which they
-// were counted, also when one is delayed.
+// A conn is a wrapped Conn. It keeps a queue of its own before the inner one's, so that frames
+// leave in the order in which they were counted, also when one of them is delayed.
+//
+//	pumping  timer  meaning
+//	no       nil    nothing is queued, or the goroutine that queued it is about to pump
+//	yes      nil    a goroutine passes frames to the inner Conn
+//	yes      set    a delay holds the queue; its timer, or endDelay, resumes it
+//
+// Once err is set or closed is true, queued frames are failed instead of delayed.
 type conn struct {
 	node    *node
 	inner   transport.Conn
-	reading atomic.Bool // the role, so that the Sink can be wrapped
-	sink    sink        // of the Progress under way
+	reading atomic.Bool // held by Progress
+	sink    sink        // of the running Progress
 
-	mu       sync.Mutex // guards the rest; not held in calls of others
+	mu       sync.Mutex // guards the rest; not held while other code is called
 	to       int
-	peer     *conn // the other end; nil if it is not known
-	err      error // the first: a rule's, or one that Progress of inner returned
+	peer     *conn // the other end; nil if unknown
+	err      error // the first error, of a rule or of inner's Progress
 	closed   bool
 	queue    []*queuedFrame
-	pumping  bool        // a goroutine, or a timer, is at the line
+	pumping  bool        // see the table
 	timer    *time.Timer // of the delay that holds the queue; nil: none does
 	held     time.Time   // when that delay began
 	sent     int         // frames given to inner
-	tryRules *[]int      // the rules due at a frame that was counted by SendNow, and is for Send; else nil
-	due      map[int]int // rules to apply to arriving frames, by the frame's number
+	tryRules *[]int      // the rules due at a frame that TrySend has counted and refused; nil: none is
+	due      map[int]int // rules for arriving frames, by the frame's number
 }
 
-// A queuedFrame frame is a caller's frame as this package sends it.
+// A queuedFrame is a caller's frame as this package sends it: a copy, which rules may change.
 type queuedFrame struct {
 	transport.Frame
 	orig  *transport.Frame
 	delay time.Duration
-	due   []int // rules
-	err   error // what its Done is to get, because it is cut before it
+	due   []int // rules that cut at it
+	err   error // for its Done, if a cut comes before it
 }
 
 func (n *node) unbound(to int) *conn { return &conn{node: n, to: to} }
 
-// newConn wraps inner. When the node has died it is cut from the start.
+// newConn wraps inner. If the node has died the Conn is cut from the start.
 func (n *node) newConn(inner transport.Conn, to int) *conn {
 	c := n.unbound(to)
 	c.bind(inner)
@@ -65,7 +71,7 @@ func (c *conn) step(kind Kind, head []byte) Step {
 	return Step{Kind: kind, From: c.node.number, To: c.to, Head: head}
 }
 
-// Send counts f and sends it, unless a rule says otherwise.
+// Send counts f as a step and sends it, unless a rule applies.
 func (c *conn) Send(f *transport.Frame) {
 	kind := Frame
 	if f.To != (transport.Token{}) {
@@ -107,8 +113,8 @@ func (c *conn) send(h *queuedFrame, kind Kind) {
 	c.pump()
 }
 
-// finished passes a Done on. What the wrapped Conn says of being closed is, after
-// a cut, what the cut was.
+// finished calls the caller's Done. After a cut, an error of the inner Conn's end is replaced by
+// the rule's error.
 func (c *conn) finished(h *queuedFrame, err error) {
 	if err == nil {
 		err = h.err
@@ -120,7 +126,7 @@ func (c *conn) finished(h *queuedFrame, err error) {
 	h.orig.Done(err)
 }
 
-// pump gives the line's frames to the wrapped Conn, one by one, unless another
+// pump passes the queued frames to the inner Conn, one by one. It returns at once if another
 // goroutine, or a caller further up this one, is doing so.
 func (c *conn) pump() {
 	c.mu.Lock()
@@ -133,7 +139,7 @@ func (c *conn) pump() {
 		h := c.queue[0]
 		if h.delay > 0 && c.err == nil && !c.closed {
 			c.wait(h)
-			return // still pumping
+			return // pumping stays set
 		}
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
@@ -148,7 +154,7 @@ func (c *conn) pump() {
 	c.pumping = false
 }
 
-// wait lets the line stand for the first frame's delay; c.mu is held.
+// wait holds the queue for the first frame's delay. c.mu is held.
 func (c *conn) wait(h *queuedFrame) {
 	c.node.timers.Add(1)
 	d := h.delay
@@ -160,7 +166,7 @@ func (c *conn) wait(h *queuedFrame) {
 	})
 }
 
-// resume lets the line go on after a delay.
+// resume continues with the queue after a delay.
 func (c *conn) resume() {
 	c.mu.Lock()
 	c.timer = nil
@@ -169,7 +175,7 @@ func (c *conn) resume() {
 	c.pump()
 }
 
-// pass sends the number-th frame of this Conn, with what its rules say.
+// pass sends the number-th frame of this Conn, and applies its rules.
 func (c *conn) pass(h *queuedFrame, number int) {
 	s := c.node.script
 	for _, i := range h.due {
@@ -199,13 +205,13 @@ func (c *conn) pass(h *queuedFrame, number int) {
 	c.inner.Send(&h.Frame)
 }
 
-// noNotify reports whether the frame is for memory whose owner need not hear of it: both
-// ends leave it out when they number frames, and what befalls it befalls it here.
+// noNotify reports whether the frame goes to memory whose owner needs no notification. Both ends
+// leave such frames out when they number frames, so that rules apply to them at the sender.
 func (h *queuedFrame) noNotify() bool {
 	return h.To != (transport.Token{}) && h.ID == transport.NoNotify
 }
 
-// applyWhenDone applies rule i when the frame is written.
+// applyWhenDone applies rule i when the frame is Done.
 func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	done := h.Done
 	h.Done = func(err error) {
@@ -216,14 +222,14 @@ func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	}
 }
 
-// clear leaves of a frame what tells the other end that it is there to be cut:
-// what was sent before it shall arrive, and nothing of it.
+// clear empties a frame that is to be cut before it. The other end still learns that it has come:
+// what was sent before it arrives, and nothing of its body.
 func (h *queuedFrame) clear(err error) {
 	h.err = err
 	h.Head, h.Body, h.Parts, h.To = nil, nil, nil, transport.Token{}
 }
 
-// expect has rule i applied when the number-th frame arrives here.
+// expect registers rule i for the number-th frame that arrives here.
 func (c *conn) expect(number, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,8 +239,8 @@ func (c *conn) expect(number, i int) {
 	c.due[number] = i
 }
 
-// cut ends this Conn with err, as if the wire had failed; the other end sees
-// what the wrapped transport shows of it.
+// cut ends this Conn with err, as if the wire had failed. The other end sees what the inner
+// transport shows of a closed Conn.
 func (c *conn) cut(err error) {
 	c.mu.Lock()
 	if c.err == nil && !c.closed {
@@ -245,7 +251,7 @@ func (c *conn) cut(err error) {
 	c.endDelay()
 }
 
-// endDelay ends a delay, because the line has nothing to wait for any more.
+// endDelay ends a delay, because the queue is to be failed.
 func (c *conn) endDelay() {
 	c.mu.Lock()
 	stopped := c.timer != nil && c.timer.Stop()
@@ -256,11 +262,11 @@ func (c *conn) endDelay() {
 	}
 }
 
-// Arm arms the wrapped Conn, which a cut closes, and so wakes.
+// Arm arms the inner Conn. A cut closes that, and so wakes it.
 func (c *conn) Arm(ready func()) { c.inner.Arm(ready) }
 
-// Unsent returns what the wrapped Conn reports, and adds the frames that a delay
-// holds here.
+// Unsent implements transport.Conn: it returns what the inner Conn reports, and adds the frames
+// that a delay holds here.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	bytes, since = c.inner.Unsent()
 	c.mu.Lock()
@@ -288,16 +294,16 @@ func (c *conn) Close() error {
 	return err
 }
 
-// flipped is a copy of b, which is not empty, with one bit turned over, which one depends on k.
+// flipped returns a copy of b, which is not empty, with one bit flipped. k determines which bit.
 func flipped(b []byte, k int) []byte {
 	b = slices.Clone(b)
-	bit := k * 7919 % (8 * len(b)) // any bit will do; a prime reaches all of them
+	bit := k * 7919 % (8 * len(b)) // any bit is fine; a prime reaches all of them
 	b[bit/8] ^= 1 << (bit % 8)
 	return b
 }
 
-// corruptBody flips a bit of the body, in its first piece that has any; false
-// when none has.
+// corruptBody flips a bit in the first piece of the body that is not empty. It returns false if the
+// body is empty.
 func (h *queuedFrame) corruptBody(k int) bool {
 	if len(h.Body) > 0 {
 		h.Body = flipped(h.Body, k)

@@ -2,16 +2,14 @@ package flaky
 
 import "github.com/tutti-go/tutti/fault"
 
-// Device counts a step of the device below a node: a Post or a Completion, with the
-// head of the frame that it is for, if it has one. It returns when in it a cut or a
-// death is due, and 0 when none is. A cut is the caller's to carry out, as what the
-// device shows of a broken queue pair; a death is carried out here, and the queue
-// pair of the step must break as if it were cut. Delays and corruptions do not
-// concern devices.
+// Device counts a step of the device below a node: a Post or a Completion, with the head of the
+// frame that it is for, if any. It returns at which moment of the step a cut or a death is due, and
+// 0 for none. The caller carries out a cut, as what the device shows of a broken queue pair. Device
+// itself carries out a death; the caller breaks the queue pair of the step as for a cut. Delays and
+// corruptions do not apply to devices.
 //
-// It may be called with the wrapped Conn's locks held: who has died is told at
-// once, and their Conns are closed soon, on a goroutine that their Transports' Close
-// waits for.
+// Device may be called with the wrapped Conn's locks held: the death takes effect at once, and the
+// node's Conns are closed soon, on a goroutine that the Close of their Transports waits for.
 func (s *Script) Device(kind Kind, from, to int, head []byte) (at Moment) {
 	for _, i := range s.count(Step{Kind: kind, From: from, To: to, Head: head}) {
 		switch r := s.rules[i]; r.action {
@@ -27,7 +25,7 @@ func (s *Script) Device(kind Kind, from, to int, head []byte) (at Moment) {
 	return at
 }
 
-// killLater lets a node die now, and closes its Conns soon.
+// killLater lets a node die now, and closes its Conns on another goroutine.
 func (s *Script) killLater(from int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +40,7 @@ func (s *Script) killLater(from int, err error) {
 	}()
 }
 
-// awaitKills returns when all that have died are buried.
+// awaitKills waits until the Conns of all dead nodes are closed.
 func (s *Script) awaitKills() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

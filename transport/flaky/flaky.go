@@ -1,33 +1,30 @@
-// Package flaky wraps a Transport and breaks it by a script: at the k-th step it
-// cuts a Conn, lets a whole node die, delays a frame or corrupts it. Suites run
-// once without a rule to count the steps, and then once for each k.
+// Package flaky injects faults into a Transport by a script: at the k-th step it cuts a Conn, lets
+// a whole node die, delays a frame or corrupts it. A suite runs once without a rule to count the
+// steps, and then once for each k.
 //
 //	script := flaky.New(flaky.Options{Rules: []flaky.Rule{flaky.Cut(flaky.Within, 7).From(0)}})
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
-// A step is a frame that is sent, or one use of an ability: a write into exposed
-// memory, a frame sent in parts or at once, an Expose, a Share, a flag published
-// in shared memory. A chunk of a frame's body that arrives by itself is one for those
-// who ask for it; so are the work requests and the completions of a device in
-// software that asks Device about them. A node is a wrapped
-// Transport; its number is the caller's, who will take the rank. Only steps that
-// Options.Counts wants are counted, so that a suite can, say, leave handshakes
-// and heartbeats alone.
+// A step is a frame that is sent, or one use of an ability: a write into exposed memory, a frame in
+// parts or sent inline, an Expose, a Share, a flag set in shared memory. If Options.Counts asks for
+// them, a part of a body that arrives by itself is a step, and so are the work requests and
+// completions of a software device that calls Device. A node is a wrapped Transport; its number is
+// the caller's choice, usually the rank. Options.Counts limits which steps are counted, so that a
+// suite can leave out handshakes and heartbeats.
 //
-// An ability is there exactly when what is wrapped has it, and Options.Hide does not
-// name it; see abilities.go.
+// What the wrapped value lacks, or Options.Hide names, is refused; see abilities.go.
 //
-// Which node an accepted Conn leads to is learnt by letting only one Dial at a
-// time reach each node. So both ends have to be wrapped by one Script, in one
-// process; towards others a rule's To never matches, and a cut Within or After a
-// frame comes as soon as the frame has been sent.
+// The Script learns which node an accepted Conn leads to by letting one Dial at a time reach each
+// node. Both ends must therefore be wrapped by one Script, in one process. Towards other nodes a
+// rule's To never matches, and a cut Within or After a frame happens as soon as the frame has been
+// sent.
 //
-// Of a frame into memory of the id transport.Unheard, which has it for its ID, the other
-// end may hear or not. A cut Before or Within it comes as it is sent, one After it as it
-// is done, both at the end that sends.
+// The other end may or may not see a frame into memory with the ID transport.NoNotify. A cut Before
+// or Within such a frame happens as it is sent, and a cut After it when it is Done, both at the
+// sending end.
 //
-// A Script, and all that it wraps, may be used concurrently. Unlike what it
-// wraps, it allocates for each frame.
+// A Script, and everything that it wraps, may be used concurrently. Unlike the wires, it allocates
+// for each frame.
 package flaky
 
 import (
@@ -37,34 +34,33 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Options say what a Script does. The zero Options count every step and break
-// nothing.
+// Options configure a Script. The zero Options count every step and inject nothing.
 type Options struct {
 	Rules []Rule
-	// Counts is asked about the steps in the order in which rules count them, one at a
-	// time; it is short, and calls nothing of the Script's. nil counts all but chunks.
+	// Counts reports whether a step is counted. It is called for the steps in order, one at a time;
+	// it must be short, and must not call the Script. nil counts all steps except chunks.
 	Counts func(Step) bool
-	Hide   []Kind // abilities, by their step, that what is wrapped shall seem to lack
+	Hide   []Kind // abilities to refuse, by the kind of their step; for Parts bodies are joined
 }
 
-// A Kind is what sort of step a Step is.
+// A Kind is the kind of a Step.
 type Kind uint8
 
 // The kinds of steps.
 const (
 	Frame      Kind = iota + 1 // Send
 	Write                      // Send into exposed memory
-	Parts                      // SendParts, also into exposed memory
+	Parts                      // Send of a frame in parts, also into exposed memory
 	Expose                     // Expose
 	Share                      // Share
 	Publish                    // a flag set in what was shared
-	Chunk                      // a part of a body that has arrived before the rest: as many as the wire's timing makes
+	Chunk                      // a part of a body that arrives before the rest; the wire's timing decides how many there are
 	Post                       // a work request that a device is about to carry out; see Device
 	Completion                 // a completion that a device is about to queue; see Device
-	TrySend                    // SendNow, also where it refuses and Send takes the frame
+	TrySend                    // TrySend, also if it refuses and Send sends the frame
 )
 
-// String is the kind's name.
+// String returns the kind's name.
 func (k Kind) String() string {
 	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Share: "share", Publish: "publish", Chunk: "chunk",
 		Post: "post", Completion: "completion", TrySend: "prompt"}
@@ -74,15 +70,15 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Unknown is the To of a step whose other end the Script does not wrap, and of
-// a Share and a Publish, which have none.
+// Unknown is the To of a step whose other end the Script does not wrap, and of a Share and a
+// Publish, which have no other end.
 const Unknown = -1
 
-// A Step is what Counts is asked about.
+// A Step is one event that rules can apply to, as Options.Counts sees it.
 type Step struct {
 	Kind     Kind
 	From, To int    // nodes
-	Head     []byte // of a frame; not to be kept
+	Head     []byte // of a frame; valid during the call
 }
 
 // A Script counts the steps of the Transports that it wraps and applies its rules.
@@ -98,7 +94,7 @@ type Script struct {
 	deaths       map[int]*death   // by the node's number
 	servers      map[string]*node // by the address they serve
 	conns        map[*conn]struct{}
-	pendingKills int // by buryLater, under way
+	pendingKills int // running kills of killLater
 	killsDone    sync.Cond
 }
 
@@ -118,16 +114,15 @@ func New(o Options) *Script {
 	return s
 }
 
-// Steps is how many steps have been counted. A suite that cuts at each of them
-// must make sure that it is not 0.
+// Steps returns how many steps have been counted. A suite that cuts at each of them must check that
+// it is not 0.
 func (s *Script) Steps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.steps
 }
 
-// Matched is how many of the counted steps rule i of the Options matches, by its
-// From and To.
+// Matched returns how many of the counted steps rule i of the Options matches by its From and To.
 func (s *Script) Matched(i int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,14 +155,14 @@ func (s *Script) count(st Step) (due []int) {
 	return due
 }
 
-// fire notes that a rule has done what it says.
+// fire records that a rule has been applied.
 func (s *Script) fire(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fired[i] = true
 }
 
-// apply cuts c, or lets the node that took the step die, as rule i says.
+// apply cuts c, or lets the node that made the step die, by rule i.
 func (s *Script) apply(i, from int, c *conn) {
 	s.fire(i)
 	err := failure(fault.LinkLost, s.rules[i].String(), nil)
@@ -180,16 +175,16 @@ func (s *Script) apply(i, from int, c *conn) {
 	s.kill(from, err)
 }
 
-// applyDeath lets a node die, as rule i says.
+// applyDeath lets a node die by rule i.
 func (s *Script) applyDeath(i, from int) {
 	s.fire(i)
 	s.kill(from, failure(fault.LinkLost, s.rules[i].String(), nil))
 }
 
-// kill fails all Conns of a node, those to come, too.
+// kill fails all Conns of a node, present and future.
 func (s *Script) kill(from int, err error) {
 	s.mu.Lock()
-	s.deathOf(from).Store(&err) // all at once: the dead do not speak of what they see of it
+	s.deathOf(from).Store(&err) // before the first Conn is closed: a dead node reports nothing
 	var all []*conn
 	for c := range s.conns {
 		if c.node.number == from {
@@ -202,11 +197,11 @@ func (s *Script) kill(from int, err error) {
 	}
 }
 
-// A death holds what a node has died of, and nil while it lives. All wrapped
-// Transports of that number share it.
+// A death is the error by which a node has died; nil while the node lives. All wrapped Transports
+// of that number share it.
 type death struct{ atomic.Pointer[error] }
 
-// deathOf is the grave of a node; s.mu is held.
+// deathOf returns the death of a node. s.mu is held.
 func (s *Script) deathOf(number int) *death {
 	g := s.deaths[number]
 	if g == nil {
@@ -216,11 +211,10 @@ func (s *Script) deathOf(number int) *death {
 	return g
 }
 
-// died reports whether a node has died by a rule.
+// died reports whether a rule has killed the node.
 func (n *node) died() bool { return n.death.Load() != nil }
 
-// register takes a Conn among those that die with their node; false when the node
-// is dead already.
+// register adds a Conn to those that die with their node. It returns false if the node is dead.
 func (s *Script) register(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +231,7 @@ func (s *Script) unregister(c *conn) {
 	delete(s.conns, c)
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "flaky: " + op, Rank: -1, Err: err}
 }

@@ -11,31 +11,31 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// pairTimeout is how long a Dial waits for the other end's accept, so as to learn
-// which Conns belong together. After it the Conn works, but leads to Unknown.
+// pairTimeout is how long a Dial waits for the other end's accept, to learn which Conns belong
+// together. A Conn without a pair works, but leads to Unknown.
 const pairTimeout = 2 * time.Second
 
-// A node is a wrapped Transport; it implements transport.Transport.
+// A node is a wrapped Transport.
 type node struct {
 	inner  transport.Transport
 	script *Script
 	number int
 	death  *death
 
-	dialSlot chan struct{}  // one slot: whose Dial is on its way to this node
-	timers   sync.WaitGroup // delays under way
+	dialSlot chan struct{}  // one slot: held by the Dial to this node
+	timers   sync.WaitGroup // running delays
 
 	mu   sync.Mutex   // guards caller
-	dial *pendingDial // the Dial whose turn it is
+	dial *pendingDial // the Dial that holds dialSlot
 }
 
-// A pendingDial is a Dial that waits for the end that the other node accepts.
+// A pendingDial is a Dial that waits for the Conn that the other node accepts.
 type pendingDial struct {
 	near   *conn
 	paired chan struct{} // closed when near and the accepted Conn know each other
 }
 
-// Wrap makes t a node of that number. It has the abilities of t.
+// Wrap makes t the node of that number.
 func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,10 +43,10 @@ func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	return n
 }
 
-// Name is what is wrapped's.
+// Name returns the inner Transport's name.
 func (n *node) Name() string { return n.inner.Name() }
 
-// Serve serves as what is wrapped, and wraps each Conn that comes.
+// Serve serves the inner Transport and wraps each accepted Conn.
 func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
 		c := n.newConn(inner, Unknown)
@@ -61,7 +61,7 @@ func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, erro
 	return addr, err
 }
 
-// Dial dials as what is wrapped, unless one of both ends has died.
+// Dial dials the inner Transport, unless this node or the other one has died.
 func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	n.script.mu.Lock()
 	server := n.script.servers[addr]
@@ -78,7 +78,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	}
 	select {
 	case server.dialSlot <- struct{}{}:
-	case <-ctx.Done(): // the wrapped Dial finds the words for it
+	case <-ctx.Done(): // the inner Dial returns the error
 		return n.inner.Dial(ctx, addr)
 	}
 	defer func() { <-server.dialSlot }()
@@ -87,7 +87,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 
 var errDied = errors.New("a rule has killed the node")
 
-// call dials a node whose turn is ours, and waits for the other end.
+// call dials a node whose dialSlot it holds, and waits for the other end.
 func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {
 	c := &pendingDial{near: n.unbound(server.number), paired: make(chan struct{})}
 	server.expect(c)
@@ -107,14 +107,14 @@ func (n *node) call(ctx context.Context, server *node, addr string) (transport.C
 	return c.near, nil
 }
 
-// expect sets the Dial whose turn it is; nil when it is over.
+// expect sets the Dial that holds dialSlot; nil when that has ended.
 func (n *node) expect(c *pendingDial) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dial = c
 }
 
-// pair joins an accepted Conn with the one that the caller is about to get.
+// pair connects an accepted Conn with the one that the dialling node is about to return.
 func (n *node) pair(far *conn) {
 	n.mu.Lock()
 	c := n.dial
@@ -133,7 +133,7 @@ func (n *node) pair(far *conn) {
 	close(c.paired)
 }
 
-// Close closes what is wrapped; delays and burials under way end before it does.
+// Close closes the inner Transport, after delays and kills have ended.
 func (n *node) Close() error {
 	n.script.mu.Lock()
 	var mine []*conn

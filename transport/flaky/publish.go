@@ -2,9 +2,9 @@ package flaky
 
 import "slices"
 
-// Publish counts a step of the node, and sets a flag in memory that the node shares,
-// unless the node has died or is about to. Shared memory has no link of its own that
-// could be cut, so that a cut here is the death of its node.
+// Publish counts a step of the node, and sets a flag in memory that the node shares, unless the
+// node has died or dies now. Shared memory has no link that could be cut, so that a cut here kills
+// the node.
 func (s *Script) Publish(node int, set func()) {
 	s.mu.Lock()
 	death := s.deathOf(node)
@@ -27,8 +27,8 @@ func (s *Script) Publish(node int, set func()) {
 	}
 }
 
-// chunk counts a piece of a body that has arrived and is not the last, as a step
-// of the sender's, and cuts the Conn behind it if a rule says so.
+// chunk counts a part of a body that is not the last as a step of the sender, and cuts the Conn
+// after it if a rule is due.
 func (s *sink) chunk() {
 	script, c := s.c.node.script, s.c
 	c.mu.Lock()
@@ -42,5 +42,5 @@ func (s *sink) chunk() {
 	}
 }
 
-// hides reports whether what is wrapped is to look as if it could not do this.
+// hides reports whether an ability is to be refused.
 func (s *Script) hides(ability Kind) bool { return slices.Contains(s.hidden, ability) }

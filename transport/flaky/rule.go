@@ -9,11 +9,11 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Moment is where in a step a cut falls.
+// A Moment is the point within a step at which a cut happens.
 type Moment uint8
 
-// The moments. A step without bytes (Expose, Share, Publish) has no middle:
-// Within is After there. Of a Chunk, which has arrived, all three are After.
+// The moments. A step without bytes (Expose, Share, Publish) has no middle: Within means After
+// there. A Chunk has arrived already, so that all three mean After.
 const (
 	Before Moment = iota + 1 // nothing of the frame arrives
 	Within                   // it has begun to arrive and never completes
@@ -22,7 +22,7 @@ const (
 
 var momentNames = [...]string{Before: "before", Within: "within", After: "after"}
 
-// String is the moment's word in a rule.
+// String returns the moment's word in a rule.
 func (m Moment) String() string {
 	if int(m) >= len(momentNames) {
 		return "never"
@@ -42,15 +42,15 @@ const (
 
 var actionNames = [...]string{cut: "cut", die: "die", delay: "delay", corruptHead: "corrupt head", corruptBody: "corrupt body"}
 
-// A Rule says what happens at which step. It is a value, prints as one line, and
-// Parse reads that line:
+// A Rule says which fault happens at which step. It is a value and prints as one line, which Parse
+// reads:
 //
 //	cut before 7                 the Conn of the 7th counted step
-//	cut within 7 from 0 to 2     the 7th of those that node 0 takes towards node 2
-//	die after 7 from 1           all Conns of the node that takes it, now and later
-//	delay 7 by 5ms               that frame, and what is sent on its Conn meanwhile
+//	cut within 7 from 0 to 2     the 7th of the steps of node 0 towards node 2
+//	die after 7 from 1           all Conns of the node that makes the step, now and later
+//	delay 7 by 5ms               that frame, and the later frames on its Conn meanwhile
 //	corrupt head 7               one bit of it
-//	corrupt body 7               one bit of it, where checksums are on
+//	corrupt body 7               one bit of it; checksums detect it if they are on
 type Rule struct {
 	action   action
 	moment   Moment // of cut and die
@@ -70,12 +70,11 @@ func (l limit) allows(node int) bool { return !l.set || l.node == node }
 // Cut fails the Conn of the k-th step, from 1, at both ends.
 func Cut(m Moment, k int) Rule { return Rule{action: cut, moment: m, step: k} }
 
-// Die fails every Conn of the node that takes the k-th step, and refuses its
-// dials and those to it from then on.
+// Die fails every Conn of the node that makes the k-th step, and refuses dials from and to the node
+// from then on.
 func Die(m Moment, k int) Rule { return Rule{action: die, moment: m, step: k} }
 
-// Delay holds the k-th step, if it is a frame, for d; frames sent behind it on
-// its Conn wait with it.
+// Delay holds the k-th step, if it is a frame, for d. Later frames on its Conn wait behind it.
 func Delay(k int, d time.Duration) Rule { return Rule{action: delay, step: k, by: d} }
 
 // CorruptHead flips one bit in the head of the k-th step, if it has one.
@@ -84,7 +83,7 @@ func CorruptHead(k int) Rule { return Rule{action: corruptHead, step: k} }
 // CorruptBody flips one bit in the body of the k-th step, if it has one.
 func CorruptBody(k int) Rule { return Rule{action: corruptBody, step: k} }
 
-// From restricts the rule to steps that the node takes; only those count for k.
+// From restricts the rule to steps of this node; only those count for k.
 func (r Rule) From(node int) Rule { r.from = limit{true, node}; return r }
 
 // To restricts the rule to steps towards the node; only those count for k.
@@ -92,7 +91,7 @@ func (r Rule) To(node int) Rule { r.to = limit{true, node}; return r }
 
 func (r Rule) matches(st Step) bool { return r.from.allows(st.From) && r.to.allows(st.To) }
 
-// String is the line that Parse reads.
+// String returns the line that Parse reads.
 func (r Rule) String() string {
 	if int(r.action) >= len(actionNames) || int(r.moment) >= len(momentNames) {
 		return "no rule"
@@ -114,7 +113,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// Parse reads a rule as String prints it. What it cannot read is fault.Misuse.
+// Parse reads a rule as String prints it. Other input is fault.Misuse.
 func Parse(line string) (Rule, error) {
 	bad := func() (Rule, error) {
 		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("got %q, want a rule such as \"cut before 7\"", line))

@@ -2,19 +2,19 @@ package flaky
 
 import "github.com/tutti-go/tutti/transport"
 
-// A sink stands between the wrapped Conn and the caller's Sink, and cuts in the
-// middle of a frame or behind it. It is used under the role.
+// A sink stands between the inner Conn and the caller's Sink. It cuts within an arriving frame or
+// after it. The goroutine in Progress owns it.
 type sink struct {
 	c       *conn
 	in      transport.Sink
 	open    bool // a frame is arriving
 	arrived int  // frames begun
-	rule    int  // the one to apply to this frame, or -1
-	ended   bool // the rule has been applied: nothing more goes up
+	rule    int  // the rule for this frame, or -1
+	ended   bool // the rule was applied: nothing more is passed on
 }
 
-// Progress lets the wrapped Conn move. After a cut it returns the cut's error; an
-// error that the wrapped Conn reported before the cut stays.
+// Progress moves the inner Conn. After a cut it returns the cut's error, unless the inner Conn has
+// reported an error before.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -32,7 +32,7 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	return state, err
 }
 
-// failed is the first error of this Conn, which err may now be.
+// failed returns the first error of this Conn, which err becomes if there is none.
 func (c *conn) failed(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *conn) failed(err error) error {
 	return err
 }
 
-// begin notes that a frame has begun, and whether a rule waits for it.
+// begin counts a frame that has begun, and looks up the rule for it.
 func (s *sink) begin() {
 	s.open, s.rule = true, -1
 	s.arrived++
@@ -58,11 +58,11 @@ func (s *sink) begin() {
 	}
 }
 
-// Buffer implements transport.Sink. An empty body is cut here, since nothing of
-// it could arrive before all of it.
+// Buffer implements transport.Sink. A cut within an empty body happens here, since no part of it
+// arrives before the whole.
 func (s *sink) Buffer(h transport.Header) []byte {
 	if s.ended {
-		return nil // of a node that has died: its Conn is closed, but more was on the wire
+		return nil // the wire still held frames of a dead node
 	}
 	s.begin()
 	if s.is(Before) {
@@ -76,17 +76,17 @@ func (s *sink) Buffer(h transport.Header) []byte {
 	return b
 }
 
-// Arrived implements transport.Sink. A frame to be cut within goes up by half.
+// Arrived implements transport.Sink. Of a frame to be cut within, half is passed on.
 func (s *sink) Arrived(h transport.Header, n int) {
 	if s.ended {
 		return
 	}
 	if !s.open {
 		if h.ID == transport.NoNotify {
-			s.in.Arrived(h, n) // the other end has not numbered it either
+			s.in.Arrived(h, n) // neither end numbers it
 			return
 		}
-		s.begin() // it skipped Place
+		s.begin() // it skips Buffer
 	}
 	if s.is(Within) {
 		if half := min(n, h.Size/2); half > 0 {
@@ -106,8 +106,8 @@ func (s *sink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// Copy implements transport.Taker. A frame that a rule waits for, or that the Sink
-// above does not take so, goes up in two calls.
+// Copy implements transport.CopySink. A frame with a rule, or for a Sink without Copy, is passed on
+// in two calls.
 func (s *sink) Copy(h transport.Header, body []byte) {
 	if s.ended {
 		return
@@ -132,12 +132,12 @@ func (s *sink) Copy(h transport.Header, body []byte) {
 	}
 }
 
-// is reports whether this frame is to be cut at that moment.
+// is reports whether a rule cuts this frame at that moment.
 func (s *sink) is(m Moment) bool {
 	return s.rule >= 0 && s.c.node.script.rules[s.rule].moment == m
 }
 
-// apply applies the rule: the step was the other end's.
+// apply applies the rule to the sender, whose step the frame was.
 func (s *sink) apply() {
 	s.ended = true
 	script, c := s.c.node.script, s.c

@@ -21,10 +21,10 @@ type LazyTransport struct {
 	err  error               // the same
 }
 
-// Over returns a Template with these options.
+// Over returns a LazyTransport with these options.
 func Over(o Options) *LazyTransport { return &LazyTransport{options: o} }
 
-// Name is the set-up wire's name, "+" and "verbs".
+// Name returns the set-up wire's name, "+" and "verbs".
 func (v *LazyTransport) Name() string { return v.options.Setup.Name() + "+" + Name }
 
 // opened opens the device.
@@ -51,7 +51,7 @@ func (v *LazyTransport) Dial(ctx context.Context, addr string) (transport.Conn, 
 	return t.Dial(ctx, addr)
 }
 
-// Close closes what was opened.
+// Close closes what was opened, and otherwise the set-up wire.
 func (v *LazyTransport) Close() error {
 	v.open.Do(func() {})
 	if v.t == nil {
