@@ -66,6 +66,8 @@ type Coordinator struct {
 	now Time
 	seq uint32
 
+	// Process sets by number. A number is never used again, so a request for a set that was
+	// removed cannot reach another one.
 	sets    map[uint32]*processSet
 	nextSet uint32
 
@@ -94,7 +96,15 @@ type Coordinator struct {
 	launches          uint64         // the clock of lastUsed
 	lastAck           []uint32       // by rank, the last list that it has applied
 
-	// What is ready, and the reasons to launch it now.
+	// What is ready, in the order of launch, and the reasons to launch it now:
+	//
+	//	readyBytes reaches Config.Fusion    the Bucket would not become fuller
+	//	readySince + Config.Cycle is over   waiting longer costs more than fusion saves
+	//	pendingCount is 0                   nothing can join
+	//	skipFusionWait                      a barrier is ready
+	//	force                               a fence: what follows must not overtake it
+	//
+	// and the one reason not to: inflight has reached the credit.
 	ready      []*readyTensor
 	readyPool  []*readyTensor // for reuse
 	building   bucketBuilders

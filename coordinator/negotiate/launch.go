@@ -7,7 +7,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A readyTensor is a tensor that is ready, or the parts of it that have not been launched.
+// A readyTensor is a tensor that is ready, or the parts of it that have not been launched. It is in
+// Coordinator.ready until its last part is launched; then readyPool keeps it for another tensor, or
+// its cache entry for the next step.
 type readyTensor struct {
 	id        uint32
 	transient bool
@@ -155,7 +157,17 @@ func moreUrgent(a, b *readyTensor) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.id, b.id))
 }
 
-// A bucketBuilder is a Bucket in the making.
+// A bucketBuilder is a Bucket in the making. For example, testdata/fusion.txt, where Config.Fusion
+// is 64 bytes, MaxFusedTensor 32 and Partition 40:
+//
+//	ready, in the order of launch                Bucket  why it ends there
+//	h (16 bytes, priority 1), a (16)             h a     with b, several priorities would exceed 40
+//	b (16), f (32), g (16)                       b f g   64 bytes
+//	c (float64)                                  c       no other tensor of its type
+//	d (by max)                                   d       no other tensor of its operator
+//	e (40)                                       e       above MaxFusedTensor
+//	i, j (broadcasts from rank 0)                i j     k is from rank 1
+//	k                                            k
 type bucketBuilder struct {
 	key             fusionKey
 	response        Response

@@ -12,6 +12,7 @@ import (
 // wireVersion is the first byte of every list. A rank that runs another version is refused.
 const wireVersion = 1
 
+// The flags of a request list. A decoder refuses flags that it does not know.
 const (
 	listJoins = 1 << iota
 	listShutdown
@@ -240,15 +241,15 @@ func appendSpec(b []byte, t *Spec) []byte {
 	return binary.AppendUvarint(b, uint64(t.Keep))
 }
 
-// Marks of a tensor.
+// The flags of a spec.
 const (
 	specNoIdentity = 1 << iota
 	specWhole
 	specCodec
 )
 
-// The fewest bytes of a tensor and of a request: what a list's length is checked
-// against before memory is taken for it.
+// The fewest bytes of a spec and of a request. The length of a list is checked against them before
+// memory is allocated for it, so that a short message cannot ask for much memory.
 const (
 	minSpec    = 42
 	minRequest = minSpec + 3

@@ -35,6 +35,8 @@ type Worker struct {
 	rank int
 	now  Time
 
+	// What this rank knows of names, of cache IDs, and of IDs beyond the cache. A name points
+	// to its ID and back; the ID of a name that only other ranks submit has no state here.
 	tensors   map[key]*tensorState
 	cache     []workerEntry           // by cache ID
 	transient map[uint32]*workerEntry // by transient ID
@@ -46,8 +48,9 @@ type Worker struct {
 	urgent        bool   // send it at the end of this Step
 	applied       uint32 // the number of the last ResponseList applied
 
-	// A step of the program's is what is submitted until a name comes again. The
-	// last one's size says when this one is complete.
+	// A step of the program is what it submits until a name comes again. step counts them,
+	// stepCount the submissions of this one, and stepExpected those of the last one, which say
+	// when this one is complete.
 	step                    uint64
 	stepCount, stepExpected int
 
@@ -58,6 +61,7 @@ type Worker struct {
 	removing        map[uint32]bool // sets whose removal this rank has submitted
 	ended           bool
 
+	// outputs is the result of this Step, in memory that is used again.
 	outputs []WorkerOutput
 	// Memory for Buckets and their entries, made for many at once. Buckets of many tensors have
 	// lists of their own, which Released gives back.
@@ -122,7 +126,9 @@ type (
 	End struct{ Err *fault.Error }
 )
 
-// A Bucket is tensors that are executed together. It does not change before Released.
+// A Bucket is tensors that are executed together, or one part of a large tensor. Every rank of the
+// job gets every Bucket, in the same order, since its Cost counts for all; ranks outside of the
+// process set skip it. It does not change before Released.
 type Bucket struct {
 	Entries     []BucketEntry
 	Part, Parts int   // of one large tensor; otherwise 0 and 1
