@@ -16,8 +16,9 @@ type TensorGroup struct {
 	handles []*Handle
 }
 
-// Group submits as one what collect submits to the group. All of it must be of one process set,
-// and no handle of it is done before Group has returned.
+// Group submits as one what collect submits to the group. All of it must be of one process set.
+// Nothing is submitted before collect has returned, so collect must not wait for any of it. The
+// handles cannot be submitted again one by one.
 func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 	g := &TensorGroup{co: co}
 	collect(g)
