@@ -187,7 +187,7 @@ func (e *Engine) deferAction(c deferredAction) { e.deferred = append(e.deferred,
 func (e *Engine) unlock() {
 	for {
 		switch {
-		case len(e.deferred) > 0:
+		case len(e.deferred) > 0: // before the frames: an action may have one to add, such as a request
 			c := e.deferred[0]
 			e.deferred = e.deferred[:copy(e.deferred, e.deferred[1:])]
 			e.mu.Unlock()
@@ -215,7 +215,7 @@ func (e *Engine) runAction(c deferredAction) {
 	case actionExpose:
 		e.exposeAndRequest(c.req)
 	case actionUnexpose:
-		c.req.unexpose()
+		c.req.unexpose() // the Conn may wait for a write that is in flight
 		e.mu.Lock()
 		c.req.unexpose, c.req.bufBusy = nil, false
 		if c.req.withdrawn {
@@ -252,7 +252,7 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 	w := e.m.NewWaiter()
 	req.waiter.Store(w)
 	err := e.m.Sleep(ctx, w, req, p, ls)
-	if err != nil {
+	if err != nil { // not the request's error but the wait's: ctx or p has ended it
 		e.cancel(req, err)
 		e.waitLinks(context.Background(), w, req, nil)
 	}
@@ -294,7 +294,7 @@ func (e *Engine) cancel(req *Request, err error) {
 	case phaseOffered:
 		e.withdraw(req)
 		e.finish(req, err)
-	case phaseMatched:
+	case phaseMatched: // it goes on; repost looks at canceled
 		req.canceled = err
 	}
 	e.unlock()

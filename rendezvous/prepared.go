@@ -107,7 +107,7 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 	return pr, nil
 }
 
-// Exposed reports whether the sender may write into the buffer: the Conn is there, and
+// Exposed reports whether the sender may write into the buffer: there is a Conn, and it
 // can expose it. The sender may not know yet.
 func (pr *PreparedRecv) Exposed() bool {
 	pr.peer.e.mu.Lock()

@@ -22,7 +22,8 @@ type remoteBuffer struct {
 	closing bool     // the peer has taken it back while there was a writer
 }
 
-// handlePrepare takes note of a buffer of the peer's.
+// handlePrepare records a buffer that the peer has prepared. Sends that wait are not affected: a
+// buffer is looked up when a send is launched.
 func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	k := preparedKey{h.context, string(name)}
 	switch {
@@ -66,7 +67,8 @@ func (p *peer) endRemote(rb *remoteBuffer) {
 	}
 }
 
-// remoteFor is the buffer that a send may be written to directly, or nil.
+// remoteFor returns the buffer that a send may be written into directly, or nil: there is none for
+// its name, it is not free, or the tensor does not fit. Empty tensors need no buffer.
 func (p *peer) remoteFor(req *Request) *remoteBuffer {
 	if req.tensor == nil || len(p.remoteByKey) == 0 || len(req.buf) == 0 || p.credit < envelopeCost {
 		return nil
@@ -78,7 +80,8 @@ func (p *peer) remoteFor(req *Request) *remoteBuffer {
 	return rb
 }
 
-// writeTo writes req directly into a buffer of the peer's.
+// writeTo starts to write req into a buffer of the peer's. It reserves the credit of the envelope
+// now, so that the announcement never has to wait for it.
 func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
 	rb.filled, rb.writer = true, req
 	p.credit -= envelopeCost
@@ -96,7 +99,7 @@ func (p *peer) announce(req *Request) {
 	p.endWrite(req)
 }
 
-// endWrite notes that nothing of req is being written any more.
+// endWrite ends the time in which req may write to its buffer: req is announced, or has ended.
 func (p *peer) endWrite(req *Request) {
 	rb := req.remote
 	req.remote, rb.writer = nil, nil
@@ -126,8 +129,9 @@ func (p *peer) cancelWrite(req *Request) {
 	}
 }
 
-// overtakes reports whether req's envelope would come before that of an earlier message
-// with its key, which is still being written directly.
+// overtakes reports whether req's envelope would arrive before that of an earlier message with its
+// key, which is still being written directly. Two tensors of one name and step must be received in
+// the order sent, so req waits in pending until the earlier one is announced.
 func (p *peer) overtakes(req *Request) bool {
 	for _, w := range p.writing {
 		if req.tensor != nil && w.mc == req.mc && w.key == req.key {

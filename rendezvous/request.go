@@ -199,7 +199,7 @@ func (e *Engine) finish(req *Request, err error) {
 		return
 	}
 	switch req.phase {
-	case phasePending:
+	case phasePending: // Drain waits for both lists of sends
 		req.peer.pending.remove(req)
 		e.wakeDrain()
 	case phaseOffered, phaseFlowing:
@@ -215,6 +215,7 @@ func (e *Engine) finish(req *Request, err error) {
 	req.err = err
 	e.spilled -= req.spilled
 	req.spilled = 0
+	// Three kinds of requests end in three ways: with a callback, unnoticed, or awaited.
 	if req.onFinish != nil {
 		e.deferAction(deferredAction{kind: actionComplete, req: req})
 		return

@@ -11,6 +11,19 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
+// A send goes through up to four gates. The first that is open decides how the bytes leave the
+// caller's buffer:
+//
+//	1. Nothing is pending for that peer, and its credit allows the message: it is launched.
+//	2. Its credit allows the envelope only: it is launched as an offer.
+//	3. There is no credit: the request waits in peer.pending, in order. A Send, which must not
+//	   make its caller wait for long, copies the body into the spill buffer and returns;
+//	   a small body at once, a large one after spillAfter.
+//	4. The spill buffer is full: Send waits for its receive.
+//
+// Envelopes leave in the order of the calls, whatever their size and tag, because the receiver
+// matches in the order of arrival. So one send without credit holds up those behind it.
+
 // PostSend begins to send body to a rank and returns at once. The body is the engine's until the
 // request is done; the caller Waits for the request and Frees it. The receive's fingerprint must be
 // the same; 0 is not checked.
@@ -129,11 +142,13 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 	if d == Auto {
 		d = e.cfg.Protocol
 	}
+	// A message of more than half of what every peer may send could never go eagerly to a peer with
+	// the least credit, and would take most of it elsewhere.
 	if d == Rendezvous || d == Auto && req.length() > e.cfg.Threshold || req.length()+envelopeCost > minCredit/2 {
 		req.onRequest = true
 	}
 	switch err := e.sendable(mc, p); {
-	case err != nil:
+	case err != nil: // the request is done before its caller sees it
 		e.finish(req, err)
 	case to == e.cfg.Rank:
 		e.sendLocal(req)

@@ -8,11 +8,25 @@ const (
 	maxWatched  = 1 << 12 // tensors watched
 )
 
-// A staticPlan gives the tensors that recur a prepared buffer: it watches the first steps
-// of each, and prepares a receive for one that has come at three steps without growing.
-// That is the static allocation of Meituan's TensorFlow. A plan is a policy above
-// PrepareNamed and knows nothing of how tensors travel. Its methods may be called
-// concurrently; its lock is taken below the engine's, and never held around a call of it.
+// A staticPlan gives the tensors that recur a prepared buffer: it watches the first steps of each,
+// and prepares a receive for one that has come at three steps without growing. That is the static
+// allocation of Meituan's TensorFlow. A plan is a policy above PrepareNamed and knows nothing of
+// how tensors travel. Only receives without a buffer are watched: the program that gives a buffer
+// has decided where the tensor goes.
+//
+// The life of one tensor in the plan:
+//
+//	watched   observe counts its steps; it has no buffer (room is 0)
+//	reserved  reserve has set room; the caller is preparing the receive, without any lock
+//	prepared  commit has stored the receive
+//	outgrown  a larger one has come three times: reserve again, for the larger size
+//
+// A tensor that could not be prepared stays reserved, so that nothing is tried at every step. The
+// buffers are allocated once and never freed before their context ends: that is the point of a
+// static allocation, and limit bounds it.
+//
+// The methods may be called concurrently. The plan's lock is taken below the engine's (drop), and
+// never held around a call of the engine.
 type staticPlan struct {
 	mu       sync.Mutex
 	limit    int64 // bytes of buffers
@@ -36,6 +50,7 @@ type recurring struct {
 	recv  *PreparedRecv
 }
 
+// newStaticPlan returns a plan for at most limit bytes of buffers.
 func newStaticPlan(limit int64) *staticPlan {
 	return &staticPlan{limit: limit, tensors: make(map[planKey]*recurring)}
 }

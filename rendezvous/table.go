@@ -128,7 +128,7 @@ func (t *table) keepIdle(s *bucket) {
 		return
 	}
 	old.idle = false
-	if old.empty() {
+	if old.empty() { // it has not been filled again meanwhile
 		t.deleteBucket(old)
 	}
 }
@@ -143,9 +143,13 @@ func (t *table) deleteBucket(s *bucket) {
 	if t.recent == s {
 		t.recent = nil
 	}
-	s.key = key{}
+	s.key = key{} // the key may hold a name, which the garbage collector can then free
 	s.next, t.free = t.free, s
 }
+
+// For example, with receives posted in the order A(1, tag 7), B(any source, tag 7), C(1, tag 7),
+// messages from rank 1 with tag 7 match A, B and C in turn, and one from rank 2 would match B: it
+// is the wildcard's order of posting against the oldest exact receive's that decides.
 
 // popRecv removes and returns the receive that a message with key k matches: the one posted first,
 // exact or wildcard. It returns nil when none is posted.
@@ -156,7 +160,7 @@ func (t *table) popRecv(k key) *Request {
 	}
 	req := exact
 	for w := t.wild.first; w != nil; w = w.next {
-		if w.key.matches(k) {
+		if w.key.matches(k) { // the oldest wildcard receive that matches
 			if exact == nil || w.order < exact.order {
 				req = w
 			}

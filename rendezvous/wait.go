@@ -105,7 +105,7 @@ func (e *Engine) waitForSet(ctx context.Context, p mesh.WaitPolicy, reqs []*Requ
 		s.reqs, s.links = s.reqs[:0], s.links[:0]
 		requestSets.Put(s)
 	}()
-	s.reqs = append(s.reqs[:0], reqs...) // a copy, so that the caller's array need not live on the heap
+	s.reqs = append(s.reqs[:0], reqs...) // a copy, so that the caller's array may stay on its stack
 	for _, req := range reqs {
 		if !req.done.Load() {
 			s.addLinks(req)
@@ -114,6 +114,8 @@ func (e *Engine) waitForSet(ctx context.Context, p mesh.WaitPolicy, reqs []*Requ
 	if e.m.Poll(ctx, s, p, s.links) {
 		return nil
 	}
+	// The waiter is set before Sleep checks the condition once more, so no wake-up is lost: a
+	// request that is done before that is seen by the check, and one that is done later wakes w.
 	w := e.m.NewWaiter()
 	defer w.Free()
 	for _, req := range reqs {
