@@ -29,7 +29,7 @@ func adoptFD(fd int, want string) (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// sockPort returns the port of a socket address, or -1.
+// sockPort returns the port of an IP socket address, or 0 for another kind of address.
 func sockPort(sa syscall.Sockaddr) int {
 	switch a := sa.(type) {
 	case *syscall.SockaddrInet4:

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// A Kind is itself an error, so errors.Is(err, fault.PeerLost) holds however
-// deep the Error carrying it has been wrapped.
+// A Kind answers what the caller should do now. It is itself an error, so errors.Is(err,
+// fault.PeerLost) holds however deep the Error that carries it is wrapped.
 type Kind uint8
 
-// The zero Kind is left out on purpose: an Error without a Kind is a bug.
+// The kinds. Zero is no kind: an Error without a Kind is a bug.
 const (
 	Misuse    Kind = iota + 1 // this call is wrong; fix the program
 	Mismatch                  // the ranks disagree about the call; fix the program
@@ -21,10 +21,11 @@ const (
 	Canceled                  // a caller's context was cancelled
 	Revoked                   // an earlier fault, in Err, ended this communicator
 	Exhausted                 // a stated bound is reached
-	Refused                   // handshake or bootstrap turned down
+	Refused                   // the handshake or the bootstrap was refused
 	Closed                    // this rank, or the peer named, has closed
 )
 
+// kindNames are the kinds in words, as logs and errors show them.
 var kindNames = [...]string{
 	Misuse:    "misuse",
 	Mismatch:  "mismatch between ranks",
@@ -41,7 +42,7 @@ var kindNames = [...]string{
 // Valid reports whether k is one of the kinds above.
 func (k Kind) Valid() bool { return k != 0 && int(k) < len(kindNames) }
 
-// Error is the kind in words.
+// Error returns the kind in words.
 func (k Kind) Error() string {
 	if !k.Valid() {
 		return fmt.Sprintf("fault kind %d", uint8(k))
@@ -49,8 +50,9 @@ func (k Kind) Error() string {
 	return kindNames[k]
 }
 
-// An Error says what failed, where it was noticed, and who is to blame. It is
-// immutable once returned, and may be read by any number of goroutines.
+// An Error says what failed, which rank noticed, and which ranks are to blame. It is immutable once
+// returned, and any number of goroutines may read it. A layer wraps an error once, in its exported
+// call, so that a message names one operation.
 type Error struct {
 	Kind  Kind
 	Op    string // the exported call: "allreduce grad/7", not the helper inside it
@@ -59,10 +61,9 @@ type Error struct {
 	Err   error  // the cause; nil when the Kind says it all
 }
 
-// New makes an Error of kind k, noticed by rank in the exported call op, with
-// the cause that format and args give; %w keeps a cause that can be matched. An
-// empty format means no cause. Whoever has Peers to blame writes an Error
-// literal instead.
+// New returns an Error of kind k, noticed by rank in the exported call op, with the cause that
+// format and args give; %w keeps a cause that can be matched. An empty format means no cause. An
+// Error that blames Peers is written as a literal instead.
 func New(k Kind, op string, rank int, format string, args ...any) *Error {
 	e := &Error{Kind: k, Op: op, Rank: rank}
 	if format != "" {
@@ -71,14 +72,14 @@ func New(k Kind, op string, rank int, format string, args ...any) *Error {
 	return e
 }
 
-// A Peer is a rank as the blamed see it: where it runs, its last call, and the
-// file:line it is in. Unknown fields are empty.
+// A Peer is a blamed rank: where it runs, its last call, and the file:line of that call. Unknown
+// fields are empty.
 type Peer struct {
 	Rank           int
 	Host, Call, At string
 }
 
-// String reads "rank 3 on host-b, last in allreduce #41 at train.go:88".
+// String returns text such as "rank 3 on host-b, last in allreduce #41 at train.go:88".
 func (p Peer) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d", p.Rank)
@@ -94,7 +95,7 @@ func (p Peer) String() string {
 	return b.String()
 }
 
-// Error reads as one line: operation, place, kind, blame, cause.
+// Error returns one line: operation, rank, kind, blamed ranks, cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -116,7 +117,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap exposes the Kind and the cause as siblings: both can be matched, and a
+// Unwrap returns the Kind and the cause as siblings: both can be matched, and a
 // context.DeadlineExceeded below a Timeout is still found.
 func (e *Error) Unwrap() []error {
 	if e.Err == nil {
@@ -125,7 +126,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// ContextKind is the Kind of an error whose cause is the end of a context or of a time
+// ContextKind returns the Kind of an error that was caused by the end of a context or of a time
 // limit: Timeout, or Canceled.
 func ContextKind(err error) Kind {
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -134,9 +135,8 @@ func ContextKind(err error) Kind {
 	return Canceled
 }
 
-// Cause is what err says apart from its kind and from who failed at what, for a
-// layer that tells that in words of its own: the Err of an *Error, where it has
-// one, and else err itself.
+// Cause returns what err says apart from its kind, operation and rank: the Err of an *Error, if it
+// has one, else err itself. A layer that reports the rest in its own words uses it.
 func Cause(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Err != nil {

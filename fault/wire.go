@@ -22,17 +22,17 @@ const (
 	wireVersion = 1
 	wireFixed   = 10 // bytes before the first text
 
-	// An op and a cause keep up to this many bytes whatever else there is; the
-	// peers' texts share the rest, so that a long list shortens itself only.
+	// An op and a cause keep up to this many bytes in any case. The texts of the peers share the
+	// rest, so that a long list of peers shortens only itself.
 	opLimit    = 256
 	causeLimit = 1536
 
 	ellipsis = "…"
 )
 
-// AppendWire appends e's wire form, at most MaxWire bytes, and returns the
-// longer slice. What does not fit is cut where it is least missed: a text ends
-// in "…", and peers beyond MaxPeers become a note in the cause.
+// AppendWire appends e's wire form, at most MaxWire bytes, and returns the longer slice. What does
+// not fit is cut where it matters least: a cut text ends in "…", and the number of peers beyond
+// MaxPeers is added to the cause.
 func (e *Error) AppendWire(b []byte) []byte {
 	peers, text := e.Peers, ""
 	if e.Err != nil {
@@ -52,8 +52,8 @@ func (e *Error) AppendWire(b []byte) []byte {
 	b = appendText(b, text, len(text)+1)
 	b = append(b, byte(len(peers)))
 
-	// Halving ends: 64 peers with three texts of 8 bytes fit beside a full op
-	// and a full cause.
+	// The loop ends, because 64 peers with three texts of 8 bytes fit beside a full op and a full
+	// cause.
 	head := len(b)
 	for limit := 1024; ; limit /= 2 {
 		b = appendPeers(b[:head], peers, limit)
@@ -63,6 +63,7 @@ func (e *Error) AppendWire(b []byte) []byte {
 	}
 }
 
+// appendPeers appends the peers, with at most limit bytes of each text.
 func appendPeers(b []byte, peers []Peer, limit int) []byte {
 	for _, p := range peers {
 		b = appendInt(b, p.Rank)
@@ -73,20 +74,21 @@ func appendPeers(b []byte, peers []Peer, limit int) []byte {
 	return b
 }
 
-// appendInt saturates: a rank beyond int32 is a bug elsewhere, not here.
+// appendInt appends n as an int32. It saturates, since a rank beyond int32 is a bug elsewhere.
 func appendInt(b []byte, n int) []byte {
 	n = max(math.MinInt32, min(n, math.MaxInt32))
 	return binary.LittleEndian.AppendUint32(b, uint32(int32(n)))
 }
 
+// appendText appends a text of at most limit bytes with its length.
 func appendText(b []byte, s string, limit int) []byte {
 	s = cut(s, limit)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(s)))
 	return append(b, s...)
 }
 
-// cut returns s as valid UTF-8 of at most limit bytes, ending in "…" when some
-// of it is missing. A text of an error goes to terminals and logs.
+// cut returns s as valid UTF-8 of at most limit bytes, ending in "…" when it was cut. Texts of
+// errors go to terminals and logs.
 func cut(s string, limit int) string {
 	if len(s) > limit {
 		n := limit - len(ellipsis)
@@ -98,9 +100,9 @@ func cut(s string, limit int) string {
 	return strings.ToValidUTF8(s, "?") // never longer
 }
 
-// ParseWire reads what AppendWire wrote, and takes all of b. It keeps no part of
-// b. Bytes that are not a wire form of this version get fault.Mismatch: the two
-// ranks run different programs, or something between them is broken.
+// ParseWire reads what AppendWire wrote; b must hold nothing else. It keeps no part of b. Bytes
+// that are not a wire form of this version are a fault.Mismatch: the two ranks run different
+// programs, or something between them is broken.
 func ParseWire(b []byte) (*Error, error) {
 	if len(b) > MaxWire {
 		return nil, malformed("%d bytes, of at most %d", len(b), MaxWire)
@@ -135,6 +137,7 @@ func ParseWire(b []byte) (*Error, error) {
 	return e, nil
 }
 
+// malformed returns the error of bytes that are not a wire form.
 func malformed(format string, args ...any) error {
 	return New(Mismatch, "fault.ParseWire", -1, format, args...)
 }
@@ -166,13 +169,14 @@ func peers(r *wire.Reader) []Peer {
 	return list
 }
 
-// The marks of causes that programs ask for besides Kinds.
+// The marks of causes that programs match besides Kinds.
 const (
 	markCanceled = 1 << 30
 	markDeadline = 1 << 31
 	knownMarks   = (1<<len(kindNames) - 2) | markCanceled | markDeadline
 )
 
+// marks returns the bits of the Kinds and context errors that err matches.
 func marks(err error) uint32 {
 	var m uint32
 	if err == nil {
@@ -192,8 +196,7 @@ func marks(err error) uint32 {
 	return m
 }
 
-// A wireCause is a cause that came over the wire: its words, and what it
-// answers to errors.Is.
+// A wireCause is a cause that came over the wire: its text, and what it answers to errors.Is.
 type wireCause struct {
 	text  string
 	marks uint32
@@ -201,7 +204,7 @@ type wireCause struct {
 
 func (c *wireCause) Error() string { return c.text }
 
-// Is makes errors.Is see through the wire.
+// Is reports whether the cause matched target on the rank that sent it.
 func (c *wireCause) Is(target error) bool {
 	switch target {
 	case context.Canceled:

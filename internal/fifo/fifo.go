@@ -1,19 +1,19 @@
-// Package fifo holds a queue for what waits its turn.
+// Package fifo holds a first-in, first-out queue for hot paths.
 package fifo
 
-// maxIdleSlots is how many slots an emptied queue keeps for its next burst.
+// maxIdleSlots is how many slots an empty queue keeps for its next burst.
 const maxIdleSlots = 1024
 
-// A Queue is a first-in, first-out list that allocates only to grow, and forgets
-// what it has given away. The zero Queue is empty. Its owner's lock guards it,
-// and its owner bounds its length.
+// A Queue is a first-in, first-out list that allocates only to grow, and clears the slots of popped
+// items, so that it keeps nothing alive. The zero Queue is empty. It has no lock: its owner guards
+// it, and bounds its length.
 type Queue[T any] struct {
-	slots []T // a power of two, or none
-	head  int // the oldest item's slot
+	slots []T // a ring; its length is a power of two, or 0
+	head  int // the slot of the oldest item
 	n     int
 }
 
-// Len is how many items wait.
+// Len returns the number of items.
 func (q *Queue[T]) Len() int { return q.n }
 
 // Push adds an item at the end.
@@ -25,10 +25,11 @@ func (q *Queue[T]) Push(item T) {
 	q.n++
 }
 
-// At is the i-th oldest item, from 0 on, in its place: until the next Push or Pop.
+// At returns the i-th oldest item, from 0 on, where it is stored. The pointer is valid until the
+// next Push or Pop.
 func (q *Queue[T]) At(i int) *T { return &q.slots[(q.head+i)&(len(q.slots)-1)] }
 
-// First is At(0), or nil when the queue is empty.
+// First returns At(0), or nil when the queue is empty.
 func (q *Queue[T]) First() *T {
 	if q.n == 0 {
 		return nil
@@ -36,7 +37,7 @@ func (q *Queue[T]) First() *T {
 	return q.At(0)
 }
 
-// Pop takes the oldest item; the queue is not empty.
+// Pop removes the oldest item. The queue must not be empty.
 func (q *Queue[T]) Pop() T {
 	var none T
 	first := q.At(0)
@@ -50,6 +51,7 @@ func (q *Queue[T]) Pop() T {
 	return item
 }
 
+// grow doubles the ring.
 func (q *Queue[T]) grow() {
 	bigger := make([]T, max(8, 2*len(q.slots)))
 	for i := range q.n {

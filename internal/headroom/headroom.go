@@ -1,12 +1,10 @@
-// Package headroom tells how much memory this process may still fill, where the kernel
-// does not refuse what is too much but kills processes: pages of a memfd, or pages that
-// are pinned for a device. It knows Linux, whose files it reads, and not what the memory
-// is for.
+// Package headroom reports how much memory this process may still fill, for memory whose excess the
+// kernel does not refuse but answers by killing processes: pages of a memfd, and pages pinned for a
+// device. It reads Linux's files, and does not know what the memory is for.
 //
-// What is left is the least of what the machine has available and what each control
-// group that the process is in has left, of version 2 (cgroups(7)) or of version 1's
-// memory controller. Pages of files that were read do not count as used: the kernel drops
-// them for others.
+// Available is the minimum of what the machine has available and what each control group of the
+// process has left, in version 2 (cgroups(7)) or in the memory controller of version 1. Pages that
+// cache files do not count as used: the kernel drops them for other uses.
 package headroom
 
 import (
@@ -19,8 +17,9 @@ import (
 	"strings"
 )
 
-// Check is nil if so many bytes may be taken at once: at most half of what is left, so
-// that others can take some meanwhile. Where nobody tells what is left, anything may.
+// Check returns nil if bytes may be allocated at once: at most half of what is available, so that
+// other processes can allocate meanwhile. Where nothing reports what is available, everything may
+// be allocated.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
 		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
@@ -28,11 +27,11 @@ func Check(bytes int64) error {
 	return nil
 }
 
-// available is what is left by the files of a system, if any of them tells.
+// available returns the least that any file of the system reports; known is false if none does.
 func available(system fs.FS) (left int64, known bool) {
 	left = math.MaxInt64
 	if free, ok := field(system, "proc/meminfo", "MemAvailable:"); ok {
-		left, known = free<<10, true // it is in KiB
+		left, known = free<<10, true // the file counts KiB
 	}
 	for _, g := range groups(system) {
 		if n, ok := g.available(system); ok {
@@ -42,16 +41,16 @@ func available(system fs.FS) (left int64, known bool) {
 	return left, known
 }
 
-// A group is a control group, by its folder and the names of its files; total begins the
-// names of what counts for those within it, too.
+// A group is a control group: its folder, and the names of its files. total is the prefix of the
+// counters that include the groups below it.
 type group struct{ dir, limit, used, total string }
 
-// groups are those that the process is in, and those around them; what the process
-// cannot see of them, as in most containers, is left out.
+// groups returns the control groups of the process and the groups around them. It leaves out those
+// that the process cannot see, as in most containers.
 func groups(system fs.FS) (all []group) {
 	text, _ := fs.ReadFile(system, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":") // behind the hierarchy's number
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":") // after the hierarchy's number
 		controllers, own, _ := strings.Cut(rest, ":")
 		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current"}
 		switch controllers {
@@ -73,7 +72,7 @@ func groups(system fs.FS) (all []group) {
 	return all
 }
 
-// available is what a group has left; false where it has no limit, or does not tell.
+// available returns what a group has left; ok is false where it has no limit, or reports none.
 func (g group) available(system fs.FS) (int64, bool) {
 	limit, limited := number(system, path.Join(g.dir, g.limit))
 	used, ok := number(system, path.Join(g.dir, g.used))
@@ -87,14 +86,14 @@ func (g group) available(system fs.FS) (int64, bool) {
 	return max(limit-max(used, 0), 0), true
 }
 
-// number is what a file holds; false where that is no number, as "max" is none.
+// number returns the number in a file; ok is false where there is none, as with "max".
 func number(system fs.FS, name string) (int64, bool) {
 	text, err := fs.ReadFile(system, name)
 	n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return n, err == nil && bad == nil
 }
 
-// field is the number behind a name, in a file that has one of each per line.
+// field returns the number after a name, in a file with one name and number per line.
 func field(system fs.FS, file, name string) (int64, bool) {
 	text, _ := fs.ReadFile(system, file)
 	for line := range strings.Lines(string(text)) {

@@ -2,9 +2,14 @@ package poll
 
 import "sync"
 
-// A Caller is one goroutine that runs the ready callbacks that are due for a
-// reason that no wait can see: bytes lie in a buffer, a Conn failed. The zero
-// Caller is ready; its goroutine starts with the first callback.
+// A Caller is one goroutine that runs ready callbacks for events that no wait can see: bytes are in
+// a buffer already, or a Conn failed. The zero Caller is ready; its goroutine starts with the first
+// callback.
+//
+//	done   stopping  state
+//	nil    no        no goroutine yet
+//	open   no        the goroutine runs callbacks, or waits for wake
+//	any    yes       it runs what is queued, then ends and closes done
 type Caller struct {
 	mu        sync.Mutex // guards the rest
 	wake      sync.Cond
@@ -13,8 +18,8 @@ type Caller struct {
 	stopping  bool
 }
 
-// Call has the goroutine run ready. After Stop, a goroutine of its own runs it,
-// since a wake-up must come.
+// Call queues ready for the goroutine. After Stop it runs ready on a goroutine of its own, since a
+// wake-up must never be lost.
 func (c *Caller) Call(ready func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +36,7 @@ func (c *Caller) Call(ready func()) {
 	c.wake.Signal()
 }
 
-// run calls what is due until Stop has been called and nothing is.
+// run calls what is queued until Stop has been called and the queue is empty.
 func (c *Caller) run() {
 	defer close(c.done)
 	var batch []func()
@@ -54,8 +59,7 @@ func (c *Caller) run() {
 	}
 }
 
-// Stop returns when all that is due has run. It must not be called by a ready
-// callback.
+// Stop returns when all that is queued has run. A ready callback must not call it.
 func (c *Caller) Stop() {
 	c.mu.Lock()
 	c.stopping = true

@@ -1,6 +1,9 @@
-// Package poll has what Conns share that own their descriptors and are polled by
-// whoever waits for them: a Gate that guards the life of a descriptor, a Watcher
-// that waits for those that nobody polls, a Caller for callbacks that no wait can
-// see coming, and the FirstError. It does not know what the descriptors are, nor
-// what is read from them.
+// Package poll has what Conns share that own their descriptors and are polled by their waiters.
+//
+//	Gate        guards the life of a descriptor, without a lock
+//	Watcher     one goroutine that waits for descriptors that nobody polls
+//	Caller      one goroutine for callbacks that no wait can see coming
+//	FirstError  the error that a Conn reports for good
+//
+// It does not know what the descriptors are, nor what is read from them.
 package poll

@@ -2,17 +2,17 @@ package poll
 
 import "sync/atomic"
 
-// A FirstError keeps the first error of a Conn, which is the one that it reports
-// for good. The zero FirstError has none; its methods may be called by anyone.
+// A FirstError holds the first error of a Conn, which the Conn reports from then on. The zero
+// FirstError holds none. Any goroutine may call its methods.
 type FirstError struct{ p atomic.Pointer[error] }
 
-// Set makes err the first error unless there is one, and returns the first.
+// Set stores err unless there is an error already, and returns the first.
 func (e *FirstError) Set(err error) error {
 	e.p.CompareAndSwap(nil, &err)
 	return *e.p.Load()
 }
 
-// Get is nil while nothing has failed.
+// Get returns the first error, or nil.
 func (e *FirstError) Get() error {
 	if p := e.p.Load(); p != nil {
 		return *p

@@ -2,30 +2,37 @@ package poll
 
 import "sync/atomic"
 
-// A Gate guards the life of a descriptor, or of a mapping. Whoever uses it is
-// inside; shutting keeps others out, and whoever leaves a shut gate last gives it
-// back, so that it is never used once it may be somebody else's. One of those
-// inside may be the reader, which is the role of Conn.Progress. The zero Gate is
-// open; its methods may be called by anyone, and none waits.
+// A Gate guards the life of a descriptor, or of a mapping. Users enter before they use it and exit
+// afterwards. Close keeps new users out, and the last user to exit a closed gate releases what it
+// guards: so a descriptor is never used after its number may belong to another file.
+//
+// One of the users may be the reader, a role that belongs to Conn.Progress. The zero Gate is open.
+// Any goroutine may call its methods, and none of them waits.
+//
+//	word            state
+//	0               open, nobody inside
+//	users, reader   open, in use
+//	closed|users    closed; the last one to exit releases
+//	closed          closed and released
 type Gate struct{ word atomic.Uint32 }
 
 const (
 	gateClosed = 1 << iota
-	gateReader // somebody is in Progress
-	gateUser   // the unit in which all others are counted
+	gateReader // a goroutine is in Progress
+	gateUser   // the unit in which all other users are counted
 )
 
-// An Entry is what trying to become the reader found.
+// An Entry is the result of EnterReader.
 type Entry uint8
 
 // The results of EnterReader.
 const (
 	Entered    Entry = iota // the caller is the reader
-	Occupied                // somebody else is
-	GateClosed              // the gate is shut
+	Occupied                // another goroutine is the reader
+	GateClosed              // the gate is closed
 )
 
-// EnterReader takes the reader's role; it never waits for it.
+// EnterReader takes the reader's role if it is free. It never waits.
 func (g *Gate) EnterReader() Entry {
 	for {
 		w := g.word.Load()
@@ -40,13 +47,12 @@ func (g *Gate) EnterReader() Entry {
 	}
 }
 
-// ExitReader ends the role; true asks the caller to give back what the gate
-// guards.
+// ExitReader gives the role back. If last is true, the caller releases what the gate guards.
 func (g *Gate) ExitReader() (last bool) {
 	return g.word.Add(^uint32(gateReader-1)) == gateClosed
 }
 
-// Enter lets one more user in; false when the gate is shut.
+// Enter admits one more user. It returns false when the gate is closed.
 func (g *Gate) Enter() bool {
 	for {
 		w := g.word.Load()
@@ -59,18 +65,18 @@ func (g *Gate) Enter() bool {
 	}
 }
 
-// Exit lets one user out; true asks the caller to give back what the gate guards.
+// Exit ends a use. If last is true, the caller releases what the gate guards.
 func (g *Gate) Exit() (last bool) {
 	return g.word.Add(^uint32(gateUser-1)) == gateClosed
 }
 
-// Close keeps others out. first is true for one caller only; last asks it to
-// give back what the gate guards, because nobody is inside.
+// Close keeps new users out. first is true for one caller only. If last is true, nobody is inside,
+// and the caller releases what the gate guards.
 func (g *Gate) Close() (first, last bool) {
 	old := g.word.Or(gateClosed)
 	first = old&gateClosed == 0
 	return first, first && old == 0
 }
 
-// IsClosed reports whether Shut was called.
+// IsClosed reports whether Close was called.
 func (g *Gate) IsClosed() bool { return g.word.Load()&gateClosed != 0 }

@@ -6,29 +6,28 @@ import (
 	"syscall"
 )
 
-// A Handler hears of what happened to the descriptor that it was added for.
+// A Handler receives the events of the descriptor that it was added for.
 type Handler interface {
-	// Event runs on the Watcher's goroutine, so it must not block. pad is what
-	// Control was given; events are epoll's. It may come after Remove.
+	// Event runs on the Watcher's goroutine, so it must not block. pad is what Control was given;
+	// events are those of epoll. It may be called after Remove.
 	Event(pad int32, events uint32)
 }
 
-// A Watcher is one goroutine that waits for any number of descriptors, on an
-// epoll of their own. That epoll's descriptor lies in Go's poller, so that the
-// goroutine holds no thread while it waits, and no descriptor in it wakes an idle
-// thread unless it was asked to. The zero Watcher is ready; it starts with the
-// first Handler. All methods may be called by anyone.
+// A Watcher is one goroutine that waits for any number of descriptors, on an epoll of their own.
+// The epoll's descriptor is registered with Go's poller, so that the goroutine holds no thread
+// while it waits, and no descriptor in it wakes an idle thread unasked. The zero Watcher is ready;
+// it starts with the first Handler. Any goroutine may call its methods.
 type Watcher struct {
 	mu       sync.RWMutex // guards the rest; the epoll itself needs no lock
 	epoll    int
-	file     *os.File // epoll, as Go's poller has it
+	file     *os.File // the epoll, as registered with Go's poller
 	handlers map[int32]Handler
 	lastID   int32
 	done     chan struct{}
 }
 
-// Add gives h a number by which events find it. Numbers are not used again
-// before 2³¹ others were, unlike descriptors'.
+// Add gives h a number by which events find it. Unlike a descriptor's, a number is not used again
+// before 2³¹ others.
 func (w *Watcher) Add(h Handler) (id int32, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,12 +45,13 @@ func (w *Watcher) Add(h Handler) (id int32, err error) {
 	}
 }
 
+// start opens the epoll and starts the goroutine. w.mu is held.
 func (w *Watcher) start() error {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	syscall.SetNonblock(fd, true) // asks os.NewFile to register it
+	syscall.SetNonblock(fd, true) // so that os.NewFile registers it with Go's poller
 	file := os.NewFile(uintptr(fd), "epoll")
 	conn, err := file.SyscallConn()
 	if err != nil {
@@ -63,13 +63,12 @@ func (w *Watcher) start() error {
 	return nil
 }
 
-// Control is epoll_ctl on fd, for the Handler of that id, which has been added
-// and not yet removed.
+// Control is epoll_ctl on fd for the Handler of that id, which has been added and not removed.
 func (w *Watcher) Control(op, fd int, id, pad int32, events uint32) error {
 	return syscall.EpollCtl(w.epoll, op, fd, &syscall.EpollEvent{Events: events, Fd: id, Pad: pad})
 }
 
-// run hands out events until the file is closed.
+// run passes events to their Handlers until the file is closed.
 func (w *Watcher) run(conn syscall.RawConn) {
 	defer close(w.done)
 	events, n := make([]syscall.EpollEvent, 64), 0
@@ -89,14 +88,14 @@ func (w *Watcher) run(conn syscall.RawConn) {
 	}
 }
 
-// Remove forgets a Handler. Its descriptor has left the epoll before.
+// Remove removes a Handler, whose descriptor has left the epoll before.
 func (w *Watcher) Remove(id int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.handlers, id)
 }
 
-// Stop ends the goroutine, and waits for it. Nothing is added any more.
+// Stop ends the goroutine, and waits for it. Nothing may be added afterwards.
 func (w *Watcher) Stop() {
 	w.mu.Lock()
 	file := w.file

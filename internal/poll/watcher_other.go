@@ -2,8 +2,8 @@
 
 package poll
 
-// A Watcher is of no use here: Conns have goroutines of their own.
+// A Watcher does nothing here: Conns have goroutines of their own.
 type Watcher struct{}
 
-// Stop has nothing to end.
+// Stop does nothing.
 func (*Watcher) Stop() {}

@@ -8,42 +8,44 @@ import (
 	"unsafe"
 )
 
-// order is what all such messages go through, as package syscall has it for Read and
-// Write: which of them a reader has got is not known.
+// order is the one object through which all messages are ordered, as package syscall does it for
+// Read and Write: which message a reader got is not known.
 var order byte
 
-// Release is called before a message leaves.
+// Release orders everything before it ahead of every later Acquire. It is called before a message
+// is sent.
 func Release() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 
-// Acquire is called when a message has come.
+// Acquire orders everything after it behind every earlier Release. It is called when a message has
+// arrived.
 func Acquire() { runtime.RaceAcquire(unsafe.Pointer(&order)) }
 
-// Which memory is mapped twice is the process's own affair, as the race detector is:
-// who maps it and who sets flags in it are packages that know nothing of each other.
+// The memory that is mapped twice. This is state of the process, as the race detector is: the
+// package that maps memory and the package that sets flags in it do not know each other.
 var (
-	mu     sync.Mutex // guards mapped
+	mu     sync.Mutex // guards shared
 	shared = make(map[*byte]bool)
 )
 
-// MarkShared says that mem, which is not empty, may be mapped elsewhere, too, until Unmapped:
-// flags in it have to be told of with Leaves and Came. In other memory to set a flag and
-// to see it is order enough.
+// MarkShared says that mem, which is not empty, may be mapped elsewhere, too, until UnmarkShared.
+// Flags in such memory need Release and Acquire; in other memory the detector sees the order by
+// itself.
 func MarkShared(mem []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	shared[&mem[0]] = true
 }
 
-// UnmarkShared takes back what Mapped said of mem. It is called while it is still there.
+// UnmarkShared takes back MarkShared. It is called while mem is still mapped.
 func UnmarkShared(mem []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	delete(shared, &mem[0])
 }
 
-// IsShared reports whether mem is what Mapped was given, not a part of it. Asking orders what was done before in one
-// goroutine and after it in another, so that it is for when memory is taken into use:
-// asked at each flag, it would hide races.
+// IsShared reports whether mem starts where memory given to MarkShared starts. The call orders goroutines by
+// its lock, so it is made once, when memory is taken into use: called at each flag, it would hide
+// races.
 func IsShared(mem []byte) bool {
 	mu.Lock()
 	defer mu.Unlock()

@@ -1,6 +1,6 @@
-// Package tlsopt turns the TLS options that tcp, grpc and the front of mesh
-// share into crypto/tls configurations, so that one set of options means the
-// same on every wire. It does not know who dials, or what travels.
+// Package tlsopt turns the TLS options that tcp, grpc and mesh's listener share into crypto/tls
+// configurations, so that one set of options means the same on every transport. It does not know
+// which rank dials, or what is sent.
 package tlsopt
 
 import (
@@ -12,36 +12,34 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Options says how TLS is done between ranks. It is read only; one value may
-// serve any number of goroutines. A nil *Options means no TLS.
+// Options configures TLS between ranks. It is read only; any number of goroutines may share one
+// value. A nil *Options means no TLS.
 //
-// A rank dials and is dialled, so it normally needs both a certificate of its
-// own and the authority that has signed its peers'.
+// A rank dials and is dialled, so it normally needs both a certificate of its own and the authority
+// that has signed its peers' certificates.
 type Options struct {
-	// CertFile and KeyFile are this rank's certificate chain and private key,
-	// PEM. Both or neither are given. They are shown to whoever dials this rank,
-	// and to whoever asks when it dials.
+	// CertFile and KeyFile are this rank's certificate chain and private key, PEM; both are set, or
+	// neither. The certificate is sent to peers that dial this rank, and to dialled peers that
+	// require one.
 	CertFile, KeyFile string
-	// CAFile holds the authorities, PEM, that peers' certificates are checked
-	// against. Empty: the system's, for dialling; fault.Misuse with Mutual.
+	// CAFile holds the authorities, PEM, that verify peers' certificates. Empty: the system's
+	// authorities for dialling; fault.Misuse with Mutual.
 	CAFile string
-	// ServerName is the name expected in the certificate of a rank that is
-	// dialled. Empty: the host in the address that is dialled.
+	// ServerName is the name expected in the certificate of a dialled rank. Empty: the host in its
+	// address.
 	ServerName string
-	// Mutual asks whoever dials for a certificate, and refuses those without a
-	// good one.
+	// Mutual requires a valid certificate from every peer that dials.
 	Mutual bool
-	// Config, when not nil, is what the fields above are added to. It is cloned,
-	// never changed. Where it sets no MinVersion, TLS 1.3 is asked for.
+	// Config, when not nil, is the base to which the fields above are added. It is cloned, never
+	// changed. Where it sets no MinVersion, TLS 1.3 is required.
 	Config *tls.Config
 }
 
-// Client is the configuration of a rank that dials. proto is the one ALPN name
-// it offers. Errors are of kind fault.Misuse: a file that cannot be read, a key
-// that does not fit.
+// Client returns the configuration of a rank that dials. proto is the one ALPN name it offers.
+// Errors are of kind fault.Misuse: a file that cannot be read, a key that does not fit its
+// certificate.
 //
-// ServerName may be empty in the result; then the caller fills in the host that
-// it dials, in a clone.
+// ServerName may be empty in the result; the caller then sets the host that it dials, in a clone.
 func (o *Options) Client(proto string) (*tls.Config, error) {
 	cfg, err := o.base()
 	if err != nil {
@@ -59,9 +57,9 @@ func (o *Options) Client(proto string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// Server is the configuration of the side that is dialled. protos are the ALPN
-// names it takes, the preferred one first. Errors are of kind fault.Misuse: as
-// for Client, and no certificate at all, and Mutual without an authority.
+// Server returns the configuration of the side that is dialled. protos are the ALPN names it
+// accepts, the preferred one first. Errors are of kind fault.Misuse: as for Client, and a missing
+// certificate, and Mutual without CAFile.
 func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	cfg, err := o.base()
 	if err != nil {
@@ -85,7 +83,7 @@ func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// base is what both sides have in common.
+// base returns what both sides have in common.
 func (o *Options) base() (*tls.Config, error) {
 	cfg := &tls.Config{}
 	if o.Config != nil {
@@ -121,7 +119,7 @@ func readPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// misuse is this package's error. It does not know ranks: Rank is -1.
+// misuse returns this package's error. Rank is -1: the package does not know ranks.
 func misuse(op string, err error) error {
 	return &fault.Error{Kind: fault.Misuse, Op: "tls: " + op, Rank: -1, Err: err}
 }

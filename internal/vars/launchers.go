@@ -2,7 +2,7 @@ package vars
 
 import "strings"
 
-// The variables of torchrun and of everybody who copied its names.
+// The variables of torchrun, which many other launchers set, too.
 const (
 	TorchRank      = "RANK"
 	TorchSize      = "WORLD_SIZE"
@@ -15,20 +15,19 @@ const (
 	TorchGroupSize = "GROUP_WORLD_SIZE"
 )
 
-// TFConfig is TensorFlow's description of a cluster and of one task in it, JSON.
+// TFConfig describes a TensorFlow cluster and one task in it, in JSON.
 const TFConfig = "TF_CONFIG"
 
-// A Launcher is one launcher as its variables show it: the names under which a
-// process finds its rank and the number of ranks. Either may be "" where that
-// launcher does not tell. Needs, when not "", must be set for the others to
-// mean anything.
+// A Launcher is another launcher as its variables show it: those in which a process finds its rank
+// and the number of ranks. Either may be "" where that launcher does not set it. Requires, when not
+// "", must be set for the others to count.
 type Launcher struct {
 	Name, Rank, Size, Requires string
 }
 
-// Launchers lists the launchers whose variables show that a process is one of
-// several. Slurm's count only inside a step: a plain program in a batch script
-// sees SLURM_PROCID=0 and SLURM_NTASKS=4, and is not rank 0 of 4.
+// Launchers returns the launchers whose variables show that a process is one of several. Slurm's
+// count only inside a step: a plain program in a batch script sees SLURM_PROCID=0 and
+// SLURM_NTASKS=4, and is not rank 0 of 4.
 func Launchers() []Launcher {
 	return []Launcher{
 		{Name: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
@@ -41,9 +40,9 @@ func Launchers() []Launcher {
 	}
 }
 
-// IsForeignIdentity tells whether name is a variable by which another launcher
-// tells its children who they are. A rank that inherits one beside our own may
-// be taken, by itself or by a library in it, for a member of the outer job.
+// IsForeignIdentity reports whether name is a variable by which another launcher tells its
+// processes their ranks. A rank of this module that inherits one could be mistaken, by itself or by
+// a library in it, for a member of the outer job.
 func IsForeignIdentity(name string) bool {
 	for _, p := range [...]string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_"} {
 		if strings.HasPrefix(name, p) {

@@ -1,5 +1,5 @@
-// Package vars holds the names of the environment variables that a launcher
-// sets and a rank reads. It is all that launch and bootstrap share.
+// Package vars holds the names of the environment variables that a launcher sets and a rank reads.
+// It is all that packages launch and bootstrap share.
 package vars
 
 // The variables of a job. README's table describes each to users.
@@ -14,21 +14,21 @@ const (
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
-	Transport   = "TUTTI_TRANSPORT"   // auto, memory, tcp, grpc
+	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0
-	Rack        = "TUTTI_RACK"        // the rack that this rank's host stands in
-	Topology    = "TUTTI_TOPOLOGY"    // a file that says which rack each host stands in; read by rank 0
+	Rack        = "TUTTI_RACK"        // the rack of this rank's host
+	Topology    = "TUTTI_TOPOLOGY"    // a file that says which rack each host is in; read by rank 0
 	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
 	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name in package bootstrap
-	Timeline    = "TUTTI_TIMELINE"    // the file that coordinators write what they did beside
+	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"
 )
 
-// Identity lists the variables that say which job and rank a process is. A
-// launcher inside another job's rank must not hand these on to its own ranks.
+// Identity returns the variables that say which job and rank a process is. A launcher that runs
+// within another job's rank must not pass these on to its own ranks.
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,

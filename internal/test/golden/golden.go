@@ -1,9 +1,8 @@
-// Package golden is what tests compare with files that lie beside them: what code
-// gives, and transcripts of what it does. It is for tests only.
+// Package golden compares what a test produces with a file under testdata, and replays transcripts.
+// It is for tests only, and does not know what the files hold.
 //
-// A test that uses it has a flag: -update writes the files anew, for a reader to
-// look at the difference before it is committed. It does not know what the files
-// hold.
+// A test that uses it has a flag: -update rewrites the files. Read the difference before you commit
+// it.
 package golden
 
 import (
@@ -15,11 +14,11 @@ import (
 	"testing"
 )
 
-// Flags of a test can be added only before it has begun.
+// update is registered here, because flags of a test must exist before the test starts.
 var update = flag.Bool("update", false, "write the files that the tests compare with anew")
 
-// Compare fails the test unless the file holds got, to the byte. With -update it
-// writes the file, and its folder, first.
+// Compare fails the test unless the file holds exactly got. With -update it first writes the file,
+// and its folder.
 func Compare(t testing.TB, file, got string) {
 	t.Helper()
 	if *update {
@@ -36,6 +35,7 @@ func Compare(t testing.TB, file, got string) {
 	t.Errorf("%s:%d: got %q, want %q (go test -update writes it anew)", file, line, is, was)
 }
 
+// write writes the file, and its folder.
 func write(t testing.TB, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -46,7 +46,8 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
-// firstDifference is the first line, from 1 on, in which the texts differ.
+// firstDifference returns the number of the first line that differs, counted from 1, and the line
+// in both texts.
 func firstDifference(got, want string) (line int, is, was string) {
 	for {
 		line++
@@ -59,10 +60,9 @@ func firstDifference(got, want string) (line int, is, was string) {
 	}
 }
 
-// Replay runs a subtest for each file that the pattern matches, of which there must
-// be one. A file is a transcript: inputs, with the outputs that they have after
-// them. replay carries the inputs out and returns the transcript that this gives,
-// which the file must hold.
+// Replay runs a subtest for each file that the pattern matches, and fails if there is none. A file
+// is a transcript: inputs, each followed by its outputs. replay runs the inputs and returns the
+// resulting transcript, which must equal the file.
 func Replay(t *testing.T, pattern string, replay func(transcript []byte) ([]byte, error)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -1,9 +1,8 @@
-// Package leak fails a test that leaves goroutines, descriptors or files in shared
-// memory behind.
+// Package leak fails a test that leaves goroutines, descriptors or files in shared memory behind.
 //
-// It compares the process before and after, so tests that use it must not run in
-// parallel with others. It knows nothing of what it watches, but how this module's
-// files in shared memory are called, which it tells from others' by that.
+// It compares the process before and after, so tests that use it must not run in parallel with
+// others. It does not know what it watches, except the names of this module's files in shared
+// memory.
 package leak
 
 import (
@@ -17,13 +16,12 @@ import (
 	"time"
 )
 
-// timeout is how long what is ending may take to end, before it counts as left.
+// timeout is how long something that is ending may take before it counts as a leak.
 const timeout = 5 * time.Second
 
-// Check notes what the process holds now and, when tb and all its cleanups that
-// are registered later have ended, reports as errors what has come since: each
-// goroutine by its stack, each descriptor by what it is open on, each file by its
-// name. Descriptors and files are seen on Linux only.
+// Check records what the process holds now. When tb and all its cleanups that are registered later
+// have ended, it reports what is new as errors: each goroutine by its stack, each descriptor by its
+// target, each file by its name. It sees descriptors and files on Linux only.
 func Check(tb testing.TB) {
 	tb.Helper()
 	startPoller()
@@ -41,7 +39,8 @@ func Check(tb testing.TB) {
 	})
 }
 
-// startPoller makes the runtime open its own descriptors, which stay.
+// startPoller makes the runtime open its own descriptors, which stay open, before the first
+// snapshot.
 func startPoller() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -50,7 +49,7 @@ func startPoller() {
 	}
 }
 
-// waitUntilNone asks until nothing is left, or patience is over, which it returns.
+// waitUntilNone polls until nothing is left, or returns what is left after timeout.
 func waitUntilNone(left func() []string) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
@@ -62,7 +61,7 @@ func waitUntilNone(left func() []string) []string {
 	}
 }
 
-// added is what after holds and before does not.
+// added returns what is in after and not in before.
 func added(before, after map[string]string) []string {
 	var more []string
 	for key, text := range after {
@@ -73,7 +72,7 @@ func added(before, after map[string]string) []string {
 	return more
 }
 
-// stacks is every goroutine's stack but the caller's, by the goroutine's number.
+// stacks returns every goroutine's stack but the caller's, by the goroutine's number.
 func stacks() map[string]string {
 	buf := make([]byte, 1<<16)
 	for {
@@ -95,8 +94,7 @@ func stacks() map[string]string {
 	return all
 }
 
-// ownedByRuntime reports whether the runtime or package testing keeps this
-// goroutine, whatever the test does.
+// ownedByRuntime reports whether a goroutine belongs to the runtime or to package testing.
 func ownedByRuntime(stack []byte) bool {
 	for _, s := range []string{
 		"created by runtime.",
@@ -111,7 +109,7 @@ func ownedByRuntime(stack []byte) bool {
 	return false
 }
 
-// descriptors is every open descriptor of the process, by number and target.
+// descriptors returns every open descriptor of the process, by number and target.
 func descriptors() map[string]string {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -130,7 +128,7 @@ func descriptors() map[string]string {
 	return all
 }
 
-// sharedMemory is every file of this module's in /dev/shm.
+// sharedMemory returns this module's files in /dev/shm.
 func sharedMemory() map[string]string {
 	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
 	all := make(map[string]string)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Of is how long the threads of a process have waited for a processor so far, all
-// together; 0 for a process that has ended.
+// Of returns how long the threads of a process have waited for a processor so far, all together; 0
+// for a process that has ended.
 func Of(pid int) (total time.Duration) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is well-formed
 	for _, name := range files {

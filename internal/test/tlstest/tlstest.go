@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// Name is one that an Identity's certificate is for, besides 127.0.0.1.
+// Name is a host name that an Identity's certificate is valid for, besides 127.0.0.1 and localhost.
 const Name = "rank.test"
 
-// An Identity is who a rank shows itself to be: the PEM files of a certificate and
-// its key, and of the authority that has signed it, which is itself.
+// An Identity is the PEM files of a rank's certificate and key, and of the authority that signed
+// it. The certificate is its own authority.
 type Identity struct{ Cert, Key, CA string }
 
-// New makes an Identity that is like no other. Its files go with the test.
+// New makes a new Identity, whose files are removed with the test.
 func New(tb testing.TB) Identity {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +55,7 @@ func New(tb testing.TB) Identity {
 	return Identity{Cert: cert, Key: WritePEM(tb, "key.pem", "PRIVATE KEY", secret), CA: cert}
 }
 
-// Load is the certificate, and a pool that trusts it.
+// Load returns the certificate, and a pool that trusts it.
 func (id Identity) Load(tb testing.TB) (tls.Certificate, *x509.CertPool) {
 	tb.Helper()
 	cert, err := tls.LoadX509KeyPair(id.Cert, id.Key)
@@ -71,7 +71,7 @@ func (id Identity) Load(tb testing.TB) (tls.Certificate, *x509.CertPool) {
 	return cert, pool
 }
 
-// WritePEM writes one block into a file of its own, which goes with the test.
+// WritePEM writes one block into a file of its own, which is removed with the test.
 func WritePEM(tb testing.TB, name, kind string, der []byte) string {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), name)
