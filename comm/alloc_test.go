@@ -17,8 +17,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// tries is how often a call may be counted anew: a collection may empty the pools, and
-// ranks that are kept waiting tell each other where they are.
+// tries is how often a call may be counted: a garbage collection may empty the pools, and
+// ranks that wait long send each other what they wait in.
 const tries = 30
 
 // allocations are those of the whole process, per call, once the pools are full: the

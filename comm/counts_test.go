@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Whoever sends more, or less, than the receiver counts on is named to both: which
-// of the two is wrong nobody but the program knows.
+// A sender whose count differs from the receiver's is named to both ranks: only the program
+// knows which of the two is wrong.
 func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 	verbs := map[string]func(ctx context.Context, c *comm.Comm, sent, received int) error{
 		"alltoallv": func(ctx context.Context, c *comm.Comm, sent, received int) error {

@@ -67,7 +67,7 @@ func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
 // A segment is so small here that a message of a few of them costs nothing.
 const segment = 256
 
-// elements is a vector of int32 of so many segments.
+// elements returns the length of a vector of int32 that has this many segments.
 func elements(segments float64) int { return int(segments * segment / 4) }
 
 // chunked are the algorithms of folds whose messages are chunks, or a few of them.
@@ -92,9 +92,9 @@ func verbOf(call worldtest.Call) collective.Verb {
 	return verb
 }
 
-// collectiveCases are all collectives by all their algorithms, with messages of
-// so many segments. Where a collective has several calls, they and its algorithms
-// take turns, but in a soak.
+// collectiveCases are all collectives by all their algorithms, with messages of the given
+// number of segments. Where a collective has several calls, they and its algorithms take
+// turns, except in a soak.
 func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) []*faultCase {
 	var all []*faultCase
 	calls := map[collective.Verb]int{}
@@ -127,8 +127,8 @@ func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) 
 // bytes come in three frames.
 const threeFrames = 530_000 / 4
 
-// messageCases are all ways to send, by all drives: messages that are pushed,
-// and those whose bytes are requested, in one frame and in three.
+// messageCases are all ways to send, by all protocols: eager messages, and those whose bytes
+// are requested, in one frame and in three.
 func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	protocols := []struct {
 		name   string
@@ -321,8 +321,8 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 // fragmentElements are as many as one piece of shared memory has of a rank.
 const fragmentElements = p2p.SlotSize / 4
 
-// fragmentsOf are how many pieces a call's vectors have: a small one, and so many others that
-// each rank puts some in ahead of those that it takes. The vectors of two calls, one with a
+// fragmentsOf returns how many fragments a call's vectors have: a small one, and enough that
+// each rank publishes some ahead of those that it reads. The vectors of two calls, one with a
 // stage and one with two, fill all slots of two ranks, and then some of them again.
 func fragmentsOf(call worldtest.Call, wire string, n int) []float64 {
 	few := []float64{0.01, 4.5}

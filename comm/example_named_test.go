@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Named tensors are found by step and name, whoever comes first.
+// Named tensors are found by step and name, whether the send or the receive comes first.
 func ExampleComm_SendNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 7

@@ -254,7 +254,7 @@ func TestCollectiveWithAClosedRankGetsClosed(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			errs := make([]error, 3)
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-				err := c.Barrier(ctx) // whoever is still in Init would fail there
+				err := c.Barrier(ctx) // a rank that is still in Init would fail there
 				if c.Rank() == 2 {
 					return err // and so it closes
 				}

@@ -52,7 +52,7 @@ type faultCase struct {
 	only        flaky.Kind // if not 0, steps of this kind count, and no others
 	deviceSteps bool       // what the devices below the wire verbs do counts, and no frames
 	hide        []flaky.Kind
-	every       int  // if not 0, so many steps pass for one that is struck, but in a soak
+	every       int  // if not 0, a fault is injected at one of this many steps, except in a soak
 	reuses      bool // unharmed, each rank gets memory again that it has given back
 }
 

@@ -150,7 +150,7 @@ func (p *faultRun) check(b injection, at step) error {
 	}
 	if f := p.bystanderVerdict(at); (p.realTime() || p.tc.during == closing) && v.injection.kind == fault.LinkLost &&
 		(blames(f, fault.PeerLost, at.from) || blames(f, fault.PeerLost, at.to)) {
-		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives, or whoever had heard it had left
+		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy for its heartbeats, or the ranks that had received them had closed
 	}
 	v.split = p.splitVerdict(at)
 	if p.local != nil {

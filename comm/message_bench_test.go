@@ -10,9 +10,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// What a round trip of small messages costs in instructions, for both ranks
-// together: one goroutine plays both, so that nobody waits, polls in vain or is
-// switched.
+// BenchmarkMessageBothEnds measures what a round trip of small messages costs in instructions,
+// for both ranks together: one goroutine plays both, so that nobody waits, polls without
+// success or is switched.
 func BenchmarkMessageBothEnds(b *testing.B) {
 	for _, wire := range []string{"memory", "shm", "tcp"} {
 		for _, n := range []int{4, 1024, 4096} {

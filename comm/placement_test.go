@@ -20,7 +20,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// roundRobinHosts deals ranks out to so many hosts, one after the other, in racks of two.
+// roundRobinHosts deals ranks out to the given number of hosts, one after the other, in racks
+// of two.
 func roundRobinHosts(hosts int) comm.Option {
 	return comm.WithPlaces(func(rank int) (host, rack string) {
 		h := rank % hosts

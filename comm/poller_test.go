@@ -50,7 +50,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 						return err
 					}
 					look.Poll(ctx, &ev)
-					if err := <-received; err != nil { // also where it has looked in vain
+					if err := <-received; err != nil { // also where it polled without success
 						return err
 					}
 					if !look.Poll(ctx, &ev) {

@@ -593,7 +593,7 @@ func (w *collectiveWork) serve(ctx context.Context) {
 			w.run()
 		case <-w.closing:
 			return
-		case <-ctx.Done(): // the job is closed: a start from now on fails, whoever carries it out
+		case <-ctx.Done(): // the job is closed: a start from now on fails, also if its owner carries it out
 			return
 		}
 	}

@@ -237,7 +237,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 		name  string
 		lists [2]string
 		call  func(ctx context.Context, c *comm.Comm) error
-		say   [2]string // what every rank is told of each, as the calls read alike
+		say   [2]string // the details that every rank reports of each, because the calls read alike
 	}{
 		{"segments", [2]string{"allreduce:ring@128", "allreduce:ring@256"}, sum,
 			[2]string{"int64 x100 sum by ring in segments of 128 bytes", "int64 x100 sum by ring in segments of 256 bytes"}},

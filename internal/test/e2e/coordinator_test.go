@@ -28,9 +28,9 @@ type phase struct {
 	run   func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult
 }
 
-// An callResult is what became of a rank's calls: of the one that it waited in, and of
-// submissions that must have ended with it. So many of these may have succeeded before
-// the victim was killed, and no more: the others lack it.
+// A callResult is the outcome of a rank's calls: of the one that it waited in, and of
+// submissions that must have ended with it. At most maxSucceeded of these may have succeeded
+// before the victim was killed; the others lack it.
 type callResult struct {
 	at           callSite
 	err          error
@@ -133,9 +133,9 @@ func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinato
 	return waitFor(ctx, hs...)
 }
 
-// stuckInReduction has the victim fold so many elements of some tensors, and no more. Of three
-// ranks each folds two thirds of all elements, so those tensors may succeed of which
-// that is all; where all are fused, none does.
+// stuckInReduction stops the victim after it has reduced a number of elements of some tensors.
+// Each of three ranks reduces two thirds of all elements, so only those tensors may succeed of
+// which it has reduced that many; where all are fused, none does.
 func stuckInReduction(tensors, elements int, folds int64) func(context.Context, *rankProcess, *coordinator.Coordinator) callResult {
 	return func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 		var folded atomic.Int64

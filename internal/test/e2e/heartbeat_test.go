@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// The times of a job in which whoever is not heard for a while is given up, and of
+// The times of a job in which a rank is declared lost after a silence, and of
 // each of the two ways in which its ranks are busy for longer than that.
 const (
 	busyBeat    = 100 * time.Millisecond

@@ -253,8 +253,8 @@ func (j *job) pids(n int) map[int]int {
 	return pids
 }
 
-// signal signals a process. The deed is just before; it is done, if it is to kill, once
-// the process has ended.
+// signal signals a process. The moment is just before; for a signal that kills, it ends once
+// the process has exited.
 func (j *job) signal(pid int, s syscall.Signal) moment {
 	j.t.Helper()
 	d := j.now()

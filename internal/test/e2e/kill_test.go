@@ -25,11 +25,10 @@ func wires() []string {
 	return streams()
 }
 
-// streams are those of them that strangers can reach, and other hosts.
+// streams are those of them that other hosts, and unauthenticated clients, can reach.
 func streams() []string { return []string{"tcp", "grpc"} }
 
-// heartbeatDelay is how long a rank works before anybody is to know what it does: its
-// heartbeats tell.
+// heartbeatDelay is how long a rank works before the others know its call from its heartbeats.
 const heartbeatDelay = 3 * mesh.DefaultHeartbeat
 
 // sumForever sums until that fails.

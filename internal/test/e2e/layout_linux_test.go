@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// startRoundRobin deals ranks out to so many hosts, one after the other; the job's root is on
-// n0. env is what a rank on that host is told besides.
+// startRoundRobin deals ranks out to the given number of hosts, one after the other; the job's
+// root is on n0. env adds variables for the ranks of a host.
 func (l *hostNetwork) startRoundRobin(ranks, hosts int, wire, root string, o instruction, env func(host int) string) *job {
 	l.t.Helper()
 	j := newJob(l.t)

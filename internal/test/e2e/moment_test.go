@@ -66,11 +66,10 @@ func (j *job) starved() time.Duration {
 	return total
 }
 
-// wantWithin compares when a rank's call had returned, by the rank's own word,
-// with the moment at which the deed was done: both read the same clock. To most is added for how
-// long the job's processes had no processor meanwhile: the limit is a promise of the
-// library, which cannot keep it while it is not running. A rank that is not told
-// sleeps, and sleeping is not starving.
+// wantWithin compares when a rank's call returned, by the rank's own report, with a moment of
+// this process: both read the same clock. It adds to the limit how long the job's processes
+// had no processor meanwhile: the limit is a promise of the library, which cannot keep it
+// while it does not run. A rank that gets no message sleeps, and sleeping is not starving.
 func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
 	most += j.starved() - since.starved

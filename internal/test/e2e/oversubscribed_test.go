@@ -30,8 +30,8 @@ func (p latencyBound) event() string { return fmt.Sprint("paced ", p.bytes) }
 // may have the cores.
 const paceRounds = 5
 
-// oversubscribedRanks is how many ranks share the cores. Under the race detector so many processes
-// take long, and show it nothing that fewer do not.
+// oversubscribedRanks is how many ranks share the cores. Under the race detector that many
+// processes take long, and show nothing that fewer do not.
 func oversubscribedRanks() int {
 	if raceEnabled {
 		return 4

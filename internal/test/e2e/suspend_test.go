@@ -30,7 +30,7 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 			t.Parallel()
 			const ranks = 3
 			o := instruction{Program: "suspend", Bytes: 16 << 20}
-			if i > 0 { // whoever expects to be suspended has the ranks be patient
+			if i > 0 { // a program that expects to be suspended sets a longer silence
 				o.Heartbeat, o.Silence = 3*time.Second, 20*time.Second
 			}
 			j := run(t, ranks, wire, o)

@@ -9,9 +9,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A BufferTracker notes what one rank has lent to the library and what it was promised
-// in return: memory is the caller's again when the call has returned, and a
-// callback runs once. Its methods may be called concurrently.
+// A BufferTracker records which memory one rank has given to the library, and which callbacks
+// it has registered. Memory is the caller's again when the call has returned, and a callback
+// runs once; Check reports where the library broke that. Its methods may be called
+// concurrently.
 type BufferTracker struct {
 	mu        sync.Mutex // guards the rest
 	inUse     [][]byte
@@ -22,13 +23,13 @@ type BufferTracker struct {
 	reused    int            // how often one began there again
 }
 
-// A callback is a callback that has to run once.
+// A callback has to run once.
 type callback struct {
 	what string
 	runs int
 }
 
-// track notes memory that a call is about to be given.
+// track records memory that a call is about to be given.
 func track[T tensor.Element](bt *BufferTracker, v []T) []T {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
@@ -36,7 +37,8 @@ func track[T tensor.Element](bt *BufferTracker, v []T) []T {
 	return v
 }
 
-// trackUntilDone notes memory that is given until the function returned is called.
+// trackUntilDone records memory that belongs to the library until the returned function is
+// called.
 func trackUntilDone[T tensor.Element](bt *BufferTracker, what string, v []T) (done func(error)) {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
@@ -50,10 +52,11 @@ func trackUntilDone[T tensor.Element](bt *BufferTracker, what string, v []T) (do
 	}
 }
 
-// stamp is what memory is filled with that has come back.
+// stamp is the byte that returned memory is filled with.
 const stamp = 0xA5
 
-// markReturned marks memory as the caller's; l.mu is held.
+// markReturned fills memory that is the caller's again with a stamp, so that a later write is
+// seen; bt.mu is held.
 func (bt *BufferTracker) markReturned(b []byte) {
 	if len(b) > 0 {
 		b[0] = stamp
@@ -90,8 +93,8 @@ func (bt *BufferTracker) Reused() int {
 	return bt.reused
 }
 
-// Returned says that the rank's calls have returned: from now on nothing of what
-// they were lent may be written to.
+// Returned marks the memory of all calls as the caller's: from now on the library must not
+// write to it.
 func (bt *BufferTracker) Returned() {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
@@ -101,8 +104,8 @@ func (bt *BufferTracker) Returned() {
 	bt.inUse = nil
 }
 
-// Check is called at the end of the job. Its error names memory that was written
-// to after its return, and callbacks that did not run, or twice.
+// Check is called at the end of the job. Its error names memory that was written to after its
+// return, and callbacks that did not run, or ran twice.
 func (bt *BufferTracker) Check() error {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()

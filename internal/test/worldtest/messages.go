@@ -82,15 +82,15 @@ func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count i
 	return errors.Join(errs...)
 }
 
-// ring is a rank's place among those that send in a circle.
+// ring returns the neighbours of a rank in a ring of all ranks.
 func ring(c *comm.Comm) (next, prev int) {
 	return (c.Rank() + 1) % c.Size(), (c.Rank() + c.Size() - 1) % c.Size()
 }
 
-// payload is message i of rank r.
+// payload returns message i of rank r.
 func payload[T number](r, i, count int) []T { return vector[T](10*r+i, count) }
 
-// checkMessage compares a message with what its sender had in mind.
+// checkMessage compares a received message with the one that was sent.
 func checkMessage[T number](st comm.Status, from, tag int, got, want []T) error {
 	if st.Source != from || st.Tag != tag || comm.Count[T](st) != len(want) {
 		return wrong("a message of %+v, want %d elements from rank %d with tag %d", st, len(want), from, tag)
@@ -116,9 +116,9 @@ func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 	return errors.Join(errs...)
 }
 
-// IntoBuffers is the way to send that is apart: receives go into memory from
-// comm.Alloc, where a wire that has such memory writes straight into it. The
-// ledger's Settle frees it.
+// IntoBuffers sends into memory from comm.Alloc, where a transport that has such memory writes
+// straight into it. The BufferTracker's Check frees it. It is not among Messages, because it
+// needs such a transport to show anything.
 func IntoBuffers[T number]() Call { return Call{Name: "send into a buffer", Run: intoBuffer[T]} }
 
 func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Persistent are all persistent collectives, each started twice, with its output
-// cleared, and its input written anew, in between.
+// Persistent are all persistent collectives. Each is started twice; in between its output is
+// cleared and its input is written again.
 func Persistent[T number]() []Call {
 	return []Call{
 		{Name: "persistent barrier", Verb: "barrier", Run: persist(barrierInit[T])},
@@ -33,7 +33,7 @@ func Persistent[T number]() []Call {
 	}
 }
 
-// A persistentCase is a persistent collective, and what it works on.
+// A persistentCase is a persistent collective with its buffers.
 type persistentCase[T number] struct {
 	c          *comm.Comm
 	n, me      int

@@ -1,10 +1,10 @@
-// Package worldtest is what tests do with the ranks of a whole job: one call of
-// every collective and of every way to send a message, with inputs whose results
-// can be checked, and random traffic. The same bodies run over every transport and
-// number of ranks, unharmed and while something is being broken.
+// Package worldtest is what tests do with the ranks of a whole job: one call of every
+// collective, in place and out of place, and of every way to send a message, with inputs whose
+// results can be checked. The same bodies run over every transport and number of ranks,
+// without faults and while faults are injected.
 //
-// It does not know what is being broken, nor which outcomes a test allows: a Call
-// only tells a wrong result, which nothing excuses, from an error.
+// It does not know which faults are injected, nor which outcomes a test allows. A Call only
+// tells a wrong result, which nothing excuses, from an error.
 package worldtest
 
 import (
@@ -22,18 +22,18 @@ type Call struct {
 	// Chunks says that the vector has a chunk for each rank, so that a message has
 	// about Count/ranks elements rather than Count.
 	Chunks bool
-	// Run makes the call for vectors of count elements and checks what it brought.
-	// What it lends to the library is noted in l.
+	// Run makes the call for vectors of count elements and checks the result.
+	// It records in bt which memory it gives to the library.
 	Run func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
 }
 
-// Wrong is a result that is not what the call should have brought.
+// Wrong is the error of a call that returned without one and left a wrong result.
 type Wrong struct{ text string }
 
 // Error says what is wrong.
 func (w *Wrong) Error() string { return "wrong result: " + w.text }
 
-// IsWrong reports whether err tells of a wrong result, rather than of a failure.
+// IsWrong reports whether err is a wrong result, rather than a failure.
 func IsWrong(err error) bool {
 	var w *Wrong
 	return errors.As(err, &w)
@@ -44,14 +44,15 @@ func wrong(format string, args ...any) error { return &Wrong{fmt.Sprintf(format,
 // number is what the tests' vectors are made of.
 type number interface{ int32 | float32 }
 
-// value is what rank r contributes at index i: small, so that sums stay exact.
+// value returns what rank r contributes at index i: small, so that sums stay exact also in
+// float32.
 func value(r, i int) int { return (r*31+i*7)%period - 300 }
 
-// period is after how many elements all vectors repeat themselves; no power of
-// two, so that what is out of place by a segment is noticed.
+// period is after how many elements all vectors repeat. It is no power of two, so that a
+// segment in the wrong position is noticed.
 const period = 1000
 
-// repeating is a vector of what at says for the first period.
+// repeating returns a vector that repeats what at returns for the first period.
 func repeating[T number](count int, at func(i int) int) []T {
 	v := make([]T, count)
 	for i := range min(period, count) {
@@ -67,7 +68,7 @@ func vector[T number](r, count int) []T {
 	return repeating[T](count, func(i int) int { return value(r, i) })
 }
 
-// sums is the sum of n ranks' vectors.
+// sums returns the sum of n ranks' vectors.
 func sums[T number](n, count int) []T {
 	return repeating[T](count, func(i int) int {
 		s := 0
@@ -78,7 +79,7 @@ func sums[T number](n, count int) []T {
 	})
 }
 
-// concatenated is n ranks' vectors, one after the other.
+// concatenated returns n ranks' vectors, one after the other.
 func concatenated[T number](n, count int) []T {
 	var v []T
 	for r := range n {
@@ -99,8 +100,7 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// unequal are the counts of the v-variants: a different one for each rank, and
-// none for one of them.
+// unequal returns counts that differ from rank to rank, and are 0 for one of them.
 func unequal(n, count int) (counts []int, total int) {
 	counts = make([]int, n)
 	for r := range counts {
