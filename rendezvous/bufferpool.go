@@ -46,7 +46,7 @@ func (st *bufferPool) get(n int) []byte {
 	return make([]byte, n, least)
 }
 
-// put keeps b for another get. If there is no room, pieces of other classes make way: the program
+// put keeps b for another get; the caller must not use b any more. If there is no room, pieces of other classes make way: the program
 // has gone over to other lengths.
 func (st *bufferPool) put(b []byte) {
 	if cap(b) == 0 || cap(b) > st.limit {

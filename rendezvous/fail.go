@@ -7,6 +7,20 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
+// What a failure ends. "At once" means as soon as no Conn touches the buffer: see Engine.abort.
+//
+//	                     LinkDown      FailPeer      revoke, close    End
+//	posted receives      stay          at once (1)   at once          at once
+//	matched receives     stay (2)      at once       at once          at once
+//	sends                stay          at once (3)   at once (4)      at once
+//	offers that wait     stay          dropped       dropped          dropped
+//	arrived messages     stay          stay          dropped          dropped
+//	prepared buffers     closed        closed        being closed     closed
+//
+// (1) From any source: when a member is lost, or when all others have closed. (2) Those that were
+// aborted before end now. (3) If the peer has closed in order, a send whose bytes the Conn has got
+// succeeds. (4) A close lets accepted sends go on; a revoke does not.
+
 // FailPeer ends every call that needs a rank, now and later, with err: the verdict about the rank,
 // or its goodbye. Messages that have arrived from it completely can still be received. A receive
 // from any source ends when a rank of its context is lost, or when all others have said goodbye.

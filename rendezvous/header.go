@@ -102,7 +102,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // commonHeaderSize is the size of what every header begins with.
 const commonHeaderSize = 12
 
-// encode writes h to b, with its CRC, and returns the header's length.
+// encode writes h to b, with its CRC, and returns the header's length. encode, headerSize and
+// decodeFields must agree about every kind's fields; a test encodes and decodes one header of each.
 func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	le := binary.LittleEndian
 	b[0], b[1], b[2], b[3] = byte(h.kind), h.flags, h.dtype, h.ndim
@@ -175,8 +176,11 @@ func (h *frameHeader) headerSize() int {
 }
 
 // decode reads the header of a frame with a body of that many bytes. Any error means that the peer
-// or the wire is broken, and the link must not be used further. The length is checked once, so that
-// decodeFields may index b directly: this is the hot path of every frame.
+// or the wire is broken, and the link must not be used further.
+//
+// The CRC is checked first: not every wire has one, and a flipped bit in a context, tag or token
+// would lead to a wrong receive or to wrong memory, without an error. The length is checked once,
+// so that decodeFields may index b directly: this is the hot path of every frame.
 func (h *frameHeader) decode(b []byte, body int) error {
 	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
 		return fmt.Errorf("header: got %d bytes, want %d to %d", len(b), commonHeaderSize+4, transport.MaxHead)

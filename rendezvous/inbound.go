@@ -2,6 +2,12 @@ package rendezvous
 
 import "github.com/tutti-go/tutti/fault"
 
+// This file handles the frames of messages. A frame with a body comes in two steps. Buffer, when
+// the header is in, finds the memory for the body: startEager and startData. Arrived, when the
+// body is in, acts on it: finishEager and handleData. Between the two the Conn writes into that
+// memory, so whatever ends meanwhile leaves it alone: a receive has bufBusy set, and a message is
+// marked dropped. If the Conn fails between the two, detachInbound takes the memory back.
+
 // deliver matches a message that is complete, or is an offer, with a posted receive, or puts it
 // into the table. e.mu is held.
 func (e *Engine) deliver(m *message) {

@@ -50,6 +50,11 @@ func (env *envelope) decodeTensor(t *Tensor) {
 	}
 }
 
+// A step is an iteration of the program, numbered by it. Steps need no beginning; EndStep on any
+// rank ends one on all ranks, so that what was sent for it and never received is freed. The flood
+// that ends a step may overtake its messages, so ended steps are remembered, and messages that
+// still arrive for them are dropped.
+
 // steps is the state of the steps of all contexts: the bytes that each holds, and which have ended.
 type steps struct {
 	held  map[stepID]int64 // bytes of sends that are not done, with their envelopes
@@ -185,6 +190,9 @@ func (p *peer) namesFull(name string) bool {
 	_, known := p.namesOut[name]
 	return !known && len(p.namesOut) >= maxNames
 }
+
+// Names are numbered per link and never forgotten, so that a header needs 4 bytes for one. That is
+// why a program must reuse names over the steps, and not number them.
 
 // nameID returns the number of a name on this link. A new name is sent in full first, in a frame of
 // its own; headers carry the number only.

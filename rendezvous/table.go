@@ -147,12 +147,12 @@ func (t *table) deleteBucket(s *bucket) {
 	s.next, t.free = t.free, s
 }
 
-// For example, with receives posted in the order A(1, tag 7), B(any source, tag 7), C(1, tag 7),
-// messages from rank 1 with tag 7 match A, B and C in turn, and one from rank 2 would match B: it
-// is the wildcard's order of posting against the oldest exact receive's that decides.
-
 // popRecv removes and returns the receive that a message with key k matches: the one posted first,
 // exact or wildcard. It returns nil when none is posted.
+//
+// For example, with receives posted in the order A(1, tag 7), B(any source, tag 7), C(1, tag 7),
+// three messages from rank 1 with tag 7 match A, B and C in turn, while a first one from rank 2
+// matches B.
 func (t *table) popRecv(k key) *Request {
 	var exact *Request
 	if s := t.lookup(&k); s != nil {
