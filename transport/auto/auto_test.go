@@ -74,7 +74,7 @@ func TestAutoKeepsTheContract(t *testing.T) {
 	})
 }
 
-// serve makes a served transport, closed at the test's end, and its address.
+// serve returns a serving transport, which the test's end closes, and its address.
 func serve(t *testing.T, name string, o Options, l net.Listener) (transport.Transport, string) {
 	t.Helper()
 	n := node(t, name, o, l)
@@ -156,7 +156,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 		"verbs": fault.Refused, "grpc+verbs": fault.Refused, "tcp+verbs": fault.Refused,
 	} {
 		if verbs.Built && want == fault.Refused {
-			continue // depends on this machine's devices
+			continue // this machine's devices decide
 		}
 		tr, err := New(name, Options{Wires: wires.All()})
 		if !errors.Is(err, want) || tr != nil {
@@ -165,7 +165,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// A name that the program does not link says what to import.
+// The error for a name that the program does not link names the import.
 func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	for name, want := range map[string]string{"grpc": "transport/grpc", "verbs": "transport/verbs", "tcp+verbs": "transport/verbs"} {
 		_, err := New(name, Options{})
@@ -175,7 +175,7 @@ func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	}
 }
 
-// A Transport without ForRank serves one rank, and so no process that runs several.
+// A Transport without ForRank serves one rank, and so no process with several ranks.
 func TestPassedTransportIsUsed(t *testing.T) {
 	mine := namedTransport{memory.New().Transport()}
 	if tr, err := New("mine", Options{Wires: []transport.Transport{mine}}); err != nil || tr != transport.Transport(mine) {
@@ -190,8 +190,8 @@ type namedTransport struct{ transport.Transport }
 
 func (namedTransport) Name() string { return "mine" }
 
-// onLinux skips what needs the wire shm where that is not built: it stands on memfds
-// and abstract sockets. What auto does there is for tests without this.
+// onLinux skips what needs shm on systems that do not have it: it stands on memfds and abstract
+// sockets. What auto does there is for tests without this.
 func onLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -239,8 +239,8 @@ func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
 	}
 }
 
-// Where two processes of one host cannot share memory, "auto" goes over tcp and says why,
-// and "shm" fails.
+// If two processes of one host cannot share memory, "auto" uses tcp and gives the reason, and "shm"
+// fails.
 func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
 	onLinux(t)
 	l, err := net.Listen("unix", "@tutti-test-"+rand.Text())
@@ -248,7 +248,7 @@ func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // it rejects all that comes, as package shm documents
+	go func() { // it rejects every connection, in the format of package shm
 		for {
 			nc, err := l.Accept()
 			if err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// software is a value of verbs with a device in software.
+// software returns verbs as a value with a software device.
 func software(fabric *softdevice.Fabric, rank int) []transport.Transport {
 	return []transport.Transport{verbs.Over(verbs.Options{Setup: tcp.New(tcp.Options{}), Device: fabric.Device(rank)})}
 }
 
-// Every end has a device, or every other one: those that have none meet the others
-// over tcp, whoever dials.
+// Every end has a device, or every other one. Ends without a device reach the others over tcp,
+// whichever side dials.
 func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 	for name, each := range map[string]int{"every end has a device": 1, "every other end has one": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestVerbsIsChosenWhereBothHaveADevice(t *testing.T) {
 	}
 }
 
-// A device on which nothing can be set up is found out before anyone is told of it.
+// A device that cannot set up a connection is found out before any peer learns of it.
 func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
 	p := &Picker{name: Name, tcp: tcp.New(tcp.Options{})}
 	defer p.tcp.Close()

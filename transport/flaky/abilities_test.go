@@ -18,7 +18,7 @@ type plainConn struct{ transport.Conn }
 // A plainTransport has a Transport's methods and no ability.
 type plainTransport struct{ transport.Transport }
 
-// What the wrapped value cannot do is refused, in the way in which each ability says so.
+// A wrapper refuses what the wrapped value cannot do, in the way in which each ability allows it.
 func TestWrapperRefusesWhatTheWrappedConnCannot(t *testing.T) {
 	w := newCluster(t, 2, Options{})
 	near, _ := w.link(0, 1)
@@ -71,7 +71,7 @@ func TestWrapperPassesOnWhatTheWrappedTransportCan(t *testing.T) {
 	}
 }
 
-// A frame that a delay holds is accepted and not taken by the peer.
+// A frame that a delay holds has been accepted, and the peer has not got it.
 func TestUnsentCountsFramesThatADelayHolds(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Delay(1, time.Hour)}})
 	near, _ := w.link(0, 1)
@@ -86,7 +86,7 @@ func TestUnsentCountsFramesThatADelayHolds(t *testing.T) {
 	}
 }
 
-// useAll takes one step of each kind that a Conn has, and returns what failed.
+// useAll makes one step of each kind of a Conn, and returns the one that failed.
 func useAll(near, far *end) (failed string) {
 	to, release, err := near.Conn.(transport.Exposer).Expose(1, make([]byte, 10))
 	if err != nil {
@@ -110,7 +110,7 @@ func useAll(near, far *end) (failed string) {
 	return ""
 }
 
-// Each ability's use is a step, and so a place to cut.
+// Each use of an ability is a step, and so a point for a cut.
 func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
@@ -128,7 +128,7 @@ func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 				near, far := w.link(0, 1)
 				got, want := useAll(near, far), failed
 				if rule.moment != Before {
-					want = append(steps, "the end")[k+1] // this one's bytes had left; the next one's did not
+					want = append(steps, "the end")[k+1] // the bytes of this step had left; those of the next one have not
 				}
 				if got != want || !w.script.Fired(0) {
 					t.Errorf("%q failed, want %q; fired: %v", got, want, w.script.Fired(0))

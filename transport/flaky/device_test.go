@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a device asks about is counted by its kind and ends, and a cut is left to it.
+// Steps of a device are counted by kind and ends, and the device carries out a cut.
 func TestADeviceLearnsWhereItsQueuePairBreaks(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, 2).From(0).To(1)}, Counts: func(s Step) bool { return s.Kind == Post }})
@@ -19,8 +19,8 @@ func TestADeviceLearnsWhereItsQueuePairBreaks(t *testing.T) {
 	}
 }
 
-// From a death on no Conn of the node says anything but that, though their locks may
-// be held where it happens.
+// After a death the node's Conns report nothing but the death, although their locks may be held
+// where it happens.
 func TestANodeDiesByWhatItsDeviceDoes(t *testing.T) {
 	w := newCluster(t, 3, Options{Rules: []Rule{Die(After, 1).From(1)}})
 	near, far := w.link(0, 1)

@@ -20,7 +20,7 @@ import (
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-// wrapped makes nodes over memory that follow the script.
+// wrapped returns a Maker of nodes over memory that follow the script.
 func wrapped(s *Script) transporttest.Maker {
 	return func(_ testing.TB, n int) []transporttest.Node {
 		hub := memory.New()
@@ -38,7 +38,7 @@ func TestFlakyWithoutARuleKeepsTheContract(t *testing.T) {
 	})
 }
 
-// Over a stream transport, so with a listener, guests and what comes of both.
+// Over a stream transport there is a listener, and there are pending Conns.
 func TestFlakyOverTCPKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		s := New(Options{})
@@ -111,7 +111,7 @@ func (e *end) Arrived(h transport.Header, n int) {
 	}
 }
 
-// poll lets all ends move until none can.
+// poll moves all ends until none can.
 func poll(ends ...*end) {
 	for moved := true; moved; {
 		moved = false
@@ -125,7 +125,7 @@ func poll(ends ...*end) {
 	}
 }
 
-// A result is what a frame's Done said, and how often.
+// A result is the error of a frame's Done, and the number of its calls.
 type result struct {
 	times int
 	err   error
@@ -148,8 +148,8 @@ func sendAll(near, far *end, size int) (results []*result) {
 	return results
 }
 
-// Every moment at every step: what is before it arrives, what is behind it does
-// not, both ends fail, and each Done runs once.
+// For every moment at every step: what is before it arrives, what is behind it does not, both ends
+// fail, and each Done runs once.
 func TestCutFallsWhereTheRuleNames(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
@@ -196,8 +196,8 @@ func checkCut(t *testing.T, m Moment, k, size int) {
 	}
 }
 
-// Of what is written into memory of the id Unheard the other end may hear or not: a cut
-// there, or behind it, falls where the rule says all the same.
+// The other end may or may not see frames with the ID NoNotify. A cut at them, or behind them,
+// happens where the rule names it all the same.
 func TestCutFallsAtAndBehindFramesWithoutNotification(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		for k := 2; k <= 5; k++ { // the first is the Expose
@@ -220,7 +220,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 		near.Send(f)
 		poll(near, far)
 	}
-	heard := far.whole // memory tells of them
+	heard := far.whole // memory reports them
 	for range 2 {
 		send(near, "head", []byte("x"))
 		poll(near, far)
@@ -229,7 +229,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 	if m == After {
 		written++
 	}
-	for i := range mem { // half of a step may be all of it
+	for i := range mem { // half of a step's bytes may be all of them
 		if whole := m == Within && i == k-2; !whole && (mem[i] == 1) != (i < written) {
 			t.Errorf("the memory has %v, want the first %d written", mem, written)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A flag at which a node dies is set or not, as the moment says, and none after it.
+// Whether the flag at which a node dies is set depends on the moment; no later flag is set.
 func TestADeadNodePublishesNothing(t *testing.T) {
 	for m, want := range map[Moment]int{Before: 1, Within: 2, After: 2} {
 		w := newCluster(t, 2, Options{Rules: []Rule{Die(m, 2).From(0).To(Unknown)}})
@@ -33,7 +33,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 	}
 }
 
-// A cut has no link to fall on, so it falls on the node.
+// A flag has no link to cut, so that the cut kills the node.
 func TestACutAtAFlagIsADeath(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Cut(Before, 1).To(Unknown)}})
 	near, far := w.link(0, 1)
@@ -60,7 +60,7 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 		}
 		steps, whole := 0, 1
 		if asked {
-			steps, whole = 2, 0 // nothing passes behind the cut
+			steps, whole = 2, 0 // nothing passes after the cut
 		}
 		if w.script.Steps() != steps || w.script.Fired(0) != asked || far.whole != whole {
 			t.Errorf("asked: %v: got %d steps and %d frames, fired: %v; want %d and %d", asked, w.script.Steps(), far.whole, w.script.Fired(0), steps, whole)

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// On a wire that holds many frames, those behind the one at which a node died
-// are still to come. Placed, they would never arrive.
+// A wire may still hold frames behind the one at which a node died. They get no buffer, because
+// they would never arrive.
 func TestFramesBehindADeathGetNoBuffer(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
 	_, far := w.link(1, 0)

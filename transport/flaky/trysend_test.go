@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A tryConn Conn takes what TrySend is given, unless it is to refuse; the rest of a
-// Conn it has not.
+// A tryConn accepts what TrySend is given, unless it is to refuse. It has no other methods of a
+// Conn.
 type tryConn struct {
 	transport.Conn
 	refuse bool
-	heads  []string // of the frames taken, in order
+	heads  []string // of the accepted frames, in order
 	closed bool
 }
 
@@ -41,7 +41,7 @@ func wrapTryConn(o Options) (*tryConn, *Script, transport.Conn) {
 	return q, s, n.newConn(q, 1)
 }
 
-// trySend sends as a layer above does: by Send where TrySend refuses.
+// trySend sends as a layer above does: by Send if TrySend refuses.
 func trySend(c transport.Conn, head string) (now bool, err error) {
 	if c.TrySend([]byte(head), nil) {
 		return true, nil
@@ -70,7 +70,7 @@ func TestATriedFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
 func TestARuleIsAppliedToTheTriedFrameThatItIsFor(t *testing.T) {
 	for _, tc := range []struct {
 		rule Rule
-		sent int // frames that the wire gets to see
+		sent int // frames that reach the wire
 	}{{Cut(Before, 2), 1}, {Cut(After, 2), 2}, {Die(Before, 2), 1}, {CorruptHead(2), 3}} {
 		t.Run(tc.rule.String(), func(t *testing.T) {
 			q, s, c := wrapTryConn(Options{Rules: []Rule{tc.rule}})

@@ -46,7 +46,8 @@ func BenchmarkBare(b *testing.B) {
 	}
 }
 
-// A benchmark is so many rounds of so many bytes for each subject, whatever b.N.
+// A benchmark is a fixed number of rounds of a fixed number of bytes for each subject, whatever
+// b.N.
 const (
 	rounds     = 51
 	roundBytes = 8 << 20

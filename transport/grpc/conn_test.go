@@ -48,7 +48,7 @@ func (c *counter) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain makes progress until enough says so of the whole frames, or there is an
+// drain calls Progress until enough returns true for the number of whole frames, or there is an
 // error.
 func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int) bool) (int, error) {
 	tb.Helper()
@@ -75,11 +75,11 @@ func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int
 
 func never(int) bool { return false }
 
-// A probe counts what is written to a connection, and can stop it.
+// A probe counts what is written to a connection, and can block it.
 type probe struct {
 	*net.TCPConn
 	written atomic.Int64
-	mu      sync.Mutex // held: Write waits
+	mu      sync.Mutex // held to block Write
 }
 
 func (p *probe) Write(b []byte) (int, error) {
@@ -115,7 +115,7 @@ func (p *probes) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return p.wrap(new(net.Dialer).DialContext(ctx, network, addr))
 }
 
-// probed is a link of which sender's end writes through the probe.
+// probed returns a link whose sender writes through the probe.
 func probed(tb testing.TB, tune tuning, dialerSends bool) (sender, receiver transport.Conn, p *probe) {
 	tb.Helper()
 	ps := newProbes(tb)
@@ -142,8 +142,8 @@ func probed(tb testing.TB, tune tuning, dialerSends bool) (sender, receiver tran
 	return far, near, <-ps.made
 }
 
-// gRPC's server, when a connection ends, drops at random what it has not handed
-// over yet; the Conn must not. The tiny inbox makes that much.
+// When a connection ends, gRPC's server drops at random what it has not delivered yet. The Conn
+// must not. The tiny inbox makes that much.
 func TestWhatCameBeforeAConnectionBrokeIsDelivered(t *testing.T) {
 	const frames, size = 20, 3000
 	tune := tuning{}.orDefault()
@@ -263,7 +263,7 @@ func TestDialErrorsNameTheCause(t *testing.T) {
 	}
 }
 
-// answer says the same to everybody.
+// answer sends the same text to every client.
 func answer(l net.Listener, text string) {
 	for {
 		c, err := l.Accept()

@@ -38,7 +38,7 @@ func (t *recordingSink) Arrived(h transport.Header, n int) {
 	t.last = n
 }
 
-// encode is what a Conn sends for f.
+// encode returns what a Conn sends for f.
 func encode(f *transport.Frame) []byte { return append(appendPreamble(nil, f), f.Body...) }
 
 func admitted() bool { return true }
@@ -130,15 +130,15 @@ func TestDecoderAcceptsAnUnprovenPeersShortBody(t *testing.T) {
 	}
 }
 
-// FuzzDecoder feeds any bytes, in two ways, which must agree; what is taken for
-// frames must be the encoding of those frames.
+// FuzzDecoder feeds any bytes, in two ways, which must agree. What it accepts must be the encoding
+// of those frames.
 func FuzzDecoder(f *testing.F) {
 	f.Add(encode(&transport.Frame{Head: []byte("head"), Body: []byte("body")}), uint8(3))
 	f.Add(encode(&transport.Frame{}), uint8(1))
 	f.Add([]byte{version, 129}, uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
 		var atOnce, inPieces recordingSink
-		// A stranger's limits bound what Place has to allocate.
+		// The limits of an unauthenticated peer bound what Sink.Buffer allocates.
 		n, err := feedAll(new(decoder), b, len(b)+1, &atOnce)
 		m, err2 := feedAll(new(decoder), b, int(step)+1, &inPieces)
 		if n != m || (err == nil) != (err2 == nil) {

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// gRPC's framer trusts that bytes come with a buffer.
+// gRPC's framer relies on getting a buffer exactly when there are bytes.
 func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
@@ -62,7 +62,7 @@ func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
 	}
 }
 
-// counted is a mem.BufferPool that knows how many buffers are out.
+// counted is a mem.BufferPool that counts the buffers that are out.
 type counted struct{ out int }
 
 func (c *counted) Get(n int) *[]byte {
@@ -73,7 +73,7 @@ func (c *counted) Get(n int) *[]byte {
 
 func (c *counted) Put(*[]byte) { c.out-- }
 
-// A peekingListener is a listener that has read some bytes to see whose they are.
+// A peekingListener is a listener that has read the first bytes of each connection.
 type peekingListener struct {
 	net.Listener
 	t *testing.T

@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The bytes of HTTP/2 that a stranger may send (RFC 9113, sections 3.4 and 4.1).
+// The bytes of HTTP/2 that an unauthenticated peer may send (RFC 9113, sections 3.4 and 4.1).
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 const (
@@ -55,7 +55,7 @@ func request(stream uint32, path string, more ...string) []byte {
 		"content-type", "application/grpc", "te", "trailers"}, more...)...))
 }
 
-// say joins what a stranger says after the preface and empty settings.
+// say returns what a peer sends after the preface and empty settings.
 func say(parts ...[]byte) []byte {
 	return append(append([]byte(preface), h2Frame(frameSettings, 0, 0, nil)...), bytes.Join(parts, nil)...)
 }
@@ -105,8 +105,8 @@ func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 	}
 }
 
-// A unprovenPeers serves strangers, and treats what they open as mesh does: it waits some
-// time for a first frame, then closes.
+// An unprovenPeers serves unauthenticated peers as mesh does: it waits some time for a first frame,
+// then closes.
 type unprovenPeers struct {
 	t               *testing.T
 	server, dialler *Transport
@@ -125,7 +125,7 @@ func newUnprovenPeers(t *testing.T) *unprovenPeers {
 	return h
 }
 
-// receive judges that a stranger's Conn delivers nothing but small frames.
+// receive checks that such a Conn delivers nothing but small frames.
 func (h *unprovenPeers) receive(c transport.Conn) {
 	defer c.Close()
 	late := time.AfterFunc(200*time.Millisecond, func() { c.Close() })
@@ -143,7 +143,7 @@ func (h *unprovenPeers) receive(c transport.Conn) {
 	}
 }
 
-// connect says b and waits to be shown out.
+// connect sends b and waits for the end of the connection.
 func (h *unprovenPeers) connect(b []byte) {
 	h.t.Helper()
 	c, err := net.Dial("tcp", h.addr)
@@ -152,7 +152,7 @@ func (h *unprovenPeers) connect(b []byte) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(20 * time.Second))
-	c.Write(b) // may fail: the server need not hear it out
+	c.Write(b) // may fail: the server need not read all of it
 	_, err = io.Copy(io.Discard, c)
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {

@@ -65,8 +65,8 @@ func tryTLS(t *testing.T, server, client *tlsopt.Options) error {
 	return err
 }
 
-// A tlsListener has done the TLS handshake itself, and hands out what mesh does: a
-// connection that replays what was read, and knows what lies below.
+// A tlsListener has done the TLS handshake itself, and yields what mesh's mux does: a connection
+// that replays what was read, and knows the connection below.
 type tlsListener struct {
 	net.Listener
 	config *tls.Config

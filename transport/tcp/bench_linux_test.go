@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// rawSockets is a pair of descriptors and no more: what the operating system can do,
-// from Go, with as little as possible in between.
+// rawSockets returns a pair of descriptors: the least that Go can do with the operating system's
+// sockets.
 func rawSockets(tb testing.TB) (a, b int) {
 	l := listen(tb)
 	near, err := net.Dial("tcp", l.Addr().String())
@@ -37,8 +37,8 @@ func ownedDescriptor(tb testing.TB, nc net.Conn) int {
 
 var errStopped = errors.New("the other side has ended")
 
-// A yielder yields the core now and then to whoever else wants it; a loop that
-// only polls would measure the scheduler's time slices.
+// A yielder yields the core now and then. A loop that only polls would measure the scheduler's time
+// slices.
 type yielder int
 
 func (c *yielder) yield() {
@@ -80,8 +80,8 @@ func writeFull(fd int, p []byte) error {
 	return nil
 }
 
-// A sleeper waits by Arm. A stream is not to be polled: what polls keeps the
-// runtime from looking at the network, and so the stream's reader from running.
+// A sleeper waits by Arm. A stream must not be polled: a polling goroutine keeps the runtime from
+// looking at the network, and so the stream's reader from running.
 type sleeper struct {
 	bell chan struct{}
 	ring func()
@@ -125,8 +125,8 @@ func until(c transport.Conn, in *bufferSink, frames int) error {
 
 var benchSizes = []int{8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// BenchmarkTurn is one round trip within one goroutine: what a message costs the
-// processor, without anybody waiting for anybody.
+// BenchmarkTurn is one round trip within one goroutine: the processor time of a message, without
+// waiting.
 func BenchmarkTurn(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 64 << 10} {
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawTurns(b, size) })
@@ -261,7 +261,7 @@ func netWake(b *testing.B) {
 	}
 }
 
-// wake has near's goroutine sleep on a channel, and far answer from its callback.
+// wake lets near's goroutine sleep on a channel, while far answers from its callback.
 func wake(b *testing.B, o Options) {
 	near, far := pair(b, o)
 	answer, in := newFrame(8), new(bufferSink)
@@ -291,8 +291,7 @@ func newFrame(size int) *transport.Frame {
 	return &transport.Frame{Head: make([]byte, 28), Body: make([]byte, size), Done: func(error) {}}
 }
 
-// BenchmarkBandwidth is a stream of bodies one way, as fast as the receiver
-// takes them.
+// BenchmarkBandwidth streams bodies one way, as fast as the receiver accepts them.
 func BenchmarkBandwidth(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawBandwidth(b, size) })

@@ -12,8 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A recordingSink is a Sink that holds a decoder to the order of calls that Sinks are
-// promised, and keeps what came.
+// A recordingSink is a Sink that checks the order of the decoder's calls, and keeps what came.
 type recordingSink struct {
 	tb     testing.TB
 	most   int // bytes of a body that are kept; larger ones are dropped
@@ -52,7 +51,7 @@ func (j *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// encode is what a Conn writes for a frame.
+// encode returns the bytes that a Conn writes for a frame.
 func encode(id uint32, head, body string) []byte {
 	var b [prefixMax]byte
 	n := preamble{body: len(body), head: len(head), id: id}.put(b[:], []byte(head))
@@ -101,7 +100,7 @@ func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 	}
 }
 
-// A reader that puts bytes where room says must get the same frames.
+// A reader that uses bodyBuffer must get the same frames.
 func TestBodiesMayBeReadIntoTheirBuffers(t *testing.T) {
 	stream := append(encode(1, "x", strings.Repeat("0123456789", 10)), encode(2, "y", "z")...)
 	j := &recordingSink{tb: t, most: 1000}
@@ -138,7 +137,7 @@ func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
 	}
 }
 
-// tooSmall is a Sink that breaks its promise.
+// tooSmall is a Sink whose buffers are too small.
 type tooSmall struct{ recordingSink }
 
 func (s *tooSmall) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
@@ -160,9 +159,9 @@ func TestForeignProtocolsAreRecognisedByTheirFirstBytes(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds any bytes, in pieces of any size: the Sink must see calls in
-// the promised order only, whatever a peer writes, and nobody may allocate what
-// a peer merely announces.
+// FuzzDecode feeds any bytes, in pieces of any size. Whatever a peer writes, the Sink's methods
+// must be called in the promised order, and the size that a peer merely announces must not be
+// allocated.
 func FuzzDecode(f *testing.F) {
 	f.Add(append([]byte(magic), encode(7, "head", "body")...), uint16(3), true)
 	f.Add(encode(1, "", strings.Repeat("x", 5000)), uint16(100), false)

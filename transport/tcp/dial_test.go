@@ -9,9 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// TestTheAddressOfAnotherTransportIsRefusedAtOnce: a rank that takes "tcp" is told
-// the addresses of ranks that take "auto" or "shm". No resolver is asked, and the
-// Kind says that there is no use in trying again.
+// A rank with "tcp" may get the addresses of ranks with "auto" or "shm". No resolver is asked, and
+// the Kind says that a retry does not help.
 func TestTheAddressOfAnotherTransportIsRefusedAtOnce(t *testing.T) {
 	leak.Check(t)
 	w := New(Options{})

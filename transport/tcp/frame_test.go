@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The bytes on the wire are those that doc.go's table gives.
+// The bytes on the wire are those of doc.go's table.
 func TestPreambleBytes(t *testing.T) {
 	for _, c := range []struct {
 		p    preamble
@@ -74,7 +74,7 @@ func TestLargestFramesAreAccepted(t *testing.T) {
 	}
 }
 
-// A magic that began like HTTP/2, TLS or text could be taken for one of them.
+// A magic that began like HTTP/2, TLS or text could be mistaken for one of them.
 func TestMagicIsNobodyElses(t *testing.T) {
 	tr := New(Options{})
 	defer tr.Close()

@@ -9,11 +9,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// waitTime bounds the waits of these tests; none should come near it.
+// waitTime bounds the waits of these tests. None should come near it.
 const waitTime = 20 * time.Second
 
-// pair is two Conns that are joined, made by Transports with these options; the
-// second was accepted, and is not admitted.
+// pair returns the two Conns of a link between Transports with these options. The second one was
+// accepted, and is not admitted.
 func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
 	tb.Helper()
 	near, far := New(o), New(o)
@@ -30,7 +30,7 @@ func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
 	return dialled, receive(tb, conns)
 }
 
-// soon is a context that ends with the test, or with patience.
+// soon returns a context that ends with the test, or after waitTime.
 func soon(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
 	tb.Cleanup(cancel)
@@ -49,8 +49,8 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 	}
 }
 
-// unprovenPeer is a plain connection to a Transport that serves, and what that
-// Transport made of it.
+// unprovenPeer returns a plain connection to a serving Transport, and the Conn that the Transport
+// made of it.
 func unprovenPeer(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	tb.Helper()
 	t := New(o)
@@ -67,8 +67,7 @@ func unprovenPeer(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	return nc, receive(tb, conns)
 }
 
-// A bufferSink is a Sink that receives into memory of its own, which it uses again
-// for each frame, and counts.
+// A bufferSink is a Sink with one buffer, which it reuses for each frame, and a count of frames.
 type bufferSink struct {
 	head   []byte
 	body   []byte
@@ -91,7 +90,7 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// move has Progress run until done, and returns the error that ended it before.
+// move calls Progress until done, and returns the error that ended it before.
 func move(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
 	tb.Helper()
 	deadline := time.Now().Add(waitTime)

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/tlstest"
 )
 
-// identity is TLS options by which ranks on this host trust each other and
-// nobody else, in both directions.
+// identity returns TLS options by which ranks on this host trust each other, in both directions,
+// and no other peer.
 func identity(tb testing.TB) *TLS {
 	tb.Helper()
 	id := tlstest.New(tb)

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// writeAll sends frames through an outbox whose wire takes most bytes at a time,
-// and returns what the wire got.
+// writeAll sends frames through an outbox whose socket accepts most bytes at a time, and returns
+// what was written.
 func writeAll(tb testing.TB, frames []*transport.Frame, most int) []byte {
 	tb.Helper()
 	o := &outbox{frames: batchFrames}
@@ -53,7 +53,7 @@ func writeAll(tb testing.TB, frames []*transport.Frame, most int) []byte {
 	return wire
 }
 
-// gathered is frames of which some have bodies in parts, and the wire's bytes.
+// gathered returns frames, some of them in parts, and their bytes on the wire.
 func gathered() (frames []*transport.Frame, want []byte) {
 	for i, body := range [][]string{
 		nil, {}, {"one"}, {"", "a", "", "bc"}, nil, {strings.Repeat("x", 50), "y"}, {""},
@@ -85,7 +85,7 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 
 func TestManyFramesGoInOneWrite(t *testing.T) {
 	o := &outbox{frames: batchFrames}
-	o.push(&transport.Frame{Body: []byte("first")}) // the writer is at this one meanwhile
+	o.push(&transport.Frame{Body: []byte("first")}) // the writer is writing this one
 	for range batchFrames {
 		o.push(&transport.Frame{Body: []byte("more")})
 	}
@@ -96,7 +96,7 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 	}
 }
 
-// A queue that never runs empty is no stall, as long as the wire goes on taking.
+// A queue that never runs empty is no stall, as long as the socket accepts bytes.
 func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 	o := &outbox{frames: 1}
 	for range 3 {
@@ -108,7 +108,7 @@ func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 		t.Errorf("nothing was refused, and bytes are unsent since %v", since)
 	}
 	longAgo := time.Now().Add(-time.Minute)
-	o.since = longAgo // the wire had refused some
+	o.since = longAgo // the socket had refused some
 	o.advance(0, true, &done)
 	if _, since := o.unsent(); !since.Equal(longAgo) {
 		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))

@@ -17,13 +17,13 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// forEachKind are the options under which a Transport serves plain connections or TLS.
+// forEachKind runs a check for a plain Transport and for one with TLS.
 func forEachKind(t *testing.T, check func(t *testing.T, o Options)) {
 	t.Run("plain", func(t *testing.T) { leak.Check(t); check(t, Options{}) })
 	t.Run("TLS", func(t *testing.T) { leak.Check(t); check(t, Options{TLS: identity(t)}) })
 }
 
-// untilError has Progress run until it fails.
+// untilError calls Progress until it fails.
 func untilError(tb testing.TB, c transport.Conn, in transport.Sink) error {
 	tb.Helper()
 	return move(tb, c, in, func() bool { return false })
@@ -48,7 +48,7 @@ func TestGarbageFromAnUnprovenPeerEndsTheConn(t *testing.T) {
 	})
 }
 
-// Whatever follows a good magic is only a frame if it looks like one.
+// The bytes after a right magic still have to be a frame.
 func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
 	leak.Check(t)
 	nc, c := unprovenPeer(t, Options{})
@@ -134,8 +134,8 @@ func TestDialIsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// A client whose certificate is missing hears of it with its first read: TLS 1.3
-// lets it finish its handshake before the server has looked.
+// A client without a certificate gets the error with its first read, because in TLS 1.3 its
+// handshake ends before the server has checked.
 func TestClientWithoutCertificateIsRefused(t *testing.T) {
 	leak.Check(t)
 	good := identity(t)
@@ -171,7 +171,7 @@ func TestBadTLSOptionsAreMisuse(t *testing.T) {
 	}
 }
 
-// A peekedTestConn is what a front yields: a connection whose first bytes were read.
+// A peekedTestConn is what the mux yields: a connection whose first bytes were read.
 type peekedTestConn struct {
 	net.Conn
 	first  []byte
@@ -190,7 +190,7 @@ func (v peekedTestConn) SetCloser(end func() error) {
 }
 func (v peekedTestConn) Close() error { v.closed.Add(1); return v.Conn.Close() }
 
-// A muxListener reads some bytes of each connection, and has done TLS if told to.
+// A muxListener reads the first bytes of each connection, after TLS if it has a configuration.
 type muxListener struct {
 	net.Listener
 	peek             int
@@ -247,7 +247,7 @@ func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 	out.Send(&transport.Frame{Head: []byte("next"), Body: make([]byte, 4000), Done: func(error) {}})
 	c, in := receive(t, conns), new(bufferSink)
 	woken := make(chan struct{})
-	c.Arm(func() { close(woken) }) // what was read already counts
+	c.Arm(func() { close(woken) }) // bytes that were read before count, too
 	receive(t, woken)
 	c.(transport.Pending).Admit()
 	if err := move(t, c, in, func() bool { return in.frames == 2 }); err != nil {
@@ -261,8 +261,7 @@ func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 	}
 }
 
-// A front may give up a peer at any time: before its connection has become a
-// Conn, or when it has.
+// The mux may close a connection at any time: before it has become a Conn, or afterwards.
 func TestListenerMayCloseWhatItYielded(t *testing.T) {
 	leak.Check(t)
 	ends := make(chan func() error, 1)

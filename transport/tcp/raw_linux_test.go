@@ -19,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A connection that says nothing costs little until its Conn is closed.
+// A silent connection costs little until its Conn is closed.
 func TestPendingConnCostsLittleMemory(t *testing.T) {
 	const pending = 200
 	tr := New(Options{})
@@ -40,7 +40,7 @@ func TestPendingConnCostsLittleMemory(t *testing.T) {
 		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
 		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})
 	}
-	open(pending) // what comes once and for all
+	open(pending) // allocations that happen once
 	before := heap()
 	for i := range pending {
 		open(i)
@@ -67,7 +67,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A steady state allocates nothing, whatever moves.
+// A steady state allocates nothing.
 func TestFramesAllocateNothing(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
@@ -106,7 +106,7 @@ func TestFramesAllocateNothing(t *testing.T) {
 		},
 		"idle": func() { near.Progress(in, 1) },
 	} {
-		f() // what grows once
+		f() // buffers grow once
 		if got := testing.AllocsPerRun(50, f); got > 0 {
 			t.Errorf("%s: %v allocations, want none", name, got)
 		}
@@ -140,9 +140,9 @@ func TestWakeUpsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Conns are closed at random moments, while others use them and while others
-// still open descriptors that get the same numbers. Not one byte may be written
-// to, or read from, a descriptor that belongs to somebody else.
+// Conns are closed at random moments, while other goroutines use them, and while others open
+// descriptors that get the same numbers. Not one byte may be written to, or read from, a descriptor
+// of another owner.
 func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, b := New(Options{}), New(Options{})
@@ -173,8 +173,7 @@ func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 	owners.Wait()
 }
 
-// ownDescriptors opens descriptors that nobody else knows, and looks whether
-// somebody used them.
+// ownDescriptors opens descriptors that no Conn knows, and checks that nothing uses them.
 func ownDescriptors(t *testing.T) {
 	var pairs [8][2]int
 	for i := range pairs {
@@ -200,7 +199,7 @@ func ownDescriptors(t *testing.T) {
 	}
 }
 
-// useConcurrently uses both ends from all sides until both have been closed.
+// useConcurrently calls all methods of both ends at once until both are closed.
 func useConcurrently(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {
@@ -235,8 +234,7 @@ func useConcurrently(ends ...transport.Conn) {
 	wg.Wait()
 }
 
-// fill sends until the socket takes no more, and returns how many frames have
-// been taken whole.
+// fill sends until the socket is full, and returns how many frames were accepted whole.
 func fill(tb testing.TB, c transport.Conn) (done *atomic.Int32, sent int) {
 	done = new(atomic.Int32)
 	for ; sent < 1000; sent++ {
@@ -262,7 +260,7 @@ func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	if bytes <= 0 || bytes > sent*(1<<20+preambleLen) || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(dropper{}, 1) // still refused: that is no progress
+	near.Progress(dropper{}, 1) // the socket refuses still: that is no progress
 	if _, since := c.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused write moved the time from %v to %v", first, since)
 	}
@@ -281,8 +279,8 @@ func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	}
 }
 
-// An armed Conn that is full wakes for room, also when it was filled after Arm;
-// and it is not woken for room again and again when nothing waits.
+// An armed Conn with a full socket wakes when there is room, also if it was filled after Arm. It is
+// not woken for room when nothing waits.
 func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
@@ -310,7 +308,7 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	}
 }
 
-// The writing half may fail first; what the peer had sent before is delivered.
+// The writing half may fail first. What the peer had sent before is delivered.
 func TestFailedWriteKeepsArrivedFrames(t *testing.T) {
 	near, far := pair(t, Options{})
 	for range 3 {
@@ -339,7 +337,7 @@ func TestFailedWriteKeepsArrivedFrames(t *testing.T) {
 	}
 }
 
-// The listener that an accepted connection comes from may end it at any moment.
+// The listener of an accepted connection may close it at any moment.
 func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeaksNothing(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)

@@ -24,14 +24,13 @@ func plain(tb testing.TB, n int) []transporttest.Node {
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{}), l })
 }
 
-// secured makes n Transports that ask each other for certificates.
+// secured makes n Transports that demand certificates of each other.
 func secured(tb testing.TB, n int) []transporttest.Node {
 	o := identity(tb)
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{TLS: o}), l })
 }
 
-// streamed makes n Transports that do without raw descriptors, as on systems
-// other than Linux.
+// streamed makes n Transports without raw descriptors, as on other systems than Linux.
 func streamed(tb testing.TB, n int) []transporttest.Node {
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) {
 		return portable{New(Options{})}, hiding{l}
@@ -46,7 +45,7 @@ func nodes(tb testing.TB, n int, mk func(net.Listener) (transport.Transport, net
 	return all
 }
 
-// A hidden is a TCP connection whose descriptor nobody takes.
+// A hidden is a TCP connection that newConn does not recognise, so that it becomes a stream.
 type hidden struct{ *net.TCPConn }
 
 type hiding struct{ net.Listener }
