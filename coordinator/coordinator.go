@@ -42,7 +42,9 @@ import (
 // A goroutine that holds mu may not step the state machines, and one that steps them takes mu for
 // moments only. So mu is always the last lock taken.
 type Coordinator struct {
-	rank, size int // in the communicator that Start was given
+	// rank and size are those in the communicator that Start was given; worldRank is a rank's
+	// number in the job, which errors name.
+	rank, size int
 	worldRank  func(rank int) int
 	all        *ProcessSet
 	// homeGoroutine is the goroutine that called Start. Its stack answers where this rank is,
@@ -50,11 +52,14 @@ type Coordinator struct {
 	homeGoroutine uint64
 	cfg           negotiate.Config
 	log           *logWriter
-	control, data *comm.Comm // for negotiation, and for the tensors of all ranks
+	// control carries the lists of the negotiation, data the tensors of all ranks. Process sets
+	// have communicators of their own, see executor.
+	control, data *comm.Comm
 	started       time.Time
 
 	worker *negotiate.Worker
-	coord  *negotiate.Coordinator // nil except on rank 0
+	// coord is nil except on rank 0.
+	coord *negotiate.Coordinator
 	// local holds the lists on their way between the two on rank 0.
 	local []any
 	// cost is the input of every finished Bucket, used again and again so that none is
@@ -67,14 +72,17 @@ type Coordinator struct {
 	workerDue, coordDue negotiate.Time
 	timer               *time.Timer    // for the earlier of the two
 	timerAt             negotiate.Time // what timer is set to
-	endCause            *fault.Error   // nil when all ranks have shut down
+	// endCause is why the coordinator ended. It is nil when all ranks have shut down.
+	endCause *fault.Error
 
 	progress progress
 	pollEnd  pollEnd
 	wake     chan struct{} // has the loop process events
-	stopped  chan struct{} // closed after the last step
-	ended    chan struct{} // closed when nothing more will happen
-	closeMu  sync.Mutex    // makes a second Close wait for the first
+	// stopped is closed after the last step, and ended when nothing more will happen on this
+	// rank.
+	stopped chan struct{}
+	ended   chan struct{}
+	closeMu sync.Mutex // makes a second Close wait for the first
 
 	opts          *options
 	sampler       *sampler   // of autotune, on rank 0

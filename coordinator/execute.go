@@ -38,15 +38,19 @@ type executor struct {
 	sets map[uint32]*setComm
 	// scratch is memory that is kept from Bucket to Bucket: the fusion buffer, and one more for
 	// operations that need a destination beside it.
-	scratch     [2][]uint64
-	counts      []int
-	items       []item      // of the Bucket that is being executed,
-	packedItems []item      // those of them that are packed,
-	list        [][]byte    // and what is reduced as a list
-	absent      []int       // ranks that contribute nothing to it
-	times       bucketTimes // of it, for the timeline
-	class       uint8       // of algorithms, an index of classes()
-	err         error
+	scratch [2][]uint64
+	counts  []int
+	// items are those of the Bucket that is being executed, packedItems those of them that are
+	// packed, and list the vectors that are reduced as a list.
+	items       []item
+	packedItems []item
+	list        [][]byte
+	// absent are the ranks that contribute nothing to it.
+	absent []int
+	// times are those of the Bucket, for the timeline.
+	times bucketTimes
+	class uint8 // of algorithms, an index of classes()
+	err   error
 }
 
 // A job is one of these outputs of the Worker.

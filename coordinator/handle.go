@@ -33,17 +33,25 @@ type Handle struct {
 	err   error // the outcome of the last submission
 	// misuse is the error of a Submit that came too early. It is the next outcome, unless err
 	// is set.
-	misuse    error
-	done      chan struct{} // nil until Done is called
-	waiters   *waiter
-	call      string        // "allreduce w1 float32 [4] sum"; "" until it is needed
-	site      callsite.Site // of the last Submit; requests[0].Site has it in words
-	invalid   error         // why no submission of this handle can succeed
-	parent    *Handle       // the handle whose part this is, see newParent
-	parts     int           // of a parent: parts in flight
-	combine   func() error  // of a parent: makes the result of those of its parts
+	misuse error
+	// done is nil until Done is called, since most programs wait without a channel.
+	done chan struct{}
+	// waiters are the goroutines in Wait, linked by waiter.next.
+	waiters *waiter
+	// call is "allreduce w1 float32 [4] sum". It is made when it is needed, mostly for errors.
+	call string
+	// site is the call of the last Submit, which requests[0].Site has in words. Most programs
+	// submit a tensor at one place, so the words are made once.
+	site callsite.Site
+	// invalid is why no submission of this handle can succeed, whatever the other ranks do.
+	invalid error
+	// A handle of several parts is their parent: parts counts those in flight, and combine
+	// makes the result of theirs, once, in the first Wait.
+	parent    *Handle
+	parts     int
+	combine   func() error
 	combining sync.Once
-	combined  error // what combine has returned
+	combined  error
 
 	submittedAt int64 // for the timeline
 	// completedAt is when the handle last succeeded, since the coordinator started.
@@ -52,8 +60,11 @@ type Handle struct {
 	// These do not change while the handle is in flight. The state machines read the request.
 	requests    [1]negotiate.TensorRequest
 	submissions [1]negotiate.SubmissionID
-	input       negotiate.Submit // of these two
-	grouped     bool             // it is submitted by its group
+	// input is the Worker's input of these two, which is passed by pointer and so costs no
+	// allocation.
+	input negotiate.Submit
+	// grouped handles are submitted by their group.
+	grouped bool
 
 	dst, src []byte
 	op       comm.Op

@@ -5,30 +5,46 @@ import "github.com/tutti-go/tutti/fault"
 // A RequestList is what a Worker sends to the Coordinator: what its rank has submitted since the
 // last one, and what else the Coordinator must know of it. The wire form is in the package comment.
 type RequestList struct {
-	Ack         uint32 // the number of the last ResponseList applied
-	Cached      Bitset // cache IDs of tensors that are submitted as before
-	Requests    []TensorRequest
-	Join        bool         // this rank has run out of data, after the requests
-	Shutdown    bool         // this rank submits nothing more
-	Location    string       // the answer to a ResponseLocate
-	HasLocation bool         // Location is such an answer
-	Fault       *fault.Error // the coordinator has failed on this rank
+	// Ack is the number of the last ResponseList that the Worker has applied. It frees evicted
+	// cache IDs.
+	Ack uint32
+	// Cached are the cache IDs of tensors that are submitted as before, in no order: the order
+	// of submissions on a rank decides nothing.
+	Cached Bitset
+	// Requests are submissions in full: new names, changed ones, groups, and all while the
+	// cache is off.
+	Requests []TensorRequest
+	// Join says that this rank has run out of data, after the submissions of this list.
+	Join bool
+	// Shutdown says that this rank submits nothing more.
+	Shutdown bool
+	// Location answers a ResponseLocate if HasLocation is set. It may be empty.
+	Location    string
+	HasLocation bool
+	// Fault ends the coordinator on all ranks: it has failed on this one.
+	Fault *fault.Error
 }
 
 // A ResponseList is what the Coordinator sends to all Workers, which apply all lists in order.
 type ResponseList struct {
-	Seq       uint32 // 1, 2, …
-	Entries   []CacheEntry
+	// Seq counts the lists from 1 on. A Worker that misses one ends the coordinator.
+	Seq uint32
+	// Entries come before the Responses that run them.
+	Entries []CacheEntry
+	// Responses are applied in order.
 	Responses []Response
-	Evicted   []uint32 // IDs whose entries have been evicted
+	// Evicted are the IDs of entries that end with this list, after its responses.
+	Evicted []uint32
 }
 
 // A CacheEntry gives a tensor an ID. A live entry of the same ID is replaced.
 type CacheEntry struct {
-	ID        uint32
-	Transient bool // for one launch; the cache does not keep it
+	ID uint32
+	// Transient entries are for one launch, and the cache does not keep them.
+	Transient bool
 	Spec      *Spec
-	Rows      []int // AllGather: each rank's first dimension
+	// Rows are each rank's first dimension of an AllGather; nil for other operations.
+	Rows []int
 }
 
 // A ResponseKind is what a Response asks for. The numbers are part of the wire form.
@@ -50,16 +66,21 @@ const (
 // A Response is one thing that all Workers do at the same point in the order. Fields that do not
 // apply to its Kind are zero.
 type Response struct {
-	Kind        ResponseKind
-	IDs         []IDRange // of the tensors to run
-	Part, Parts int       // of one large tensor; otherwise 0 and 1
-	Ranks       []int     // run: the absent ones, numbered as in the job
-	Failed      []TensorName
-	Err         *fault.Error
-	ID          uint32
-	Name        string
-	Rank        int
-	Tuning      Tunables
+	Kind ResponseKind
+	// IDs are the tensors to run. Ranges keep the list short in steady steps.
+	IDs []IDRange
+	// Part and Parts number the parts of one large tensor; otherwise they are 0 and 1.
+	Part, Parts int
+	// Ranks are the absent ones of a run, the members of a new set, or those to be located.
+	// They are numbered as in the job.
+	Ranks []int
+	// Failed are the tensors that fail with Err.
+	Failed []TensorName
+	Err    *fault.Error
+	ID     uint32
+	Name   string
+	Rank   int
+	Tuning Tunables
 }
 
 // An IDRange is Count IDs from First on.
