@@ -21,7 +21,7 @@ var speeds = []struct {
 // at most half as long again as the next power of two, below or above, with whole chunks.
 func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	for _, s := range speeds {
-		took := func(verb Verb, n, m int) float64 {
+		predicted := func(verb Verb, n, m int) float64 {
 			x := DefaultTable().Chooser(n, s.wire).Choose(verb, m, true, s.shares)
 			segment := x.Segment
 			if segment == 0 {
@@ -35,8 +35,8 @@ func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 				below := 1 << int(math.Log2(float64(n)))
 				for _, m := range []int{4, 1 << 10, 60 << 10, 1 << 20, 64 << 20} {
 					for _, odd := range []int{m, m + 4, m + m/3/4*4} {
-						most := max(took(verb, below, m), took(verb, 2*below, m), took(verb, below, odd), took(verb, 2*below, odd))
-						if got := took(verb, n, odd); got > 1.5*most*(1+1e-9) {
+						most := max(predicted(verb, below, m), predicted(verb, 2*below, m), predicted(verb, below, odd), predicted(verb, 2*below, odd))
+						if got := predicted(verb, n, odd); got > 1.5*most*(1+1e-9) {
 							t.Errorf("%v over %s of %d bytes on %d ranks: %.3g s, and at most %.3g s on %d or %d", verb, s.wire, odd, n, got, most, below, 2*below)
 						}
 					}

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// behind is how many times as long as the best candidate's the default's predicted time
-// may be: more than the model is off where it is right.
+// behind bounds the ratio of the predicted times of the default's choice and of the best
+// algorithm. It exceeds the error of the model.
 const behind = 2.5
 
-// What the default table chooses, and what the default model predicts, agree in the
-// large: whoever prints an explanation finds the choice among the first candidates.
+// The default table's choices are close to the default model's best predictions, so that
+// Explain lists the choice among the first algorithms.
 func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 	m := DefaultModel()
 	for _, c := range []struct {

@@ -47,12 +47,12 @@ func trainTimeline(t *testing.T) ([]timeline.ReadSpan, []timeline.Info) {
 	file := filepath.Join(t.TempDir(), "out.json")
 	cmd := exec.Command(self, "-np", "4", "--timeline", file, self, "-coordinator", "-bar=false", "-epochs", "12", "-out", t.TempDir())
 	cmd.Env = append(os.Environ(), asLauncher+"=1", asRank+"=1", "GORACE=atexit_sleep_ms=0")
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	limit := time.AfterFunc(2*time.Minute, func() { cmd.Process.Signal(syscall.SIGQUIT) })
 	defer limit.Stop()
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v:\n%s", err, said.String())
+		t.Fatalf("%v:\n%s", err, output.String())
 	}
 	f, err := os.Open(file)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package vector holds loops over memory in the processor's vector instructions:
-// AVX2 and AVX-512 on amd64, and none elsewhere. It has one loop for each
-// operator and element type where plain Go is slower than memory.
+// Package vector holds loops in the processor's vector instructions: AVX2 and
+// AVX-512 on amd64, and none elsewhere. It has one loop for each operator and
+// element type for which plain Go is slower than memory.
 //
-// The assembly is written by the program in gen (make generate), checked in, and
-// compared anew by make lint.
+// The program in gen generates the assembly (make generate). It is checked in, and
+// make lint compares it with what the program generates.
 //
 // Every loop computes the bits that package reduce promises, which are the same
 // at every level: no result is fused or approximated. It reads and
