@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantLocked is what a rank with a few peers locks: strips, message buffers, and what is
-// cached by default.
+// wantLocked is what a rank with a few peers locks: rings, message buffers, and what is cached
+// by default.
 const wantLocked = 1 << 30
 
-// lockable says how much memory this program may register.
+// lockable reports how much memory this program may register.
 func lockable() string {
 	var l unix.Rlimit
 	switch err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); {

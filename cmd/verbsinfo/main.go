@@ -1,10 +1,10 @@
-// Command verbsinfo says which of this host's RDMA devices, ports and GIDs the verbs
-// transport would take, and why not the others, with the variables of its
-// environment. It ends with status 1, and the remedy, where there is none to take.
+// Command verbsinfo lists this host's RDMA devices, ports and GIDs: which one the verbs
+// transport would select, and why not the others, with the variables of its environment. If
+// there is none to select, it exits with status 1 and prints the remedy.
 //
 //	$ verbsinfo
-//	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2, MTU 4096: taken
-//	rxe0 port 1, GID 0, fe80::24d3:8cff:fe02:1: the one taken is better, or comes first
+//	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2, MTU 4096: selected
+//	rxe0 port 1, GID 0, fe80::24d3:8cff:fe02:1: the selected one is better, or precedes it
 //	memory that may be locked: 67108864 bytes, which is little; see docs/verbs.md
 package main
 

@@ -1,7 +1,8 @@
-// Package figure says what a benchmark's figures mean, and draws them: curves over
-// the bytes of a vector on logarithmic scales, in panels side by side.
+// Package figure draws benchmark results: curves over the bytes of a vector on logarithmic
+// scales, in panels side by side. It also has the factor by which bus bandwidth is computed, so
+// that all programs here use the same one.
 //
-// It does not know where figures come from.
+// It does not know where results come from.
 package figure
 
 import (
@@ -19,10 +20,12 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// BusFactor is how many bytes the thriftiest algorithm has each rank send, for
-// each byte of the vector. Times the bytes over the time it is the bus bandwidth.
-// The factors are those of nccl-tests, doc/PERFORMANCE.md; a pingpong's vector
-// goes there and back. An operation that it has no factor for has 1.
+// BusFactor returns how many bytes each rank must send at least, for each byte of the vector:
+// what the algorithm with the least traffic sends. Factor times bytes over time is the bus
+// bandwidth, which says how well an operation uses a link whatever the number of ranks.
+//
+// The factors are those of nccl-tests, doc/PERFORMANCE.md. The vector of a pingpong travels
+// twice. Other operations have factor 1.
 func BusFactor(op string, ranks int) float64 {
 	n := float64(ranks)
 	switch op {
@@ -36,29 +39,28 @@ func BusFactor(op string, ranks int) float64 {
 	return 1
 }
 
-// A Panel is one pair of axes. The horizontal one counts bytes.
+// A Panel is one pair of axes. The horizontal one is in bytes.
 type Panel struct {
 	Title  string
 	Unit   string // of the vertical axis
 	Curves []Curve
 }
 
-// A Curve is drawn with a mark at each point. With a Name it has a line in the
-// panel's legend.
+// A Curve is drawn with a mark at each point. A Name adds it to the legend.
 type Curve struct {
 	Name   string
 	Points []Point
 }
 
-// A Point where either number is not above 0, as the bus bandwidth of one rank,
-// has no place on a logarithmic scale and is left out.
+// A Point is one result. If either number is not above 0, as the bus bandwidth of one rank, a
+// logarithmic scale cannot show it, and it is omitted.
 type Point struct{ Bytes, Value float64 }
 
-// The size of a panel, with what stands around it.
+// The size of a panel with its labels.
 const width, height = 13 * vg.Centimeter, 11 * vg.Centimeter
 
-// Draw draws rows of panels, equally many in each, into an SVG file, whose folder
-// it makes if missing.
+// Draw draws rows of panels, the same number in each, into an SVG file. It makes the file's
+// folder if needed. All panels of a row have aligned axes.
 func Draw(path string, rows [][]Panel) error {
 	var all [][]*plot.Plot
 	for _, panels := range rows {
@@ -81,6 +83,7 @@ func Draw(path string, rows [][]Panel) error {
 	return write(path, canvas)
 }
 
+// write writes the canvas to a file.
 func write(path string, canvas *vgsvg.Canvas) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
@@ -96,7 +99,7 @@ func write(path string, canvas *vgsvg.Canvas) error {
 	return file.Close()
 }
 
-// plot is the panel as gonum draws it.
+// plot returns the panel in terms of gonum.
 func (panel Panel) plot() *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = panel.Title, "bytes", panel.Unit
@@ -126,7 +129,7 @@ func (panel Panel) plot() *plot.Plot {
 	return p
 }
 
-// drawable are the points that have a place on logarithmic scales.
+// drawable returns the points that logarithmic scales can show.
 func (c Curve) drawable() (points plotter.XYs) {
 	for _, p := range c.Points {
 		if p.Bytes > 0 && p.Value > 0 && !math.IsInf(p.Value, 1) {
@@ -136,8 +139,8 @@ func (c Curve) drawable() (points plotter.XYs) {
 	return points
 }
 
-// style sets colour and mark of the i-th curve. The first is the heaviest: it is
-// the one that the picture is about.
+// style sets color and mark of the i-th curve. The first one has the heaviest line: the picture
+// is about it.
 func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	colours := []color.RGBA{
 		{0x1f, 0x77, 0xb4, 0xff}, {0xff, 0x7f, 0x0e, 0xff}, {0x2c, 0xa0, 0x2c, 0xff},
@@ -155,8 +158,8 @@ func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	}
 }
 
-// span is the range of an axis, from one power of base to another, so that it
-// has room on both sides and is never empty.
+// span returns the range of an axis, between powers of base. It has room above the largest
+// value, and is never empty.
 func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi float64) {
 	lo, hi = 1, base
 	for i, p := range points {
@@ -170,13 +173,13 @@ func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi
 	return lo, hi
 }
 
-// powers ticks a logarithmic axis at the powers of base.
+// powers places the ticks of a logarithmic axis at the powers of base.
 type powers struct {
 	base  float64
 	label func(float64) string
 }
 
-// Ticks implements plot.Ticker. Of many ticks, every second one is labelled.
+// Ticks implements plot.Ticker. If there are many, only every second tick has a label.
 func (p powers) Ticks(lo, hi float64) []plot.Tick {
 	var ticks []plot.Tick
 	for e := math.Round(math.Log(lo) / math.Log(p.base)); math.Pow(p.base, e) <= hi*1.001; e++ {
@@ -191,7 +194,7 @@ func (p powers) Ticks(lo, hi float64) []plot.Tick {
 	return ticks
 }
 
-// binary writes a power of two: 64, 4Ki, 16Mi.
+// binary formats a power of two: 64, 4Ki, 16Mi.
 func binary(v float64) string {
 	for _, unit := range []string{"", "Ki", "Mi", "Gi"} {
 		if v < 1024 {
@@ -202,5 +205,5 @@ func binary(v float64) string {
 	return fmt.Sprintf("%.0fTi", v)
 }
 
-// decimal writes a power of ten.
+// decimal formats a power of ten.
 func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

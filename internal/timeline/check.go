@@ -16,7 +16,7 @@ type ReadSpan struct {
 	Depth        int // how many spans it lies in
 }
 
-// event is one line of a list.
+// event is one line of a list. Process and thread are pointers, to tell 0 from missing.
 type event struct {
 	Name string      `json:"name"`
 	Ph   string      `json:"ph"`
@@ -29,10 +29,12 @@ type event struct {
 	} `json:"args"`
 }
 
-// Check reads a timeline with a parser of JSON that knows nothing of how it was
-// written, and returns its spans, by rank, thread and time, and what the ranks
-// told. Perfetto wants every event to have a process and a thread, no negative
-// times, and spans of one thread to nest; anything else is an error.
+// Check reads a timeline with a JSON parser that does not know how it was written. It returns
+// the spans by rank, thread and time, and what describes the ranks.
+//
+// Check is stricter than viewers: every event must have a process and a thread, times must not
+// be negative, threads must be named, and spans of one thread must nest. Anything else is an
+// error.
 func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	var file struct {
 		TraceEvents []event `json:"traceEvents"`
@@ -83,7 +85,7 @@ func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	return all, file.OtherData.Ranks, nil
 }
 
-// nanos reads microseconds with three digits after the point.
+// nanos parses microseconds with three decimals.
 func nanos(n json.Number) (int64, error) {
 	var micros, rest int64
 	if _, err := fmt.Sscanf(string(n), "%d.%03d", &micros, &rest); err != nil {
@@ -95,13 +97,15 @@ func nanos(n json.Number) (int64, error) {
 	return 1000*micros + rest, nil
 }
 
-// nest sorts the spans of a thread, and says how deep each lies.
+// nest sorts the spans of a thread by begin, longer ones first, and sets how deep each lies. A
+// span must end before the one in which it begins.
 func nest(list []ReadSpan, name string) error {
 	slices.SortStableFunc(list, func(a, b ReadSpan) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(b.End, a.End)) })
 	var open []ReadSpan
 	for i := range list {
 		s := &list[i]
 		s.Thread = name
+		// open is the stack of spans in which s may lie.
 		for len(open) > 0 && open[len(open)-1].End <= s.Begin {
 			open = open[:len(open)-1]
 		}

@@ -8,15 +8,16 @@ import (
 	"io"
 )
 
-// maxLine bounds a line of a part: names have at most some hundred bytes.
+// maxLine is the most bytes of a line of a part. Names have at most some hundred.
 const maxLine = 1 << 20
 
-// Merge writes one timeline of the parts, line by line. What is no part, or
-// broken off, is an error that says which one; w is worth nothing then.
+// Merge writes one timeline of the parts, line by line. A reader that is no part, or has no
+// end, is an error that says which one. What has been written to w is of no use then.
 func Merge(w io.Writer, parts ...io.Reader) error {
 	out := bufio.NewWriter(w)
 	var about []json.RawMessage
 	var readers []*bufio.Scanner
+	// All first lines are read before anything is written: the merged one has the ranks of all.
 	for i, p := range parts {
 		sc := bufio.NewScanner(p)
 		sc.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -42,7 +43,7 @@ func Merge(w io.Writer, parts ...io.Reader) error {
 	return out.Flush()
 }
 
-// readHead reads up to the list of events.
+// readHead reads a part up to its list of events, and returns what describes its ranks.
 func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 	var head struct {
 		OtherData struct {
@@ -52,6 +53,8 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 	if !sc.Scan() {
 		return nil, fmt.Errorf("got an empty or unreadable file: %v", sc.Err())
 	}
+	// The line lacks the list, which follows on its own lines. With a bracket in its place it
+	// is an object.
 	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
 	if err := json.Unmarshal(line, &head); err != nil {
 		return nil, fmt.Errorf("the first line is not that of a timeline: %v", err)
@@ -62,7 +65,8 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 	return head.OtherData.Ranks, nil
 }
 
-// copyEvents copies the lines of a list.
+// copyEvents copies the events of one part. It checks that each line is JSON, because one
+// broken line would make the whole file unreadable.
 func copyEvents(out *bufio.Writer, sc *bufio.Scanner, hasEvents *bool) error {
 	for sc.Scan() {
 		line := sc.Bytes()

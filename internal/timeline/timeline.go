@@ -1,17 +1,26 @@
-// Package timeline writes and merges what happened on the ranks of a job, as
-// Chrome's trace events, which Perfetto and chrome://tracing show.
+// Package timeline writes and merges timelines of the ranks of a job, as Chrome's trace events,
+// which Perfetto and chrome://tracing show.
 //
-// Each rank writes a part of its own, and the launcher makes one file of all. A
-// part is a trace file by itself: an object whose list of events has one event
-// per line, so that merging is copying lines, whatever their number. Its times
-// are nanoseconds of the clock of rank 0, which the writer has to know.
+// Each rank writes a part of its own, and the launcher merges all parts into one file. A part
+// is a trace file by itself:
 //
-// A rank is a process of the trace, and a name (of a tensor, say) one of its
-// threads. Spans of one name must nest or follow one another.
+//	{"displayTimeUnit":"ms","otherData":{"ranks":[INFO]},
+//	"traceEvents":[
+//	EVENT,
+//	EVENT
+//	]}
 //
-// The format is that of "Trace Event Format" by Google (docs.google.com, document
-// 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): complete events ("X"), and
-// metadata ("M") that names processes and threads.
+// The first line, the start of the list and its end are lines of their own, and each event is
+// one line. So merging copies lines, however many there are, without decoding them. Times are
+// nanoseconds of rank 0's clock; the writer converts its own clock to that.
+//
+// A rank is a process of the trace, and a name (of a tensor, say) is one of its threads. Spans
+// of one thread must nest or follow one another, or viewers draw them wrongly; Check verifies
+// that.
+//
+// The format is Google's "Trace Event Format" (docs.google.com, document
+// 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): complete events ("X"), and metadata ("M") that
+// names processes and threads.
 package timeline
 
 import (
@@ -23,33 +32,34 @@ import (
 	"strconv"
 )
 
-// PartName is the file of a rank's part of a timeline.
+// PartName returns the file of a rank's part of a timeline.
 func PartName(file string, rank int) string { return file + ".rank" + strconv.Itoa(rank) }
 
-// Info is what a rank tells about its part.
+// Info describes a rank's part. Viewers show it as the trace's metadata.
 type Info struct {
 	Rank    int    `json:"rank"`
 	Host    string `json:"host"`
-	Offset  int64  `json:"clock_offset_ns"` // what was added to this rank's clock to get rank 0's
-	Error   int64  `json:"clock_error_ns"`  // at most so much is that wrong: half a round trip
+	Offset  int64  `json:"clock_offset_ns"` // added to this rank's clock to get rank 0's
+	Error   int64  `json:"clock_error_ns"`  // bound of the error of Offset: half a round trip
 	Dropped uint64 `json:"dropped"`         // tensors that did not fit into the recorder
 }
 
-// An Arg is something to be told about a span: a number, or a text if Text is not "".
+// An Arg is a detail of a span: a number, or a text if Text is not "".
 type Arg struct {
 	Name  string
 	Value int
 	Text  string
 }
 
-// A Writer writes one part. It is used by one goroutine. The first error stays,
-// and Close tells it.
+// A Writer writes one part. One goroutine uses it. The first error stays; later calls do
+// nothing, and Close returns it. It keeps a number for each name, so its memory grows with the
+// names, not with the events.
 type Writer struct {
 	w         *bufio.Writer
 	rank      int
-	threads   map[string]int
+	threads   map[string]int // numbers of names, from 1
 	line      []byte
-	hasEvents bool
+	hasEvents bool // one is written, so the next needs a comma
 	err       error
 }
 
@@ -70,13 +80,15 @@ const (
 	listTail = `]}`
 )
 
+// write writes b, unless there has been an error.
 func (t *Writer) write(b []byte) {
 	if t.err == nil {
 		_, t.err = t.w.Write(b)
 	}
 }
 
-// event writes the line that was made.
+// event writes the line that has been made. A comma ends the line before it, because JSON
+// allows none behind the last.
 func (t *Writer) event() {
 	if t.hasEvents {
 		t.write([]byte(",\n"))
@@ -85,12 +97,14 @@ func (t *Writer) event() {
 	t.write(t.line)
 }
 
+// meta writes a metadata event about a thread; thread 0 stands for the process.
 func (t *Writer) meta(what string, thread int, key, value string) {
 	t.line = fmt.Appendf(t.line[:0], `{"name":%q,"ph":"M","pid":%d,"tid":%d,"args":{%q:%s}}`, what, t.rank, thread, key, value)
 	t.event()
 }
 
-// thread is the number of a name; 0 is that of the process.
+// thread returns the number of a name, and names it in the trace at its first use; 0 is that of
+// the process.
 func (t *Writer) thread(name string) int {
 	id, known := t.threads[name]
 	if !known {
@@ -106,8 +120,9 @@ func (t *Writer) thread(name string) int {
 	return id
 }
 
-// Span writes that something went on, on the thread of a name, from begin to end,
-// in nanoseconds of rank 0's clock.
+// Span writes that something took place on the thread of a name, from begin to end, in
+// nanoseconds of rank 0's clock. A span that ends before it begins, as clocks that differ can
+// make one, has length 0.
 func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 	id := t.thread(on)
 	quoted, err := json.Marshal(what)
@@ -139,14 +154,15 @@ func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 	t.event()
 }
 
-// appendMicros writes nanoseconds as the format's microseconds, exactly.
+// appendMicros writes nanoseconds as the microseconds of the format, exactly: a float would
+// lose digits.
 func appendMicros(b []byte, ns int64) []byte {
 	ns = min(max(ns, 0), math.MaxInt64)
 	b = strconv.AppendInt(b, ns/1000, 10)
 	return fmt.Appendf(b, ".%03d", ns%1000)
 }
 
-// Close ends the part, and returns the first error of all.
+// Close ends the part, and returns the first error of all calls.
 func (t *Writer) Close() error {
 	t.write([]byte("\n" + listTail + "\n"))
 	if t.err == nil {

@@ -32,12 +32,12 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := free(); !errors.Is(err, fault.Misuse) {
-		t.Errorf("free of memory that is shown: got %v, want %v", err, fault.Misuse)
+		t.Errorf("free of exposed memory: got %v, want %v", err, fault.Misuse)
 	}
 	<-waitDone(b, b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{7}, 1000)}))
 	b.until("what was written to it", func() bool { return b.sinks[1].n == 1 })
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
-		t.Error("it was not written where it was shown")
+		t.Error("the write is not where the memory was exposed")
 	}
 	if got := registrations(b.fabric); got > before+3 { // the requested buffer, the ring that came with it, and the body written
 		t.Errorf("%d registrations, before %d", got, before)
@@ -94,11 +94,11 @@ func TestPartsOfAnArenaAreExposedAndReleasedSeparately(t *testing.T) {
 	key := first.region.RKey
 	first.invalidate()
 	if f.Writable(key, rdma.AddressOf(mem), 1) || !f.Writable(second.region.RKey, rdma.AddressOf(mem[400:]), 600) {
-		t.Error("what was taken back can be written, or what is shown can not")
+		t.Error("released memory can be written, or exposed memory cannot")
 	}
 	again := acquire(mem[10:20])
 	if again != arena || again.region.RKey == key {
-		t.Error("the key that was taken back is in use again")
+		t.Error("the key of the released memory is valid again")
 	}
 	again.release()
 	second.release() // cached from now on
@@ -109,7 +109,7 @@ func TestPartsOfAnArenaAreExposedAndReleasedSeparately(t *testing.T) {
 		t.Errorf("%d registrations of memory that was freed", n)
 	}
 	if l := acquire(mem[:10]); l == arena {
-		t.Error("freed memory is taken for an arena's")
+		t.Error("freed memory counts as an arena's")
 	} else {
 		l.release()
 	}

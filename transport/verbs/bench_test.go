@@ -80,7 +80,7 @@ var paths = []struct {
 	size  int
 	shown bool
 }{
-	{"inline", 64, false}, {"message", 4096, false}, {"strip", 240 << 10, false},
+	{"inline", 64, false}, {"message", 4096, false}, {"ring", 240 << 10, false},
 	{"asked for", 1 << 20, false}, {"exposed", 1 << 20, true},
 }
 
@@ -201,7 +201,7 @@ var protocols = []struct {
 	{"six messages, one at a time", basicOptions},
 	{"and several in flight", Options{Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}},
 	{"and longer message buffers", Options{Ring: -1, CacheBytes: -1, Fresh: true}},
-	{"and the strip", Options{CacheBytes: -1, Fresh: true}},
+	{"and the ring", Options{CacheBytes: -1, Fresh: true}},
 	{"and registrations that stay", Options{}},
 	{"and twice the messages in flight", Options{Depth: 64}},
 }

@@ -19,7 +19,7 @@ type flowPair struct {
 	left         [2][]frame    // to be sent by flow i
 	got          [2]int        // frames that arrived at flow i
 	receivesUsed [2]int        // receives of flow i in use: on their way, or not reposted
-	bodies       [2][]ringSpan // bodies in the strip of flow i, oldest first
+	bodies       [2][]ringSpan // bodies in the ring of flow i, oldest first
 }
 
 // A ringSpan is a part of a ring.
@@ -59,7 +59,7 @@ func (p *flowPair) post(i int) (moved bool, err error) {
 	if err != nil || out.op == outNone {
 		return false, err
 	}
-	if out.op == outWrite && p.flows[i].out.phase != inRing { // kept memory, of which end 1-i hears nothing
+	if out.op == outWrite && p.flows[i].out.phase != inRing { // memory without notification
 		if out.last {
 			p.got[1-i]++
 		}
@@ -80,11 +80,11 @@ func (p *flowPair) post(i int) (moved bool, err error) {
 func (p *flowPair) writeRing(i int, s ringSpan) error {
 	for _, old := range p.bodies[i] {
 		if s.from < old.to && old.from < s.to {
-			return fmt.Errorf("end %d wrote %v of the strip, where %v lies", 1-i, s, old)
+			return fmt.Errorf("end %d wrote %v of the ring, where %v lies", 1-i, s, old)
 		}
 	}
 	if s.to > p.flows[i].recvRing.size {
-		return fmt.Errorf("end %d wrote %v of a strip of %d bytes", 1-i, s, p.flows[i].recvRing.size)
+		return fmt.Errorf("end %d wrote %v of a ring of %d bytes", 1-i, s, p.flows[i].recvRing.size)
 	}
 	p.bodies[i] = append(p.bodies[i], s)
 	return nil
@@ -212,22 +212,22 @@ func TestFlowNeverDeadlocksOrLoops(t *testing.T) {
 		deepest = 6
 	}
 	for name, left := range map[string][2][]frame{
-		"short both ways":   {{short, short, short, short}, {short, short, short}},
-		"long both ways":    {{long, short, long}, {long, long}},
-		"dropped":           {{drop, short, drop}, {long, drop}},
-		"exposed both ways": {{direct, short, direct}, {direct, direct, short}},
-		"written full":      {{full, direct, full}, {full}},
-		"kept both ways":    {{kept, short, kept}, {kept, kept, short}},
-		"strips both ways":  {{mid, mid, mid, mid}, {mid, long, mid}},
-		"strip one way":     {{mid, mid, mid, direct, mid, short, mid, mid}, nil},
-		"one way":           {{short, long, direct, drop, short, direct}, nil},
+		"short both ways":                {{short, short, short, short}, {short, short, short}},
+		"long both ways":                 {{long, short, long}, {long, long}},
+		"dropped":                        {{drop, short, drop}, {long, drop}},
+		"exposed both ways":              {{direct, short, direct}, {direct, direct, short}},
+		"written full":                   {{full, direct, full}, {full}},
+		"without notification both ways": {{kept, short, kept}, {kept, kept, short}},
+		"rings both ways":                {{mid, mid, mid, mid}, {mid, long, mid}},
+		"ring one way":                   {{mid, mid, mid, direct, mid, short, mid, mid}, nil},
+		"one way":                        {{short, long, direct, drop, short, direct}, nil},
 	} {
 		for depth := minDepth; depth <= deepest; depth++ {
 			p := &flowPair{left: left}
 			for i := range p.flows {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
 				ins := []input{{op: inExpose, size: 500}, {op: inRingReady, size: 4*104 + 3}}
-				if name == "kept both ways" {
+				if name == "without notification both ways" {
 					ins[1] = input{op: inExpose, size: 300, id: transport.NoNotify, noNotify: true}
 				}
 				for _, in := range ins {

@@ -1,24 +1,25 @@
-/* The protocol of package verbs, in Promela: two ends of one queue pair, each of
- * which sends a few frames of any kind while the other does, and sleeps when there is
- * nothing to do. It is step.go's flow with the numbers made small, and the arming of
- * conn.go's Arm. spin looks at every order of events, and finds:
+/* The protocol of package verbs, in Promela: two ends of one queue pair. Each sends a few
+ * frames of any kind while the other does, and sleeps when there is nothing to do. It is
+ * the flow of flow.go with small numbers, and Arm of conn.go. spin visits every order of
+ * events and finds:
  *
- *   - a work that meets no posted receive (the assertion in TELL),
- *   - a deadlock, or a wake-up that is lost: the ends do not get to their end,
- *   - ends that answer each other for ever: a cycle,
- *   - a write into memory after a release that took it for quiet.
+ *   - a work request that meets no posted receive (the assertion in TELL),
+ *   - a deadlock, or a lost wake-up: the ends do not reach their end,
+ *   - ends that answer each other forever: a cycle,
+ *   - a write into memory that was released because it counted as drained.
  *
  * Each of these is found when the rule against it is left out:
  *
  * broken: -DLASTCREDIT -DONEACK -DNORECHECK -DNOBUDGET -DLATEFRAMES
  *
- * What a frame is, is chosen as it begins, and not given up for another kind: else an
- * end that waits for credit could always go on with a kind that needs none, and no
- * deadlock of frames would be one here. -DLATEFRAMES, where frames wait for more credit
- * than ACKs give back, is such a deadlock.
+ * The kind of a frame is chosen when it begins, and never changed: else an end that waits
+ * for credits could always go on with a kind that needs none, and no deadlock of frames
+ * would be found. -DLATEFRAMES, where frames wait for more credits than ACKs grant, is
+ * such a deadlock.
  *
- * Credit goes by itself so often at this depth that no strip fills up before; that
- * half a strip is reason enough is in testdata/strip.flow.
+ * At this depth credits are granted so often that no ring fills up before; testdata/ring.flow
+ * tests that half a ring is reason enough for an ACK. Names here: owed is ungranted, lying
+ * the used bytes of the peer's ring, quiet drained, again renewed, landed inRing.
  */
 
 #ifndef DEPTH
