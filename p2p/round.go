@@ -235,6 +235,7 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 	ns, nr := s.count, v.count
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
+		// Receives first: a segment that finds its receive posted is not copied.
 		for ; posted < nr && posted < got+window; posted++ {
 			r.recvs[posted%window] = v.post(posted)
 		}
@@ -248,15 +249,17 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 			}
 		}
 		if sent > reaped {
-			continue // there is room to start more, which the peer may wait for
+			continue // the window has room for more, which the peer may be waiting for
 		}
+		// One segment at a time: reducing it takes a while, in which sends may have ended.
 		if got < posted && r.recvs[got%window].Met() {
 			if err := r.reapRecv(&got, &v); err != nil {
 				return r.fail(err)
 			}
 			continue
 		}
-		// Both: a finished send may be what the peer waits for next.
+		// Nothing is done. It waits for the oldest of both directions, because a finished send makes
+		// room for the next one, which the peer may be waiting for.
 		if r.next = (rendezvous.Either{}); got < posted {
 			r.next.A = r.recvs[got%window]
 		}
@@ -348,8 +351,8 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	r.recvs[i%window] = nil
 	*n++
 	want := r.segmentSize(v.payload.size, i)
-	// A message that does not fit is misuse of a Recv; in a round the sender's counts
-	// are as likely wrong as this rank's, be they larger or smaller.
+	// To Recv a message that does not fit is this rank's misuse. In a round the sender's counts are
+	// as likely wrong as this rank's, so a message of any other size is a mismatch.
 	differs := err == nil && size != want || size > want && errors.Is(err, fault.Misuse)
 	switch {
 	case differs:

@@ -35,7 +35,7 @@ func (r *Round) Scratch(n int) []byte {
 	return tensor.Bytes([]uint64(s))[:n]
 }
 
-// get returns at least words words: the next power of two.
+// get returns scratch of at least that many words: the next power of two, so that few sizes recur.
 func (p *scratchPool) get(words int) scratch {
 	class := bits.Len(uint(words - 1))
 	if class <= maxClass {

@@ -270,7 +270,7 @@ func (p Fragment) AwaitFree(ctx context.Context) error {
 	if !p.small && p.n > s.first {
 		last = p.n - min(p.n, s.maxBehind)
 		if last <= s.first-firstBehind {
-			return nil // that was so when the first was claimed
+			return nil // the operation's first fragment has waited for that already
 		}
 	}
 	if last < firstFragment {
@@ -304,6 +304,8 @@ func (p Fragment) SetDone() { p.publish(0) }
 // flag.
 func (p Fragment) publish(at int) {
 	s := p.r.sub.shared
+	// The fingerprint is the same for all fragments of an operation, so it is mostly there already:
+	// to store it again would take the line from the caches of those who read it.
 	mark, own := p.flag(s.rank, p.n, fingerprintOffset), p.fingerprint()
 	if *mark != own {
 		storeMark(mark, own)

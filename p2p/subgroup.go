@@ -83,6 +83,9 @@ func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	return some
 }
 
+// An operation over a hierarchy of hosts has a Round per level and rank, in loops that must not
+// allocate. So Rounds are values in an arena that the operation keeps over its reuse.
+
 // A roundArena holds the Rounds of an operation, with their layouts and lists of ranks. It is
 // reused, so that the first few of each cost no allocation.
 type roundArena struct {

@@ -134,7 +134,7 @@ type sender struct {
 	payload payload
 	cursor  vectorCursor
 	count   int    // of segments
-	stage   []byte // where parts are put side by side that the link does not gather
+	stage   []byte // where segments are copied together if the link does not gather
 }
 
 // sender returns the sender of a message to a rank of the round.
@@ -156,7 +156,7 @@ func (s *sender) start(i int) *rendezvous.Request {
 	list := &r.iovecs[i%window]
 	*list = s.cursor.next(size, (*list)[:0])
 	switch len(*list) {
-	case 0:
+	case 0: // an empty message is sent, too: its receiver awaits it
 		return r.g.collectives.PostSend(s.to, r.tag, mark, nil, rendezvous.Eager)
 	case 1:
 		return r.g.collectives.PostSend(s.to, r.tag, mark, (*list)[0], rendezvous.Eager)
@@ -176,6 +176,16 @@ func (s *sender) start(i int) *rendezvous.Request {
 	return r.g.collectives.PostSend(s.to, r.tag, mark, body, rendezvous.Eager)
 }
 
+// A segment that is received takes one of three ways:
+//
+//	reduced             into the stage, then reduced into the vectors when it has arrived; with an
+//	                    own operand elsewhere (fold.own) straight into its destination
+//	in one vector       straight into it
+//	in several vectors  into the stage, then copied to them
+//
+// The stage has room for a window of segments, so a segment is reduced or copied while the next
+// ones arrive.
+
 // A receiver says where the segments of one message arrive, and what becomes of them.
 type receiver struct {
 	r          *Round
@@ -183,10 +193,10 @@ type receiver struct {
 	payload    payload
 	f          fold
 	count      int          // of segments
-	stage      []byte       // where those arrive that do not go straight to their place
-	postCursor vectorCursor // of what is posted next,
-	reapCursor vectorCursor // and of what arrives next
-	direct     uint         // bit i%window: segment i is posted where it belongs
+	stage      []byte       // where segments arrive that are reduced, or belong into several vectors
+	postCursor vectorCursor // at the next segment to be posted
+	reapCursor vectorCursor // at the next segment to be reaped
+	direct     uint         // bit i%window: segment i arrives in its vector, not in the stage
 }
 
 // receiver returns the receiver of a message from a rank of the round.
