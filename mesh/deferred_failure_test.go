@@ -8,9 +8,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A countingConn is a Conn that counts its turns.
+// A countingConn is a Conn that counts the calls of Progress.
 type countingConn struct {
-	transport.Conn // nil: what is not below is not called
+	transport.Conn // nil: no other method is called
 	turns          int
 }
 
@@ -22,9 +22,9 @@ func (c *countingConn) Progress(transport.Sink, int) (transport.State, error) {
 func (c *countingConn) Arm(func())   {}
 func (c *countingConn) Close() error { return nil }
 
-// A frame that was refused must not be followed by another: who waits for the
-// first would take the second for it. The second may be in the hands of another
-// goroutine, whose turn comes right after the one that found the first to be bad.
+// After a rejected frame no other frame may arrive: the layer above would take the second for the
+// first. The second may be read by another goroutine, whose turn comes right after the one that
+// rejected the first.
 func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		above := &recorder{got: make(map[string]int)}

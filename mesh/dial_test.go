@@ -60,7 +60,7 @@ func (p *recorder) lost() []int {
 	return slices.Clone(p.down)
 }
 
-// Every rank sends to every other at once, so both ends of each pair dial.
+// Every rank sends to every other one at once, so both ends of each pair dial.
 func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 	for round := range 10 {
 		for _, wire := range []string{"memory", "tcp"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// connPair is a dialled and an accepted Conn.
+// connPair returns a dialled Conn and the accepted one at its other end.
 func connPair(t *testing.T) (dialled, accepted transport.Conn) {
 	t.Helper()
 	hub := memory.New()
@@ -103,7 +103,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 	}
 }
 
-// sendHello is a peer that sends one hello, and reads the answer.
+// sendHello sends one hello as a peer, and reads the answer.
 func sendHello(t *testing.T, accepting identity, head []byte) (answer *refusal, errAccept error) {
 	t.Helper()
 	near, far := connPair(t)
@@ -172,8 +172,8 @@ func TestMalformedHellosAreRefused(t *testing.T) {
 	}
 }
 
-// A proof is worth nothing to who has heard it: under another nonce, or from the
-// other side, it is another one.
+// A recorded proof is useless: under another nonce, or from the other side, a different one is
+// required.
 func TestProofsCannotBeUsedAgain(t *testing.T) {
 	secret := []byte("sesame")
 	h := hello{version: version, rank: 1}
@@ -195,7 +195,7 @@ func TestProofsCannotBeUsedAgain(t *testing.T) {
 	}
 }
 
-// An acceptor that does not know the secret learns nothing, and is found out.
+// An acceptor that does not know the secret learns nothing, and is refused.
 func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 	id := newIdentity(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
 	for name, answer := range map[string][]byte{
@@ -303,7 +303,7 @@ func TestARankJoinsOnce(t *testing.T) {
 		defer cancel()
 		done := make(chan struct{})
 		go func() {
-			r.start(ctx, []int{0, 1}, nil) // rank 2 never comes
+			r.start(ctx, []int{0, 1}, nil) // rank 2 never starts
 			close(done)
 		}()
 		time.Sleep(time.Second)
@@ -317,7 +317,7 @@ func TestARankJoinsOnce(t *testing.T) {
 		if elapsed := time.Since(start); elapsed > time.Second {
 			t.Errorf("it took %v", elapsed)
 		}
-		synctest.Wait() // rank 0 has seen it go
+		synctest.Wait() // rank 0 has noticed that it left
 		if got := r.logs.all(); len(got) != 1 || !strings.Contains(got[0], "another process has joined as rank 1") {
 			t.Errorf("logged %q, want one line about it", got)
 		}
@@ -402,7 +402,7 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline, giveUp := context.WithCancel(t.Context())
 		go func() {
-			old.start(ctx, []int{0}, nil) // waits for its rank 1, which is of the next one
+			old.start(ctx, []int{0}, nil) // waits for rank 1 of its incarnation; the one that dials is of the next
 			close(done)
 		}()
 		time.Sleep(time.Second)

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector's sync.Pool forgets at random, which costs allocations.
+// Under the race detector sync.Pool drops items at random, which costs allocations.
 
 package mesh
 
@@ -32,10 +32,10 @@ func (p *heartbeatCounter) LastCall(b []byte) []byte {
 	return append(b, "allreduce #41 float32 x1000 sum at train.go:88"...)
 }
 
-// heartbeatLimit is how long any number of heartbeats here may take on a busy machine.
+// heartbeatLimit bounds the time for any number of heartbeats here, on a busy machine.
 const heartbeatLimit = 40 * time.Second
 
-// waitFor returns when so many more have been sent.
+// waitFor returns when that many more heartbeats have been sent.
 func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 	t.Helper()
 	full := make(chan struct{})
@@ -49,12 +49,12 @@ func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 	}
 }
 
-// What a heartbeat over grpc may allocate, from the one rank to the other: those of a
-// frame, see package grpc.
+// grpcHeartbeatAllocs is how often a heartbeat over grpc may allocate, both ranks together: as
+// often as a frame does, see package grpc.
 const grpcHeartbeatAllocs = 12
 
-// Of an idle job there is no garbage. A collection, or a sign of life that wakes a
-// thread for the first time, makes some now and then: the best of several tries counts.
+// An idle job allocates nothing. A garbage collection, or a heartbeat that wakes a thread for the
+// first time, allocates now and then, so the best of several tries counts.
 func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 	wires := map[string]float64{"tcp": 0, "grpc": grpcHeartbeatAllocs, "memory": 0}
 	if runtime.GOOS == "linux" {

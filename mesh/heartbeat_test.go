@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An echoConn is a Conn that brings back what was sent on it last.
+// An echoConn is a Conn on which the last frame sent arrives again.
 type echoConn struct {
-	transport.Conn // nil: what is not below is not called
+	transport.Conn // nil: no other method is called
 
 	head [controlSize]byte
 	body [MaxCall]byte
@@ -37,8 +37,7 @@ func (e *echoConn) Progress(in transport.Sink, _ int) (transport.State, error) {
 func (e *echoConn) Arm(func())   {}
 func (e *echoConn) Close() error { return nil }
 
-// A program that pauses for no garbage of its own is not to pause for that of an
-// idle job.
+// A program that avoids garbage collections must not have them because of an idle job.
 func TestHeartbeatsDoNotAllocate(t *testing.T) {
 	call := "allreduce #41 float32 x1000 sum at train.go:88"
 	c := newControl(&Mesh{cfg: Config{Size: 2, Events: &eventRecorder{call: call}}})

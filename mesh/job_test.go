@@ -16,13 +16,13 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A eventRecorder is the layer above in tests: it writes down what it hears.
+// An eventRecorder is the layer above in tests: it records its events.
 type eventRecorder struct {
 	rank int
 
 	mu       sync.Mutex // guards the rest
 	verdicts []*fault.Error
-	when     []time.Time // of verdicts
+	when     []time.Time // of the failures
 	goodbyes []int
 	floods   []string
 	reply    func(from int, q []byte) []byte
@@ -62,7 +62,7 @@ func (l *eventRecorder) LastCall(b []byte) []byte {
 	return append(b, l.call...)
 }
 
-// first is the first verdict, and when it came; nil when there is none.
+// first returns the first failure and when it arrived; nil when there is none.
 func (l *eventRecorder) first() (*fault.Error, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *eventRecorder) floodsSeen() []string {
 	return slices.Clone(l.floods)
 }
 
-// logBuffer is a log that tests read.
+// A logBuffer is a log that tests read.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -100,7 +100,7 @@ func (l *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// all are the lines so far.
+// all returns the lines so far.
 func (l *logBuffer) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +118,7 @@ type testJob struct {
 	logs   logBuffer
 }
 
-// newTestJob makes n ranks over memory; tweak may change each one's configuration.
+// newTestJob makes n ranks over the memory transport. They are not started.
 func newTestJob(t testing.TB, n int) *testJob {
 	r := &testJob{t: t, hub: memory.New(), meshes: make([]*Mesh, n), errs: make([]error, n)}
 	for i := range n {
@@ -128,7 +128,7 @@ func newTestJob(t testing.TB, n int) *testJob {
 	return r
 }
 
-// config is rank i's, with addresses exchanged through rank 0.
+// config returns the configuration of rank i, with addresses exchanged through rank 0.
 func (r *testJob) config(i int) Config {
 	return Config{
 		Rank: i, Size: len(r.meshes), Job: "test", Secret: []byte("sesame"),
@@ -137,7 +137,7 @@ func (r *testJob) config(i int) Config {
 	}
 }
 
-// static has all addresses known beforehand.
+// static replaces the address exchange by a list of all addresses.
 func (r *testJob) static(cfg *Config) {
 	cfg.Root = ""
 	for i := range r.meshes {
@@ -145,7 +145,7 @@ func (r *testJob) static(cfg *Config) {
 	}
 }
 
-// start starts the ranks given, and waits for all of them.
+// start starts the given ranks, and waits for all of them.
 func (r *testJob) start(ctx context.Context, ranks []int, tweak func(i int, cfg *Config)) {
 	var work sync.WaitGroup
 	for _, i := range ranks {
@@ -158,7 +158,7 @@ func (r *testJob) start(ctx context.Context, ranks []int, tweak func(i int, cfg 
 	work.Wait()
 }
 
-// started is a rig whose n ranks have all started.
+// started returns a testJob whose n ranks have all started.
 func started(t testing.TB, n int, tweak func(i int, cfg *Config)) *testJob {
 	t.Helper()
 	r := newTestJob(t, n)
@@ -182,10 +182,10 @@ func without(n, rank int) []int {
 	return slices.DeleteFunc(upTo(n), func(r int) bool { return r == rank })
 }
 
-// kill ends a rank as SIGKILL does, as far as the others can tell.
+// kill ends a rank as SIGKILL does, as far as the others can notice.
 func (r *testJob) kill(rank int) { r.wires[rank].Close() }
 
-// close ends what is left, without goodbyes.
+// close shuts the remaining ranks down, without goodbyes.
 func (r *testJob) close() {
 	for _, m := range r.meshes {
 		if m != nil {
@@ -194,9 +194,9 @@ func (r *testJob) close() {
 	}
 }
 
-// freeze keeps a rank's control goroutine from running, as SIGSTOP does, until
-// the result is called. It has stopped when freeze returns: a turn that was under way
-// would take what comes next.
+// freeze suspends a rank's control goroutine, as SIGSTOP does, until the result is called. The
+// goroutine has stopped when freeze returns, so that no turn that had begun handles what comes
+// next.
 func (r *testJob) freeze(rank int) (thaw func()) {
 	frozen, release := make(chan struct{}), make(chan struct{})
 	r.meshes[rank].control.post(func(*control) {
@@ -207,14 +207,14 @@ func (r *testJob) freeze(rank int) (thaw func()) {
 	return func() { close(release) }
 }
 
-// bubble runs a test in a synctest bubble: time passes only when all wait, and
-// every goroutine must have ended.
+// bubble runs a test in a synctest bubble: time passes only when all goroutines wait, and all of
+// them must have ended with the test.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
 }
 
-// blames reports whether e is of kind k and about just these ranks.
+// blames reports whether e is of kind k and blames exactly these ranks.
 func blames(e *fault.Error, k fault.Kind, ranks ...int) bool {
 	if e == nil || e.Kind != k || len(e.Peers) != len(ranks) {
 		return false

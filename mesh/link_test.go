@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A scriptedConn Conn does in Progress and Close what a test says.
+// A scriptedConn does in Progress and Close what the test sets.
 type scriptedConn struct {
-	transport.Conn // nil: what is not below is not called
+	transport.Conn // nil: no other method is called
 	progress       func() transport.State
 	close          func()
 }
@@ -31,7 +31,7 @@ func (c *scriptedConn) Close() error {
 	return nil
 }
 
-// up makes c the data Conn from rank 0 to rank 1 of a rig of two.
+// up makes c the data Conn from rank 0 to rank 1 of a job of two ranks.
 func (r *testJob) up(c transport.Conn) *Link {
 	l := r.meshes[0].Link(1)
 	l.mu.Lock()
@@ -66,7 +66,7 @@ func TestNobodyReadsALinkOnceCloseHasReturned(t *testing.T) {
 			} else if closes > 2 {
 				return
 			}
-			l.close(errors.New("again")) // as by another goroutine, while the first is here
+			l.close(errors.New("again")) // as another goroutine would, while this one is in Close
 			if reading.Load() {
 				t.Error("the second end returned while a Progress was under way")
 				close(release)
@@ -117,16 +117,17 @@ type neverMet struct{}
 
 func (neverMet) Met() bool { return false }
 
-// fixedDeadline is a Patience that ends then.
+// A fixedDeadline is a WaitPolicy that ends the wait at that time.
 type fixedDeadline time.Time
 
 func (u fixedDeadline) NextCheck() time.Time { return time.Time(u) }
 func (u fixedDeadline) Check() error         { return context.DeadlineExceeded }
 
-// A dialler's data Conns fail, each as soon as the link that it is for is up.
+// A lateDial is a transport whose dials of data Conns fail, each as soon as the link that it is for
+// is up.
 type lateDial struct {
 	transport.Transport
-	late func() bool // which dials fail so
+	late func() bool // reports whether the dial fails that way
 	up   func() bool
 	over chan struct{}
 }
@@ -138,7 +139,7 @@ func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error
 		return d.Transport.Dial(ctx, addr)
 	}
 	for !d.up() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond) // up has no event: it looks at a state that the test sets
+		time.Sleep(time.Millisecond) // late has no event: it reads a state that the test sets
 	}
 	defer close(d.over)
 	return nil, errLate
@@ -159,7 +160,7 @@ func TestAFailedDialKeepsThePeersConn(t *testing.T) {
 	l := r.meshes[1].Link(0)
 	d.up = func() bool { return l.Conn() != nil }
 	armed.Store(true)
-	l.Open() // its dial hangs until rank 0's has come, and fails then
+	l.Open() // its dial blocks until rank 0's Conn has come, and then fails
 	r.meshes[0].Link(1).Open()
 	<-d.over
 	f := &transport.Frame{Head: []byte("h"), Body: []byte("still here"), Done: func(error) {}}

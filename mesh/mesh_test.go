@@ -101,7 +101,7 @@ func TestACancelledStartEndsTheOthers(t *testing.T) {
 		r := newTestJob(t, 4)
 		done := make(chan error, 3)
 		ctx, cancel := context.WithCancel(t.Context())
-		for _, i := range []int{0, 1, 2} { // rank 3 never comes
+		for _, i := range []int{0, 1, 2} { // rank 3 never starts
 			use := t.Context()
 			if i == 1 {
 				use = ctx
@@ -132,7 +132,7 @@ func TestFloodsReachAllOnce(t *testing.T) {
 			}
 		}
 		r.meshes[0].Flood(1, make([]byte, MaxFlood))
-		r.meshes[0].Flood(1, make([]byte, MaxFlood+1)) // is dropped
+		r.meshes[0].Flood(1, make([]byte, MaxFlood+1)) // too large: dropped
 		time.Sleep(time.Second)
 		for i, ear := range r.events {
 			want := 50*(n-1) + 1

@@ -26,7 +26,7 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// listen opens a listener on the loopback.
+// listen opens a listener on loopback.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,7 +36,7 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// wires are the stream transports that share the front's listener.
+// wires are the stream transports, which share the mux's listener.
 var wires = map[string]func(conf *tls.Config) transport.Transport{
 	"tcp":  func(conf *tls.Config) transport.Transport { return tcp.New(tcp.Options{TLS: options(conf)}) },
 	"grpc": func(conf *tls.Config) transport.Transport { return grpc.New(grpc.Options{TLS: options(conf)}) },
@@ -49,7 +49,7 @@ func options(conf *tls.Config) *tcp.TLS {
 	return &tcp.TLS{Config: conf}
 }
 
-// wiredJob is a job of n ranks in this process, over tcp unless tweaked.
+// A wiredJob is a job of n ranks in this process, over tcp unless tweaked.
 type wiredJob struct {
 	*testJob
 	addrs []string
@@ -79,7 +79,7 @@ func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wiredJob {
 	return w
 }
 
-// connect opens a connection as a stranger does.
+// connect opens a connection to a rank's port as any process can.
 func connect(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
@@ -90,7 +90,7 @@ func connect(t *testing.T, addr string) net.Conn {
 	return nc
 }
 
-// closedAfter is how long a connection stays open, and what was said on it.
+// closedAfter returns how long a connection stays open, and what was received on it.
 func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
 	t.Helper()
 	start := time.Now()
@@ -102,8 +102,8 @@ func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
 	return time.Since(start), string(text)
 }
 
-// wantClosed wants a connection to be closed that soon, and later only by what this
-// process starved meanwhile.
+// wantClosed fails unless a connection is closed within most, plus the time for which this process
+// starved.
 func wantClosed(t *testing.T, what string, nc net.Conn, most time.Duration) {
 	t.Helper()
 	waited := starved.Since(os.Getpid())
@@ -112,14 +112,14 @@ func wantClosed(t *testing.T, what string, nc net.Conn, most time.Duration) {
 	}
 }
 
-// slots is how many guests a rank has.
+// slots returns how many pending connections hold a slot.
 func (m *Mesh) slots() int {
 	m.mux.mu.Lock()
 	defer m.mux.mu.Unlock()
 	return len(m.mux.pending)
 }
 
-// eventually asks until ok, for at most 10 s.
+// eventually polls until ok returns true, for at most 10 s.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -129,7 +129,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// tcpMagic opens a connection of package tcp.
+// tcpMagic returns the first bytes of a connection of package tcp.
 func tcpMagic(t *testing.T) string {
 	t.Helper()
 	ln := listen(t)
@@ -156,7 +156,7 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	rand.Read(junk)
 	copy(junk, "\x00\x01\x02\x03")
 	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	for name, begins := range map[string][]string{ // how our own connections begin, ever longer
+	for name, begins := range map[string][]string{ // prefixes of how a rank's connection begins
 		"tcp":  {tcpMagic(t), tcpMagic(t) + "\x48\x00\x00"},
 		"grpc": {preface, preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
 	} {
@@ -184,7 +184,8 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	}
 }
 
-// testSilentConnections begin in these ways, and say no more.
+// testSilentConnections opens connections that send these bytes and then nothing, and checks when
+// each is closed.
 func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	t.Helper()
 	before := len(w.logs.all())
@@ -205,14 +206,14 @@ func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	eventually(t, "no slot is taken", func() bool { return w.meshes[1].slots() == 0 })
 }
 
-// logged checks that so many lines have come since before, all with these words.
+// logged checks that exactly n lines were logged since before, all containing words.
 func (w *wiredJob) logged(before int, what string, n int, words string) {
 	w.t.Helper()
 	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
-		// Reason: the log has readers only, and tells nobody that it has grown.
+		// Reason: a log has no event that could be waited for.
 		time.Sleep(time.Millisecond)
 	}
-	// Reason: a line that is one too many has no event; the test is right without it, too.
+	// Reason: a surplus line has no event; without the pause the test would pass, too.
 	time.Sleep(50 * time.Millisecond)
 	got := w.logs.all()[before:]
 	for _, line := range got {
@@ -225,7 +226,7 @@ func (w *wiredJob) logged(before int, what string, n int, words string) {
 	}
 }
 
-// healthy checks that the job goes on: floods pass, nobody is blamed.
+// healthy checks that the job goes on: floods arrive, and no rank is blamed.
 func (w *wiredJob) healthy() {
 	w.t.Helper()
 	before := make([]int, len(w.events))
@@ -255,7 +256,7 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 		"world size: ": func(c *Config) { c.Size = 3 },
 	} {
 		before := len(w.logs.all())
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired: it is to end by the refusal
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired; the refusal should end it
 		cfg := w.config(1)
 		cfg.Listener, cfg.Root = listen(t), w.addrs[0]
 		cfg.Transport = tcp.New(tcp.Options{})
@@ -411,7 +412,7 @@ func testRefusedByTLS(t *testing.T, w *wiredJob, pool *x509.CertPool) {
 	w.healthy()
 }
 
-// pendingEcho is a stream transport that is no Greeter: every connection is its own.
+// A pendingEcho is a stream transport that is no Greeter: every connection is its own.
 type pendingEcho struct {
 	transport.Transport
 	in net.Listener
@@ -499,7 +500,7 @@ func TestAnUnspecifiedAddressBecomesTheOneThatLeadsToTheRoot(t *testing.T) {
 	}
 }
 
-// heap is how many bytes are in use.
+// heap returns the number of bytes in use on the heap.
 func heap() int64 {
 	var m runtime.MemStats
 	for range 3 {
@@ -509,8 +510,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A connection costs what package net needs for it; beyond that, one that has
-// proven nothing costs at most 4 KiB of the heap, whatever it says.
+// A connection costs what package net needs for it. Beyond that, one whose peer has proven nothing
+// costs at most 4 KiB of heap, whatever it sends.
 func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)
@@ -535,7 +536,7 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 		if addr == w.addrs[0] {
 			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == pendingSlots })
 		}
-		// Reason: nothing tells that what was said has been read; unread, it only takes less.
+		// Reason: there is no event for bytes that have been read; unread bytes only cost less.
 		time.Sleep(50 * time.Millisecond)
 		return (heap() - before) / pendingSlots, open
 	}
@@ -545,7 +546,7 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 	}
 	hello := tcpMagic(t)
 	for name, text := range map[string]string{"nothing": "", "our first bytes": hello, "our first bytes and more": hello + "\x48"} {
-		least := int64(math.MaxInt64) // the rest of the process has a heap, too
+		least := int64(math.MaxInt64) // the rest of the process allocates, too
 		for range 3 {
 			cost, open := fill(w.addrs[0], text)
 			least = min(least, cost)

@@ -21,8 +21,8 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// The test binary is also the program that the tests below start: with these
-// variables set, it is one rank of a job over tcp.
+// The test binary is also the program that the tests below start: with these variables set, it is
+// one rank of a job over tcp.
 const (
 	envRank = "TUTTI_MESH_TEST_RANK"
 	envSize = "TUTTI_MESH_TEST_SIZE"
@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stdoutEvents prints what a rank hears, a line each.
+// stdoutEvents writes the events of a rank to standard output, a line each.
 type stdoutEvents struct {
 	noEvents
-	heartbeats chan<- struct{} // takes one for each heartbeat to a peer, while it has room
+	heartbeats chan<- struct{} // gets a value for each heartbeat to a peer, while it has room
 }
 
 func (stdoutEvents) Failed(e *fault.Error) {
@@ -55,8 +55,8 @@ func (t stdoutEvents) LastCall(b []byte) []byte {
 	return append(b, "allreduce #"+os.Getenv(envRank)...)
 }
 
-// runRank joins, tells all of its last call and what it hears itself, and closes when
-// its standard input ends.
+// runRank joins, waits until all peers have this rank's last call, writes its events, and closes
+// when its standard input ends.
 func runRank() int {
 	rank, _ := strconv.Atoi(os.Getenv(envRank))
 	size, _ := strconv.Atoi(os.Getenv(envSize))
@@ -76,8 +76,8 @@ func runRank() int {
 		fmt.Println("error", err)
 		return 1
 	}
-	// All links are up. Two rounds of heartbeats from here on: when the last of the second
-	// is being written, each peer has been sent the first.
+	// All links are up. When the last heartbeat of the second round from here is being written, each
+	// peer has been sent one of the first.
 	for range 2 * (size - 1) {
 		<-heartbeats
 	}
@@ -91,8 +91,8 @@ func runRank() int {
 	return 0
 }
 
-// ownListener is one for this rank; rank 0's comes from the test, so that nobody can
-// take its address in between.
+// ownListener returns this rank's listener. Rank 0's comes from the test, so that no other process
+// can take its address in between.
 func ownListener(rank int) (net.Listener, error) {
 	if rank > 0 {
 		return net.Listen("tcp", "127.0.0.1:0")
@@ -109,7 +109,7 @@ type process struct {
 	stdin io.Closer
 	lines chan string
 
-	starved time.Duration // by the last that is known
+	starved time.Duration // as measured last
 }
 
 // launch starts n ranks and waits until all are ready.
@@ -161,12 +161,11 @@ func launch(t *testing.T, n int) []*process {
 	return ranks
 }
 
-// limit is how long anything here may take on a busy machine. What has a limit of its
-// own is held to that one.
+// limit bounds everything here on a busy machine. What has a limit of its own is held to that one.
 const limit = 40 * time.Second
 
-// expect waits for the rank's next line, which must begin with want, and returns the
-// moment that the line tells at its end, if any.
+// expect waits for the rank's next line, which must start with want, and returns the time at the
+// end of the line, if any.
 func (p *process) expect(want string) time.Time {
 	p.t.Helper()
 	select {
@@ -182,7 +181,7 @@ func (p *process) expect(want string) time.Time {
 	return time.Time{}
 }
 
-// A injectedFault is a moment that a limit counts from, and how long the ranks and the test had
+// An injectedFault is the moment from which a limit counts, and how long the ranks and the test had
 // starved by then.
 type injectedFault struct {
 	at      time.Time
@@ -190,7 +189,7 @@ type injectedFault struct {
 	ranks   []*process
 }
 
-// signal signals one of the ranks; the deed is just before.
+// signal sends a signal to one of the ranks, and returns the moment just before.
 func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 	ranks[victim].t.Helper()
 	d := injectedFault{time.Now(), starving(ranks), ranks}
@@ -200,9 +199,8 @@ func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 	return d
 }
 
-// starving is how long the ranks and the test have starved so far. None of those that
-// run has been waited for, so all are there to be asked, and what one that was killed
-// had starved is remembered.
+// starving returns how long the ranks and the test have starved so far. No running rank has been
+// waited for, so all of them can be measured; of a killed one the last measurement counts.
 func starving(ranks []*process) time.Duration {
 	total := starved.Of(os.Getpid())
 	for _, p := range ranks {
@@ -212,9 +210,9 @@ func starving(ranks []*process) time.Duration {
 	return total
 }
 
-// expectWithin is expect, of what the rank itself must have heard that soon. On top is
-// for how long all starved since: the limit is the library's promise, which cannot keep
-// it while it is not running.
+// expectWithin is expect of a line whose event the rank must have received within most, plus the
+// time for which all starved since: the limit is the library's promise, which it cannot keep while
+// it does not run.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
 	elapsed := p.expect(want).Sub(since.at)
@@ -247,15 +245,14 @@ func TestAStoppedProcessIsNamedAndLearnsItWhenResumed(t *testing.T) {
 	ranks[2].expectWithin("verdict peer lost [rank 2 on here", woken, time.Second)
 }
 
-// stopped is for how long the rank below does not run: far longer than the second in
-// which one that has died is named, and shorter than DefaultSilence by so much that a
-// busy machine may let the test oversleep.
+// stopped is how long the rank below does not run: far longer than the second in which a dead rank
+// is named, and shorter than DefaultSilence by more than a busy machine may let the test oversleep.
 const stopped = DefaultSilence / 2
 
 func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {
 	ranks := launch(t, 3)
 	signal(ranks, 1, syscall.SIGSTOP)
-	// Reason: how long it is stopped is what is tested with.
+	// Reason: the test is about the time for which the rank is stopped.
 	time.Sleep(stopped)
 	signal(ranks, 1, syscall.SIGCONT)
 	for r := range ranks {

@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stuckConn Conn has bytes that its wire does not take.
+// A stuckConn has bytes that its peer does not read.
 type stuckConn struct {
 	scriptedConn
 	mu    sync.Mutex
@@ -26,22 +26,22 @@ func (c *stuckConn) Unsent() (int, time.Time) {
 	return c.bytes, c.since
 }
 
-// advance has the wire take some bytes.
+// advance lets the peer read some bytes.
 func (c *stuckConn) advance() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bytes, c.since = c.bytes-1, time.Now()
 }
 
-// An stallStep is what a test of stalls does, and whether the link stands after it.
+// A stallStep is one step of a test of stalls, and whether the link is lost after it.
 type stallStep struct {
 	what  string
 	lasts time.Duration
 	lost  bool
 }
 
-// The acts: time passes, the control goroutine does not run meanwhile, or the wire takes
-// some, at once or once Progress looks.
+// The steps: time passes, or the control goroutine does not run meanwhile; the peer reads some
+// bytes, either at once or when Progress is called.
 const (
 	timePasses       = "time passes"
 	processSuspended = "the process is stopped"
@@ -106,7 +106,7 @@ func runStall(t *testing.T, heartbeat time.Duration, acts []stallStep) {
 	}
 }
 
-// A control link may be full when the process is stopped, too.
+// A control link may be full when the process is suspended, too.
 func TestSuspendedTimeDoesNotCountAgainstANeighbour(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, func(_ int, cfg *Config) { cfg.Silence = time.Minute })

@@ -9,8 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// TestASlowStartLogsOnceWhoIsMissing: each rank that has come says who has not, long
-// before the deadline does.
+// Each rank that has started names the missing ones, long before the deadline does.
 func TestASlowStartLogsOnceWhoIsMissing(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		for _, gone := range []int{0, 2, 4} {
@@ -57,8 +56,8 @@ func TestAStartInTimeLogsNothing(t *testing.T) {
 	})
 }
 
-// TestAJoinedRankIsNotMissing: rank 0 says once a second who has not
-// come; a notice that is due before that must not put the blame on rank 0.
+// Rank 0 reports the missing ranks once a second; a warning that comes before the first report must
+// not blame rank 0.
 func TestAJoinedRankIsNotMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newTestJob(t, 3)

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// samples are one frame of each kind, by name, as head and body.
+// samples returns one frame of each kind, by name, as head and body.
 func samples() map[string][2][]byte {
 	h := hello{
 		version: version, order: 'L', channel: channelData, options: optionSecret | optionSums,
@@ -55,8 +55,8 @@ func TestFramesMatchTheGoldenFiles(t *testing.T) {
 	}
 }
 
-// decodeAll runs every decoder over a frame; those that take it must be able to
-// write the same bytes again.
+// decodeAll runs every decoder over a frame. A decoder that accepts it must be able to write the
+// same bytes again.
 func decodeAll(t *testing.T, head, body []byte) (accepted string) {
 	t.Helper()
 	same := func(what string, h, b []byte) {
@@ -129,7 +129,7 @@ func TestDamagedHeadsAreRejected(t *testing.T) {
 		for bit := range 8 * len(frame[0]) {
 			head := bytes.Clone(frame[0])
 			head[bit/8] ^= 1 << (bit % 8)
-			// Of another version only the version is read; and a refusal of one.
+			// Of another version only the version is read, and the text of its refusals.
 			if got := decodeAll(t, head, frame[1]); got != "" && !(got == "refuse " && bit/8 >= 6 && bit/8 < 8) {
 				t.Errorf("%s with bit %d flipped is taken for: %s", name, bit, got)
 			}
@@ -149,13 +149,13 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, head, body []byte, mend bool) {
 		if n := len(head) - 4; mend && n >= 0 {
-			head = sealHead(bytes.Clone(head[:n]), 0) // else the checksum would stop nearly all
+			head = sealHead(bytes.Clone(head[:n]), 0) // otherwise the checksum would reject nearly all
 		}
 		decodeAll(t, head, body)
 	})
 }
 
-// FuzzRecord reads records off the body of a table.
+// FuzzRecord reads records from the body of a TABLE.
 func FuzzRecord(f *testing.F) {
 	f.Add(record{"10.0.0.7:4000", "host-b"}.append(nil))
 	f.Add([]byte{0, 2, 1})

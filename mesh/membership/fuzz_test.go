@@ -6,9 +6,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// FuzzStep feeds a State whatever can come: any order of events, and messages
-// that no sane rank sends. It must not panic, address ranks that are not, nor
-// want to be woken in the past.
+// FuzzStep gives a Machine any events in any order, and messages that no correct rank sends. The
+// Machine must not panic, must not address ranks that do not exist, and must not want to be woken
+// in the past.
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 1, 2, 0, 0, 3, 1, 3, 9})
 	f.Add([]byte{0, 1, 0, 0, 2, 1, 0, 0, 4, 2, 0, 0, 5, 0, 0, 0, 6, 7, 1, 1, 9, 0, 0, 0})
@@ -28,11 +28,11 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
-// fuzzInput makes an input of four bytes.
+// fuzzInput makes an Input of four bytes.
 func fuzzInput(b []byte) Input {
 	r, arg := int(b[1]%5), b[2]
 	if r == 2 {
-		r = 3 // the driver never names the rank itself
+		r = 3 // package mesh never names the rank itself
 	}
 	switch b[0] % 14 {
 	case 0:

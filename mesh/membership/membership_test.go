@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// started is a world of n ranks that have all their links.
+// started returns a cluster of n ranks that have all their links.
 func started(t *testing.T, n int, seed uint64) *cluster {
 	t.Helper()
 	w := newCluster(n, seed, true)
@@ -22,7 +22,7 @@ func started(t *testing.T, n int, seed uint64) *cluster {
 	return w
 }
 
-// firstFailure is the first report of a rank; nil when there is none.
+// firstFailure returns the first failure that a rank reported; nil when there is none.
 func (x *node) firstFailure() *fault.Error {
 	if len(x.failures) == 0 {
 		return nil
@@ -262,7 +262,7 @@ func TestARankThatSleptDoesNotBlameTheOthers(t *testing.T) {
 		}
 	}
 	now := Time(60 * Second)
-	for range 14 { // it is awake, and the other rank stays silent
+	for range 14 { // this rank runs again, and the other one stays silent
 		now += Time(250 * Millisecond)
 		s.Step(now, Tick{})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A schedule is what befalls one world.
+// A schedule is the faults of one run: which ranks are killed, and which pairs are cut, and when.
 type schedule struct {
 	n       int
 	killed  []int
@@ -37,8 +37,8 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 	return x
 }
 
-// TestSurvivorsAgreeOnTheFirstFailure runs random deaths and cuts. Nobody may be
-// left without a verdict, and nobody may hear another one first.
+// TestSurvivorsAgreeOnTheFirstFailure runs random kills and cuts. Every survivor must report a
+// failure, and all must report the same one first.
 func TestSurvivorsAgreeOnTheFirstFailure(t *testing.T) {
 	runs := uint64(250)
 	if os.Getenv("TUTTI_SOAK") != "" {
@@ -58,7 +58,7 @@ func checkSchedule(t *testing.T, w *cluster, seed uint64, x schedule) {
 		w.after(x.killAt[i], func() {
 			w.kill(r)
 			for q := range w.nodes {
-				if x.suspect && q != r && w.rng.IntN(2) == 0 { // data connections break, too
+				if x.suspect && q != r && w.rng.IntN(2) == 0 { // its data connections break, too
 					w.after(w.latency(), func() { w.step(q, DataLinkDown{r, "reset"}) })
 				}
 			}

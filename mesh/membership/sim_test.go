@@ -9,16 +9,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A cluster runs the States of n ranks against a simulated network: connections
-// keep their order, messages take a few milliseconds, killed ranks close theirs,
-// cut pairs lose everything without a sign. Time is a number.
+// A cluster runs the Machines of n ranks against a simulated network: connections keep their order,
+// messages take a few milliseconds, killed ranks close their connections, and cut pairs lose
+// everything without notice. Time is a number.
 type cluster struct {
 	rng    *rand.Rand
 	now    Time
 	queue  events
 	events int
 	nodes  []*node
-	pipes  map[[2]int]*pipe // by (low, high): the present connection
+	pipes  map[[2]int]*pipe // by (low, high): the current connection
 	cut    map[[2]int]bool
 	trace  func(format string, args ...any)
 }
@@ -35,7 +35,7 @@ type node struct {
 	left     bool
 	answered map[uint64]Answered
 	flooded  map[string]int
-	tickID   int // numbers ticks, so that an old one is ignored
+	tickID   int // the number of the last tick; a tick with an older number is ignored
 	replies  func(q []byte) []byte
 }
 
@@ -89,7 +89,7 @@ func newCluster(n int, seed uint64, joined bool) *cluster {
 	return w
 }
 
-// start has rank r take its first step after a while.
+// start lets rank r take its first step after a while.
 func (w *cluster) start(r int, after Span) {
 	w.after(after, func() { w.step(r, Tick{}) })
 }
@@ -105,7 +105,7 @@ func (w *cluster) after(d Span, run func()) {
 	heap.Push(&w.queue, event{w.now + Time(d), w.events, run})
 }
 
-// run lets the world go on until a moment.
+// run runs the events up to a time.
 func (w *cluster) run(end Time) {
 	for len(w.queue) > 0 && w.queue[0].at <= end {
 		e := heap.Pop(&w.queue).(event)
@@ -119,7 +119,7 @@ func (w *cluster) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*M
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
-// side is which end of a pair's pipe a is.
+// side returns which end of a pair's pipe a is.
 func side(a, b int) int {
 	if a < b {
 		return 0
@@ -193,7 +193,7 @@ func (w *cluster) send(from, to int, m Message) {
 	})
 }
 
-// dial opens a pipe: at the acceptor's end first, as the handshake has it.
+// dial opens a pipe: first at the acceptor's end, as in the handshake.
 func (w *cluster) dial(from, to int) {
 	switch {
 	case w.nodes[from].dead:
@@ -224,7 +224,7 @@ func (w *cluster) dial(from, to int) {
 
 func (x *node) ended() bool { return x.left }
 
-// hangUp closes r's end; what it sent still arrives.
+// hangUp closes r's end; what r sent still arrives.
 func (w *cluster) hangUp(r, peer int) {
 	p := w.pipes[pair(r, peer)]
 	me := side(r, peer)
@@ -258,7 +258,7 @@ func (w *cluster) kill(r int) {
 // end closes a rank that has left.
 func (w *cluster) end(r int) { w.kill(r) }
 
-// sever cuts a pair without a sign.
+// sever cuts a pair without notice.
 func (w *cluster) sever(a, b int) {
 	w.trace("%v cut %d-%d", Span(w.now), a, b)
 	w.cut[pair(a, b)] = true
@@ -286,7 +286,7 @@ func (w *cluster) resume(r int) {
 	w.step(r, Tick{})
 }
 
-// completed reports whether all ranks that live have started.
+// completed reports whether all ranks that are alive have started.
 func (w *cluster) completed() bool {
 	return !slices.ContainsFunc(w.nodes, func(x *node) bool { return !x.dead && !x.complete })
 }

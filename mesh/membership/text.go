@@ -9,6 +9,7 @@ import (
 
 // The Outputs as lines of a transcript.
 
+// bodyText returns a body as transcripts show it: a failure as its text, everything else quoted.
 func bodyText(k MessageKind, body []byte) string {
 	if k == Failure {
 		if e, err := fault.ParseWire(body); err == nil {
@@ -18,45 +19,45 @@ func bodyText(k MessageKind, body []byte) string {
 	return strconv.Quote(string(body))
 }
 
-// String is "send 3: suspected of 0 #2 about 1".
+// String returns text such as "send 3: suspected of 0 #2 about 1".
 func (o Send) String() string { return fmt.Sprintf("send %d: %v", o.To, o.Msg) }
 
-// String is "dial 3".
+// String returns text such as "dial 3".
 func (o Dial) String() string { return fmt.Sprintf("dial %d", o.Rank) }
 
-// String is "cut 3".
+// String returns text such as "cut 3".
 func (o Cut) String() string { return fmt.Sprintf("cut %d", o.Rank) }
 
-// String is "report", and the verdict.
+// String returns "report" and the failure.
 func (o Report) String() string { return fmt.Sprintf("report %v", o.Err) }
 
-// String is "departed 3".
+// String returns text such as "departed 3".
 func (o Departed) String() string { return fmt.Sprintf("departed %d", o.Rank) }
 
-// String is "joined 3 on host-b".
+// String returns text such as "joined 3 on host-b".
 func (o Joined) String() string { return fmt.Sprintf("joined %d on %s", o.Rank, o.Host) }
 
-// String is "complete".
+// String returns "complete".
 func (Complete) String() string { return "complete" }
 
-// String is "deliver 7 from 3:", and the body.
+// String returns text such as "deliver 7 from 3:" and the body.
 func (o Deliver) String() string {
 	return fmt.Sprintf("deliver %d from %d: %q", o.Code, o.From, o.Body)
 }
 
-// String is "asked by 3 ref 2:", and the question.
+// String returns text such as "asked by 3 ref 2:" and the question.
 func (o Asked) String() string { return fmt.Sprintf("asked by %d ref %d: %q", o.From, o.Ref, o.Body) }
 
-// String is "answered 1:", and what became of each rank.
+// String returns text such as "answered 1:" and the answers.
 func (o Answered) String() string { return fmt.Sprintf("answered %d: %v", o.ID, o.Answers) }
 
-// String is "fenced 1".
+// String returns text such as "fenced 1".
 func (o Fenced) String() string { return fmt.Sprintf("fenced %d", o.ID) }
 
-// String is "left".
+// String returns "left".
 func (Left) String() string { return "left" }
 
-// String is what became of one rank.
+// String returns the answer, or what is known of a silent rank.
 func (x RankAnswer) String() string {
 	if x.Body != nil {
 		return fmt.Sprintf("%d said %q", x.Rank, x.Body)

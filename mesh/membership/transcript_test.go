@@ -12,9 +12,9 @@ import (
 	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
-// TestTranscripts replays what is written under testdata. A transcript begins
-// with "rank 1 of 3", "joined" or not, and has one input per line after the time;
-// lines that begin with > are the outputs, compared and, with -update, rewritten.
+// TestTranscripts replays the files under testdata. A transcript starts with "rank 1 of 3", and
+// "joined" or not, and has one input per line after the time. Lines that start with > are the
+// outputs; they are compared and, with -update, rewritten.
 //
 //	0ms tick
 //	5ms link-up 2
@@ -23,7 +23,7 @@ func TestTranscripts(t *testing.T) {
 	golden.Replay(t, "testdata/*.txt", replay)
 }
 
-// replay runs a transcript and writes it again with the outputs that came.
+// replay runs a transcript and writes it again with the outputs of this run.
 func replay(text []byte) ([]byte, error) {
 	var s *Machine
 	var out bytes.Buffer
@@ -50,7 +50,7 @@ func replay(text []byte) ([]byte, error) {
 		}
 		for _, o := range s.Step(at, in) {
 			if o, ok := o.(Send); ok && o.Msg.Kind == Heartbeat {
-				continue // they would drown the rest
+				continue // heartbeats would hide the rest
 			}
 			fmt.Fprintln(&out, ">", o)
 		}
@@ -58,7 +58,7 @@ func replay(text []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fields splits a line at spaces, but for quoted texts.
+// fields splits a line at spaces, and keeps quoted texts whole.
 func fields(line string) (words []string, err error) {
 	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
 		if line[0] != '"' {
