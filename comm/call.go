@@ -168,7 +168,8 @@ func (cl *call) NextCheck() time.Time {
 	return at
 }
 
-// nextStage returns the next stage and its moment, which is zero when there is none.
+// nextStage returns the next stage and its moment, which is zero when there is none. cl.mu is
+// held.
 func (cl *call) nextStage() (at time.Time, s stage) {
 	rt := cl.c.rt
 	after := func(d time.Duration, next stage) {
@@ -195,7 +196,9 @@ func stagger(rank, size int) time.Duration {
 	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
 
-// Check implements mesh.WaitPolicy.
+// Check implements mesh.WaitPolicy. The mesh calls it when the moment of NextCheck has come;
+// it does what the stage asks for, and ends the wait by an error at the last one. A warning is
+// logged by another goroutine, because it asks other ranks first.
 func (cl *call) Check() error {
 	cl.mu.Lock()
 	at, s := cl.nextStage()
@@ -221,7 +224,8 @@ func (cl *call) Check() error {
 	return nil
 }
 
-// waitsFor returns the job's rank that a message call waits for; -1: none in particular.
+// waitsFor returns the job's rank that a message call waits for; -1: none in particular, as
+// for a wildcard or a collective.
 func (cl *call) waitsFor() int {
 	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
 		return -1
@@ -270,7 +274,8 @@ type calls struct {
 	stuckOn      int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
-// beginMessage lists a call that is no collective.
+// beginMessage lists a call that is no collective. It takes the lock, which is why short
+// messages are recorded by recordInline.
 func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Lock()
 	cs.add(cl)
@@ -370,7 +375,8 @@ func (cs *calls) recordTimeout(cl *call) {
 // nothing.
 var callPool = sync.Pool{New: func() any { return new(call) }}
 
-// newCall returns a call from the pool; free returns it there.
+// newCall returns a call from the pool; free returns it there. c.blocking needs none: it is
+// part of its communicator.
 func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
 	cl.callRecord, cl.c = &cl.ownRecord, c

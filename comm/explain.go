@@ -24,7 +24,8 @@ func (c *Comm) Explain(op string, bytes int) (string, error) {
 	return x.String(), nil
 }
 
-// Explain implements bridge.Comm.
+// Explain implements bridge.Comm. It lists first what can run, the fastest prediction first,
+// and then what cannot run here.
 func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	c := (*Comm)(b)
 	verb, err := collective.ParseVerb(op)

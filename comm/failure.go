@@ -102,8 +102,9 @@ func (c *Comm) waitError(cl *call, err error) *fault.Error {
 	return f
 }
 
-// missing returns the members that have not begun collective cl, by their own answers, or by what
-// their neighbours heard from them last.
+// missing returns the members that have not begun collective cl, by their own answers, or by
+// what their neighbours heard from them last. A rank that has begun it is not missing, even if
+// it waits itself.
 func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.rt.ctx, cl.seq) }
 
 // missingIn asks all other members at once, and returns those that have not begun collective
@@ -162,7 +163,8 @@ func (a answer) peer(rt *rankRuntime) fault.Peer {
 	return p
 }
 
-// ask sends q to ranks. For a rank that does not answer, its last heartbeat stands in.
+// ask sends q to ranks, all at once, and returns their answers. For a rank that does not
+// answer before ctx ends, its last heartbeat stands in.
 func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answer {
 	text, _ := json.Marshal(q) // cannot fail: plain fields
 	var out []answer
@@ -252,8 +254,10 @@ func (c *Comm) sendFingerprint(cl *call) {
 	c.rt.mesh.Flood(floodFingerprint, text)
 }
 
-// handleFingerprint compares another rank's fingerprint with ours of the same number, now or when
-// this rank begins that collective.
+// handleFingerprint compares another rank's fingerprint with ours of the same number. There
+// are three cases: this rank has not begun that collective, and keeps the fingerprint for
+// begin; it has begun it, and compares; or it began it more than historySize collectives ago,
+// and cannot tell.
 func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	var t fingerprintNotice
 	if json.Unmarshal(text, &t) != nil {
@@ -286,9 +290,10 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.revokeAll(c.mismatch(&p, other, t.Details))
 }
 
-// unexpected compares the fingerprint of a collective's message that no receive awaits with what
-// this rank did, or does, under the same number. Without it a root that only sends would never
-// learn that others took themselves for the root.
+// unexpected compares the fingerprint of a collective's message that no receive awaits with
+// what this rank did, or does, under the same number. Without it a root that only sends would
+// never learn that others took themselves for the root. It runs on a goroutine that moves
+// messages and must not wait, so another one asks the rank for its call.
 func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r := c.history[seq%historySize]
@@ -307,7 +312,8 @@ type conflict struct {
 	rank   int
 }
 
-// resolve turns a conflict into a mismatch on all ranks.
+// resolve turns a conflict into a mismatch on all ranks. It may run twice; the first revoke
+// stays.
 func (c *Comm) resolve() *fault.Error {
 	cf := c.conflict.Load()
 	f := c.mismatchOf(&cf.record, cf.rank, nil)
@@ -341,8 +347,9 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 }
 
 // mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice it some
-// collectives later, when those in between exchanged no message: it looks back for the collective
-// that they disagree about.
+// collectives later, when those in between exchanged no message: it looks back for the
+// collective that they disagree about. It begins with the one before, which is the most
+// frequent case: one rank has left a collective out.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -431,7 +438,8 @@ func (rt *rankRuntime) handleRevoke(body []byte) {
 	}
 }
 
-// messageFailed turns the error that ended a message call into the caller's.
+// messageFailed turns the error that ended a message call into the caller's. If the call's own
+// time was over, it follows who waits for whom, to name a deadlock.
 func (c *Comm) messageFailed(cl *call, err error) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
@@ -452,8 +460,10 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 	return f
 }
 
-// waitChain follows who waits for whom from a message call on. If the chain returns to this rank,
-// the program has a deadlock, and cycle describes it.
+// waitChain follows who waits for whom from a message call on, by one question to each rank in
+// turn. If the chain returns to this rank, the program has a deadlock, and cycle describes it.
+// It ends at a rank that waits for none in particular, and after as many steps as there are
+// ranks.
 func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string) {
 	c := r.c
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

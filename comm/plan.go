@@ -133,7 +133,8 @@ func (pl *plan) checkBuffers(c *Comm) error {
 	return nil
 }
 
-// input is what an error calls the buffer that the collective reads.
+// input returns what an error calls the buffer that the collective reads: the caller knows
+// buf, or the argument of From.
 func (pl *plan) input() string {
 	if pl.inPlace {
 		return "buf"
@@ -141,7 +142,8 @@ func (pl *plan) input() string {
 	return "the src of From"
 }
 
-// checkLength wants b to have as many bytes.
+// checkLength wants b to have as many bytes. Lengths in errors are in elements, as the caller
+// gave them.
 func (pl *plan) checkLength(c *Comm, name string, b []byte, want int) error {
 	if len(b) == want {
 		return nil
@@ -182,7 +184,9 @@ func (pl *plan) buffersOverlap() bool {
 	return false
 }
 
-// checkCounts compares counts per rank with the buffers that they describe.
+// checkCounts compares counts per rank with the buffers that they describe. The counts for a
+// rank itself must be equal on both sides of AllToAll, because no message would show a
+// difference.
 func (pl *plan) checkCounts(c *Comm) error {
 	switch pl.verb {
 	case collective.VerbAllToAllV:
@@ -339,7 +343,8 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 }
 
 // execute carries a plan out, as the options of its call change it, and returns when this
-// rank's part is done.
+// rank's part is done. It is the whole of a blocking collective; see the package comment for
+// its steps.
 func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	if err := pl.bind(c, opts); err != nil {
 		return err

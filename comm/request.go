@@ -85,7 +85,8 @@ func (r *Request) recvLater(from, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Irecv(from, tag, fingerprintOf(r.sig.dtype), b) }
 }
 
-// allowPersistent reads the options of a message.
+// allowPersistent reads the options of a message. Other options are wrong; the request then
+// reports that from Start, Wait and Test, as a wrong argument does.
 func (r *Request) allowPersistent(opts []CallOption) {
 	for _, o := range opts {
 		if o.kind != optionPersistent {
@@ -125,8 +126,9 @@ func (r *Request) Start(ctx context.Context) error {
 	return nil
 }
 
-// Free gives up an inactive persistent request; while it is active that is fault.Misuse. It
-// is local. For requests that are not persistent, and for freed ones, it does nothing.
+// Free gives up an inactive persistent request (MPI_Request_free); while it is active that is
+// fault.Misuse. It is local. For requests that are not persistent, and for freed ones, it does
+// nothing. The goroutine of a persistent collective ends.
 func (r *Request) Free() error {
 	switch {
 	case !r.persistent || r.freed:
@@ -159,7 +161,8 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 }
 
 // complete makes r inactive, and returns what its start came to. A request that is not
-// persistent keeps that for later calls.
+// persistent keeps the result for later calls; a persistent one reports it once, and is ready
+// for the next start.
 func (r *Request) complete(st Status, err error) (Status, error) {
 	r.active = false
 	if !r.persistent {
@@ -168,7 +171,8 @@ func (r *Request) complete(st Status, err error) (Status, error) {
 	return st, err
 }
 
-// call is the wait for a message as a call of its own.
+// call lists the wait for a message as a call of its own, so that errors of other ranks name
+// it. The message itself is not listed: between ISend and Wait the program is elsewhere.
 func (r *Request) call(ctx context.Context) *call {
 	cl := newCall(r.c)
 	cl.signature = r.sig
@@ -179,7 +183,9 @@ func (r *Request) call(ctx context.Context) *call {
 	return cl
 }
 
-// Test reports whether the request is done, as Wait would, and whether it is inactive.
+// Test reports whether the request is done, as Wait would, and also that it is inactive
+// (MPI_Test). It does not wait, but moves the links that the message may come or go on, so a
+// loop of Tests makes progress.
 func (r *Request) Test() (st Status, done bool, err error) {
 	switch {
 	case !r.active:
@@ -213,7 +219,7 @@ func (r *Request) isDone() bool {
 	return r.msg.Ready()
 }
 
-// watch has w woken when the request is done; nil ends that.
+// watch registers w, which is woken when the request is done; nil ends that.
 func (r *Request) watch(w *mesh.Waiter) {
 	if r.work == nil {
 		r.msg.Watch(w)
@@ -256,8 +262,9 @@ func StartAll(ctx context.Context, rs ...*Request) error {
 	return nil
 }
 
-// WaitAll returns when all requests are done, with the first error in their order.
-// A nil request among them is fault.Misuse, before anything is waited for.
+// WaitAll returns when all requests are done, with the first error in their order
+// (MPI_Waitall). It waits for all of them also after an error, so that their buffers are the
+// caller's again. A nil request among them is fault.Misuse, before anything is waited for.
 func WaitAll(ctx context.Context, rs ...*Request) error {
 	if err := checkWait("waitall", ctx, rs); err != nil {
 		return err
@@ -271,8 +278,9 @@ func WaitAll(ctx context.Context, rs ...*Request) error {
 	return first
 }
 
-// TestAll reports whether all requests are done, and then the first error in their order.
-// Unless all are done it makes none of them inactive. A nil request is fault.Misuse.
+// TestAll reports whether all requests are done, and then the first error in their order
+// (MPI_Testall). Unless all are done it makes none of them inactive. A nil request is
+// fault.Misuse.
 func TestAll(rs ...*Request) (done bool, err error) {
 	if err := checkRequests("testall", rs); err != nil {
 		return false, err
@@ -293,9 +301,10 @@ func TestAll(rs ...*Request) (done bool, err error) {
 	return true, err
 }
 
-// WaitAny returns the index of an active request that is done, and its result. Inactive
-// requests are ignored; the index is -1 when all are. When ctx ends first, the index is -1,
-// and all requests go on. A nil request among them is fault.Misuse.
+// WaitAny returns the index of an active request that is done, and its result (MPI_Waitany).
+// Inactive requests are ignored, so a program may call it with the same list until the index
+// is -1, which means that all are inactive. When ctx ends first, the index is -1 with an
+// error, and all requests go on. A nil request among them is fault.Misuse.
 func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	if err := waitForOne(ctx, "waitany", rs); err != nil {
 		return -1, Status{}, err
@@ -309,8 +318,9 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	return -1, Status{}, nil
 }
 
-// WaitSome waits as WaitAny does, and returns the indices of all active requests that are
-// done by then, with their statuses and the first error in their order.
+// WaitSome waits as WaitAny does, and returns the indices of all active requests that are done
+// by then, with their statuses and the first error in their order (MPI_Waitsome). It is
+// cheaper than WaitAny where many requests end at about the same time.
 func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, err error) {
 	if err := waitForOne(ctx, "waitsome", rs); err != nil {
 		return nil, nil, err
@@ -328,7 +338,9 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 	return done, sts, err
 }
 
-// waitForOne returns when an active request is done, and at once when none is active.
+// waitForOne returns when an active request is done, and at once when none is active. All of
+// them may be messages, collectives or both: one waiter is registered with each, and the links
+// of the messages are polled meanwhile.
 func waitForOne(ctx context.Context, op string, rs []*Request) error {
 	if err := checkWait(op, ctx, rs); err != nil {
 		return err
@@ -426,7 +438,8 @@ func (w *collectiveWork) wake() {
 	w.mu.Unlock()
 }
 
-// isDone reports whether wait would return at once.
+// isDone reports whether wait would return at once. It is called often, by a goroutine that
+// polls.
 func (w *collectiveWork) isDone() bool {
 	if len(w.finished) > 0 {
 		return true
@@ -452,8 +465,8 @@ func (w *collectiveWork) poll() bool {
 	}
 }
 
-// wait returns when the start is over. When ctx ends first, it ends the operation, by
-// revoking the communicator.
+// wait returns when the start is over. When ctx ends first, it ends the operation on all ranks
+// by revoking the communicator, and then returns soon.
 func (w *collectiveWork) wait(ctx context.Context) {
 	select {
 	case <-w.finished:
@@ -475,8 +488,9 @@ func (w *collectiveWork) wait(ctx context.Context) {
 	}
 }
 
-// request starts a plan and returns at once, or prepares it if it is persistent. Plans of
-// one communicator get their numbers in the order of their starts.
+// request starts a plan and returns at once, or prepares it if it is persistent. Plans of one
+// communicator get their numbers in the order of their starts. A wrong plan gives a request
+// that is over, with the error: a non-blocking call has no other way to report it.
 func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 	bad := pl.bind(c, opts)
 	r := &Request{c: c, persistent: pl.persistent}
@@ -517,7 +531,9 @@ func (r *Request) reject(err error) {
 	}
 }
 
-// startOnce starts the work of a request that is not persistent.
+// startOnce starts the work of a request that is not persistent, on a new goroutine with a new
+// round: several such requests may be under way. The call is admitted here, on the caller's
+// goroutine, so that starts are numbered in the order of the program.
 func (c *Comm) startOnce(r *Request, pl *plan) error {
 	ctx, cancel := context.WithCancelCause(c.rt.ctx)
 	cl := newCall(c)
@@ -551,7 +567,8 @@ func (c *Comm) startOnce(r *Request, pl *plan) error {
 	return nil
 }
 
-// newWorker gives a persistent request its worker. It is local: it sends nothing.
+// newWorker gives a persistent request its worker. It is local: it sends nothing. The counts
+// are copied, because the caller may reuse them before a start.
 func (c *Comm) newWorker(r *Request, pl *plan) {
 	pl.counts, pl.sends = slices.Clone(pl.counts), slices.Clone(pl.sends)
 	w := &collectiveWork{
@@ -565,7 +582,8 @@ func (c *Comm) newWorker(r *Request, pl *plan) {
 	r.work = w
 }
 
-// start hands a start to the worker of a persistent request.
+// start hands a start to the worker of a persistent request. It reuses the round of the last
+// start, and so allocates nothing.
 func (w *collectiveWork) start(ctx context.Context) error {
 	c := w.c
 	cl := newCall(c)

@@ -266,7 +266,8 @@ const (
 	floodRevoke      = 'r' // a communicator is revoked
 )
 
-// Flooded implements mesh.Events.
+// Flooded implements mesh.Events: another rank has sent a message to all ranks. It runs on the
+// control goroutine and must not wait for the data path.
 func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
 	switch kind {
 	case rendezvous.FloodStep:
@@ -278,7 +279,7 @@ func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
 	}
 }
 
-// peer describes a rank for an error.
+// peer describes a rank for an error. Before the mesh exists its host is unknown.
 func (rt *rankRuntime) peer(rank int) fault.Peer {
 	rt.mu.Lock()
 	m := rt.mesh
@@ -338,7 +339,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 const askLimit = time.Second
 
 // location returns the file and line of a call, and, for a rank that is in no call, where the
-// goroutine that called Init is now.
+// goroutine that called Init is now: there the program computes, or hangs.
 func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
 	if underWay {
 		return site.String()

@@ -117,7 +117,9 @@ func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []b
 
 // shareOnHosts maps memory that the ranks of each host share, on every host with several ranks
 // that all can. All ranks of c take part and exchange whether they can, and then whether they
-// have; each considers the ranks of its host.
+// have; each considers the ranks of its host. The first rank of a host names the memory, by
+// the token in its offer. A host whose ranks cannot share goes without, and the others are not
+// affected.
 func (c *Comm) shareOnHosts(ctx context.Context) error {
 	l := c.group.Layout()
 	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
@@ -212,9 +214,11 @@ func (c *Comm) allAgree(ctx context.Context, yes bool) (bool, error) {
 	return vote[0] == 1, err
 }
 
-// releaseShared unmaps the shared memory once no call of this rank uses it, and takes the blocking
-// call off the list. Before that, the communicator was closed for new calls, and its group for the
-// one inside, which therefore ends soon.
+// releaseShared unmaps the shared memory once no call of this rank uses it, and takes the
+// blocking call off the list. Before that, the communicator was closed for new calls, and its
+// group for the one inside, which therefore ends soon. It stores closing first and looks for a
+// call afterwards, and a call that returns does the two in the other order, so one of them
+// sees the other.
 func (c *Comm) releaseShared() {
 	c.closing.Store(true)
 	c.mu.Lock()
