@@ -67,6 +67,9 @@ type Options struct {
 
 // New makes the transport of that name. An unknown name, a name that the program does not link, and
 // "memory" without a Hub are fault.Misuse. A name whose hardware is missing is fault.Refused.
+//
+// The Transport belongs to the caller, who closes it. If New fails it has closed what it had
+// opened.
 func New(name string, o Options) (transport.Transport, error) {
 	switch name {
 	case tcp.Name:
@@ -124,6 +127,9 @@ type Upgrader interface {
 }
 
 // passed makes the transport of that name from a Transport of the program's.
+//
+// A Template gives a new Transport, and the program's value stays unused. Another Transport is used
+// itself, by one rank.
 func (o *Options) passed(name string) (transport.Transport, error) {
 	if name == verbsName {
 		name = "grpc+" + verbsName // as TensorFlow sets it up
@@ -200,11 +206,16 @@ func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 func (p *Picker) Proto() string { return p.tcp.Proto() }
 
 // disableShm excludes shm from now on, for this reason.
+//
+// The first reason stays: it is the cause of the others.
 func (p *Picker) disableShm(why string) { p.noShm.CompareAndSwap(nil, &why) }
 
 // Serve serves on every wire and returns the list of their addresses. in is for tcp. Without it
 // there is no tcp, which only a job on one host can do without. If shm cannot serve, "auto"
 // excludes it.
+//
+// The address list has at most transport.MaxAddr bytes, since every rank stores the addresses of
+// all ranks.
 func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	var wires []string
 	offer := func(kind, addr string) { wires = append(wires, kind+"="+addr) }
@@ -288,6 +299,9 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 }
 
 // SharerFor implements transport.Chooser.
+//
+// memory is used if all ranks are in this process, else shm if all are on this host. A Sharer of
+// another kind would have to be the same on all of these ranks, and no rank can check that alone.
 func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	inProcess, onHost := true, true
 	for _, addr := range addrs {
@@ -318,6 +332,9 @@ func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 }
 
 // Explain implements transport.Chooser: "wire: reason", or "no wire: reason".
+//
+// comm prints it for every peer if TUTTI_REPORT_TRANSPORT is set, and takes the word before the
+// colon for the wire's name.
 func (p *Picker) Explain(addr string) string {
 	c := p.pick(addr)
 	if c.kind == "" {

@@ -17,6 +17,9 @@ type choice struct{ kind, addr, why string }
 
 // pick chooses the wire to a peer's address. The choice depends on that address, this rank's Hub
 // and this rank's host only.
+//
+// It has no side effects and makes no connection, so that Explain and Dial agree, and so do both
+// ends of a pair.
 func (p *Picker) pick(addr string) choice {
 	if len(addr) > transport.MaxAddr {
 		return choice{why: fmt.Sprintf("address: got %d bytes, want at most %d", len(addr), transport.MaxAddr)}
@@ -81,6 +84,9 @@ func (p *Picker) whyNotVerbs(network string) string {
 
 // upgrade opens the hardware of the program's Upgrader, if there is one. A failure is no error
 // here: nobody asked for it by name, and Explain gives the reason.
+//
+// Under TLS the hardware is not used, because RDMA does not encrypt and the user has asked for
+// encryption.
 func (p *Picker) upgrade(o *Options) {
 	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
 	if i < 0 {

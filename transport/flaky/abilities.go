@@ -19,6 +19,9 @@ var errHidden = errors.New("the wrapped transport lacks this ability, or the scr
 
 // Expose counts a step and exposes buf at the inner Conn. If that exposes nothing, it returns
 // fault.Refused and counts no step.
+//
+// A cut before the step closes the Conn, so that nothing is exposed. A cut after it releases the
+// memory again, because the caller gets an error and no release.
 func (c *conn) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
 	x, ok := c.inner.(transport.Exposer)
 	if !ok || c.node.script.hides(Expose) {
@@ -52,6 +55,8 @@ func (c *conn) RemoteAddr() net.Addr {
 
 // around counts a step without bytes, and applies the rules that are due before and after it. A cut
 // before the step is its error; a cut after it shows in the next step.
+//
+// Within has no meaning for a step without bytes and counts as After.
 func (c *conn) around(kind Kind, do func() error) error {
 	s := c.node.script
 	st := c.step(kind, nil)
@@ -83,6 +88,8 @@ func (c *conn) TrySend(head, body []byte) bool {
 		return false
 	}
 	c.mu.Lock()
+	// Frames that wait here must not be overtaken. A frame that was refused has its step counted
+	// already.
 	if c.pumping || len(c.queue) > 0 || c.tryRules != nil {
 		c.mu.Unlock()
 		return false
@@ -121,11 +128,17 @@ func (c *conn) count(head []byte, kind Kind) []int {
 }
 
 // join replaces the parts of f's body by one piece.
+//
+// It stands for a wire that cannot gather, so that suites can compare both ways through the layers
+// above.
 func join(f *transport.Frame) {
 	f.Body, f.Parts = bytes.Join(append([][]byte{f.Body}, f.Parts...), nil), nil
 }
 
 // Prefix returns the inner Transport's answer.
+//
+// A node whose inner Transport is no Greeter has an empty Proto, and mesh then gives it the whole
+// listener, as it does to the inner one.
 func (n *node) Prefix(first []byte) bool {
 	g, ok := n.inner.(transport.Greeter)
 	return ok && g.Prefix(first)
@@ -148,6 +161,9 @@ func (n *node) Alloc(size int) (mem []byte, free func() error, err error) {
 }
 
 // Explain returns the inner Transport's answer.
+//
+// Without a Chooser the answer is the inner Transport's name, which comm reports as the wire to
+// every peer.
 func (n *node) Explain(addr string) string {
 	if ch, ok := n.inner.(transport.Selector); ok {
 		return ch.Explain(addr)
@@ -158,6 +174,9 @@ func (n *node) Explain(addr string) string {
 // SharerFor returns the inner Transport's Sharer for these ranks, wrapped so that its Shares are
 // steps; nil if there is none. A node itself is no Sharer, because whether it could share depends
 // on what it wraps.
+//
+// Suites must not get a Sharer that fails: the ranks would agree on shared memory, find that one
+// rank has none, and log a warning.
 func (n *node) SharerFor(addrs []string) transport.Sharer {
 	inner, ok := n.inner.(transport.Sharer)
 	if ch, chooses := n.inner.(transport.Selector); chooses {

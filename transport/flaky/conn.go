@@ -72,6 +72,10 @@ func (c *conn) step(kind Kind, head []byte) Step {
 }
 
 // Send counts f as a step and sends it, unless a rule applies.
+//
+// f is copied: a rule may change the head or the body of the copy, and the caller's memory stays
+// untouched. Rules for corruption and delay are applied here; cuts and deaths when the frame leaves
+// the queue.
 func (c *conn) Send(f *transport.Frame) {
 	kind := Frame
 	if f.To != (transport.Token{}) {
@@ -115,6 +119,9 @@ func (c *conn) send(h *queuedFrame, kind Kind) {
 
 // finished calls the caller's Done. After a cut, an error of the inner Conn's end is replaced by
 // the rule's error.
+//
+// The inner Conn reports that it was closed. The caller sees the fault that the rule describes
+// instead, as it would on a wire that had failed.
 func (c *conn) finished(h *queuedFrame, err error) {
 	if err == nil {
 		err = h.err
@@ -128,6 +135,9 @@ func (c *conn) finished(h *queuedFrame, err error) {
 
 // pump passes the queued frames to the inner Conn, one by one. It returns at once if another
 // goroutine, or a caller further up this one, is doing so.
+//
+// No lock is held while a frame is passed on, since its Done may run inside Send, and may send
+// again. Such a frame is queued and passed on by the loop that is running.
 func (c *conn) pump() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,6 +186,16 @@ func (c *conn) resume() {
 }
 
 // pass sends the number-th frame of this Conn, and applies its rules.
+//
+// A cut at a frame needs the other end: the frame has to arrive up to the chosen moment. So a rule
+// is handed to the peer's Conn where that is known, and applied there when the frame with this
+// number arrives:
+//
+//	Before   an empty frame is sent in its place; the peer cuts when it comes
+//	Within   the frame is sent; the peer passes half of it on and cuts
+//	After    the frame is sent; the peer passes it on and cuts
+//
+// Where the peer is unknown, or cannot see the frame, the rule is applied at this end.
 func (c *conn) pass(h *queuedFrame, number int) {
 	s := c.node.script
 	for _, i := range h.due {
@@ -230,6 +250,8 @@ func (h *queuedFrame) clear(err error) {
 }
 
 // expect registers rule i for the number-th frame that arrives here.
+//
+// Both ends count the frames of a Conn from its first one, so that the number identifies the frame.
 func (c *conn) expect(number, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,6 +263,9 @@ func (c *conn) expect(number, i int) {
 
 // cut ends this Conn with err, as if the wire had failed. The other end sees what the inner
 // transport shows of a closed Conn.
+//
+// The error is set before the inner Conn is closed, so that no method returns the inner Conn's own
+// error for it.
 func (c *conn) cut(err error) {
 	c.mu.Lock()
 	if c.err == nil && !c.closed {
@@ -252,6 +277,9 @@ func (c *conn) cut(err error) {
 }
 
 // endDelay ends a delay, because the queue is to be failed.
+//
+// It is called after a cut or a Close. If the timer has fired already, the timer's goroutine
+// resumes the queue.
 func (c *conn) endDelay() {
 	c.mu.Lock()
 	stopped := c.timer != nil && c.timer.Stop()
@@ -295,6 +323,8 @@ func (c *conn) Close() error {
 }
 
 // flipped returns a copy of b, which is not empty, with one bit flipped. k determines which bit.
+//
+// CRC-32C detects every single flipped bit, so that a test with checksums may expect an error.
 func flipped(b []byte, k int) []byte {
 	b = slices.Clone(b)
 	bit := k * 7919 % (8 * len(b)) // any bit is fine; a prime reaches all of them

@@ -82,6 +82,9 @@ type Step struct {
 }
 
 // A Script counts the steps of the Transports that it wraps and applies its rules.
+//
+// The lock is taken last: Conns call the Script while they hold their own locks, and the Script
+// calls no Conn while it holds its lock.
 type Script struct {
 	counts func(Step) bool
 	hidden []Kind
@@ -182,6 +185,9 @@ func (s *Script) applyDeath(i, from int) {
 }
 
 // kill fails all Conns of a node, present and future.
+//
+// The death is recorded first. From then on every Conn of the node reports it as its error, also
+// one whose inner Conn reports something else because the other Conns are closed.
 func (s *Script) kill(from int, err error) {
 	s.mu.Lock()
 	s.deathOf(from).Store(&err) // before the first Conn is closed: a dead node reports nothing
@@ -215,6 +221,8 @@ func (s *Script) deathOf(number int) *death {
 func (n *node) died() bool { return n.death.Load() != nil }
 
 // register adds a Conn to those that die with their node. It returns false if the node is dead.
+//
+// A Conn that is made after the death is cut at once, by its caller.
 func (s *Script) register(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

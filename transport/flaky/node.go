@@ -62,6 +62,9 @@ func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, erro
 }
 
 // Dial dials the inner Transport, unless this node or the other one has died.
+//
+// A Dial holds the other node's dialSlot, so that the next Conn which that node accepts is the
+// other end of this Dial. Dials to different nodes run at once.
 func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	n.script.mu.Lock()
 	server := n.script.servers[addr]
@@ -115,6 +118,8 @@ func (n *node) expect(c *pendingDial) {
 }
 
 // pair connects an accepted Conn with the one that the dialling node is about to return.
+//
+// From then on both ends know each other, and rules with To match.
 func (n *node) pair(far *conn) {
 	n.mu.Lock()
 	c := n.dial
@@ -134,6 +139,9 @@ func (n *node) pair(far *conn) {
 }
 
 // Close closes the inner Transport, after delays and kills have ended.
+//
+// The addresses of the node are forgotten, so that a later node may serve them. Its Conns are
+// closed first, which ends their delays.
 func (n *node) Close() error {
 	n.script.mu.Lock()
 	var mine []*conn

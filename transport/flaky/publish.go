@@ -5,6 +5,9 @@ import "slices"
 // Publish counts a step of the node, and sets a flag in memory that the node shares, unless the
 // node has died or dies now. Shared memory has no link that could be cut, so that a cut here kills
 // the node.
+//
+// comm's tests pass it on to p2p, which calls it for every flag that this rank sets. set must be
+// called at once, on the same goroutine, or not at all.
 func (s *Script) Publish(node int, set func()) {
 	s.mu.Lock()
 	death := s.deathOf(node)

@@ -60,6 +60,8 @@ type Rule struct {
 }
 
 // A limit restricts a rule to one node; the zero limit does not.
+//
+// A separate flag is needed because node 0 is a node, and Unknown is one to limit to, too.
 type limit struct {
 	set  bool
 	node int
@@ -114,6 +116,9 @@ func (r Rule) String() string {
 }
 
 // Parse reads a rule as String prints it. Other input is fault.Misuse.
+//
+// The grammar is an action with its moment, the number of the step, and then pairs of a word and a
+// value in any order.
 func Parse(line string) (Rule, error) {
 	bad := func() (Rule, error) {
 		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("got %q, want a rule such as \"cut before 7\"", line))

@@ -47,6 +47,8 @@ func (c *conn) failed(err error) error {
 }
 
 // begin counts a frame that has begun, and looks up the rule for it.
+//
+// Frames with NoNotify are not counted, at neither end.
 func (s *sink) begin() {
 	s.open, s.rule = true, -1
 	s.arrived++
@@ -77,6 +79,9 @@ func (s *sink) Buffer(h transport.Header) []byte {
 }
 
 // Arrived implements transport.Sink. Of a frame to be cut within, half is passed on.
+//
+// After the cut nothing is passed on. The buffer of the frame stays with the Conn until Progress
+// has returned the error, as the contract allows.
 func (s *sink) Arrived(h transport.Header, n int) {
 	if s.ended {
 		return
@@ -108,6 +113,8 @@ func (s *sink) Arrived(h transport.Header, n int) {
 
 // Copy implements transport.CopySink. A frame with a rule, or for a Sink without Copy, is passed on
 // in two calls.
+//
+// A Within cut passes half of the body on, which only Buffer and Arrived can express.
 func (s *sink) Copy(h transport.Header, body []byte) {
 	if s.ended {
 		return

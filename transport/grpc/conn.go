@@ -76,6 +76,9 @@ type completion struct {
 
 // newConn makes the Conn of a connection. The caller sets its stream before any other goroutine
 // sees it.
+//
+// Every failure to read or write the connection ends the Conn through onError of the link, also if
+// gRPC notices it later or words it differently.
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
@@ -89,6 +92,14 @@ func newConn(raw, above net.Conn, tune tuning) *conn {
 
 // awaitEnd waits until the Conn has ended, and releases what it holds. stop ends gRPC on this
 // connection; it returns when none of gRPC's goroutines touches memory of frames any more.
+//
+// It runs on a goroutine of its own, in this order:
+//
+//	wait        for the connection's end, or for Close
+//	hang up     after Close, so that gRPC sends what it holds and the end of the stream
+//	stop gRPC   a timer cuts the connection if gRPC's writer is blocked
+//	cut         the connection is closed
+//	drain       frames that gRPC has not released get their Done
 func (c *conn) awaitEnd(stop func()) {
 	select {
 	case <-c.link.over:
@@ -121,6 +132,9 @@ func (c *conn) awaitPeerClose() {
 // Send queues f. If gRPC holds nothing of this Conn, Send gives it the first message on its own
 // goroutine, which saves a switch of goroutines. That cannot block: gRPC's SendMsg waits only while
 // earlier messages of the stream are unwritten (writeQuota.get).
+//
+// Otherwise writeLoop sends f: another goroutine is in SendMsg, or gRPC holds messages, and frames
+// that are queued meanwhile share the next message.
 func (c *conn) Send(f *transport.Frame) {
 	if err := sendable(f); err != nil {
 		f.Done(err)
@@ -166,6 +180,8 @@ func sendable(f *transport.Frame) error {
 
 // Progress copies what has arrived to where the Sink wants it. Sending needs no Progress. An empty
 // inbox costs two atomic operations; there is no spinning, because gRPC's goroutines need the core.
+//
+// An error is returned only after everything that arrived before it.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil

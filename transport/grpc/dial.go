@@ -151,6 +151,9 @@ func (d *clientStream) open(ctx context.Context, options []rpc.DialOption) (err 
 // openStream opens the stream and waits for the peer's headers, which come before any message. From
 // then on gRPC does not keep messages for a retry. ctx bounds the opening; the stream lives as long
 // as life.
+//
+// Header waits for the peer's headers. Without that wait an address of another gRPC server, or of a
+// proxy without a backend, would look like a working Conn.
 func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	detach := context.AfterFunc(ctx, d.cancel)
 	desc := streamDesc(nil)

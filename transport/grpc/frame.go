@@ -50,6 +50,9 @@ type decoder struct {
 // feed decodes bytes of b up to the end of one frame, and returns how many it used. whole means
 // that the frame is complete, and that Arrived has been called for it. Otherwise all of b is used,
 // and the caller calls report later.
+//
+// The state is reset before the last Arrived of a frame, so that the decoder stands between two
+// frames whatever the Sink does there.
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
 	if !d.begun {
 		used = d.appendPrefix(b)
@@ -76,6 +79,8 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 }
 
 // report calls Arrived for bytes of the body that it has not reported yet.
+//
+// It is called once per message and not per piece: a Sink reduces better in larger steps.
 func (d *decoder) report(in transport.Sink) {
 	if d.begun && d.got > d.reported {
 		d.reported = d.got

@@ -92,6 +92,9 @@ func (l *link) Read(b []byte) (int, error) {
 
 // checkRead passes on what a read returned, unless an unauthenticated peer has sent too much. Any
 // failure cuts the connection at once, so that a blocked Write returns.
+//
+// After a failed write, reading ends by the deadline that Write has set. The write's error is then
+// the better reason.
 func (l *link) checkRead(n int, err error) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
 		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
@@ -145,6 +148,8 @@ type admitter interface{ Admit() }
 
 // cut closes the connection, and never blocks. TLS's own Close may take seconds to send its alert,
 // so that the connection below is closed first.
+//
+// It may be called by any goroutine, any number of times.
 func (l *link) cut() {
 	l.onCut.Do(func() {
 		for c := l.raw; ; {

@@ -39,6 +39,9 @@ func (b *inbox) empty() bool { return b.due.Load() == 0 }
 // larger than room is accepted when the inbox is empty. Each message counts for messageCost bytes
 // more than it has, so that tiny ones are bounded, too. An armed callback runs here, on readLoop's
 // goroutine, which saves a switch of goroutines.
+//
+// This is what bounds memory per Conn: readLoop blocks here, gRPC's receive window fills, and the
+// peer's sends wait.
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
@@ -167,6 +170,9 @@ func (b *inbox) disarm() func() {
 
 // deliver moves messages from the inbox to the Sink, until one frame is complete or nothing is
 // left.
+//
+// The inbox ends with a marker, so that empty is false once the stream has ended, and an armed
+// owner finds the error.
 func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	for {
 		m, over := c.in.first()
@@ -190,6 +196,9 @@ func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 
 // unpack feeds the decoder with a message up to the end of one frame, and releases the pieces that
 // are used up.
+//
+// A frame may span messages, and a message may hold many frames. used is the position in the first
+// piece, where the next call continues.
 func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fault.Error) {
 	taken := 0
 	for len(m) > 0 && !whole && err == nil {

@@ -35,6 +35,9 @@ const (
 type closerSetter interface{ SetCloser(end func() error) }
 
 // serveConn serves one accepted connection until it has ended.
+//
+// It returns when gRPC's goroutines for the connection have ended, and the Transport's Close waits
+// for that. A peer that opens no stream in openTimeout is cut.
 func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
 	above, state, err := t.handshake(raw, config)
 	if err != nil {
@@ -132,6 +135,9 @@ func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Conte
 
 // serve is the stream's handler: it passes the Conn to accept and reads for it. When it returns,
 // gRPC sends the trailers after all messages.
+//
+// The server's own goroutine is readLoop's, so that an accepted Conn needs one goroutine fewer than
+// a dialled one.
 func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 	if !h.state.CompareAndSwap(waiting, served) {
 		return nil

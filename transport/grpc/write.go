@@ -61,6 +61,9 @@ func (c *conn) released(m *message) {
 // complete schedules f's Done on a goroutine of its own. On this goroutine gRPC may hold locks that
 // Done, by Send, may need. The switch costs about a microsecond, and only frames above
 // tuning.copied pay it. mu is held.
+//
+// One goroutine runs all completions that are due, in the order in which gRPC has released the
+// frames.
 func (c *conn) complete(f *transport.Frame) {
 	e := completion{frame: f}
 	if c.err != nil {
@@ -91,6 +94,13 @@ func (c *conn) runCompletions() {
 // next makes a message of queued frames, of which there is at least one, and sets writing. It also
 // returns the frames that it has copied whole, whose memory is free. mu is held, and writing is not
 // set.
+//
+// Frames are taken in order until one of these happens:
+//
+//	a large piece is attached       a message carries one uncopied piece, at its end
+//	a frame's last piece is copied  after uncopied ones: its Done waits for this message
+//	the batch is full               so that a message has a bound
+//	the queue is empty
 func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
 	m := c.getMessage()
@@ -196,6 +206,8 @@ func (m *message) makeBuffers() {
 
 // sendMessage gives m to gRPC and clears writing. It calls the Done of the copied frames while
 // writing is still set, so that a Done that sends again only queues, and the stack does not grow.
+//
+// SendMsg may block in flow control. Frames that are queued meanwhile are sent by writeLoop.
 func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	err := c.stream.SendMsg(m)
 	finish(&copied, nil)
@@ -244,6 +256,8 @@ func (c *conn) nextMessage() (*message, transport.Queue) {
 
 // drain completes the frames that gRPC has not released, once gRPC does not run any more, and waits
 // until every Done has returned.
+//
+// No goroutine of gRPC runs any more, so that nothing reads the frames' memory.
 func (c *conn) drain() {
 	c.mu.Lock()
 	var rest transport.Queue

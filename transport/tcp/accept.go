@@ -59,6 +59,10 @@ func (r *connCloser) attach(c transport.Conn) {
 }
 
 // A pendingConn is a connection that is about to become a Conn, dialled or accepted.
+//
+//	nc     what becomes the Conn: TCP, or TLS above it; nil if it is refused
+//	outer  what the listener yielded around nc, if anything
+//	first  bytes that the listener has read from nc
 type pendingConn struct {
 	nc       net.Conn
 	outer    net.Conn // what the listener yielded, if not nc; it gets Admit and Close
@@ -110,6 +114,9 @@ const (
 )
 
 // acceptAll accepts connections until the listener is closed.
+//
+// Only the end of the listener, or of the Transport, ends the loop. A process that is short of
+// descriptors for a while serves again afterwards.
 func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(transport.Conn)) {
 	pause := minPause
 	for {
@@ -189,6 +196,8 @@ func (e *pendingConn) admit() {
 }
 
 // newConn makes a Conn of e. It closes e on failure.
+//
+// A plain connection on a system with epoll becomes a raw, all others become a stream.
 func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()

@@ -13,6 +13,9 @@ const (
 
 // A batch is what one write offers to the socket: the next frames as a list of byte slices, which
 // one writev takes. It belongs to the outbox's writer, and points into the frames' memory.
+//
+// Its prefixes and parts are allocated once per outbox, at the size for an admitted peer or for a
+// pending one.
 type batch struct {
 	prefixes [][prefixMax]byte // one per frame
 	frames   int

@@ -34,6 +34,9 @@ type decoder struct {
 
 // decode consumes bytes of p until a frame is complete, which it reports, or p is used up. After an
 // error the decoder must not be used any more.
+//
+// It returns after each frame, also if p holds more, because Progress completes at most one frame
+// per call.
 func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	for n < len(p) && !whole {
 		var k int
@@ -58,6 +61,8 @@ func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err er
 }
 
 // checkMagic compares p with what is left of the magic.
+//
+// The magic may arrive in pieces, so that each piece is compared with its part.
 func (d *decoder) checkMagic(p []byte) (int, error) {
 	want := magic[len(magic)-d.magicLeft:]
 	n := min(len(p), len(want))
@@ -96,6 +101,9 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 
 // begin starts the body of the frame whose prefix is complete. A body of no bytes is complete at
 // once.
+//
+// A Sink that returns too small a buffer is a bug of the layer above. It ends the Conn, because the
+// stream cannot be continued without writing past the buffer.
 func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.have, d.got, d.inBody = 0, 0, true
 	d.dst = in.Buffer(d.header)

@@ -30,6 +30,9 @@ func (b *inbox) open(size int, first []byte) {
 }
 
 // grow lets the reader make the ring larger.
+//
+// The reader does it and not the caller, because the reader may be writing into the present ring
+// without the lock.
 func (b *inbox) grow(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,6 +76,8 @@ func (b *inbox) commit(n int, err error) {
 
 // readable returns the oldest bytes that lie in one piece. Without any it returns the error that
 // ended reading, if reading has ended.
+//
+// Bytes that wrap around the end of the ring come with the next call.
 func (b *inbox) readable() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

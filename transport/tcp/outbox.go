@@ -72,6 +72,9 @@ func check(f *transport.Frame, size int) error {
 
 // push queues f. If it returns true the caller has become the writer, and the batch holds what to
 // write. A frame that cannot be sent gets its Done here.
+//
+// The check of the size precedes the lock. A frame that is refused by check leaves the Conn usable,
+// as the contract says of a caller's bug.
 func (o *outbox) push(f *transport.Frame) (write bool) {
 	size := f.Size()
 	if err := check(f, size); err != nil {
@@ -97,6 +100,9 @@ func (o *outbox) push(f *transport.Frame) (write bool) {
 }
 
 // resume makes the caller the writer if frames wait and there is none. Progress calls it.
+//
+// Progress calls it on every turn while blocked is set, without knowing whether the socket has
+// room. A write that gets EAGAIN costs one system call.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -110,6 +116,9 @@ func (o *outbox) resume() (write bool) {
 }
 
 // fill puts the next frames of the queue into the batch. The lock is held.
+//
+// Only the first frame may be partly written. Its cursor is kept from batch to batch; the others
+// start at their beginning.
 func (o *outbox) fill() {
 	if len(o.batch.prefixes) < o.frames {
 		o.batch = newBatch(o.frames)
@@ -154,6 +163,8 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 
 // advance skips the parts that lie within the first n bytes of the body, so that a body in many
 // parts is not searched from its beginning at every write.
+//
+// It runs once per write, and over each part once in all.
 func (c *cursor) advance(n int) {
 	for len(c.parts) > 0 && c.skipped+len(c.parts[0]) <= n {
 		c.skipped += len(c.parts[0])
@@ -186,6 +197,9 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 // close makes err the Conn's first error, unless there is one, and the answer to every later frame:
 // a caller that has seen the error finds Send failing, too. The waiting frames are moved to failed,
 // here or by the writer if there is one.
+//
+// The first error is set under the same lock as err. Otherwise a goroutine could see the Conn's
+// error and then find Send succeeding.
 func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queue) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -229,6 +243,9 @@ func (o *outbox) abandon() {
 }
 
 // unsent returns what Conn.Unsent promises. Bytes in the socket's buffer do not count.
+//
+// since is the time of the last write that moved bytes, as long as the socket refuses some. It is
+// the zero time while the socket accepts everything, however long the queue is.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

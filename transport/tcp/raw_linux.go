@@ -74,6 +74,9 @@ type raw struct {
 
 // newRaw makes a Conn of a connection, whose descriptor it removes from Go's poller. It closes e on
 // failure.
+//
+// An accepted Conn begins with small buffers and a small bound on bodies, and Admit raises them. A
+// dialled Conn begins with the full ones, because this end chose the peer.
 func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := ownDescriptor(tc)
@@ -102,6 +105,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 	c.w = copy(c.buf, e.first)
 	c.origin.first = nil
 	c.buffered.Store(c.w > 0)
+	// From register on, Close of the Transport may close the Conn.
 	c.gate.Enter() // a concurrent Close tears down only after the set-up
 	if !t.register(c) {
 		syscall.Close(fd)
@@ -120,6 +124,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 // Admit lifts the limits of an unauthenticated peer. The caller admits a peer before it tells the
 // peer so, because the peer's first large frame may follow at once.
 func (c *raw) Admit() {
+	// Admit may be called twice, and on a dialled Conn.
 	if !c.pending.CompareAndSwap(true, false) {
 		return
 	}
@@ -136,6 +141,9 @@ func (c *raw) RemoteAddr() net.Addr { return c.remote }
 
 // Progress implements transport.Conn. A poll that finds nothing costs one read, so it ignores the
 // spin bound.
+//
+// At most mostWrites writes and mostReads reads are done per call, so that both directions move in
+// turns and the caller gets back soon.
 func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
@@ -152,6 +160,9 @@ func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 
 // progress is Progress in the reader's role: it first writes what the socket refused before, and
 // then reads.
+//
+// Bytes that remain in buf wake an armed Conn at once: the epoll does not know of them, and would
+// report the socket only when more bytes come.
 func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	if c.ended {
 		return transport.Idle, c.first.Get()
@@ -178,7 +189,12 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 }
 
 // receive delivers what has arrived, up to the end of one frame.
+//
+// It ends at the first frame that is complete. The rest of buf is for the next call, because the
+// caller may change its Sink between two frames.
 func (c *raw) receive(in transport.Sink) (moved bool, err error) {
+	// Admit runs on another goroutine and must not touch the reader's fields, so the reader raises
+	// its limits itself.
 	if c.dec.limit == pendingBody && !c.pending.Load() {
 		c.grow()
 	}
@@ -208,9 +224,14 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 
 // read does one read call, for the rest of a body and for what follows it. full reports that the
 // socket filled both buffers, so that there may be more. It is called with an empty buf.
+//
+// One readv fills the rest of the body, in the Sink's buffer, and then buf. So a small frame behind
+// a large one costs no read of its own, and a large body is not copied.
 func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	room, ahead := c.dec.bodyBuffer(), c.buf
 	switch {
+	// A long body is read alone, in pieces that stay in cache. Near its end, and before a body that
+	// is probably long, little is read ahead.
 	case len(room) > readMost:
 		room, ahead = room[:readMost], nil
 	case len(room) > 0 || !c.dec.inBody && c.dec.header.Size >= longBody:
@@ -259,6 +280,7 @@ func (c *raw) Send(f *transport.Frame) {
 		c.exit()
 		return
 	}
+	// Close has shut the gate after push, so that this writer fails the frames.
 	var failed transport.Queue // Close came first
 	_, err := c.out.next(true, &failed)
 	finish(&failed, err)
@@ -270,6 +292,9 @@ func (c *raw) TrySend(head, body []byte) bool { return false }
 
 // flush writes until nothing waits or the socket is full. The caller is the writer, and is not any
 // more when flush returns.
+//
+// Done runs after each write, without a lock. A Done that sends again only queues: this goroutine
+// stays the writer and sends the new frame in the next round, so that the stack does not grow.
 func (c *raw) flush() (moved bool) {
 	var done transport.Queue
 	for writes := 1; ; writes++ {
@@ -298,6 +323,9 @@ func (c *raw) flush() (moved bool) {
 func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
 // fail ends the Conn, except for the delivery of what has arrived, and returns the first error.
+//
+// Reading goes on until what has arrived is used up, since the first error may come from a write
+// while complete frames still wait in the socket.
 func (c *raw) fail(err error) error {
 	var failed transport.Queue
 	err = c.out.close(&c.first, err, &failed)
@@ -308,6 +336,9 @@ func (c *raw) fail(err error) error {
 
 // Close implements transport.Conn. A Progress that is running may write into the arriving frame's
 // buffer until it returns. Bytes that the socket has accepted still reach the peer.
+//
+// Close does not wait for goroutines that use the descriptor. The last one to leave the gate tears
+// the Conn down.
 func (c *raw) Close() error {
 	c.first.Set(errClosed())
 	first, last := c.gate.Close()
@@ -330,6 +361,14 @@ func (c *raw) exit() {
 
 // teardown releases everything that the Conn holds, once no goroutine uses it. If the peer has not
 // acknowledged all bytes, a goroutine waits for that.
+//
+// The order matters:
+//
+//	unregister          no event names the descriptor any more
+//	shutdown            the peer gets the end of the stream behind all bytes
+//	drain, if needed    until the peer's kernel has everything; see drainTime
+//	close               the number may be reused
+//	unregister the Conn the Transport's Close may return
 func (c *raw) teardown() {
 	c.wakeup.unregister(c.t, c)
 	onTheWay := unacknowledged(c.fd) > 0
@@ -347,6 +386,9 @@ func (c *raw) teardown() {
 
 // drained reports whether a socket whose writing side is shut down can be closed without a reset:
 // the peer's kernel has all bytes, or has ended the connection.
+//
+// A peer that has closed first cannot take the bytes any more, so that waiting for it would be
+// useless.
 func (c *raw) drained() bool {
 	return c.discard() || unacknowledged(c.fd) <= 1 // the FIN counts as one byte
 }

@@ -57,6 +57,9 @@ type stream struct {
 }
 
 // newStream makes a Conn and starts its goroutines. It closes e on failure.
+//
+// The Transport's Close waits for the writer goroutine by open, and for the reader by unregister,
+// which teardown calls.
 func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
 	c := &stream{t: t, origin: e, nc: e.nc, wire: innermost(e.nc), writeSignal: make(chan struct{}, 1), done: make(chan struct{})}
 	c.dec.limit = admittedBody
@@ -97,6 +100,8 @@ func innermost(nc net.Conn) net.Conn {
 }
 
 // Admit lifts the limits of an unauthenticated peer. See raw.Admit for when to call it.
+//
+// The reader makes the larger ring itself, before its next read.
 func (c *stream) Admit() {
 	if c.pending.CompareAndSwap(true, false) {
 		c.in.grow(streamRing)
@@ -118,6 +123,7 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if c.closed.Load() || c.ended {
 		return transport.Idle, c.first.Get()
 	}
+	// Admit must not touch the decoder, which belongs to Progress.
 	if c.dec.limit == pendingBody && !c.pending.Load() {
 		c.dec.limit = admittedBody
 	}
@@ -126,6 +132,7 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 		c.ended = true
 		return transport.Idle, c.fail(err)
 	}
+	// What remains in the inbox belongs to the next frame: the reader will not announce it again.
 	if c.in.filled.Load() > 0 && c.armed.Load() {
 		c.wake()
 	}
@@ -133,6 +140,8 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 }
 
 // receive delivers what the reader has read, up to the end of one frame.
+//
+// It copies from the inbox: the reader goroutine has read before it was known where a body goes.
 func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	for !c.closed.Load() {
@@ -171,6 +180,8 @@ func (c *stream) cut(err error) error {
 }
 
 // read is the reader goroutine: it fills the inbox until the connection ends or Close is called.
+//
+// Each read is followed by fire, because an armed owner learns of the bytes by nothing else.
 func (c *stream) read() {
 	for {
 		p := c.in.writable()
@@ -191,6 +202,9 @@ type halfCloser interface{ CloseWrite() error }
 
 // teardown closes the connection after Close was called and the peer's kernel has acknowledged what
 // was written.
+//
+// The writing side is shut down first, so that the peer gets the end of the stream behind all
+// bytes; see drainTime. Connections without half-close are closed at once.
 func (c *stream) teardown() {
 	<-c.done
 	if tc, ok := c.wire.(halfCloser); ok {
@@ -251,6 +265,9 @@ func (c *stream) write() {
 
 // writeBatch writes what the batch holds. It collects short pieces in stage, so that TLS makes one
 // record of them, and writes long ones as they are.
+//
+// stage is one TLS record long at most. Each Write of a *tls.Conn makes at least one record, with
+// its header and tag, and so small pieces are joined first.
 func (c *stream) writeBatch(stage []byte) {
 	for _, p := range c.out.batch.parts {
 		if len(p) > cap(stage)-len(stage) {
@@ -275,6 +292,9 @@ func (c *stream) writeBatch(stage []byte) {
 }
 
 // writeOut writes p and reports whether that succeeded.
+//
+// After a failed write the peer's last bytes are still read for lastReads: they often carry the
+// reason, such as a refused handshake.
 func (c *stream) writeOut(p []byte) bool {
 	if len(p) == 0 {
 		return true
@@ -298,6 +318,9 @@ func (c *stream) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
 // Arm implements transport.Conn. Queued bytes need no Progress here, so that only arriving bytes,
 // failure and Close wake.
+//
+// A callback that finds something to do runs on the Transport's goroutine for callbacks, and
+// otherwise on the reader goroutine, which has just read the bytes.
 func (c *stream) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready

@@ -84,6 +84,9 @@ func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 
 // writeVector writes parts, which have size bytes in all and at least one part. It uses iov as
 // scratch memory and keeps no reference in it.
+//
+// One piece goes by write, a few short ones are joined on the stack and go by write, and all others
+// by writev.
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
 	race.Release()
 	if len(parts) == 1 {
@@ -108,6 +111,9 @@ func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall
 
 // ioCall makes one non-blocking system call that moves at most size bytes. If it fails it has moved
 // none.
+//
+// A call that moves at most shortCall bytes uses RawSyscall, which skips the scheduler. EINTR is
+// retried; EAGAIN is returned.
 func ioCall(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.Errno) {
 	for {
 		var moved uintptr

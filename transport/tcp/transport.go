@@ -92,6 +92,9 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 // kernel has accepted it. Errors are fault.Timeout and fault.Canceled by ctx, fault.Refused by a
 // TLS handshake, fault.Misuse by bad TLS options or an address of another transport, fault.Closed
 // after Close, and else fault.LinkLost.
+//
+// The magic is written before the Conn exists. The listener's mux needs it to hand the connection
+// on, and the accepting side's decoder checks it.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -157,6 +160,8 @@ func (t *Transport) dialFailure(ctx context.Context, op string, kind fault.Kind,
 
 // Close ends every Conn made here. It waits until each has closed its descriptor, and until a
 // running accept or ready callback has returned. It must not be called from those, nor from a Sink.
+//
+// The Conns are closed without mu, because a Conn's teardown calls unregister.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true

@@ -74,6 +74,9 @@ func (c *raw) Arm(ready func()) {
 }
 
 // watch makes the epoll wait for what Progress could move now. mu is held.
+//
+// It does nothing if the epoll waits for these events already. Without the gate's permission the
+// descriptor may be closed; Close then wakes the armed callback itself.
 func (c *raw) watch() error {
 	a := &c.wakeup
 	events := uint32(syscall.EPOLLIN | syscall.EPOLLONESHOT)
@@ -115,6 +118,9 @@ func (c *raw) watchWrites() {
 }
 
 // Event implements poll.Handler: it calls the armed callback if the event is not stale.
+//
+// An event for room in the socket is not passed on if another goroutine has written the queue
+// meanwhile: the owner could do nothing.
 func (c *raw) Event(generation int32, events uint32) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -137,6 +143,8 @@ func (c *raw) Event(generation int32, events uint32) {
 }
 
 // wake calls the armed callback on the Transport's goroutine for callbacks.
+//
+// It serves failures and Close, which the epoll does not report.
 func (c *raw) wake() {
 	c.wakeup.mu.Lock()
 	ready := c.wakeup.disarm()

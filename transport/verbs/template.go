@@ -61,6 +61,8 @@ func (v *LazyTransport) Close() error {
 }
 
 // ForRank opens the device for one rank, over a set-up wire for that rank.
+//
+// An error closes the set-up wire that was made for it.
 func (v *LazyTransport) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
 	o := v.options
 	if s, ok := o.Setup.(template); ok {
@@ -86,6 +88,9 @@ type template interface {
 // Upgrade returns a Transport that is set up over tcp and moves a Conn to RDMA where both
 // ends have a device, and the name of the device's network. It returns nil without an
 // error where the program was built without verbs.
+//
+// It makes a queue pair once, so that a device that cannot be used is found out before any peer is
+// told of it.
 func (v *LazyTransport) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
 	o := v.options
 	if !Built && o.Device == nil {
