@@ -7,8 +7,9 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// A MessageRequest is MPI_Request for one message: a send or a receive in progress. Its buffer is the caller's again when Wait
-// has returned, or Test has reported true. One goroutine at a time may use a MessageRequest.
+// A MessageRequest is MPI_Request for one message: a send or a receive in progress. Its buffer is
+// the caller's again when Wait has returned, or Test has reported true. One goroutine at a time may
+// use a MessageRequest.
 type MessageRequest struct {
 	g      *Group
 	req    *rendezvous.Request // nil once it is done

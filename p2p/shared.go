@@ -304,8 +304,8 @@ func (p Fragment) SetDone() { p.publish(0) }
 // flag.
 func (p Fragment) publish(at int) {
 	s := p.r.sub.shared
-	// The fingerprint is the same for all fragments of an operation, so it is mostly there already:
-	// to store it again would take the line from the caches of those who read it.
+	// The fingerprint is the same for all flags of an operation, so it may be there already. To
+	// store it again would cost the line a round through the caches of those who poll it.
 	mark, own := p.flag(s.rank, p.n, fingerprintOffset), p.fingerprint()
 	if *mark != own {
 		storeMark(mark, own)

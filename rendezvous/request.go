@@ -61,52 +61,106 @@ type Request struct {
 //	complete   all bytes are in buf; the request succeeds whatever fails meanwhile
 //	withdrawn  the sender took the offer back while buf was being exposed or unexposed
 type requestState struct {
-	mc          *MatchContext
-	key         key      // a receive's pattern; a send's own key as its receiver sees it
-	buf         []byte   // the caller's memory; the engine's until the request is done
-	parts       [][]byte // of a send in several pieces, instead of buf
-	size        int      // bytes of parts
-	fullBuf     []byte   // a posted receive's buffer before it was cut to its message
-	fingerprint uint64   // of the operation; sender's and receiver's must agree; 0: not checked
-	phase       requestPhase
-	send        bool
-	err         error // the result, once done
+	mc *MatchContext
 
-	// In the table, or in a peer's lists.
-	order      uint64 // a receive's, of posting
+	// key is a receive's pattern, with Any for wildcards, or a send's key as its receiver sees it:
+	// source is this rank.
+	key key
+
+	// buf is the caller's memory, which is the engine's until the request is done. A detached
+	// send's buf is the engine's own copy.
+	buf []byte
+
+	// parts are the pieces of a send that the link gathers, of size bytes in all, instead of buf.
+	parts [][]byte
+	size  int
+
+	// fullBuf is a receive's buf before validate cut it to its message, for repost.
+	fullBuf []byte
+
+	// fingerprint is that of the operation. Sender's and receiver's must agree; 0 is not checked.
+	fingerprint uint64
+
+	phase requestPhase
+	send  bool
+	err   error // the result, once done
+
+	// order is a receive's position in the order of posting. It stays when the receive is reposted.
+	order uint64
+
+	// prev and next link the request in a bucket, in table.wild, in matchedRecvs, or in one of
+	// a peer's lists. The phase says in which.
 	prev, next *Request
-	posted     bool
+	posted     bool // it is in a table
 
-	peer *peer  // a send's receiver; a matched receive's sender
-	id   uint32 // the offer's id of a send; the id of a matched receive at its sender
+	// peer is a send's receiver, or a matched receive's sender.
+	peer *peer
+
+	// id is the offer's id of a send, or the id of a matched receive, by which its sender addresses
+	// it. 0: none yet.
+	id uint32
 
 	// Sends.
-	sent      int             // bytes handed to frames
-	inFlight  int             // frames that the Conn has not done yet
-	onRequest bool            // the bytes wait for a request: rendezvous
-	local     *message        // of a send to this rank itself, until a receive has matched it
-	token     transport.Token // of the receiver's memory that the bytes go to; zero: none
-	recvID    uint32          // the receive's id at the peer
-	remote    *remoteBuffer   // the prepared buffer that it is being written to, until the announcement
-	detached  bool            // nobody waits for it: the engine frees it
-	spilled   int64           // bytes of Config.SendBuffer that buf, a copy, takes
-	spillAt   spillDeadline   // when a Send that waits copies its body
-	tensor    *Tensor         // a named send's; of a named receive, the one that arrived
-	onFinish  func(*Request)  // called once, without the lock, instead of waking a waiter
+
+	// sent counts the bytes handed to frames, and inFlight the frames that the Conn has not done
+	// yet. The buffer is free when inFlight is 0.
+	sent     int
+	inFlight int
+
+	// onRequest: the bytes wait for a request, whatever the credit.
+	onRequest bool
+
+	// local is the message of a send to this rank itself, until a receive has matched it.
+	local *message
+
+	// token and recvID come with the request: the receiver's exposed memory, if it has exposed any,
+	// and its receive. token may also be a prepared buffer's.
+	token  transport.Token
+	recvID uint32
+
+	// remote is the prepared buffer that the send is being written into, until it is announced.
+	remote *remoteBuffer
+
+	// detached: no goroutine waits for the send, so the engine recycles it. spilled is what its copy
+	// takes of Config.SendBuffer.
+	detached bool
+	spilled  int64
+
+	// spillAt bounds the wait of a Send that will copy its body.
+	spillAt spillDeadline
+
+	// tensor is a named send's, or of a named receive, the one that arrived.
+	tensor *Tensor
+
+	// onFinish is called once, without the lock, instead of waking a waiter.
+	onFinish func(*Request)
 
 	// Receives.
-	match      envelope
-	arrived    int      // bytes that are in buf
-	offer      uint32   // the offer that it matched, until its bytes begin to arrive
-	claimed    *message // the eager message that it matched while its bytes were arriving
+
+	match envelope // of the message that it matched
+
+	// arrived counts the bytes that are in buf.
+	arrived int
+
+	// offer is the id of the offer that it matched; a withdrawal finds the receive by it.
+	offer uint32
+
+	// claimed is the eager message that it matched while the message's bytes were arriving.
+	claimed *message
+
+	// The two-step end; see above.
 	bufBusy    bool
 	complete   bool
 	pendingErr error
 	unexpose   func()
 	unexposing bool
 	withdrawn  bool
-	canceled   error // the caller gave up after the match; counts if the match is taken back
-	alloc      bool  // a named receive without a buffer gets one of the message's size
+
+	// canceled is why the caller gave up after the match. It counts if the match is taken back.
+	canceled error
+
+	// alloc: a named receive without a buffer gets one of the message's size, or a prepared one.
+	alloc bool
 }
 
 // An envelope is what is known of a message without its bytes.
