@@ -38,7 +38,7 @@ func bruckAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 			return err
 		}
 	}
-	first := (n - me) * size // of the run: what lies from chunk me on
+	first := (n - me) * size // bytes of the run that belong to chunks me to n-1
 	copy(buf.buf[me*size:], run[:first])
 	copy(buf.buf, run[first:])
 	return nil

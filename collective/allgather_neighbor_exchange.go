@@ -33,12 +33,12 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 	if n%2 != 0 {
 		return ringAllGather(ctx, r, buf)
 	}
-	side := 1 - me%2*2 // where the other rank of the pair is
+	side := 1 - me%2*2 // the direction of the other rank of the pair
 	partner := me + side
 	if err := r.Exchange(ctx, partner, buf.of(me), partner, buf.of(partner)); err != nil {
 		return err
 	}
-	latest := me / 2 // the pair whose chunks came last
+	latest := me / 2 // the pair whose chunks arrived last
 	for step := 1; step < n/2; step++ {
 		side = -side
 		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)

@@ -41,7 +41,7 @@ func recursiveDoublingAllGather(ctx context.Context, r *p2p.Round, buf chunks) e
 		}
 	}
 	for held := 1; held < d.power; held *= 2 {
-		own := d.vertex() &^ (held - 1) // the first place of this rank's run
+		own := d.vertex() &^ (held - 1) // the first vertex of this rank's run
 		other := own ^ held
 		outgoing := buf.span(d.first(own), d.first(own+held))
 		incoming := buf.span(d.first(other), d.first(other+held))

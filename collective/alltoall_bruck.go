@@ -28,7 +28,7 @@ import (
 func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	size := len(src.of(me))
-	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d has d ranks to go, less the jumps it has made
+	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d is d ranks from its owner, less the jumps that it has made
 	for d := range n {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
@@ -36,7 +36,7 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	outgoing, incoming := r.Scratch(half), r.Scratch(half)
 	for jump := 1; jump < n; jump *= 2 {
 		packed := 0
-		for d := jump; d < n; d = (d + 1) | jump { // those whose sum has the jump
+		for d := jump; d < n; d = (d + 1) | jump { // the chunks whose distance contains this jump
 			packed += copy(outgoing[packed:], ahead.of(d))
 		}
 		if err := r.Exchange(ctx, modulo(me+jump, n), outgoing[:packed], modulo(me-jump, n), incoming[:packed]); err != nil {

@@ -27,7 +27,7 @@ import (
 // communication library (InterCom)", SHPCC 1994.
 func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	t := treeFrom(r, root)
-	parts := evenChunks(r, buf, 1) // by nodes, not by ranks
+	parts := evenChunks(r, buf, 1) // numbered by nodes, not by ranks
 	if t.me != 0 {
 		if err := r.Recv(ctx, t.parent(), parts.span(t.me, t.me+t.size())); err != nil {
 			return err

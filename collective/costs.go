@@ -135,8 +135,9 @@ func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n <= 2 {
 		return chainMoveCost(n, m, s)
 	}
-	// Node v is v+1 in binary: after the first digit, 0 is left and 1 is right. The
-	// last node of the level above, which is full, is farther than some of the last.
+	// The digits of v+1 in binary, after the first, are the path to node v: 0 is left
+	// and 1 is right. The last node of the level above, which is full, may be farther
+	// than the nodes of the last level.
 	last := uint(n)
 	levels := bits.Len(last) - 1
 	depth := max(2*(levels-1), levels+bits.OnesCount(last)-1)

@@ -29,7 +29,7 @@ const (
 	tableVersion     = 2
 	tableHeaderSize  = 6
 	ruleHeaderSize   = 16
-	maxAlgorithmName = 48 // bytes of a name
+	maxAlgorithmName = 48 // bytes of an algorithm's name
 )
 
 // MaxEncodedTable is the maximum size of an encoded table in bytes.

@@ -28,7 +28,7 @@ import (
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
-	inclusive, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // with: buf and this rank's share
+	inclusive, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // inclusive: the fold of buf and this rank's share
 	copy(inclusive, buf)
 	for distance := 1; distance < n; distance *= 2 {
 		sends, receives := me+distance < n, me >= distance
@@ -45,12 +45,12 @@ func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k re
 		case receives:
 			err = r.Recv(ctx, me-distance, into)
 		default:
-			return nil // so it is in all later steps
+			return nil // a rank that neither sends nor receives does not in later steps, either
 		}
 		if err != nil {
 			return err
 		}
-		if receives && me+2*distance < n { // it will be given
+		if receives && me+2*distance < n { // it is sent in the next step
 			k.Fold(inclusive, into, inclusive)
 		}
 		if receives && distance > 1 {

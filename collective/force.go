@@ -41,7 +41,7 @@ func (t *Table) Force(text string) error {
 
 // WithForced returns a copy of t that Force has changed.
 func (t *Table) WithForced(text string) (*Table, error) {
-	changed := *t // its rules are never changed, so they may be shared
+	changed := *t // the rules never change, so both tables share them
 	return &changed, changed.Force(text)
 }
 
@@ -60,7 +60,7 @@ func parseSelection(text string) (selection, error) {
 		return selection{}, misuse("collective", "segment: got 0 bytes, want some; leave @ out for the usual size")
 	}
 	if segment > MaxSegment {
-		segment = MaxSegment + 16 // refused by its true bounds below
+		segment = MaxSegment + 16 // Check refuses it below and names the bounds
 	}
 	u := TableRule{Algorithm: a, Segment: uint32(segment)}
 	return selection{a, u.Segment}, u.Check()

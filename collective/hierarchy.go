@@ -20,7 +20,7 @@ import (
 // The names of the hierarchical algorithms.
 const (
 	hierarchical      = "hierarchical"       // one rank of each host
-	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with its part
+	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with a part of the vector
 )
 
 // Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses the
@@ -123,9 +123,9 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 
 // A permutation is a vector whose chunks are reordered host by host.
 type permutation struct {
-	byRank     chunks // the vector as its caller has it
-	byPosition chunks // the vector with its chunks in order: the same memory, where they are
-	byHost     chunks // the same, with one chunk for all ranks of a host
+	byRank     chunks // the caller's vector
+	byPosition chunks // the reordered vector; the same memory where hosts are in rank order
+	byHost     chunks // the reordered vector, with one chunk per host
 	r          *p2p.Round
 }
 

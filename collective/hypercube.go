@@ -26,9 +26,9 @@ import (
 //	proxy            false     true      exchanges for itself and its extra rank
 //	every other      false     false     exchanges for itself
 type foldedHypercube struct {
-	me, root int // ranks; the root always has a place
-	power    int // how many places there are
-	extras   int // how many of them, the first ones, stand for two ranks
+	me, root int // ranks; the root is never extra
+	power    int // number of vertices
+	extras   int // number of vertices, the first ones, that stand for two ranks
 }
 
 func hypercubeOf(r *p2p.Round, root int) foldedHypercube {

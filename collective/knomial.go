@@ -24,7 +24,7 @@ type knomial struct {
 	nodes topology.Walk
 	n     int
 	me    int // this rank's node
-	width int // the largest size that this node's subtree could have: a power of 4
+	width int // the largest possible size of this node's subtree: a power of 4
 }
 
 func knomialFrom(r *p2p.Round, root int) knomial {

@@ -34,7 +34,7 @@ import (
 func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	t := treeFrom(r, root)
 	if !k.Op().Commutative() {
-		t = treeInRankOrder(r) // for root 0, which is all that such operators come with
+		t = treeInRankOrder(r) // only reduceBroadcastAllReduce uses such operators, with root 0
 	}
 	gathered := src // what a leaf sends
 	switch {

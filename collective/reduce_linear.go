@@ -27,7 +27,7 @@ func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 	}
 	own := src
 	if root != 0 && same(dst, src) {
-		own = r.Scratch(len(src)) // dst is rank 0's share first
+		own = r.Scratch(len(src)) // dst receives rank 0's share first
 		copy(own, src)
 	}
 	for from := range r.Size() {

@@ -35,7 +35,7 @@ func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.K
 	for step := range ring.n - 1 {
 		outgoing := buf.of(ring.at(-1 - step))
 		partial := buf.of(ring.at(-2 - step))
-		// passing = op(arrived, passing), segment by segment as it arrives
+		// partial = op(arrived, partial), segment by segment as it arrives
 		if err := r.ExchangeFold(ctx, next, outgoing, prev, partial, k, p2p.Earlier); err != nil {
 			return err
 		}

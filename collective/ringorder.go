@@ -10,7 +10,7 @@ import (
 type ringOrder struct {
 	l  *topology.Layout
 	n  int
-	me int // this rank's place
+	me int // this rank's position
 }
 
 func ringOrderOf(r *p2p.Round) ringOrder {

@@ -39,7 +39,7 @@ func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k redu
 		case receives:
 			err = r.Recv(ctx, me-distance, arrived)
 		default:
-			return nil // so it is in all later steps
+			return nil // a rank that neither sends nor receives does not in later steps, either
 		}
 		if err != nil {
 			return err

@@ -34,7 +34,7 @@ type tree struct {
 type childNode struct {
 	rank int
 	node int // the first node of the subtree
-	size int // how many nodes it has
+	size int // number of nodes in it
 }
 
 // maxChildren exceeds what a node of a job of 2^31 ranks can have: one child per doubling, and
@@ -60,7 +60,7 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	t := tree{walk: w, n: r.Size(), root: root, me: w.Node(r.Rank())}
 	spot := w.Coordinates(r.Rank())
 
-	// Within the host: spots are the nodes from start on.
+	// Within the host, whose nodes begin at start.
 	start := w.HostStart(spot.Rack, spot.Host)
 	t.parentNode = start + spot.Local&(spot.Local-1)
 	t.end = t.me + 1

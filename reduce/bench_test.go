@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// BenchmarkFold folds into the earlier share, at each level that this machine
-// has: fold/<level>/<operator>/<type>/<bytes of one share>. MB/s counts the
-// bytes of one share. A result is verified before it is timed.
+// BenchmarkFold folds into the earlier share at each level of this machine:
+// fold/<level>/<operator>/<type>/<bytes of one share>. MB/s counts the bytes of one share.
+// Results are verified before they are timed.
 func BenchmarkFold(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, k := range kernelsOf(newTable(level)) {
@@ -45,11 +45,11 @@ func benchmarkFold(b *testing.B, k Kernel, n int) {
 	}
 }
 
-// motif is how many bytes of operands differ; longer ones repeat them, so that
-// to make and to verify them takes no longer than to time them.
+// motif is the number of bytes of operands that differ. Longer operands repeat them, so that
+// making and verifying takes no longer than timing.
 const motif = 64 << 10
 
-// verify compares with plain Go, and leaves the operands as they are.
+// verify compares a fold with plain Go, and does not change the operands.
 func verify(b *testing.B, k Kernel, earlier, later []byte) {
 	b.Helper()
 	plain, err := k.Op().kernel(newTable(vector.None), k.DType())
@@ -79,7 +79,7 @@ func operands(k Kernel, n int) (earlier, later []byte) {
 	return earlier, later
 }
 
-// BenchmarkFoldElsewhere folds into memory of its own.
+// BenchmarkFoldElsewhere folds into memory other than the operands.
 func BenchmarkFoldElsewhere(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, k := range kernelsOf(newTable(level)) {
@@ -99,7 +99,7 @@ func BenchmarkFoldElsewhere(b *testing.B) {
 	}
 }
 
-// BenchmarkFoldFewBytes shows what a call costs.
+// BenchmarkFoldFewBytes measures the cost of a call.
 func BenchmarkFoldFewBytes(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, d := range []tensor.DType{tensor.Float32, tensor.F16} {

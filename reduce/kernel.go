@@ -30,7 +30,7 @@ type loops struct {
 	size           int         // bytes of an element
 	partMask       int         // bits of a length that are 0 in whole elements; all bits where that cannot be said
 	plain          fold        // for any length
-	vector         vector.Fold // the same in the processor's vectors, for least bytes or more
+	vector         vector.Fold // the same in vector instructions, for minVectorBytes or more
 	minVectorBytes int         // math.MaxInt where there is no vector loop
 	finish         finish      // nil when there is nothing to finish
 }

@@ -18,7 +18,7 @@ func builtins() []Op {
 	return []Op{Sum, Prod, Min, Max, Mean, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor}
 }
 
-// allKernels lists every kernel of this package, as this machine runs it.
+// allKernels lists every kernel of the package, at this machine's level.
 func allKernels() []Kernel { return kernelsOf(kernels) }
 
 func kernelsOf(tab *table) []Kernel {
@@ -35,8 +35,7 @@ func kernelsOf(tab *table) []Kernel {
 
 func name(k Kernel) string { return fmt.Sprintf("%s/%v", k.Op().Name(), k.DType()) }
 
-// atEachLevel runs a test with the kernels of each level that this machine has,
-// plain Go's among them.
+// atEachLevel runs a test with the kernels of each level of this machine, including plain Go's.
 func atEachLevel(t *testing.T, test func(t *testing.T, tab *table)) {
 	for _, level := range vector.Available() {
 		t.Run(level.String(), func(t *testing.T) { test(t, newTable(level)) })
@@ -81,13 +80,13 @@ func checkReference(t *testing.T, tab *table) {
 	}
 }
 
-// aligned is n bytes that begin on a 64-byte boundary, and as many more.
+// aligned returns n bytes that begin on a 64-byte boundary, with as many more as capacity.
 func aligned(n, more int) []byte {
 	return tensor.Bytes(make([]complex128, (n+more)/16+8))[: n+more : n+more]
 }
 
-// fill writes operands without NaN or infinity, so that results are the same
-// bits whatever the order of the operands: each float keeps below 2.
+// fill writes operands without NaN or infinity. Each float stays below 2, so that results have
+// the same bits in whatever order the operands are.
 func fill(rng *rand.Rand, b []byte, d tensor.DType) {
 	for i := range b {
 		b[i] = byte(rng.Uint32())
@@ -113,8 +112,8 @@ func significant(b []byte, d tensor.DType) []byte {
 	return b
 }
 
-// Whatever the length, the alignment and the memory that dst shares, a fold is
-// the fold of each element alone by plain Go, and touches no byte beside dst.
+// For every length, every alignment and all memory that dst shares, a fold equals plain Go's
+// folds of the single elements, and touches no byte beside dst.
 func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 	// Vector loops take up to four vectors at a time, of up to 64 bytes.
 	const most = 7 * 64
@@ -145,7 +144,7 @@ func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 	})
 }
 
-// checkFold folds with every sharing of memory, each operand shifted otherwise.
+// checkFold folds with every sharing of memory, and each operand at another offset.
 func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 	t.Helper()
 	n := len(want)
@@ -208,7 +207,7 @@ func checkFoldWithItself(t *testing.T, tab *table) {
 	}
 }
 
-// Blocks are an affair of the kernel's: a long fold is the fold of its parts.
+// The kernel cuts memory into blocks: a long fold equals the folds of its parts.
 func TestLongFoldsAreTheirParts(t *testing.T) {
 	atEachLevel(t, checkLongFolds)
 }
@@ -237,7 +236,7 @@ func checkLongFolds(t *testing.T, tab *table) {
 	}
 }
 
-// A ring may start a fold anywhere; for these operators it cannot be seen.
+// A ring may start a fold at any rank. For these operators the result must not show it.
 func TestOrderDoesNotShowInMinAndMaxAndBits(t *testing.T) {
 	for _, c := range referenceCases() {
 		if slices.Contains([]string{"sum", "prod", "mean"}, c.op.Name()) {
@@ -407,7 +406,7 @@ func TestFinishChangesNothingButMeans(t *testing.T) {
 	}
 }
 
-// A mean of four shares, end to end.
+// This folds and finishes a mean of four shares.
 func TestMeanIsOneSumAndOneDivision(t *testing.T) {
 	k, err := Mean.Kernel(tensor.Float64)
 	if err != nil {

@@ -38,7 +38,7 @@ type Order uint8
 
 // The orders.
 const (
-	// Commutative operators may be given the shares in any order.
+	// Commutative operators accept the shares in any order.
 	Commutative Order = iota + 1
 	// RankOrder operators get rank 0's share first, then rank 1's, and so on.
 	RankOrder
@@ -90,7 +90,7 @@ func builtin(name string, c code) Op {
 // A userOp is what Func was called with.
 type userOp struct {
 	loops *loops
-	wrong string // why there are none
+	wrong string // why there are no loops; "" if there are
 }
 
 // Func returns an operator that applies a function of the caller's. The name identifies it:
@@ -101,7 +101,7 @@ type userOp struct {
 // results for equal arguments on every rank. Several goroutines may call it at once. If f
 // panics, Fold leaves dst half written and does not recover.
 func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T) Op {
-	// The prefix keeps a user's "sum" apart from Sum.
+	// The prefix distinguishes a user's "sum" from Sum.
 	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
 	u := new(userOp)
 	o := Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The table in the package's doc is read and tried.
+// This parses the table in the package comment and tries every pair.
 func TestDocTableMatchesKernel(t *testing.T) {
 	columns := map[string][]tensor.DType{
 		"int":     {tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64},
@@ -61,7 +61,7 @@ func TestDocTableMatchesKernel(t *testing.T) {
 	}
 }
 
-// docTable is the words of the table in doc.go: its head, and its rows by name.
+// docTable returns the words of the table in doc.go: its head, and its rows by name.
 func docTable(t *testing.T) (head []string, rows map[string][]string) {
 	t.Helper()
 	text, err := os.ReadFile("doc.go")
@@ -98,7 +98,7 @@ func TestBuiltinsCommuteAndHaveTheirOwnNamesAndIDs(t *testing.T) {
 	}
 }
 
-// IDs meet those of other builds in fingerprints.
+// Other builds compare IDs in fingerprints, so they must not change.
 func TestIDsStayAsTheyAre(t *testing.T) {
 	keep := func(a, _ int) int { return a }
 	for _, c := range []struct {
@@ -240,7 +240,7 @@ func TestFuncsPanicIsTheCallers(t *testing.T) {
 	t.Error("the panic was swallowed")
 }
 
-// Numbers for which a fused multiply-add would give another last bit.
+// These are numbers for which a fused multiply-add gives another last bit.
 func TestComplexProductsRoundEachProduct(t *testing.T) {
 	k, err := Prod.Kernel(tensor.Complex128)
 	if err != nil {
@@ -260,8 +260,8 @@ func TestComplexProductsRoundEachProduct(t *testing.T) {
 	}
 }
 
-// The compiler may fuse on arm64; this reads what it did. (gonum's own loop is
-// not in the listing: it fuses 1*x + y there, which rounds once either way.)
+// The compiler may fuse on arm64; this reads the listing. gonum's own loop is not in it: it
+// fuses 1*x + y, which rounds once either way.
 func TestNoKernelFusesOnARM64(t *testing.T) {
 	cmd := exec.Command("go", "build", "-gcflags=-S", "-o", os.DevNull, ".")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")

@@ -5,7 +5,7 @@ import "github.com/tutti-go/tutti/tensor"
 // A halfOrder compares the encodings of one of the short floats, so that min and max need no
 // arithmetic. Its loops treat elements as uint16.
 type halfOrder struct {
-	infinity uint16 // the bits above which, but for the sign, lie the NaNs
+	infinity uint16 // without the sign, greater bits are NaNs
 	nan      uint16 // the canonical one
 }
 

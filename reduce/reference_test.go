@@ -14,8 +14,7 @@ import (
 // The reference is plain Go, one pair of elements at a time, written from the
 // package's doc and not from its loops.
 
-// A referenceCase is one kernel with operands worth trying, and the results
-// that plain Go gives for them.
+// A referenceCase is one kernel with operands and the results that plain Go gives for them.
 type referenceCase struct {
 	op                   Op
 	dtype                tensor.DType
@@ -23,12 +22,12 @@ type referenceCase struct {
 	wrong                func(got []byte) string // describes the first element that is, or is empty
 }
 
-// against makes the case of all pairs of values.
+// against returns the case of all pairs of values.
 func against[T tensor.Element](op Op, values []T, ref func(a, b T) T, same func(got, want T) bool) referenceCase {
 	return between(op, values, values, ref, same)
 }
 
-// between makes the case of all pairs of one value of xs and one of ys.
+// between returns the case of all pairs of one value of xs and one of ys.
 func between[T tensor.Element](op Op, xs, ys []T, ref func(a, b T) T, same func(got, want T) bool) referenceCase {
 	n := len(xs) * len(ys)
 	a, b, want := make([]T, 0, n), make([]T, 0, n), make([]T, 0, n)
@@ -54,7 +53,7 @@ func between[T tensor.Element](op Op, xs, ys []T, ref func(a, b T) T, same func(
 	}
 }
 
-// referenceCases lists every operator with every type that it takes.
+// referenceCases lists every operator with every type that it supports.
 var referenceCases = sync.OnceValue(func() []referenceCase {
 	var all []referenceCase
 	all = append(all, integerCases(everyByte[int8]())...)
@@ -185,12 +184,12 @@ func floats64() []float64 {
 	return values
 }
 
-// sameBits compares as memory does.
+// sameBits compares bytes.
 func sameBits[T tensor.Element](got, want T) bool {
 	return bytes.Equal(tensor.Bytes([]T{got}), tensor.Bytes([]T{want}))
 }
 
-// sameNumber lets every NaN pass for another.
+// sameNumber compares numbers and treats all NaNs as equal.
 func sameNumber[T float](got, want T) bool {
 	return got != got && want != want || sameBits(got, want)
 }
@@ -207,7 +206,7 @@ func floatCases[T float](values []T, nan T) []referenceCase {
 	}
 }
 
-// extreme is min (sign -1) or max (+1) of values that widen exactly to float64.
+// extreme returns min (sign -1) or max (+1) of values that widen exactly to float64.
 func extreme[T any](sign int, widen func(T) float64, nan T) func(a, b T) T {
 	return func(a, b T) T {
 		x, y := widen(a), widen(b)
@@ -234,8 +233,8 @@ type shortFloat interface {
 	Float32() float32
 }
 
-// shortCases pairs every value of a short float with each of a set of specials,
-// and the other way round for the first of them.
+// shortCases pairs every value of a short float with each of a set of special values, and for
+// the first of them also in the other order.
 func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, infinity, nan uint16) []referenceCase {
 	var every, specials []T
 	for u := range 1 << 16 {
@@ -380,8 +379,8 @@ func oneNaN[T any](widen func(T) float64, nan T) func(T) T {
 	}
 }
 
-// locsAgainst pairs all values with several indexes. L is Loc[T], which it has
-// to be told, because Loc of a type parameter is no Element.
+// locsAgainst pairs all values with several indexes. The caller names L, which is Loc[T],
+// because a Loc of a type parameter is not an Element.
 func locsAgainst[T tensor.LocValue, L tensor.Element](
 	values []T, join func(T, int64) L, split func(L) (T, int64), order func(sign int, a, b T) int, canonical func(T) T,
 ) []referenceCase {

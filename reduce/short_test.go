@@ -9,10 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A vector loop over short floats has a quick way for vectors without NaNs and a
-// careful one for the others. Here all 65536 numbers, in their order, meet one
-// that is the same throughout: NaNs stand together then, so that either way is
-// gone, and every result is rounded that there is.
+// A vector loop over short floats has a quick path for vectors without NaNs and a careful one
+// for the others. This folds all 65536 numbers, in order, with one number at a time. NaNs then
+// lie side by side, so both paths run, and every possible result is rounded.
 func TestEveryShortFloatMeetsOthersAsInPlainGo(t *testing.T) {
 	every := make([]byte, 2<<16)
 	for i := range 1 << 16 {
@@ -35,8 +34,8 @@ func TestEveryShortFloatMeetsOthersAsInPlainGo(t *testing.T) {
 	})
 }
 
-// A NaN must send its vectors the careful way from wherever it stands, and leave
-// what is beside it alone.
+// A NaN must send its vectors to the careful path from any position, and not change the
+// elements beside it.
 func TestOneNaNAmongShortFloatsIsFoundEverywhere(t *testing.T) {
 	const most = 2*4*64 + 64 // main loops take four vectors of up to 64 bytes
 	eachShortKernel(t, func(t *testing.T, k, plain Kernel) {
@@ -52,8 +51,8 @@ func TestOneNaNAmongShortFloatsIsFoundEverywhere(t *testing.T) {
 	})
 }
 
-// eachShortKernel runs a test for every kernel that does arithmetic on short
-// floats, at each level, beside plain Go's.
+// eachShortKernel runs a test for every kernel that computes with short floats, at each level,
+// with plain Go's beside it.
 func eachShortKernel(t *testing.T, test func(t *testing.T, k, plain Kernel)) {
 	none := newTable(vector.None)
 	atEachLevel(t, func(t *testing.T, tab *table) {

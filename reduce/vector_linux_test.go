@@ -9,8 +9,7 @@ import (
 	"github.com/tutti-go/tutti/reduce/internal/vector"
 )
 
-// Operands that lie against memory which nobody may touch, before and behind,
-// show reads beside them too.
+// The operands lie between protected pages, so a read beside them faults.
 func TestVectorLoopsKeepToTheirMemory(t *testing.T) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	const most = 5 * 64
@@ -54,7 +53,7 @@ func foldFenced(t *testing.T, k, plain Kernel, rng *rand.Rand, fenced [3][]byte,
 	k.Finish(dst, 2)
 }
 
-// fence is a page of memory between two that fault.
+// fence returns a page of memory between two protected ones.
 func fence(t *testing.T, page int) []byte {
 	t.Helper()
 	mem, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

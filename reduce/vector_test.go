@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// lenient puts one NaN for all into the results of sums and products, whose
-// payloads are the processor's choice. The short floats' NaNs are defined.
+// lenient replaces the NaNs in results of sums and products, whose payloads depend on the
+// processor, by one NaN. The NaNs of short floats are defined.
 func lenient(b []byte, k Kernel) []byte {
 	if !slices.Contains([]string{"sum", "prod", "mean"}, k.Op().Name()) {
 		return significant(b, k.DType())
@@ -39,8 +39,8 @@ func oneNaNOf[T float](values []T) {
 	}
 }
 
-// Plain Go runs beside each level on the same random bits, of which many are
-// NaNs, infinities and subnormals.
+// Each level folds the same random bits as plain Go. Many of them are NaNs, infinities and
+// subnormals.
 func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	plain := newTable(vector.None)
 	atEachLevel(t, func(t *testing.T, tab *table) {
@@ -60,8 +60,8 @@ func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	})
 }
 
-// randomBits makes every kind of number likely: some bytes are all zeros, some
-// all ones, so that exponents are.
+// randomBits makes every kind of number likely: some bytes are all zeros and some all ones, so
+// that exponents are, too.
 func randomBits(rng *rand.Rand, n int) []byte {
 	b := aligned(n, 0)
 	for i := range b {
@@ -81,8 +81,8 @@ func randomBits(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// compareFolds folds with two kernels, into memory of its own and into either
-// operand, and finishes the result.
+// compareFolds folds with two kernels, into other memory and into either operand, and finishes
+// the result.
 func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	t.Helper()
 	want := aligned(len(earlier), 0)
@@ -106,8 +106,7 @@ func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	}
 }
 
-// firstDifference is the first byte in which two results of k differ, where they
-// may not, or -1.
+// firstDifference returns the first byte in which two results of k differ and may not, or -1.
 func firstDifference(k Kernel, got, want []byte) int {
 	if bytes.Equal(got, want) {
 		return -1
@@ -121,7 +120,7 @@ func firstDifference(k Kernel, got, want []byte) int {
 	return -1
 }
 
-// Longer memory is folded in pieces, which must fit together whatever is left.
+// Longer memory is folded in blocks, which must fit together whatever the rest is.
 func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
 	plain := newTable(vector.None)
 	rng := rand.New(rand.NewPCG(32, 33))
@@ -147,7 +146,7 @@ func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
 	})
 }
 
-// None is lost unseen.
+// Every level has all loops that it should have.
 func TestEveryLevelServesAll(t *testing.T) {
 	for _, level := range vector.Available()[1:] {
 		for _, k := range kernelsOf(newTable(level)) {
@@ -171,8 +170,8 @@ func TestBestIsTheHighestLevel(t *testing.T) {
 	}
 }
 
-// FuzzFold holds every level against plain Go. The first bytes choose the
-// operator, the type and the alignment; the rest is cut in two operands.
+// FuzzFold compares every level with plain Go. The first bytes choose the operator, the type
+// and the alignment; the rest is cut into two operands.
 func FuzzFold(f *testing.F) {
 	plain := newTable(vector.None)
 	var levels [][]Kernel
@@ -200,8 +199,8 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// Values that are the same, or compare as if they were, and NaNs of all kinds meet in
-// every combination, beside padding of any content.
+// Equal values, values that compare as equal, and NaNs of all kinds are combined, with padding
+// of any content.
 func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 	special := map[tensor.DType][]uint64{
 		tensor.F16:     {0, 0x8000, 1, 0x8001, 0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xfe00, 0xffff, 0x3c00},

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// numbers are the DTypes' numbers on the wire. A change here breaks programs
-// that talk to ones built before.
+// numbers are the DTypes' numbers on the wire. Changing one breaks programs that exchange
+// messages with earlier builds.
 var numbers = map[string]DType{
 	"int8": 1, "int16": 2, "int32": 3, "int64": 4,
 	"uint8": 5, "uint16": 6, "uint32": 7, "uint64": 8,
@@ -98,7 +98,7 @@ type (
 	myBool bool
 )
 
-// typed is what TypeOf and unsafe.Sizeof say of one Go type.
+// typed holds what TypeOf and unsafe.Sizeof return for one Go type.
 func typed[T Element](name string, d DType) (c struct {
 	name      string
 	got, want DType

@@ -22,8 +22,8 @@ type Float16 struct{ bits uint16 }
 // Its uses and comparisons are those of Float16.
 type BFloat16 struct{ bits uint16 }
 
-// The bits that narrowing gives every NaN: quiet, positive, without payload, so
-// that processors that differ in payloads do not differ here.
+// The bits that narrowing gives every NaN: quiet, positive, without payload. They are
+// equal on all processors.
 const (
 	float16NaN  = 0x7e00
 	bfloat16NaN = 0x7fc0
@@ -34,7 +34,7 @@ const (
 	signBit     = 1 << 31
 	infinity    = 0xff << 23
 	fractionGap = 23 - 10          // bits of fraction that binary16 lacks
-	biasGap     = (127 - 15) << 23 // what separates the exponents
+	biasGap     = (127 - 15) << 23 // difference of the exponents' biases
 	tooLarge16  = (127 + 16) << 23 // 65536, beyond every finite binary16
 	smallest16  = (127 - 14) << 23 // 2^-14, the smallest normal binary16
 )
@@ -52,14 +52,14 @@ func Float16From(f float32) Float16 {
 	case u >= tooLarge16:
 		return Float16{sign | 0x7c00}
 	case u < smallest16:
-		// Beside 0.5 a float32's last bit counts 2^-24, which is what a
-		// subnormal's does: the addition rounds, to even, at the right place.
+		// The last bit of a float32 near 0.5 is worth 2^-24, and so is the last bit
+		// of a subnormal. The addition therefore rounds to even at the right bit.
 		const half = 126 << 23
 		sum := math.Float32frombits(u) + 0.5
 		return Float16{sign | uint16(math.Float32bits(sum)-half)}
 	}
-	// Half a unit less one, and one more when the last bit kept is odd: a carry
-	// into the exponent is right too, up to infinity.
+	// Add half a unit less one, and one more if the last bit kept is odd. A carry
+	// into the exponent is right, too, up to infinity.
 	odd := u >> fractionGap & 1
 	u += 1<<(fractionGap-1) - 1 + odd - biasGap
 	return Float16{sign | uint16(u>>fractionGap)}
@@ -81,7 +81,7 @@ func (f Float16) Float32() float32 {
 	case u >= 1<<23:
 		u += biasGap
 	default:
-		// A subnormal: put its fraction below a leading one, and take the one off.
+		// A subnormal: append its fraction to a leading one, and subtract the one.
 		u = math.Float32bits(math.Float32frombits(u|smallest16) - math.Float32frombits(smallest16))
 	}
 	return math.Float32frombits(sign | u)

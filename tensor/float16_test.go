@@ -8,8 +8,8 @@ import (
 
 var all = flag.Bool("all", false, "narrow every float32, not one in 641: minutes")
 
-// A short float format, as the standard describes it; the tests compute with
-// this, in float64 and without bit tricks.
+// A shortFormat is a short float format as the standard describes it. The tests compute with it
+// in float64, without bit tricks.
 type shortFormat struct {
 	name     string
 	expBits  int
@@ -37,7 +37,7 @@ func shortFormats() []shortFormat {
 func (s shortFormat) infinity() uint16 { return uint16(1<<s.expBits-1) << s.fracBits }
 func (s shortFormat) bias() int        { return 1<<(s.expBits-1) - 1 }
 
-// value is the number that u encodes, by the definition.
+// value returns the number that u encodes, by the definition.
 func (s shortFormat) value(u uint16) float64 {
 	sign := 1.0
 	if u&0x8000 != 0 {
@@ -56,7 +56,7 @@ func (s shortFormat) value(u uint16) float64 {
 	return sign * math.Ldexp(frac+float64(int(1)<<s.fracBits), exp-s.bias()-s.fracBits)
 }
 
-// exponent is the one with which the format holds a number near x.
+// exponent returns the exponent with which the format holds a number near x.
 func (s shortFormat) exponent(x float64) int {
 	if x == 0 {
 		return 1 - s.bias()
@@ -65,7 +65,7 @@ func (s shortFormat) exponent(x float64) int {
 	return max(exp-1, 1-s.bias())
 }
 
-// nearest is the encoding of the number nearest to f, by the definition.
+// nearest returns the encoding of the number nearest to f, by the definition.
 func (s shortFormat) nearest(f float32) uint16 {
 	x := math.Abs(float64(f))
 	var sign uint16
@@ -116,8 +116,8 @@ func TestEveryShortFloatComesBack(t *testing.T) {
 	}
 }
 
-// Between each two neighbours there is one point where the rounding changes;
-// this looks at all of them, from below, at the tie, and from above.
+// Between each two neighbours there is one point at which the rounding changes. This tests all
+// of them from below, at the tie, and from above.
 func TestNarrowingTurnsHalfWayBetweenNeighboursAndTiesToEven(t *testing.T) {
 	for _, s := range shortFormats() {
 		for low := range s.infinity() {

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// count is a slice of 1, 2, … n.
+// count returns 1, 2, … n.
 func count[T ~int | ~float64](n int) []T {
 	s := make([]T, n)
 	for i := range s {
@@ -71,8 +71,8 @@ func TestViewsShowTheElementsRowByRow(t *testing.T) {
 	}
 }
 
-// Every element carries its place; what Write changes and Read sees is compared
-// with a double loop over rows and columns.
+// Every element holds its index. What Write changes and Read returns is compared with a double
+// loop over rows and columns.
 func TestReadAndWriteTouchTheirElementsOnly(t *testing.T) {
 	const untouched = -1
 	for _, shape := range []struct{ rows, cols, stride int }{

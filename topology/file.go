@@ -11,11 +11,11 @@ import (
 
 // What bounds the names and files that come from outside.
 const (
-	// MaxName is the most bytes of a host's or a rack's name.
+	// MaxName bounds the name of a host or a rack, in bytes.
 	MaxName = 64
-	// MaxFile is the most bytes of a topology file.
+	// MaxFile bounds a topology file, in bytes.
 	MaxFile = 1 << 20
-	// MaxHosts is the most hosts that a topology file may list.
+	// MaxHosts bounds the hosts of a topology file.
 	MaxHosts = 1 << 14
 )
 

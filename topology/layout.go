@@ -43,7 +43,7 @@ type Layout struct {
 	positions []int // the position of each rank; nil: positions are ranks
 	hosts     []int // the first position of each host, and n; nil: one host
 	hostOf    []int // the host of each position
-	racks     []int // the first host of each rack, and how many there are; nil: one rack
+	racks     []int // the first host of each rack, and the number of hosts; nil: one rack
 	rackOf    []int // the rack of each host
 	names     []Place
 }

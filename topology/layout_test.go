@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// at reads "a/n0 a/n1 n2": the place of each rank.
+// at parses "a/n0 a/n1 n2", the place of each rank.
 func at(text string) []Place {
 	var places []Place
 	for item := range strings.FieldsSeq(text) {
@@ -76,7 +76,7 @@ func reversed(s string) string {
 	return string(b)
 }
 
-// scattered is up to 20 ranks on hosts of several racks, in no order.
+// scattered returns up to 20 ranks on hosts of several racks, in random order.
 func scattered(rng *rand.Rand) []Place {
 	hosts, racks := 1+rng.IntN(6), 1+rng.IntN(3)
 	rackOf := make([]int, hosts)
@@ -91,8 +91,8 @@ func scattered(rng *rand.Rand) []Place {
 	return places
 }
 
-// From any root, a walk visits every rank once, the root first, and leaves a host
-// or a rack only when it has seen all of it.
+// From any root, a walk visits every rank once, the root first, and leaves a host or a rack
+// only after all of its ranks.
 func TestAWalkVisitsHostsAndRacksOneAfterTheOther(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {

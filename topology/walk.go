@@ -16,7 +16,7 @@ package topology
 // From position 0, nodes are positions.
 type Walk struct {
 	l    *Layout
-	root int // the root's place
+	root int // the root's position
 	host int // the root's host
 	rack int // the root's rack
 }

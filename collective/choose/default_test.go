@@ -36,7 +36,7 @@ func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 	}
 }
 
-// possible is the first that runs where all ranks are on one host.
+// possible returns the first estimate whose algorithm runs with all ranks on one host.
 func possible(all []Estimate, shares bool) Estimate {
 	for _, k := range all {
 		if !k.Algorithm.Hierarchical() && (shares || !k.Algorithm.NeedsShared()) {

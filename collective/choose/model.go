@@ -51,7 +51,7 @@ func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 		if l.Wire != name {
 			continue
 		}
-		line, ok = l, true // beyond the last one, the last one holds
+		line, ok = l, true // the last one also serves larger messages
 		if l.MaxBytes == 0 || bytes <= float64(l.MaxBytes) {
 			break
 		}

@@ -17,7 +17,7 @@ type Measurement struct {
 	Wire      string
 	Ranks     int
 	Bytes     int
-	Segment   int // bytes; 0 where the algorithm sends no messages, or just one segment each
+	Segment   int // bytes; 0 if no message has several segments
 	Seconds   float64
 }
 
@@ -96,7 +96,7 @@ const unlimited = math.MaxUint64
 // the order of their speed. A call then follows the fastest one that supports it.
 func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
 	var rules []collective.TableRule
-	var open []chosen // the best of the band that is open
+	var open []chosen // the choices of the current band of sizes
 	closeAt := func(maxBytes uint64) {
 		for _, p := range open {
 			u := limits

@@ -108,8 +108,8 @@ func TestComparisonsAreBetweenTheDefaultAndItsReplacement(t *testing.T) {
 	}
 }
 
-// Whatever is measured, rules lead no call to a way that was found to be slower than
-// the default table's, at any of the sizes that were measured.
+// Whatever is measured, rules give no call a method that was slower than the default table's at
+// any measured size.
 func TestRulesAreNowhereSlowerThanTheDefaultTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	sizes := []int{4, 4 << 10, 64 << 10, 1 << 20, 64 << 20}

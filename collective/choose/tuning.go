@@ -122,6 +122,6 @@ func quoted(text string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.Encode(text) // a string can always be encoded
+	e.Encode(text) // encoding a string cannot fail
 	return string(bytes.TrimSpace(b.Bytes()))
 }

@@ -94,8 +94,8 @@ func TestErrorsNameTheLineTheFieldAndTheRemedy(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that any bytes either are refused as misuse, or give a tuning
-// that can be written down, is read back alike, and makes a table.
+// FuzzDecode checks that any bytes are either refused as misuse, or give a tuning file that can
+// be encoded, decodes to the same, and makes a table.
 func FuzzDecode(f *testing.F) {
 	f.Add(tuned(f).Encode())
 	f.Add([]byte(`{"tutti_tuning": 1}`))

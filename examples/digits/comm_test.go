@@ -29,7 +29,7 @@ func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
 	}
 }
 
-// The proof holds as well when layers are averaged by name, in the background.
+// The result is also equal when a coordinator averages layers by name in the background.
 func TestRunLayerByLayerByACoordinator(t *testing.T) {
 	for _, size := range []int{1, 4} {
 		var lines bytes.Buffer
@@ -58,7 +58,7 @@ func TestRunLayerByLayerByACoordinator(t *testing.T) {
 	}
 }
 
-// The mistake that the proof is there for, made with the library itself.
+// This makes the mistake that the comparison is for, with the library itself.
 func TestSumForMeanFailsTheComparison(t *testing.T) {
 	const size = 3
 	data := trainingSet(t)

@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// brief are settings for tests: a batch that few team sizes divide, and a last
-// one that is smaller.
+// brief returns settings for tests: a batch that few numbers of ranks divide, and a smaller
+// last one.
 var brief = settings{epochs: 3, batch: 50, rate: 0.2, momentum: 0.9, seed: 1}
 
 // trainingSet returns the rows to train on.
@@ -45,7 +45,7 @@ func TestTeamsOfAllSizesMatchASingleProcess(t *testing.T) {
 	}
 }
 
-// More ranks than rows in a batch: some have nothing to compute.
+// With more ranks than rows in a batch, some ranks have nothing to compute.
 func TestIdleRanksDoNotDisturbTheMean(t *testing.T) {
 	data := trainingSet(t)
 	data = data.pick([]int{0, 200, 400, 600, 800})
@@ -65,8 +65,8 @@ func TestIdleRanksDoNotDisturbTheMean(t *testing.T) {
 	}
 }
 
-// Each of these mistakes leaves the ranks equal to one another, so that only the
-// comparison with a single process can notice it.
+// Each of these mistakes leaves the ranks equal to one another, so that only the comparison
+// with a single process finds it.
 func TestWrongAveragingFailsTheComparison(t *testing.T) {
 	data := trainingSet(t)
 	for name, wrong := range map[string]func(tm team, v []float64){

@@ -19,8 +19,8 @@ func randomSet(rows, width, k int) set {
 	return s
 }
 
-// Every parameter's partial derivative is compared with the central difference
-// of the loss, whose own error is about h² plus the rounding of the loss over h.
+// This compares every partial derivative with the central difference of the loss, whose own
+// error is about h² plus the rounding of the loss over h.
 func TestGradientAgreesWithFiniteDifferences(t *testing.T) {
 	n := newNetwork(5, 4, 4, 3)
 	n.randomize(1)

@@ -46,7 +46,7 @@ func TestRunOnFourRanksLearnsDrawsAndProves(t *testing.T) {
 	checkSVG(t, filepath.Join(out, "digits.svg"))
 }
 
-// unexpected is for the output of ranks that should print nothing.
+// An unexpected fails the test if a rank that should print nothing does.
 type unexpected struct{ t *testing.T }
 
 func (u unexpected) Write(p []byte) (int, error) {
@@ -54,7 +54,7 @@ func (u unexpected) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// checkPNG wants a picture in more than one color.
+// checkPNG expects a picture in more than one color.
 func checkPNG(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -77,7 +77,7 @@ func checkPNG(t *testing.T, path string) {
 	}
 }
 
-// checkSVG wants well-formed XML with paths in it.
+// checkSVG expects well-formed XML with paths in it.
 func checkSVG(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// trainTimeline trains with 4 processes, and returns the timeline of that.
+// trainTimeline trains with 4 processes, and returns the timeline of that run.
 func trainTimeline(t *testing.T) ([]timeline.ReadSpan, []timeline.Info) {
 	t.Helper()
 	self, err := os.Executable()

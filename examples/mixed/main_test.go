@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
-// page collects what several ranks print.
+// A page collects the output of several ranks.
 type page struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
