@@ -210,6 +210,7 @@ func (l *registration) invalidate() {
 func (c *registrationCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Registrations in use are not evicted here: with a limit of 0 their last release does it.
 	c.limit = 0
 	c.shrink(0)
 	for _, a := range c.arenas {

@@ -81,6 +81,8 @@ func (p *selection) network() string {
 // several. A port must be active and have an allowed GID; the best one is used. why has a line
 // for each device, port and GID: selected, or why not. The error lists all of them.
 func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
+	// One of several ports replaces device and port of the config. All else below is the same
+	// for one.
 	w, why = w.ownPort()
 	explain := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
@@ -97,6 +99,8 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 			switch {
 			case reason != "":
 				explain("%s port %d: %s", d.name, p.number, reason)
+			// A line for each, even after the choice: Explain is how users find out what there
+			// is.
 			case best != nil:
 				explain("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
 			default:
@@ -113,6 +117,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	switch {
 	case best != nil:
 		return best, why, nil
+	// Without a device there are no lines, so the error has the remedy itself.
 	case len(devices) == 0:
 		return nil, why, errors.New("this host has no RDMA device; check that its driver is loaded (rdma link, ibv_devices), or make one of an Ethernet interface: rdma link add rxe0 type rxe netdev eth0")
 	}
@@ -160,6 +165,7 @@ func (w *config) score(g gidInfo) int {
 	if w.excludes(g) != "" {
 		return 0
 	}
+	// Every allowed GID is better than none.
 	n := 1
 	if g.roce == 2 {
 		n += 4

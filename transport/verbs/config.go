@@ -11,6 +11,7 @@ import (
 // A config is what the user sets for the device and its queue pairs. It comes from variables,
 // because it differs from host to host. It is immutable once readConfig has returned.
 type config struct {
+	// Which device, port and GID; choose applies these.
 	device       string     // "": any; several, separated by commas, before ownPort
 	ports        []portName // in device
 	localRank    int        // number of this rank on its host; selects one of ports
@@ -19,20 +20,22 @@ type config struct {
 	gid          int        // index; -1: the best
 	family       string     // of the GID: "ipv4", "ipv6" or "": any, ipv4 before ipv6
 	roce         int        // version of the GID; 0: any, 2 before 1
-	pkey         int        // index
-	class        int        // traffic class
-	level        int        // service level
-	mtu          int        // in bytes; 0: the port's
-	timeout      int        // of a packet: 4.096 µs times two to the power of this
-	retries      int        // of a packet
-	rnr          int        // of a packet that meets no receive
-	depth        int        // 0: the default
-	buffer       int        // the same
-	ring         int        // the same
-	cache        int        // the same
-	fresh        int        // 1: Options.Fresh
-	waiters      int        // goroutines that wait for events
-	problems     []error
+	// Attributes of queue pairs; the defaults are those of readConfig.
+	pkey    int // index
+	class   int // traffic class
+	level   int // service level
+	mtu     int // in bytes; 0: the port's
+	timeout int // of a packet: 4.096 µs times two to the power of this
+	retries int // of a packet
+	rnr     int // of a packet that meets no receive
+	// Defaults for Options.
+	depth    int // 0: the default
+	buffer   int // the same
+	ring     int // the same
+	cache    int // the same
+	fresh    int // 1: Options.Fresh
+	waiters  int // goroutines that wait for events
+	problems []error
 }
 
 // A variable is one setting: its name here, TensorFlow's name for the same
@@ -77,9 +80,12 @@ const ourPrefix = "TUTTI_VERBS_"
 // an error that names the variable, never silently the default. Exception: TensorFlow's retry
 // count of 7 becomes 6, because some drivers retry forever with 7.
 func readConfig(getenv func(string) string) (*config, error) {
+	// 4.096 µs * 2^14 is 67 ms, so that six retries end within about half a second.
 	w := &config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
 	setBy := make(map[string]string) // the variable that was set, by its name here
 	for _, v := range w.variables() {
+		// This module's name wins, even if both are set: a script for TensorFlow may be the
+		// environment of this program.
 		name, text := ourPrefix+v.name, getenv(ourPrefix+v.name)
 		if text == "" && v.tfName != "" {
 			name, text = v.tfName, getenv(v.tfName)
@@ -98,6 +104,8 @@ func readConfig(getenv func(string) string) (*config, error) {
 	var err error
 	w.ports, err = parsePorts(setBy["DEVICE"], w.device)
 	w.addProblem(err)
+	// Only the choice among several ports needs the number of the rank, and so only then is a
+	// bad one an error.
 	if len(w.ports) > 1 { // else it says nothing of ours
 		w.localRank, w.localRankVar, err = localRankOf(getenv)
 		w.addProblem(err)

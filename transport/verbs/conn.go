@@ -44,11 +44,13 @@ const (
 // Lock order: mu, then locks of the device. Neither the set-up link nor a Sink, Done or ready
 // is called with mu held. progressing is the right to be in Progress; it is never waited for.
 type conn struct {
+	// Immutable.
 	transport *Transport
 	setup     transport.Conn
 	accepted  bool
 	salt      uint64
 
+	// Used without mu, most of them by every call of Progress.
 	progressing    atomic.Bool // set during each call of Progress
 	setupPending   atomic.Bool // the set-up link may have something to read
 	recvSwitched   atomic.Bool // the peer sends its frames over the queue pair
@@ -61,30 +63,38 @@ type conn struct {
 	head      [transport.MaxHead]byte // of the frame whose requested body is arriving
 	header    transport.Header        // of the same frame
 
-	mu         sync.Mutex // guards the rest
-	stage      stage
+	mu    sync.Mutex // guards the rest
+	stage stage
+	// Moving from the set-up link to the queue pair. Frames sent before holding is set go to
+	// setupQueue, all others to out. setupQueue ends with marker.
 	wanted     bool             // there is to be a queue pair
 	admitted   bool             // accepting end: Admit has been called
 	holding    bool             // frames are for the queue pair from now on
 	setupQueue transport.Queue  // for the set-up link
 	flushing   bool             // a goroutine is sending setupQueue
 	marker     *transport.Frame // the last of setupQueue: this end's READY or OVER
+	// Sending over the queue pair. Frames wait in out; current has been handed to the flow and
+	// is being posted; the endpoint knows those that are posted; those in finished are
+	// acknowledged, and their Done runs once mu is free.
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame // being posted; nil: none
 	currentReg *registration    // current's body, registered
 	body       []byte           // current's; of one in parts a copy, from staging
 	staging    [][]byte         // buffers that no frame uses; at most maxStaging
 	unposted   int              // bytes of current that are not posted yet
-	flow       *flow
-	endpoint   *endpoint // nil before stage negotiating
-	peer       hello
-	exposures  []exposure      // by slot
-	bodyReg    *registration   // of the memory for the arriving body
-	finished   transport.Queue // frames whose Done is to run without an error
-	err        error           // the first error, and final
-	closed     bool            // nothing more is to be delivered
-	ready      func()          // callback of Arm; nil: not armed
-	unsent     unsent
+	// What both ends have agreed. peer is what the hello has said.
+	flow     *flow
+	endpoint *endpoint // nil before stage negotiating
+	peer     hello
+	// Memory that the peer may write to.
+	exposures []exposure      // by slot
+	bodyReg   *registration   // of the memory for the arriving body
+	finished  transport.Queue // frames whose Done is to run without an error
+	// How the Conn ends, and who waits for it.
+	err    error  // the first error, and final
+	closed bool   // nothing more is to be delivered
+	ready  func() // callback of Arm; nil: not armed
+	unsent unsent
 }
 
 // newConn returns a Conn over a set-up link. A dialled one always wants a queue pair; an

@@ -72,6 +72,7 @@ func openDevice(w *config) (d rdma.Device, err error) {
 			h.release()
 			return fmt.Errorf("%v: %w", p, err)
 		}
+		// The goroutines start last: release above needs not stop them.
 		for _, w := range h.waiters {
 			go h.wait(w)
 		}
@@ -138,6 +139,7 @@ func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
 	}
+	// Asynchronous events have a descriptor of their own in each device.
 	if d.events, err = pollable(int(d.context.async_fd), "events of "+d.selection.name); err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
@@ -200,6 +202,8 @@ func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
+	// Remote access is given only where it is asked for: a key for memory that is sent from is
+	// of no use to a peer.
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE)
 	if remote {
 		access |= C.IBV_ACCESS_REMOTE_WRITE
@@ -277,6 +281,8 @@ type ibQueuePair struct {
 func (d *ibDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	var b [4]byte
 	rand.Read(b[:])
+	// Completion events name the queue pair by this number. It must be known before one can
+	// arrive.
 	d.mu.Lock()
 	d.last++
 	p := &ibQueuePair{device: d, number: d.last, notify: notify, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
@@ -298,6 +304,7 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.waiters[p.waiter].channel, C.int(p.waiter)); p.cq == nil {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
+	// A device states how many inline bytes it grants, which may be more.
 	inlined := C.uint32_t(inlineBytes)
 	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
 		inlined = 0 // the device may refuse that many inline bytes; try without
@@ -398,6 +405,7 @@ func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed: the completion queue may have overrun; report this as a bug")
 	}
+	// Completions precede the error of an event: they may say more.
 	if n == 0 {
 		if err := p.ended.Load(); err != nil {
 			return 0, *err
@@ -424,6 +432,8 @@ func (p *ibQueuePair) Arm() error {
 
 // Close implements rdma.QueuePair. The device dispatches no event to it from now on.
 func (p *ibQueuePair) Close() error {
+	// Events that are already being dispatched may still call notify, which does no harm after
+	// Close.
 	p.device.mu.Lock()
 	delete(p.device.queuePairs, p.number)
 	p.device.load[p.waiter]--

@@ -51,6 +51,8 @@ func pollable(fd int, name string) (*os.File, error) {
 func (d *ibDevice) wait(w *waiter) {
 	defer close(w.ended)
 	raw, err := w.events.SyscallConn()
+	// Go's poller calls read when the descriptor is readable. EAGAIN sends it back to wait;
+	// Close of the descriptor ends the wait with an error.
 	var pair C.uintptr_t
 	var rc C.int
 	read := func(uintptr) bool {
@@ -64,6 +66,7 @@ func (d *ibDevice) wait(w *waiter) {
 		d.mu.Lock()
 		p := d.queuePairs[uintptr(pair)]
 		d.mu.Unlock()
+		// The queue pair may have been closed meanwhile.
 		if p != nil {
 			p.notify()
 		}
@@ -106,6 +109,7 @@ func (d *ibDevice) handleEvent(e event, pair uintptr, port int) {
 		}
 	}
 	d.mu.Unlock()
+	// Outside mu, because notify may take locks of the transport.
 	err := e.err()
 	for _, p := range ended {
 		p.ended.CompareAndSwap(nil, &err)

@@ -73,6 +73,7 @@ func (a *arrivalQueue) pop() rdma.Completion {
 func (c *conn) newEndpoint() (*endpoint, error) {
 	o := &c.transport.opts
 	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
+	// All memory is allocated here, so that a frame allocates none.
 	l.outstanding, l.batch = make([]outstanding, l.depth), make([]rdma.WorkRequest, 0, l.depth)
 	l.completions, l.arrivals.slots = make([]rdma.Completion, 16), make([]rdma.Completion, l.depth)
 	// The message buffers use the device until releaseBuffers undoes this.
@@ -156,6 +157,8 @@ func (l *endpoint) setError(err error) {
 
 // abandon moves the frames of outstanding work requests to unfinished, after close.
 func (l *endpoint) abandon(unfinished *transport.Queue) {
+	// Without completions it is not known which of them the peer has received. All count as
+	// failed.
 	for ; l.completed < l.posted; l.completed++ {
 		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
 		if f.frame != nil {

@@ -347,6 +347,7 @@ func (f *flow) beginFrame() (output, error) {
 	if !f.maySend() {
 		return output{}, nil
 	}
+	// The body is in the message, unless a case below says otherwise.
 	p := packet{kind: tensorWrite, head: fr.head, id: fr.id, size: fr.size}
 	switch {
 	case f.out.phase == inRing:
@@ -382,6 +383,7 @@ func (f *flow) beginExposed() (output, error) {
 		f.out.phase = renewing
 		return f.send(packet{kind: bufferRequest, flag: flagRenew, handle: to.handle}, false), nil
 	}
+	// All bytes of the frame are subtracted at once: its writes follow one another.
 	f.remotes[slotOf(fr.handle)].left -= fr.size
 	f.out.phase, f.out.to = writing, to
 	if f.credits <= 1 {
@@ -394,6 +396,7 @@ func (f *flow) beginExposed() (output, error) {
 func (f *flow) writeToRing() output {
 	s, n := &f.sendRing, f.out.frame.size
 	off, used := s.next(n)
+	// The frame waits until the reader has freed enough.
 	if s.head-s.tail+used > s.size {
 		return output{}
 	}
@@ -427,6 +430,7 @@ func (f *flow) nextWrite() output {
 	n := min(o.frame.size-o.sent, uint64(f.segment))
 	out := output{op: outWriteImm, remote: o.to, off: o.sent, at: o.frame.at + o.sent, size: n, handle: o.to.handle}
 	o.sent += n
+	// The top bit of the immediate value tells the receiver whether the frame goes on.
 	if out.last = o.sent == o.frame.size; out.last {
 		o.phase = idle
 	} else {

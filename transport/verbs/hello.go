@@ -74,6 +74,7 @@ func parseHello(b []byte) (hello, error) {
 	}
 	copy(h.GID[:], b)
 	switch {
+	// The version first: in another version the other fields may mean something else.
 	case b[27] != helloVersion:
 		return h, fmt.Errorf("hello: got version %d, want %d; both ends must run the same version of tutti", b[27], helloVersion)
 	case h.MTU < 1 || h.MTU > 5 || h.QPN >= 1<<24 || h.PSN >= 1<<24:
@@ -108,12 +109,15 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 	r.isSetup = !r.literal && looksLikeSetup(h.Head)
 	r.literal = false
 	switch {
+	// READY or OVER was the peer's last frame here. One behind it would overtake or follow
+	// frames of the queue pair, in no order.
 	case !r.isSetup && r.c.recvSwitched.Load():
 		r.err = errors.New("got a frame after the peer had switched to the queue pair")
 		r.isSetup = true
 		return nil
 	case !r.isSetup:
 		return r.owner.Buffer(h)
+	// A set-up message is small, so that a peer cannot have this end buffer more.
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
 		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d", len(h.Head), h.Size)
 		return nil

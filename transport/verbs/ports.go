@@ -56,6 +56,7 @@ const (
 // localRankOf returns the number of this process on its host, and the variable that has it. It
 // returns 0 and "" if none is set.
 func localRankOf(getenv func(string) string) (rank int, variable string, err error) {
+	// Without torchrun its variable has no meaning to rely on, and comes last.
 	names := localRankVars[:]
 	if getenv(torchRunIDVar) != "" {
 		names = append([]string{localRankVar, torchLocalRankVar}, names...)
@@ -82,6 +83,7 @@ func (w *config) ownPort() (own *config, why []string) {
 	one := *w
 	r := w.ports[w.localRank%len(w.ports)]
 	one.device = r.device
+	// An entry without a port leaves the choice to TUTTI_VERBS_PORT.
 	if r.port != 0 {
 		one.port = r.port
 	}

@@ -88,10 +88,12 @@ func New(o Options) (transport.Transport, error) {
 	if err != nil {
 		return nil, failure(fault.Misuse, "open", err)
 	}
+	// Options precede variables, and variables precede defaults.
 	w.apply(&o)
 	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
+	// From here on o is valid, so that no device has to be closed again.
 	d := o.Device
 	if d == nil {
 		if d, err = openDevice(w); err != nil {
@@ -100,6 +102,8 @@ func New(o Options) (transport.Transport, error) {
 	}
 	t := &Transport{opts: o, device: d, localCache: newCache(d, o.CacheBytes, false), remoteCache: newCache(d, o.remoteCacheBytes(), true), caller: new(poll.Caller),
 		conns: make(map[*conn]struct{}), closeDone: make(chan struct{})}
+	// The ability of a Greeter is the set-up transport's. A Transport over another one must not
+	// seem to have it.
 	if g, ok := o.Setup.(transport.Greeter); ok {
 		return greeter{t, g}, nil
 	}

@@ -104,6 +104,8 @@ func (c *conn) refuse(err error) {
 // such an error.
 func (c *conn) handleSetup(kind byte, body []byte) error {
 	switch negotiating := c.inStage(negotiating); {
+	// Each message is valid in one state only. A peer that repeats or reorders them has
+	// violated the protocol.
 	case kind == setupLiteral:
 		c.setupSink.literal = true
 	case kind == setupRequest && c.accepted && !c.wanted:
@@ -155,6 +157,8 @@ func (c *conn) answerOffer(peer hello) {
 		c.refuse(err)
 		return
 	}
+	// Connecting may fail for reasons that lie between the two ends, such as GIDs of different
+	// networks. Both ends get the reason.
 	if err := l.qp.Connect(peer.Address); err != nil {
 		c.discard(l)
 		c.refuse(connectError(c.transport.device, err))
@@ -191,6 +195,7 @@ func (c *conn) setPeer(peer hello) {
 	defer c.mu.Unlock()
 	c.peer = peer
 	c.flow.credits = int(peer.depth)
+	// A message must fit the buffers of both ends.
 	c.flow.payload = min(int(peer.buffer), c.endpoint.bufferSize) - packetLen
 }
 
@@ -202,6 +207,7 @@ func (c *conn) switchSend(kind byte) {
 		c.mu.Unlock()
 		return
 	}
+	// Frames that are sent from now on wait for the queue pair, even though it is not used yet.
 	c.stage, c.holding = switching, true
 	c.marker = setupFrame(kind, nil, c.goLive)
 	c.setupQueue.Push(c.marker)
@@ -211,6 +217,7 @@ func (c *conn) switchSend(kind byte) {
 // goLive is Done of that last frame. It posts the frames that have waited.
 func (c *conn) goLive(err error) {
 	c.mu.Lock()
+	// An error of the set-up link fails the Conn by itself.
 	if err == nil && c.err == nil {
 		c.stage = live
 	}
