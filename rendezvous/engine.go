@@ -72,23 +72,47 @@ type Engine struct {
 	cfg Config
 	m   *mesh.Mesh // set by Bind, before the first call
 
-	mu           sync.Mutex // guards all below
-	contexts     map[uint64]*MatchContext
-	closedIDs    map[uint64]struct{} // contexts that were closed; messages for them are dropped
-	peers        []*peer             // by rank; the own one is for sends to this rank itself
-	spilled      int64               // bytes of copies that accepted sends hold, of Config.SendBuffer
-	undelivered  error               // the first accepted send that was lost; Drain returns it
-	ended        error               // after End: the error of every call
-	deferred     []deferredAction    // run by unlock, in order
-	dirtyPeers   []*peer             // peers with frames to send
-	freeRequests *Request            // free lists, so that a steady exchange allocates nothing
+	mu sync.Mutex // guards all below
+
+	// contexts are the contexts that are open here, or that messages have arrived for. closedIDs
+	// are those that were closed; messages for them are dropped.
+	contexts  map[uint64]*MatchContext
+	closedIDs map[uint64]struct{}
+
+	// peers are indexed by rank. The own one is for sends to this rank itself.
+	peers []*peer
+
+	// spilled counts the bytes of copies that accepted sends hold, of Config.SendBuffer.
+	spilled int64
+
+	// undelivered is the error of the first accepted send that was lost; Drain returns it.
+	undelivered error
+
+	// ended is set by End: the error of every call from then on.
+	ended error
+
+	// deferred are the actions, and dirtyPeers the peers with frames, that unlock takes care of.
+	deferred   []deferredAction
+	dirtyPeers []*peer
+
+	// Free lists, so that a steady exchange allocates nothing. pool has the memory of eager
+	// messages that wait.
+	freeRequests *Request
 	freeControl  *controlFrame
 	freeMessages *message
-	pool         bufferPool   // memory of eager messages that wait
-	postedAny    int          // posted receives with source Any, in all contexts
-	steps        steps        // of named tensors
-	drainWaiter  *mesh.Waiter // woken when Drain should check again; nil: nobody drains
-	plan         *staticPlan  // nil without Config.Static; has a lock of its own
+	pool         bufferPool
+
+	// postedAny counts the posted receives with source Any, in all contexts.
+	postedAny int
+
+	// steps are those of named tensors.
+	steps steps
+
+	// drainWaiter is woken when Drain should check again; nil while nobody drains.
+	drainWaiter *mesh.Waiter
+
+	// plan prepares receives; nil without Config.Static. It has a lock of its own.
+	plan *staticPlan
 }
 
 // New returns the engine of one rank. Bind must follow before the first call. Fields of cfg that

@@ -19,16 +19,29 @@ import (
 //	revoked  set     yes                 fail with err; arriving messages are dropped
 //	closed   set     no, in closedIDs    likewise
 type MatchContext struct {
-	e            *Engine
-	id           uint64
-	members      []int       // the job's ranks in it; nil until it is opened
-	table        table       // posted receives, and messages that match none
-	matchedRecvs requestList // receives that have matched a message and are not done
-	waiters      map[*mesh.Waiter]struct{}
-	err          error // why calls fail: the context was revoked or closed
-	onUnexpected UnexpectedFunc
-	ordered      bool        // see SetOrdered; set before the context is used
-	dead         atomic.Bool // err is set; read without the lock
+	e  *Engine
+	id uint64
+
+	// members are the ranks of the job that are in it; nil until it is opened. A receive from any
+	// source depends on them.
+	members []int
+
+	// table has the posted receives and the messages that match none. matchedRecvs are the receives
+	// that have matched a message and are not done.
+	table        table
+	matchedRecvs requestList
+
+	// waiters are woken by notify.
+	waiters map[*mesh.Waiter]struct{}
+
+	// err is why calls fail: the context was revoked or closed.
+	err error
+
+	onUnexpected UnexpectedFunc // nil: nobody is interested
+	ordered      bool           // see SetOrdered
+
+	// dead says that err is set, for readers without the lock.
+	dead atomic.Bool
 }
 
 // Dead reports whether the context was revoked or closed. It takes no lock.

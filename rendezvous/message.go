@@ -17,19 +17,25 @@ type message struct {
 	key  key
 	env  envelope
 	peer *peer // the sender; nil: this rank
-	cost int64 // credit that it holds; 0: an envelope beyond the credit
 
+	// cost is the credit that the message holds until it is consumed. An envelope beyond the credit
+	// holds none.
+	cost int64
+
+	// data are the bytes: memory of the pool, or, with a loan, of a prepared buffer.
 	data      []byte
 	complete  bool
 	claimedBy *Request
 	dropped   bool
 	withdrawn bool
-	offer     uint32
+	offer     uint32 // the id at its sender
 	loan      loan
-	local     *Request
+	local     *Request // the send
 
-	prev, next     *message // in its bucket
-	earlier, later *message // in the table's arrivals
+	// A message in a table is in two lists: its bucket's, in the order of arrival per key, and the
+	// table's arrivals, in the order of arrival.
+	prev, next     *message
+	earlier, later *message
 	inTable        bool
 }
 

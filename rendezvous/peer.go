@@ -36,49 +36,74 @@ type peer struct {
 	rank int
 	link *mesh.Link // see bind
 
-	out      transport.Queue // frames in the order they were decided
-	flushing bool            // one goroutine is sending from out
-	inDirty  bool            // in Engine.dirtyPeers
-	inConn   int             // frames that were queued and that the Conn has not done yet
+	// out are the frames to send, in the order in which they were decided. One goroutine at a time
+	// sends from it, with flushing set: see flush. inDirty: the peer is in Engine.dirtyPeers.
+	out      transport.Queue
+	flushing bool
+	inDirty  bool
 
-	credit      int64
-	unreturned  int64
-	heldCredit  int64
-	postedRecvs int // posted receives whose source is this peer, in all contexts
+	// inConn counts the frames that were queued and that the Conn has not done yet.
+	inConn int
 
-	extraSends       int         // envelopes that we may send without credit
-	extraOutstanding int         // envelopes granted to the peer that have not arrived yet
-	extraQueued      int         // those that have arrived, and no receive has matched
-	pending          requestList // sends that wait for credit, in order
-	sends            requestList // sends that are offered or flowing
+	// Credit in bytes; see above.
+	credit     int64
+	unreturned int64
+	heldCredit int64
 
-	sentOffers   map[uint32]*Request // by offer id; until the request, drop or withdrawal
-	activeRecvs  map[uint32]*Request // by receive id; from the request until the receive is done
-	nextOfferID  uint32
-	nextRecvID   uint32
-	queuedOffers map[uint32]*message // the peer's offers that no receive has matched
+	// postedRecvs counts the posted receives whose source is this peer, in all contexts. Without
+	// any, grantExtra has nothing to do.
+	postedRecvs int
+
+	// Envelopes beyond the credit: those that we may send; those granted to the peer that have not
+	// arrived yet; and those that have arrived, and no receive has matched.
+	extraSends       int
+	extraOutstanding int
+	extraQueued      int
+
+	// pending are the sends that wait for credit, in the order of their calls. sends are those that
+	// are offered or flowing.
+	pending requestList
+	sends   requestList
+
+	// sentOffers are our offers by id, until their request, drop or withdrawal. activeRecvs are the
+	// receives whose bytes were requested, by the id in the request, until they are done.
+	sentOffers  map[uint32]*Request
+	activeRecvs map[uint32]*Request
+	nextOfferID uint32
+	nextRecvID  uint32
+
+	// queuedOffers are the peer's offers that no receive has matched, by the peer's id.
+	queuedOffers map[uint32]*message
 
 	in      inboundFrame
 	headers headerCache
 	fast    fastRecv
 	inline  inlineProbe
 
-	prepared       map[preparedKey]*PreparedRecv // of this rank's, without those that are closing
-	preparedByID   map[uint32]*PreparedRecv      // those that the peer may write to, or has not stopped writing to
+	// prepared are this rank's buffers that the peer may write to, or soon may, by tensor; those
+	// that are closing have left it. preparedByID are those that the peer knows of, also while they
+	// are closing.
+	prepared       map[preparedKey]*PreparedRecv
+	preparedByID   map[uint32]*PreparedRecv
 	nextPreparedID uint32
 	warnedExpose   bool // the log says that nothing can be exposed to this peer
 
-	remote      map[uint32]*remoteBuffer // the peer's buffers, with those that are closing
+	// remote are the peer's buffers by id, also while they are closing. remoteByKey are those that
+	// sends may use. writing are the sends that are being written into one, not announced yet.
+	remote      map[uint32]*remoteBuffer
 	remoteByKey map[preparedKey]*remoteBuffer
-	writing     []*Request // sends that are being written into one of them, not announced yet
+	writing     []*Request
 
-	namesOut map[string]uint32 // numbers of the names sent on this link
-	namesIn  map[uint32]string // and received
+	// The numbers of tensors' names on this link, of those sent and those received.
+	namesOut map[string]uint32
+	namesIn  map[uint32]string
 
-	connErr  error
-	gone     error
-	byeSent  bool // our bye is queued; Drain sends nothing after it
-	byeAcked bool // and was answered
+	// How the peer ended; see above.
+	connErr error
+	gone    error
+
+	byeSent  bool // our bye is queued: Drain sends nothing after it
+	byeAcked bool // the peer has handled all that we sent
 }
 
 // An inboundFrame is the frame whose body is arriving. Between Buffer and the last Arrived, active

@@ -34,18 +34,26 @@ const maxPrepared = 1 << 12
 //
 // A Close while exposing sets closing, and the goroutine that exposes goes on to hiding.
 type PreparedRecv struct {
-	mc       *MatchContext
-	peer     *peer
-	name     string
-	buf      []byte
-	id       uint32 // on the link, from open on
-	state    preparedState
-	unexpose func()
+	mc   *MatchContext
+	peer *peer
+	name string
+	buf  []byte
 
-	filled     bool     // the peer wrote a tensor that has not been released
-	generation uint32   // tensors written so far; tells a stale Release from the newest
-	msg        *message // the tensor in buf, until its receive has it
-	done       bool     // the exposure is withdrawn
+	// id is the buffer's number on the link, from open on.
+	id       uint32
+	state    preparedState
+	unexpose func() // nil before Expose has succeeded
+
+	// filled: the peer has written a tensor that was not released. generation counts these tensors.
+	filled     bool
+	generation uint32
+
+	// msg is the tensor in buf, from its announcement until its receive has it. While it is set the
+	// buffer cannot be closed.
+	msg *message
+
+	// done: the exposure is withdrawn.
+	done bool
 }
 
 // A preparedState is a state of a PreparedRecv; see there. Their order matters: from preparedHiding
