@@ -28,7 +28,8 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 // floods are not lost. It must not be called from Events.
 func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
-// fence waits for the machine's Fenced.
+// fence waits for the machine's Fenced. When ctx ends first, it cancels the fence, so that nothing
+// of it stays in the machine.
 func (c *control) fence(ctx context.Context) {
 	ch := make(chan struct{})
 	id := c.lastID.Add(1)

@@ -109,7 +109,8 @@ func (c *control) stop() {
 	<-c.done
 }
 
-// post runs do on the control goroutine, in the order of the posts. It never blocks.
+// post runs do on the control goroutine, in the order of the posts. It never blocks: the queue
+// grows, and only floods, which users of the layer above cause, are bounded by full.
 func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
@@ -167,8 +168,14 @@ func (c *control) idleTime() time.Duration {
 	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxIdle)
 }
 
-// turn runs everything that is due. What has arrived comes before the clock, so that a rank that
-// was suspended first learns what happened meanwhile.
+// turn runs everything that is due, in this order:
+//
+// 1. posted functions, in the order of the posts; 2. messages of all links, up to maxFramesPerTurn
+// of each; 3. a Tick, so that the machine acts on the time; 4. the queues of all links, and the
+// links that drain; 5. stalls of data Conns, about once a second.
+//
+// What has arrived comes before the clock, so that a rank that was suspended first learns what
+// happened meanwhile, and does not suspect peers whose heartbeats wait to be read.
 func (c *control) turn() {
 	c.mu.Lock()
 	posted := c.posted
@@ -222,7 +229,8 @@ func (c *control) step(in membership.Input) {
 	c.inputs, c.stepping = c.inputs[:0], false
 }
 
-// execute carries out one Output of the machine.
+// execute carries out one Output of the machine. Events run here, on the control goroutine; that is
+// why they must not block.
 func (c *control) execute(o membership.Output) {
 	events := c.m.cfg.Events
 	switch o := o.(type) {
@@ -327,7 +335,8 @@ func (c *control) await(ctx context.Context) error {
 }
 
 // abortStart announces e, and returns the failure that the ranks agree on within abortTimeout, or
-// else e.
+// else e. Without the announcement each rank would report that the previous one has gone, and the
+// first reason would be lost.
 func (c *control) abortStart(e *fault.Error) *fault.Error {
 	c.post(func(c *control) { c.step(membership.Announce{Err: e, Exiting: true}) })
 	select {
@@ -393,8 +402,9 @@ func (c *control) dial(rank int) {
 	})
 }
 
-// dialFailed lets the machine retry later. A peer that will never accept this rank fails Start or,
-// when all ranks have started, is logged.
+// dialFailed lets the machine retry later. A permanent refusal before all ranks have started fails
+// Start, with the peer to blame; afterwards it is logged, since the job may go on without this
+// link.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -411,7 +421,7 @@ func (c *control) dialFailed(rank int, err error) {
 }
 
 // linkUp passes a Conn whose handshake is complete to the control goroutine. It replaces an earlier
-// link.
+// link: the peer has opened a new one, so the old one is broken even if this side has not noticed.
 func (c *control) linkUp(rank int, conn transport.Conn) {
 	c.post(func(c *control) {
 		if old := c.links[rank]; old != nil {
@@ -422,7 +432,8 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 	})
 }
 
-// retireLink closes a link once all that was sent on it has left, or after drainTimeout.
+// retireLink closes a link once all that was sent on it has left, or after drainTimeout. The last
+// messages matter: a goodbye's acknowledgement, or the failure that says why the link is cut.
 func (c *control) retireLink(rank int) {
 	if l := c.links[rank]; l != nil {
 		c.links[rank] = nil

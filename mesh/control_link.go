@@ -91,7 +91,9 @@ func (f *controlFrame) done(error) {
 }
 
 // receive handles the messages that have arrived, up to maxFramesPerTurn, and arms the Conn's
-// wake-up when there are no more.
+// wake-up when there are no more. A message may close or replace this very link, so that is checked
+// after each. A malformed message closes the link: the peer runs other code, or the wire damages
+// frames.
 func (l *controlLink) receive() {
 	if !l.ready.Load() {
 		return
@@ -150,7 +152,8 @@ func (l *controlLink) Buffer(h transport.Header) []byte {
 	return l.body
 }
 
-// bodyBuffer returns n bytes for the body of the message in l.head.
+// bodyBuffer returns n bytes for the body of the message in l.head. The machine copies a
+// heartbeat's body within Step, so one buffer serves all of them.
 func (l *controlLink) bodyBuffer(n int) []byte {
 	if l.head.msg.Kind != membership.Heartbeat || n > MaxCall {
 		return make([]byte, n)

@@ -13,7 +13,15 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A channel is what a Conn is used for. The hello names it.
+// A channel is what a Conn is used for. The hello names it, and after the welcome the Conn belongs
+// to the channel's owner.
+//
+//	channel         dialled by           owner afterwards
+//	channelControl  the lower rank       the control goroutine, as a controlLink
+//	channelData     either rank          the peer's Link
+//	channelJoin     every rank but 0     rank 0: joinServer.serve; the other rank: joinOnce
+//
+// Two ranks have at most one Conn of each channel.
 type channel uint8
 
 const (
@@ -31,8 +39,13 @@ func (l channel) String() string {
 const refusalTimeout = time.Second
 
 // dialChannel opens a Conn to rank and does the handshake. It tries once, for at most
-// handshakeTimeout after the connection is open. A refusal is a fault.Refused, or errDuplicate when
-// the peer has such a Conn already or is opening one.
+// handshakeTimeout after the connection is open; retries are the caller's, who knows how urgent the
+// Conn is.
+//
+// A refusal is a fault.Refused that names rank, with two exceptions. A duplicate is errDuplicate:
+// the peer has such a Conn already or is opening one. And a refusal because the peer has marked
+// this rank dead also tells the membership machine, so that this rank learns that it was evicted
+// even if no failure report has reached it.
 func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, error) {
 	addr, err := m.address(rank)
 	if err != nil {
@@ -54,7 +67,7 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	switch no.reason {
 	case reasonDuplicate:
 		return nil, errDuplicate
-	case reasonLost:
+	case reasonLost: // the peer has marked this rank dead
 		m.control.post(func(c *control) {
 			c.step(membership.DialFailed{Rank: rank, Evicted: true, Cause: no.text})
 		})
@@ -64,7 +77,8 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	return nil, e
 }
 
-// address returns where a rank can be dialled, or why it cannot be.
+// address returns where a rank can be dialled, or why it cannot be: a dead rank's failure, a closed
+// rank as fault.Closed. Asking first saves a dial that can only time out, and gives a better error.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +113,9 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 }
 
 // claimRank records which process is a rank: the first one that proves it is that rank from then
-// on, and any other one is refused.
+// on, and any other one is refused. This keeps two processes that were started with the same rank
+// by mistake, or a restarted one, from taking turns in one job. Both sides check: the accepting one
+// by the hello, the dialling one by the welcome.
 func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +136,9 @@ func (m *Mesh) accept(c transport.Conn) {
 	}
 }
 
-// serveConn does the accepting side's handshake, and passes the Conn to its channel.
+// serveConn does the accepting side's handshake, and passes the Conn to its channel. The welcome is
+// sent after Admit, so that a peer that has it no longer holds a slot, and before the channel's
+// owner sends its first frame.
 func (m *Mesh) serveConn(c transport.Conn) {
 	ctx := m.ctx
 	if _, pending := c.(transport.Pending); !pending || m.mux == nil {
@@ -159,6 +177,13 @@ func (m *Mesh) serveConn(c transport.Conn) {
 
 // authorize decides whether to accept a peer that has proven that it belongs to the job; nil
 // accepts it.
+//
+//	channel   refused when
+//	any       the rank is dead or has closed, or this rank is closing
+//	any       another process is that rank (not for join: while ranks are missing, one may be restarted)
+//	join      this rank does not serve addresses
+//	control   this rank is lower and dials itself: of two concurrent dials the lower rank's wins
+//	data      there is no layer above, or a Conn is up, or this rank's own dial wins
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
 	if no := m.checkLive(rank); no != nil {
@@ -206,8 +231,13 @@ func (m *Mesh) checkLive(rank int) *refusal {
 	return nil
 }
 
-// logRefused logs one line about a refused connection, unless nobody needs to know or the mux has
-// logged it.
+// logRefused logs one line about a refused connection, unless nobody needs to know it.
+//
+//	what happened                                   log
+//	this rank is closing, or the mux has logged it  nothing
+//	the peer closed before it was admitted          debug
+//	duplicate, or a rank that has closed            debug: expected when ranks dial at once, or close
+//	anything else                                   warning
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
 	p, pending := c.(transport.Pending)

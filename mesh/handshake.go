@@ -12,6 +12,9 @@ import (
 
 // A reason is why a peer is refused, as a number on the wire. The refusal's text says the same for
 // people.
+//
+// The first group compares the two identities, in the order of checkHello. The second depends on
+// what has happened in the job.
 type reason uint16
 
 const (
@@ -32,7 +35,10 @@ const (
 	reasonAbsent // the address exchange ended with ranks missing
 )
 
-// permanent reports whether every later dial would be refused, too.
+// permanent reports whether every later dial would be refused, too. A join that meets a permanent
+// refusal fails at once, with a text that names the difference, and does not wait for its deadline.
+// The exceptions are states that pass: a connection that is being opened, a rank that is closing, a
+// frame damaged on the way, and a process of the previous incarnation that still listens.
 func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
@@ -43,7 +49,8 @@ func (r *refusal) permanent(incarnation uint32) bool {
 	return true
 }
 
-// An identity is who this process is, and what both sides of a handshake must agree on.
+// An identity is who this process is, and what both sides of a handshake must agree on: job,
+// incarnation, size, checksums, and whether there is a secret. It is immutable.
 type identity struct {
 	rank, size  int
 	job         [jobSize]byte
@@ -82,7 +89,9 @@ const (
 )
 
 // proof returns the HMAC over the label, the hello with all its fields and its nonce, and the
-// accepting side's nonce.
+// accepting side's nonce. Since both nonces are fresh, a recorded proof fits no other handshake;
+// since the hello is covered, nobody in between can change a field; since the label names the side,
+// a proof cannot be reflected.
 func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
@@ -101,6 +110,7 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
 		options: id.options(),
 	}
+	// The hello is kept as it was sent: the proofs cover its bytes.
 	rand.Read(h.nonce[:])
 	mine := h.append(nil)
 	t.send(mine, nil)
@@ -110,6 +120,9 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		return 0, err
 	}
 	kind, _, _ := kindOf(head)
+	// When both sides have a secret, a challenge comes first, and the answer to the proof after it.
+	// A peer that skips the challenge although this rank has a secret has proven nothing, and is
+	// refused.
 	if kind == kindChallenge && len(id.secret) > 0 {
 		if err := id.answerChallenge(ctx, t, mine, head, to); err != nil {
 			return 0, err
@@ -131,7 +144,9 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 	return 0, r
 }
 
-// answerChallenge checks the accepting side's proof, and only then sends this side's.
+// answerChallenge checks the accepting side's proof, and only then sends this side's. A peer
+// without the secret so gets no HMAC that it could try secrets against; it has only the hello,
+// which is public.
 func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine, head []byte, to int) error {
 	c, err := parseChallenge(head)
 	if err != nil {
@@ -183,7 +198,9 @@ func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error)
 	return h, id.challengePeer(ctx, t, head)
 }
 
-// challengePeer proves that this rank knows the secret, and checks the peer's proof.
+// challengePeer proves that this rank knows the secret, and checks the peer's proof. The accepting
+// side proves first, so any process that can dial this port gets one HMAC to try secrets against;
+// that is why a secret has at least 16 bytes.
 func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs []byte) error {
 	var c challenge
 	rand.Read(c.nonce[:])
@@ -207,7 +224,9 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 }
 
 // checkHello compares a hello with this rank's identity; nil when they agree. The fields are
-// compared in an order in which an earlier difference explains the later ones.
+// compared in an order in which an earlier difference explains the later ones: a rank of another
+// job differs in size and secret, too, but the job is what the user must look at. The text of a
+// refusal names both values.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
@@ -255,7 +274,8 @@ func orderName(b byte) string {
 	return fmt.Sprintf("unknown (%#x)", b)
 }
 
-// refuse tells the peer why it is refused, and gives it refusalTimeout to read that.
+// refuse tells the peer why it is refused, and gives it refusalTimeout to read that: closing at
+// once could discard the frame.
 func refuse(ctx context.Context, t *handshakeConn, r *refusal) {
 	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()

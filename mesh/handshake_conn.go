@@ -48,7 +48,9 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	}
 }
 
-// recv waits for the next frame, with at most most bytes of body. The slices are the caller's.
+// recv waits for the next frame, with at most maxBody bytes of body; a larger one is an error
+// before any memory is allocated for it, since the peer may have proven nothing. The slices are the
+// caller's.
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
 	t.received, t.rejected, t.maxBody = false, nil, most
 	for {

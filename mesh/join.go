@@ -51,7 +51,7 @@ func newJoinServer(size int) *joinServer {
 }
 
 // add records a rank. A second process of the same rank is refused; the same process may join again
-// after its connection broke.
+// after its connection broke. The last rank to be added ends the wait of all.
 func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,7 +133,8 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 }
 
 // serve handles one rank's connection until the rank has the table or is refused, which is the
-// error. It closes the Conn.
+// error. A connection that breaks is no error: the rank will dial again, until its own deadline. It
+// closes the Conn.
 func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error {
 	defer c.Close()
 	if !g.startConn() {
@@ -165,8 +166,9 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 	return nil
 }
 
-// waitForAll waits for the outcome, and reports the missing ranks once per waitInterval. An error
-// says that the rank's connection broke.
+// waitForAll waits for the outcome, and reports the missing ranks once per waitInterval, so that a
+// rank that gives up can name them. It reads the Conn meanwhile, only to notice when it breaks: the
+// rank has nothing to send. An error says that the rank's connection broke.
 func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	for {
 		wait, cancel := context.WithTimeout(g.done, waitInterval)
@@ -205,7 +207,8 @@ func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	}
 }
 
-// gatherRecords is rank 0's part: it waits until all ranks have joined.
+// gatherRecords is rank 0's part: it adds its own record and waits until all ranks have joined.
+// When ctx ends first, the ranks that have joined learn why.
 func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) {
 	g := m.joinServer
 	if no := g.add(0, m.id.instance, own); no != nil {
@@ -232,7 +235,15 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 }
 
 // join is every other rank's part: it sends its record to rank 0 and waits for the table. It
-// retries until ctx ends, unless it is refused for good.
+// retries until ctx ends, unless the failure is permanent:
+//
+//	attempt failed by                     join
+//	refusal, absent ranks                 fails with Timeout, naming the missing ranks
+//	refusal that is permanent             fails with Refused
+//	certificate or TLS options            fails with Refused
+//	anything else                         retries, with a growing pause; the error is kept for the report
+//
+// Rank 0 need not be there yet: ranks may be started in any order, minutes apart.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	var last error
 	var rejected int // attempts that were refused for now, or closed without an answer
@@ -300,7 +311,9 @@ func cannotSucceed(err error) bool {
 	return errors.As(err, &cert) || errors.As(err, &alert) || errors.Is(err, fault.Misuse)
 }
 
-// joinTimeout returns the error of a rank whose context ended before it had the table.
+// joinTimeout returns the error of a rank whose context ended before it had the table. It blames
+// the ranks that rank 0 reported missing or, if rank 0 never answered, rank 0, with the last error
+// of dialling it.
 func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	if missing := m.progress.missingRanks(); missing != nil {
 		return m.startTimeout(ctx, missing)
@@ -310,7 +323,8 @@ func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	return e
 }
 
-// joinOnce is one attempt. It records which ranks rank 0 reports missing.
+// joinOnce is one attempt: dial, handshake, record, then frames of WAIT until the TABLE has come.
+// It records which ranks rank 0 reports missing.
 func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
 	if err != nil {
@@ -353,7 +367,8 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	return records, nil
 }
 
-// recvFromRoot waits for rank 0's next frame.
+// recvFromRoot waits for rank 0's next frame, for at most joinIdleTimeout: rank 0 sends one per
+// waitInterval, so a longer silence means that it or the link is gone.
 func (m *Mesh) recvFromRoot(ctx context.Context, t *handshakeConn) (head, body []byte, err error) {
 	idle, cancel := context.WithTimeout(ctx, joinIdleTimeout)
 	defer cancel()

@@ -87,7 +87,8 @@ func (ls *links) noteUnarmed() {
 }
 
 // tickLoop arms links that nobody has polled for restInterval. It sleeps without a timer once all
-// are armed.
+// are armed. ticking is cleared before the links are looked at, so that a link left unarmed during
+// the look wakes the ticker again; the flag costs a busy program one load per wait.
 func (ls *links) tickLoop(ctx context.Context) {
 	seen := make([]uint32, len(ls.peer))
 	timer := time.NewTimer(restInterval)

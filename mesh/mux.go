@@ -92,8 +92,9 @@ func (f *mux) Close() {
 	f.work.Wait()
 }
 
-// acceptAll gives each connection a slot and a goroutine, or closes it. An error of Accept is
-// retried with growing pauses.
+// acceptAll gives each connection a slot and a goroutine, or closes it. An error of Accept, such as
+// too many open files, is retried with growing pauses: the job's own links may be up and must not
+// suffer.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
 	for {
@@ -179,6 +180,13 @@ func (f *mux) classify(g *pendingConn) {
 }
 
 // sniff reads a connection's first bytes, and does the TLS handshake where this port requires TLS.
+//
+//	first bytes          port without TLS         port with TLS
+//	TLS                  refused                  TLS handshake; the protocol is checked by ALPN
+//	the transport's      passed on                refused
+//	anything else        refused                  refused
+//
+// It waits for minPeek bytes and reads no more than maxPeek, which go back in front of the stream.
 func (f *mux) sniff(g *pendingConn) error {
 	buf := make([]byte, maxPeek)
 	n, err := io.ReadAtLeast(g.Conn, buf, minPeek)
@@ -207,7 +215,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// startTLS does the TLS handshake. From then on the connection reads and writes through TLS.
+// startTLS does the TLS handshake within the connection's deadline. From then on the connection
+// reads and writes through TLS, and there are no peeked bytes: those were TLS's.
 func (f *mux) startTLS(g *pendingConn) error {
 	g.peeked = nil
 	tc := tls.Server(&g.prefixedConn, f.tls)

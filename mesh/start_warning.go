@@ -53,6 +53,12 @@ func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
 }
 
 // describeMissing names the missing ranks, as far as this rank knows them; "" when none are known.
+// The source of that knowledge depends on how far Start has come:
+//
+//	phase                          source
+//	addresses known                the membership machine
+//	joining, rank 0                the joinServer
+//	joining, any other rank        rank 0's last WAIT frame; without one, rank 0 itself is missing
 func (m *Mesh) describeMissing() string {
 	m.progress.mu.Lock()
 	joining, rootAnswered, ranks, trouble := m.progress.joining, m.progress.rootAnswered, m.progress.missing, m.progress.lastErr

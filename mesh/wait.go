@@ -194,9 +194,15 @@ func (m *Mesh) Core() int { return cpu.CurrentCore() }
 // AvoidCore moves the caller's thread to another core than this one, if its affinity allows that.
 func (m *Mesh) AvoidCore(core int) { cpu.AvoidCore(core) }
 
-// poll moves the links until ev is met or it is time to sleep. It also stops when ctx or p may have
-// ended the wait: links that move without a pause, for other receivers, must not keep a waiter from
-// noticing that.
+// poll moves the links until ev is met or it is time to sleep:
+//
+//	ranks                      polls without movement     between two polls
+//	one per core               for pollTime               nothing
+//	more than cores            for pollTime               the core goes to another process
+//	goroutines of one process  maxLocalPolls              the core goes to another goroutine
+//
+// It also stops when ctx or p may have ended the wait: links that move without a pause, for other
+// receivers, must not keep a waiter from noticing that.
 func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	var end time.Time
 	for i, turns := 0, 1; ; i, turns = i+1, turns+1 {

@@ -83,8 +83,9 @@ func kindOf(head []byte) (frameKind, uint16, error) {
 	return frameKind(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
 }
 
-// openHead checks a head of the handshake after the hello: this kind, this version, the checksum.
-// It returns a Reader of the fields, between the prefix and the checksum.
+// openHead checks a handshake head, apart from its fields: this kind, this version, the checksum.
+// It returns a Reader of the fields, between the prefix and the checksum. The checksum guards
+// against damage and mistaken identity, not against attacks; those are the HMACs' part.
 func openHead(head []byte, k frameKind) (wire.Reader, error) {
 	switch kind, v, err := kindOf(head); {
 	case err != nil:
@@ -134,7 +135,7 @@ func (h *hello) append(b []byte) []byte {
 }
 
 // parseHello reads a hello. Of another version it reads only the version, since the rest may have
-// another layout.
+// another layout; the caller then refuses with a text that both versions understand.
 func parseHello(b []byte) (h hello, err error) {
 	_, v, err := kindOf(b)
 	if err != nil {
@@ -268,7 +269,8 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 	return no, nil
 }
 
-// truncate cuts a text to at most n bytes, between characters.
+// truncate cuts a text to at most n bytes, between characters, so that the peer does not show half
+// of one.
 func truncate[S string | []byte](s S, n int) S {
 	if len(s) <= n {
 		return s
@@ -291,7 +293,9 @@ func sanitize(b []byte) string {
 	return string(text)
 }
 
-// appendControl appends the head of a control message; its body travels beside it.
+// appendControl appends the head of a control message; its body travels beside it, uncopied. The
+// body has a checksum of its own, because control links carry what decides about ranks, and not
+// every wire has one.
 func appendControl(b []byte, m membership.Message) []byte {
 	start := len(b)
 	le := binary.LittleEndian
@@ -314,7 +318,8 @@ type controlHead struct {
 	sum  uint32
 }
 
-// parseControl reads a head for a job of size ranks.
+// parseControl reads a head for a job of size ranks. All ranks that it names exist, so that the
+// machine can index by them.
 func parseControl(b []byte, size int) (c controlHead, err error) {
 	if len(b) != controlSize || !checksumOK(b) || b[2] != 0 || b[3] != 0 {
 		return c, errMalformed
