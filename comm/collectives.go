@@ -14,19 +14,29 @@ type Op = reduce.Op
 
 // The operators.
 var (
-	Sum        = reduce.Sum
-	Prod       = reduce.Prod
-	Min        = reduce.Min
-	Max        = reduce.Max
-	Mean       = reduce.Mean
+	// Sum adds. Integers wrap around, as in Go; floats are added in the order of the algorithm.
+	Sum = reduce.Sum
+	// Prod multiplies.
+	Prod = reduce.Prod
+	// Min is the smallest value. For floats, a NaN on any rank gives a NaN.
+	Min = reduce.Min
+	// Max is the largest value, with the same rule for NaN.
+	Max = reduce.Max
+	// Mean is Sum divided by the number of inputs, once and at the end. It needs floats or
+	// complex numbers.
+	Mean = reduce.Mean
+	// LogicalAnd and its siblings need integers or bool; every value but 0 is true.
 	LogicalAnd = reduce.LogicalAnd
 	LogicalOr  = reduce.LogicalOr
 	LogicalXor = reduce.LogicalXor
-	BitAnd     = reduce.BitAnd
-	BitOr      = reduce.BitOr
-	BitXor     = reduce.BitXor
-	MinLoc     = reduce.MinLoc
-	MaxLoc     = reduce.MaxLoc
+	// BitAnd and its siblings need integers or bool.
+	BitAnd = reduce.BitAnd
+	BitOr  = reduce.BitOr
+	BitXor = reduce.BitXor
+	// MinLoc and MaxLoc need Loc elements: the extreme value with its index. Of equal values
+	// the one with the lowest index counts.
+	MinLoc = reduce.MinLoc
+	MaxLoc = reduce.MaxLoc
 )
 
 // Loc pairs a value with an index, for MinLoc and MaxLoc.

@@ -91,6 +91,7 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	c.setTable(table)
 	rt.mu.Lock()
 	rt.comms[id] = c
+	// The list of communicators and the early revokes change together, so no revoke is missed.
 	early := rt.earlyRevokes.remove(id)
 	lost := rt.lossWithin(c)
 	rt.mu.Unlock()
@@ -140,6 +141,7 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 			break
 		}
 		c.mu.Unlock()
+		// Two goroutines may prepare the same plan; one of them then finds the other inside.
 		if err := pl.prepare(c); err != nil {
 			return err
 		}
@@ -193,6 +195,8 @@ func (c *Comm) exit() { c.exited.Store(c.admitted) }
 // admit gives cl its number, records it in the history, compares it with the expectation of
 // another rank, and lists it. c.mu is held.
 func (c *Comm) admit(pl *plan, cl *call) error {
+	// The history hash covers the order of all collectives so far: ranks that swap two of them
+	// differ from then on, also where single fingerprints agree.
 	c.seq++
 	p := &c.history[c.seq%historySize]
 	pl.record(p)

@@ -42,6 +42,8 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	var f *fault.Error
 	switch {
 	case !errors.As(err, &f):
+		// The wait ended by the context or the Timeout. Who has not begun the collective is
+		// to blame.
 		f = c.waitError(cl, err)
 		f.Peers = c.missing(cl)
 		// Nobody is missing when this rank itself was suspended until its time was over.
@@ -50,6 +52,7 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 			return c.revokedError(cl, by)
 		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
+		// A message had another fingerprint. Its sender is asked for its call.
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
 		// The rank that was asked may have closed; it revoked the communicator before.
 		if by := c.revokedBy(); by != nil {
@@ -203,7 +206,7 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	a := answer{WaitsFor: -1}
 	if c := rt.comm(q.Comm); c != nil {
 		c.mu.Lock()
-		a.Begun = int32(c.seq-q.Seq) >= 0
+		a.Begun = int32(c.seq-q.Seq) >= 0 // numbers may wrap around
 		p := c.history[q.Seq%historySize]
 		c.mu.Unlock()
 		if q.Record && p.seq == q.Seq {
@@ -213,6 +216,7 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	if !q.Record {
 		rt.describeCurrentCall(&a)
 	}
+	// An answer fits into one message of a control link.
 	a.Call, a.Site = a.Call[:min(len(a.Call), maxText)], a.Site[:min(len(a.Site), maxText)]
 	out, _ := json.Marshal(a)
 	return out
@@ -408,6 +412,8 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 // and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
 	body := binary.LittleEndian.AppendUint64(nil, c.id)
+	// The flood goes to ranks that are not members, too; they keep it for a while, as they may
+	// make the communicator later.
 	wire := e.AppendWire(nil)
 	if len(wire)+8 > mesh.MaxFlood {
 		short := *e

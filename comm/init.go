@@ -56,6 +56,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A wrong name of a transport is an error also in a job of one rank, which needs none.
 	if job.Size == 1 {
 		t.Close()
 		return singleRank(ctx, o, job)
@@ -128,6 +129,7 @@ func (o *options) transportName() string {
 // matters: the engine exists before the mesh, which may deliver messages as soon as it has a
 // link, and the runtime gets its mesh before any communicator exists.
 func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
+	// A fault injector of a test lies between the mesh and the transport.
 	if o.wrap != nil {
 		t = o.wrap(cfg.Rank, t)
 	}
@@ -150,6 +152,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),
 		comms: make(map[uint64]*Comm), lostRanks: make(map[int]error),
 	}
+	// The context of Init ends with Init; that of the runtime ends with Close.
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())
 	rt.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.params.Credit, Threshold: o.params.Threshold, SendBuffer: o.params.SendBuffer,
@@ -162,6 +165,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 		rt.cancel()
 		return nil, err
 	}
+	// From here on an error must reach the other ranks, which have joined: abortInit sends it.
 	rt.setMesh(m)
 	return rt.newJobComm(ctx)
 }
@@ -173,6 +177,8 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	for i := range ranks {
 		ranks[i] = i
 	}
+	// The table and the places travel over the communicator that they are for. Until they have
+	// arrived it uses the default table, which all ranks have.
 	c := newComm(rt, jobCommID, ranks, rt.rank, collective.DefaultTable())
 	table, err := rt.broadcastTable(ctx, c)
 	if err != nil {

@@ -69,6 +69,8 @@ type local struct {
 // transport needs them.
 func (l *local) setUp() error {
 	l.cfgs = make([]mesh.Config, l.n)
+	// Without a certain transport the ranks hand messages over in memory, and dial each other
+	// by addresses of the hub.
 	inMemory := l.o.transportName() == auto.Name || l.o.transport == memory.Name
 	if inMemory {
 		l.o.transport = memory.Name
@@ -90,6 +92,8 @@ func (l *local) setUp() error {
 			cfg.Peers = peers
 			continue
 		}
+		// Another transport is used as between processes: each rank listens, and finds the
+		// others by rank 0.
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			l.tearDown()
@@ -127,7 +131,7 @@ func (l *local) rank(r int) {
 		l.setError(err)
 		return
 	}
-	// What holds when f never returns; then only deferred functions still run.
+	// This error holds if f never returns: then only deferred functions still run.
 	err = fault.New(fault.Misuse, "local", r, "the function of this rank ended by runtime.Goexit, as t.FailNow does; return an error instead")
 	defer func() { l.closeRank(c, err) }()
 	err = l.runProgram(c)

@@ -37,6 +37,7 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	if rt.opt.testPlaces != nil {
 		place = rt.opt.testPlaces(rt.rank)
 	}
+	// All records have one size, so Gather needs no counts.
 	own := topology.AppendRecord(nil, place)
 	var records []byte
 	if rt.rank == 0 {

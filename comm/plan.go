@@ -65,6 +65,7 @@ func (pl *plan) prepare(c *Comm) error {
 			order = reduce.RankOrder
 		}
 	}
+	// A call beside others must not use the shared memory: its slots hold one call at a time.
 	sharing := c.group.HasShared() && !pl.noShared
 	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
 	if pl.forced != "" && pl.forced != chosen.Algorithm.Name() {
@@ -82,6 +83,7 @@ func (pl *plan) prepare(c *Comm) error {
 	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
 		return c.misuse(name, "operator: got %s, which does not commute, want one that does for the forced algorithm %s with ranks placed as %s; force another algorithm, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
 	}
+	// A hierarchical algorithm uses the memory of each host, if there is any.
 	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
 		pl.usesShared = pl.algo.Hierarchical()
 	}

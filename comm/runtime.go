@@ -124,6 +124,7 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		rt.linkLost(e)
 		return
 	}
+	// The other ranks may declare this one lost, because it did not run: it must not go on.
 	for _, p := range e.Peers {
 		if p.Rank == rt.rank {
 			rt.end(e)
@@ -307,10 +308,12 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 		rt.mu.Unlock()
 		return nil
 	}
-	rt.closing = true
+	rt.closing = true // no goroutine is spawned from now on
 	failed := rt.ended
 	rt.mu.Unlock()
 	var err error
+	// What Sends have accepted was promised to the program. A rank that was declared lost has
+	// nobody to deliver it to.
 	if failed == nil {
 		err = rt.eng.Drain(ctx)
 	}
@@ -320,6 +323,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 		rt.ended = closed
 	}
 	rt.mu.Unlock()
+	// Calls that are under way, on other goroutines, end now, and so leave the shared memory.
 	rt.eng.End(closed)
 	for _, c := range rt.openComms() {
 		c.mu.Lock()
@@ -327,6 +331,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 		c.mu.Unlock()
 		c.releaseShared()
 	}
+	// The goodbye comes last: it promises the others that nothing more follows.
 	if e := rt.mesh.Close(ctx); err == nil {
 		err = e
 	}

@@ -43,13 +43,12 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 }
 
 // share lets the ranks agree on the transports between them, and maps memory that all of them
-// share, when all of them can. It runs when a communicator is made, and takes at most five
+// share, when all of them can. It runs when a communicator is made, and takes at most three
 // small collectives by messages:
 //
 //  1. survey: which transports are there, and can all ranks share memory?
-//  2. Rank 0 broadcasts a random token, which names the memory.
-//  3. Every rank maps the memory of that name.
-//  4. allAgree: has every rank mapped it? Otherwise all of them unmap it.
+//  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps it.
+//  3. allAgree: has every rank mapped it? Otherwise all of them unmap it.
 //
 // They agree twice, before they map it and afterwards, so that all have it or none: the choice
 // of an algorithm must be the same on all ranks. Ranks on several hosts cannot share memory,
@@ -85,6 +84,7 @@ func (c *Comm) share(ctx context.Context) error {
 		return err
 	}
 	c.group.SetShared(mem)
+	// A test may delay or end a rank at each flag that it sets.
 	if hook := c.rt.opt.flagHook; hook != nil {
 		c.group.SetFlagHook(func(set func()) { hook(c.rt.rank, set) })
 	}
@@ -131,6 +131,8 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	if len(members) > 1 {
 		sharer = c.sharerFor(members)
 	}
+	// Every rank learns every offer, though only those of its host concern it: one collective
+	// of all ranks needs no communicator per host.
 	offers, err := c.exchangeOffers(ctx, sharer != nil)
 	if err != nil {
 		return err
@@ -144,6 +146,7 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 		token := offers[members[0]*offerSize+1:][:tokenSize]
 		mem, release = c.mapMemory(ctx, sharer, token, len(members))
 	}
+	// A rank may fail to map the memory; then no rank of its host uses it.
 	offers, err = c.exchangeOffers(ctx, mem != nil)
 	if err == nil && mine(offers) {
 		c.group.SetHostShared(mem)
@@ -175,7 +178,7 @@ func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "ver
 // share memory. Each rank contributes a bit for each transport that it uses, and one bit if it
 // cannot share memory; one allreduce combines them.
 func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
-	const unable = 1 << 16
+	const unable = 1 << 16 // a bit above those of all transports
 	names := wireNames()
 	bits := []int32{0}
 	if !sharing {

@@ -28,6 +28,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if err := c.gatherWords(ctx, "split", all, mine); err != nil {
 		return nil, err
 	}
+	// Ranks that get no communicator count it, too, so that all count alike.
 	id := c.child(uint64(color))
 	if color == Undefined {
 		return nil, nil
@@ -38,6 +39,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 			members = append(members, r)
 		}
 	}
+	// The sort is stable, so ranks with equal keys keep their order.
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
 	return c.derive(ctx, id, members)
 }
@@ -105,6 +107,8 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if c.subs == nil {
 		c.subs = make(map[uint64]uint64)
 	}
+	// Only the members call Sub, so the communicator's own counter must not advance. Each list
+	// of ranks has a counter of its own.
 	list := h.Sum64()
 	c.subs[list]++
 	id := childID(c.id, list, c.subs[list])
@@ -113,6 +117,7 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A rank that gave another list, or never calls Sub, is noticed here and not in the first use.
 	if err := sub.Barrier(ctx); err != nil {
 		sub.Close(ctx)
 		return nil, err

@@ -59,6 +59,7 @@ func inParts[T Element](v View[T], read, write bool, do func([]T) error) error {
 	if !contiguous {
 		stage = make([]T, min(part, v.Len()))
 	}
+	// An empty view has one empty part: the call still takes place on all ranks.
 	for from := 0; from == 0 || from < v.Len(); from += part {
 		n := min(part, v.Len()-from)
 		if contiguous {
