@@ -246,10 +246,12 @@ func (o *outbox) abandon() {
 //
 // since is the time of the last write that moved bytes, as long as the socket refuses some. It is
 // the zero time while the socket accepts everything, however long the queue is.
+//
+// A closed outbox reports nothing, also while its writer has yet to notice the end.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.since.IsZero() {
+	if o.err != nil || o.since.IsZero() {
 		return 0, time.Time{}
 	}
 	return o.bytes, o.since
