@@ -85,7 +85,7 @@ func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 		wantError(comm.AllReduce(ctx, c, one, comm.Op{}), fault.Misuse, "operator"),
 		wantError(iall, fault.Misuse, "operator"),
 		wantError(comm.AllReduce(ctx, c, one, comm.Mean), fault.Misuse, "mean"),
-		wantError(comm.AllGather(ctx, c, one, comm.From(one)), fault.Misuse, "want 3"),
+		wantError(comm.AllGather(ctx, c, one, comm.From(one)), fault.Misuse, "want a multiple of 3"),
 		wantError(split, fault.Misuse, "color: got -2"),
 		wantError(sub, fault.Misuse, "ranks: got 3 in"),
 	)
