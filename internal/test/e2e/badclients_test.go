@@ -21,8 +21,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// passTokens passes a token up and down the ranks, so that only neighbours are
-// connected, until gate 0 opens. Then the ends of the line meet for the first time.
+// passTokens passes a token up and down the ranks, so that only neighbours are connected,
+// until gate 0 opens. Then the first and the last rank connect for the first time.
 func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	opened := make(chan struct{})
 	if a.rank == 0 {
@@ -134,11 +134,11 @@ func TestBadClientsAreRefusedWithOneLogLine(t *testing.T) {
 	}
 }
 
-// A badClient is somebody at rank 0's port who does not belong there.
+// A badClient connects to rank 0's port without being a rank of the job.
 type badClient struct {
 	name    string
 	connect func(j *job)
-	wantLog string // a part of rank 0's one line; "": none is due
+	wantLog string // a part of the one line that rank 0 logs; "": it logs none
 }
 
 func badClients(wire string) []badClient {
@@ -188,19 +188,19 @@ func (j *job) dial() net.Conn {
 	return nc
 }
 
-// sendRaw says something to rank 0 and waits until it has been shown out.
+// sendRaw sends bytes to rank 0 and waits until rank 0 has closed the connection.
 func (j *job) sendRaw(words string) {
 	j.t.Helper()
 	nc := j.dial()
 	defer nc.Close()
-	io.WriteString(nc, words) // it may be shown out before the end
+	io.WriteString(nc, words) // rank 0 may close the connection before the end
 	if _, err := io.Copy(io.Discard, nc); err != nil && strings.Contains(err.Error(), "timeout") {
 		j.t.Errorf("the connection stays: %v", err)
 	}
 }
 
-// sendHello sends the first frame of a handshake, as package mesh lays it out, with
-// a change; or other bytes in its place. It waits for the answer, or the end.
+// sendHello sends the first frame of a handshake, as package mesh defines it, with a change,
+// or other bytes instead of it. It waits for the answer, or for the end of the connection.
 func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 72)
@@ -245,7 +245,7 @@ func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	c.Close()
 }
 
-// An answerSink is a transport.Sink that waits for one frame, and keeps nothing of it.
+// An answerSink is a transport.Sink that waits for one frame and drops it.
 type answerSink chan struct{}
 
 func (answerSink) Buffer(transport.Header) []byte { return nil }
@@ -256,8 +256,8 @@ func (e answerSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// intruder starts a process as rank 1 with settings that are not this job's, and
-// waits until it was turned away.
+// intruder starts a process as rank 1 with settings that are not this job's, and waits until
+// it is refused.
 func (j *job) intruder(wire string, env ...string) {
 	j.t.Helper()
 	reported := j.out.count(`"Name":"refused"`)

@@ -18,13 +18,13 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A phase of a coordinator's life in which a rank is killed. The director kills it
-// once ranks have said that they are there, which none says too early: a phase that
-// would pass by itself does not, since the victim stands still in it.
+// A phase of a coordinator's life in which a rank is killed. The test kills it once enough
+// ranks have reported that they are in the phase. The victim stays in the phase until then, so
+// it cannot pass by.
 type phase struct {
 	name  string
 	wires []string
-	ready int // ranks that say so
+	ready int // ranks that report it
 	run   func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult
 }
 
@@ -45,7 +45,7 @@ const (
 )
 
 func phases() []phase {
-	two := []string{wires()[0], wires()[len(wires())-1]} // whatever a rank does, wires tell of its end alike
+	two := []string{wires()[0], wires()[len(wires())-1]} // the phase makes no difference to how a transport reports the end of a rank
 	return []phase{
 		{"before it submits", wires(), coordinatorRanks, beforeSubmit},
 		{"half way through its submissions", two, coordinatorRanks, halfSubmitted},
@@ -71,13 +71,13 @@ func waitFor(ctx context.Context, hs ...*coordinator.Handle) callResult {
 	return callResult{at, err, hs, 0}
 }
 
-// allowing says how many of the submissions may have succeeded.
+// allowing sets how many of the submissions may have succeeded.
 func (e callResult) allowing(may int) callResult {
 	e.maxSucceeded = may
 	return e
 }
 
-// atPoint says that the rank is in its phase, in which the victim stays.
+// atPoint reports that the rank is in its phase; the victim stays there.
 func (a *rankProcess) atPoint() {
 	a.log("there", "")
 	if a.rank == a.Victim {
@@ -85,13 +85,14 @@ func (a *rankProcess) atPoint() {
 	}
 }
 
-// beforeSubmit has the others wait for the victim.
+// beforeSubmit makes the others wait for the victim.
 func beforeSubmit(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	return waitFor(ctx, tensorOf(co, "w"))
 }
 
-// halfSubmitted has the victim submit one half of the others' tensors, which all get.
+// halfSubmitted makes the victim submit one half of the others' tensors, which succeed on all
+// ranks.
 func halfSubmitted(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	var hs []*coordinator.Handle
 	for i := range 25 {
@@ -110,7 +111,7 @@ func halfSubmitted(ctx context.Context, a *rankProcess, co *coordinator.Coordina
 	return waitFor(ctx, hs...).allowing(25) // what the victim has submitted, too
 }
 
-// noPoller is beforeSubmit, and nobody is in a Wait.
+// noPoller is beforeSubmit without a goroutine in Wait.
 func noPoller(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	hs := []*coordinator.Handle{tensorOf(co, "v"), tensorOf(co, "w")}
@@ -121,7 +122,7 @@ func noPoller(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) 
 	return callResult{at, hs[0].Wait(ctx), hs, 0}
 }
 
-// negotiating has all wait, the victim too, for others that live.
+// negotiating makes all ranks wait, also the victim, for submissions of other ranks.
 func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	var hs []*coordinator.Handle
 	for r := range coordinatorRanks {
@@ -156,8 +157,8 @@ func stuckInReduction(tensors, elements int, folds int64) func(context.Context, 
 	}
 }
 
-// repeated sums the same tensors again and again, the victim too, until that fails: at
-// any moment.
+// repeated sums the same tensors again and again until that fails; the victim is killed at any
+// moment.
 func repeated(tensors, elements int) func(context.Context, *rankProcess, *coordinator.Coordinator) callResult {
 	return func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 		hs, bufs := make([]*coordinator.Handle, tensors), make([][]float32, tensors)
@@ -178,7 +179,7 @@ func repeated(tensors, elements int) func(context.Context, *rankProcess, *coordi
 	}
 }
 
-// beforeJoin has the others wait until the victim joins.
+// beforeJoin makes the others wait until the victim joins.
 func beforeJoin(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	at := callBelow()
@@ -186,8 +187,8 @@ func beforeJoin(ctx context.Context, a *rankProcess, co *coordinator.Coordinator
 	return callResult{at: at, err: err}
 }
 
-// joined has the victim wait for a rank that does not join, and submits what others
-// need not once they have.
+// joined makes the victim wait for a rank that does not join, and submits what the others need
+// not submit once they have joined.
 func joined(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	if a.rank != bystander {
 		at := callBelow()
@@ -202,7 +203,7 @@ func joined(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) ca
 	return waitFor(ctx, tensorOf(co, "after one of them was killed"))
 }
 
-// addingSet has the others wait until the victim agrees.
+// addingSet makes the others wait until the victim agrees to a process set.
 func addingSet(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	at := callBelow()
@@ -210,7 +211,7 @@ func addingSet(ctx context.Context, a *rankProcess, co *coordinator.Coordinator)
 	return callResult{at: at, err: err}
 }
 
-// closing has the others wait until the victim closes, with something under way.
+// closing makes the others wait until the victim closes, while a tensor is under way.
 func closing(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	h := tensorOf(co, "w")
@@ -218,8 +219,8 @@ func closing(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) c
 	return callResult{at, err, []*coordinator.Handle{h}, 0}
 }
 
-// runCoordinator has a rank of a coordinator be in a phase. It tells of every handle that
-// did not end as it must, and then how the call ended in which the rank waited.
+// runCoordinator runs a rank of a coordinator in a phase. It reports every handle that did not
+// end as it must, and then how the call ended in which the rank waited.
 func runCoordinator(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {

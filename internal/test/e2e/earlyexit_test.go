@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// sumForAWhile is sumForever until everybody has heard what this rank does.
+// sumForAWhile is sumForever until the heartbeats have said what this rank does.
 func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	for began := time.Now(); time.Since(began) < heartbeatDelay; {
@@ -24,7 +24,7 @@ func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// panicOnOne has one rank panic while the others sum.
+// panicOnOne panics on one rank while the others sum.
 func panicOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
@@ -64,7 +64,7 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 	}
 }
 
-// quitOnOne has one rank leave as a program does whose main returns too early.
+// quitOnOne exits on one rank as a program does whose main returns too early.
 func quitOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
@@ -98,16 +98,15 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 	}
 }
 
-// closeOneFirst has one rank close in order. What needs it fails from then on,
-// and what does not goes on. A collective comes last: where one has failed, the
-// communicator is of no more use.
+// closeOneFirst closes one rank in order. Calls that need it fail from then on, and others go
+// on. A collective comes last, because it revokes the communicator when it fails.
 func closeOneFirst(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	rest, err := c.Split(ctx, map[bool]int{true: 0, false: 1}[a.rank == a.Victim], a.rank)
 	if err != nil {
 		return err
 	}
 	if a.rank == a.Victim {
-		// Received by nobody yet, and owed to all the same.
+		// Nobody has received it yet; Close must deliver it nevertheless.
 		if err := comm.Send(ctx, c, (a.rank+1)%c.Size(), 5, []int32{42}); err != nil {
 			return err
 		}
@@ -149,7 +148,7 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 					if !e.is(fault.Closed) || len(e.Peers) != 1 || e.Peers[0].Rank != victim {
 						t.Errorf("%s: rank %d got %q, want a %q that names rank %d", name, e.Rank, e.Text, fault.Closed, victim)
 					}
-					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have been told first
+					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have got the error first, and revoked the communicator
 						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
 					}
 					if elapsed, most := e.duration(), time.Second+starvedIn(reported); elapsed > most {

@@ -15,10 +15,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// exitOnError has every rank end its process with its first error, as log.Fatal
-// does: without Close, and while others may not have heard of the error yet. That may
-// be the barrier already: the others are out of it before a rank that has not run, and
-// what they do then ends all calls.
+// exitOnError makes every rank end its process with its first error, as log.Fatal does:
+// without Close, and while others may not have heard of the error yet. That may already be the
+// barrier: some ranks leave it before others have run, and what they do then ends all calls.
 func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	at, err := callHere(), c.Barrier(ctx)
 	if err == nil {
@@ -34,7 +33,7 @@ func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 
 const disk = "the disk is full"
 
-// mistakes are what the ranks do wrong.
+// mistakes are what the ranks do wrong, by name.
 func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 	return map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error){
 		"another operator": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {

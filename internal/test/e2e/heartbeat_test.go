@@ -51,8 +51,8 @@ func TestPollingStarvesNoHeartbeats(t *testing.T) {
 	}
 }
 
-// stayBusy sums for a while without a pause, and then has all ranks wait for the
-// last one, which computes.
+// stayBusy sums for a while without a pause, and then makes all ranks wait for the last one,
+// which computes.
 func stayBusy(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	over := []int32{0}
 	began := time.Now()

@@ -12,14 +12,15 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A hostNetwork is some pseudo-hosts, n0 and up; see tools/hosts.
+// A hostNetwork is a set of pseudo-hosts in network namespaces, n0 and up; see tools/hosts.
 type hostNetwork struct {
 	t    *testing.T
 	tool string
 	dir  string
 }
 
-// newHostNetwork sets up n hosts, or skips the test where that cannot be.
+// newHostNetwork sets up n hosts, or skips the test, with the reason, where that is
+// impossible.
 func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -43,7 +44,7 @@ func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	return l
 }
 
-// run runs the tool.
+// run runs the tool that makes and changes the hosts.
 func (l *hostNetwork) run(args ...string) {
 	l.t.Helper()
 	cmd := exec.Command(l.tool, args...)

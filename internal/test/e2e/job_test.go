@@ -25,37 +25,37 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// limit is how long anything here may take on a busy machine. What has a limit
-// of its own is held to that one.
+// limit bounds how long anything here may take on a busy machine. Calls that promise a limit
+// are held to that one.
 const limit = 40 * time.Second
 
-// A job is some processes under test, and what they have told.
+// A job is a set of processes under test, and what they have written.
 type job struct {
 	t             *testing.T
-	launcher      *process   // tuttirun; nil when the director starts the ranks itself
-	ranks         []*process // by rank; of those that the director has started
+	launcher      *process   // tuttirun; nil when the test starts the ranks itself
+	ranks         []*process // by rank; of those that the test has started
 	out           *output
 	err           *output
 	root          string // where rank 0 listens; "" with the launcher
 	listener      *os.File
-	commandPrefix func(rank int) []string // what to put before a rank's command; nil: nothing
+	commandPrefix func(rank int) []string // what precedes a rank's command; nil: nothing
 
-	exitPipe   *os.File // ends when every process of the job has
+	exitPipe   *os.File // reads EOF when every process of the job has ended
 	lifeline   *os.File
 	gate       [gates]*os.File
 	inherited  []*os.File
 	shm        []string
-	starving   map[int]time.Duration // by process: how long it has starved, by the last that is known
+	starving   map[int]time.Duration // by process: how long it has starved, as last known
 	wantPanics bool
 }
 
-// A process is one that the director has started.
+// A process is one that the test has started.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// run starts ranks by tuttirun, over a wire.
+// run starts ranks by tuttirun, over a transport.
 func run(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
@@ -64,7 +64,8 @@ func run(t *testing.T, ranks int, wire string, o instruction) *job {
 	return j
 }
 
-// spawn starts ranks itself: they can be told apart, and so can what they are told.
+// spawn starts ranks itself, so that the test knows each process, and can give each rank its
+// own environment.
 func spawn(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
@@ -138,7 +139,7 @@ func (j *job) rank(r, size int, wire string, o instruction, env ...string) *proc
 	return p
 }
 
-// identity is what a launcher tells a rank.
+// identity is the environment that a launcher gives a rank.
 func (j *job) identity(r, size int, wire string, o instruction) []string {
 	return []string{
 		vars.Rank + "=" + strconv.Itoa(r), vars.Size + "=" + strconv.Itoa(size),
@@ -149,10 +150,10 @@ func (j *job) identity(r, size int, wire string, o instruction) []string {
 	}
 }
 
-// secret is that of the jobs whose ranks the director starts.
+// secret is that of the jobs whose ranks the test starts.
 const secret = "what only these ranks know"
 
-// id tells this job from others alive.
+// id distinguishes this job from others that run.
 func (j *job) id() string {
 	_, port, _ := net.SplitHostPort(j.root)
 	return strconv.Itoa(os.Getpid()) + "." + port
@@ -207,7 +208,7 @@ func self(t *testing.T) string {
 	return path
 }
 
-// open lets the ranks pass a gate, now and later.
+// open opens a gate for all ranks, now and later.
 func (j *job) open(n int) {
 	if j.gate[n] != nil {
 		j.gate[n].Close()
@@ -215,8 +216,8 @@ func (j *job) open(n int) {
 	}
 }
 
-// events waits until ranks have told n events of that name, and returns them in
-// the order of the ranks.
+// events waits until ranks have reported n events of that name, and returns them in the order
+// of the ranks.
 func (j *job) events(name string, n int) []event {
 	j.t.Helper()
 	var got []event
@@ -237,7 +238,7 @@ func (j *job) events(name string, n int) []event {
 	return got
 }
 
-// warnings waits until n warnings of a stall have been logged of such a call.
+// warnings waits until n stall warnings of such a call have been logged.
 func (j *job) warnings(n int, call string) {
 	j.t.Helper()
 	j.err.await(limit, func(lines []string) bool { return countLines(lines, "tutti: rank ", call) >= n })
@@ -268,7 +269,7 @@ func (j *job) signal(pid int, s syscall.Signal) moment {
 	return d
 }
 
-// wantExit waits for tuttirun, and compares its exit code and what it said.
+// wantExit waits for tuttirun, and compares its exit code and what it logged.
 func (j *job) wantExit(code int, parts ...string) {
 	j.t.Helper()
 	j.launcher.wantExit(j, code)
@@ -297,8 +298,8 @@ func (p *process) wantExit(j *job, code int) {
 	}
 }
 
-// closeInherited closes the director's copies of what processes inherit, so that the
-// pipes end with the last of these.
+// closeInherited closes the test's copies of what processes inherit, so that the pipes end
+// with the last of these.
 func (j *job) closeInherited() {
 	for _, f := range j.inherited {
 		f.Close()
@@ -306,7 +307,7 @@ func (j *job) closeInherited() {
 	j.inherited = nil
 }
 
-// close ends what runs still and looks for what it has left.
+// close ends what still runs and checks what the job has left behind.
 func (j *job) close() {
 	for _, p := range append(slices.Clone(j.ranks), j.launcher) {
 		if p != nil {
@@ -332,7 +333,8 @@ func (j *job) close() {
 	j.checkLeftovers()
 }
 
-// checkLeftovers looks at what no job may leave or say.
+// checkLeftovers checks for files that a job must not leave, and for lines that it must not
+// log.
 func (j *job) checkLeftovers() {
 	for _, name := range shared() {
 		if !slices.Contains(j.shm, name) {
@@ -353,7 +355,7 @@ func shared() []string {
 	return names
 }
 
-// A output is what processes have written to a pipe, line by line.
+// An output is what processes have written to a pipe, line by line.
 type output struct {
 	from *os.File
 	done chan struct{}
@@ -402,8 +404,8 @@ func (tr *output) notifyLocked() {
 	tr.changed = make(chan struct{})
 }
 
-// await returns true as soon as enough says so of the lines, and false when no
-// more come, or none in time.
+// await returns true as soon as enough returns true for the lines, and false when no more
+// lines come, or none in time.
 func (tr *output) await(within time.Duration, enough func(lines []string) bool) bool {
 	late := time.After(within)
 	for {

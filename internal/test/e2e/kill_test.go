@@ -63,7 +63,7 @@ func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
 	}
 }
 
-// killOne kills a rank in the midst of allreduces, pause after all have begun.
+// killOne kills a rank while all run allreduces, pause after all have begun.
 func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Duration) {
 	t.Helper()
 	o.Program = "sum"
@@ -74,7 +74,7 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	j := run(t, ranks, wire, o)
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
-	time.Sleep(pause) // any moment will do; the calls' own work is what it falls into
+	time.Sleep(pause) // any moment will do: the ranks are inside a call nearly all the time
 	killed := j.signal(pids[victim], syscall.SIGKILL)
 	for _, e := range j.events("ended", ranks-1) {
 		if e.Kind != fault.PeerLost.Error() {
@@ -100,7 +100,7 @@ func (j *job) wantBlamed(e event, victim int, lastCall string) {
 	}
 }
 
-// wantQuoted wants the second line of tuttirun's verdict to quote the survivors.
+// wantQuoted wants the second line of tuttirun's report to quote the errors of the survivors.
 func (j *job) wantQuoted(part string) {
 	j.t.Helper()
 	if n := j.err.count("tuttirun: rank", part); n == 0 {

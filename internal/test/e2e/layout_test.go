@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
-// reportLayout makes every collective, small and large, and says how its ranks see
-// each other.
+// reportLayout makes every collective, small and large, and reports where its ranks run and
+// how they are connected.
 func reportLayout(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, call := range worldtest.Collectives[float32]() {
 		for _, count := range []int{1, 100_003} {

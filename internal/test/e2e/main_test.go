@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/launch"
 )
 
-// asLauncher makes the test binary tuttirun; asRank holds the order of a rank.
+// asLauncher makes the test binary tuttirun; asRank holds the instruction of a rank.
 const (
 	asLauncher = "TUTTI_E2E_LAUNCHER"
 	asRank     = "TUTTI_E2E_ORDER"
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Args[0] == guardianName {
 		launch.Main(os.Args, nil, nil, nil, nil)
 		// It has no environment, so a race build would wait a second in Exit, and
-		// tuttirun for it. How a guardian ends that was sent away is all one.
+		// tuttirun for it. The exit code of a guardian does not matter.
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	if os.Getenv(asLauncher) != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A mismatchCase is a call that three ranks make differently. It returns where this
-// rank made its own.
+// A mismatchCase is a call that three ranks make differently. It returns where this rank made
+// its own.
 type mismatchCase struct {
 	name string
 	call func(ctx context.Context, c *comm.Comm) (callSite, error)
@@ -193,15 +193,15 @@ func mismatchCases() []mismatchCase {
 	}
 }
 
-// runMismatch makes one call after another differently on each rank, each on a
-// communicator of its own, and sees each time whether another is harmed.
+// runMismatch makes one call after another differently on each rank, each on a communicator of
+// its own, and checks each time that another communicator still works.
 func runMismatch(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for i, q := range mismatchCases() {
 		twin, err := c.Dup(ctx)
 		if err != nil {
 			return err
 		}
-		if err := c.Barrier(ctx); err != nil { // nobody is late because of the last one
+		if err := c.Barrier(ctx); err != nil { // so that the last case delays nobody in this one
 			return err
 		}
 		at, err := q.call(ctx, twin)
@@ -228,7 +228,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 					called := in.events(fmt.Sprintf("called %d", i), ranks)
 					next := in.events(fmt.Sprintf("next %d", i), ranks)
 					for r := range ranks {
-						if !called[r].Failed { // it had left before anybody knew
+						if !called[r].Failed { // it had returned before any rank knew
 							in.wantMismatch(next[r], called)
 						} else {
 							in.wantMismatch(called[r], called)
@@ -244,9 +244,9 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
-// wantMismatch wants two calls named, where they were made, and that soon after the
-// last of them: only then is there a disagreement. What the ranks starved is on top, as
-// in wantWithin.
+// wantMismatch wants an error that names two calls and where they were made, soon after the
+// last of them: only then is there a mismatch. As in wantWithin, the time in which the ranks
+// had no processor is added.
 func (j *job) wantMismatch(e event, made []event) {
 	j.t.Helper()
 	if !e.is(fault.Mismatch) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// misuse makes calls that are wrong, or left before their time, and shows after
-// each that nothing else is harmed.
+// misuse makes calls with wrong arguments, and calls that are canceled, and checks after each
+// that the communicators still work.
 func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	sister, err := c.Dup(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return afterClose(ctx, c, sister)
 }
 
-// checkCommunicator passes a message around and a sum through a communicator.
+// checkCommunicator passes a message around and sums over a communicator.
 func checkCommunicator(ctx context.Context, c *comm.Comm) error {
 	n, r := c.Size(), c.Rank()
 	in := make([]int32, 1)
@@ -58,7 +58,7 @@ func checkCommunicator(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
-// wantError compares an error's kind, and that it says a word.
+// wantError compares an error's kind, and wants a word in its text.
 func wantError(err error, k fault.Kind, word string) error {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Kind != k || !strings.Contains(err.Error(), word) {
@@ -91,7 +91,7 @@ func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 	)
 }
 
-// smallBuffer receives what does not fit; the messages behind it still come.
+// smallBuffer receives messages that do not fit; the messages behind them still arrive.
 func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, bytes := range []int{100, 1 << 20} {
 		switch a.rank {
@@ -116,8 +116,8 @@ func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// cancelledRecv leaves a receive before its message; its siblings go on, and the
-// message is another one's.
+// cancelledRecv cancels a receive before its message arrives; other receives go on, and a
+// later one gets the message.
 func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	const tags = 3
 	if a.rank == 1 {
@@ -169,7 +169,7 @@ func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// cancelledSend leaves a send that nobody has received; it was never sent.
+// cancelledSend cancels a send that nobody has received; the message was never sent.
 func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	switch a.rank {
 	case 0:
@@ -196,7 +196,7 @@ func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return c.Barrier(ctx)
 }
 
-// afterClose uses what was closed.
+// afterClose uses communicators that were closed.
 func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	if err := sister.Close(ctx); err != nil {
 		return err
@@ -232,7 +232,7 @@ func TestCommunicatorIsUsableAfterMisuse(t *testing.T) {
 	}
 }
 
-// sendInACycle has all ranks send to the next first, more than anybody takes, until
+// sendInACycle makes all ranks send to the next one first, more than the buffers hold, until
 // gate 1 is their deadline.
 func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := c.Barrier(ctx); err != nil {
@@ -276,7 +276,7 @@ func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
 	}
 }
 
-// cycleFrom is how an error of a rank tells who waits for whom.
+// cycleFrom returns how the error of a rank says who waits for whom.
 func cycleFrom(rank int, sent []event) string {
 	var path []string
 	for i := range sent {

@@ -13,23 +13,23 @@ import (
 	"github.com/tutti-go/tutti/internal/test/starved"
 )
 
-// A moment is a moment, that from which a limit counts, and how long the director and
-// the ranks had starved at the first.
+// A moment is the time from which a limit counts, and how long the processes of the job had
+// starved by then. For an action that takes time, before and after are its two ends.
 type moment struct {
 	before, after time.Time
 	starved       time.Duration
 }
 
-// now is now.
+// now returns this moment.
 func (j *job) now() moment {
 	total := j.starved() // before the moment: what it takes to ask counts as starved, if anything
 	now := time.Now()
 	return moment{now, now, total}
 }
 
-// awaitExit returns once a process that was killed has ended, which on a busy machine takes
-// its time: it dies on its own turns of a processor. Whether somebody else has waited
-// for it is all one. Where there is no /proc it returns at once.
+// awaitExit returns once a process that was killed has ended. On a busy machine that takes
+// time, because the process dies when it gets a processor. It does not matter whether another
+// process has waited for it already. Where there is no /proc it returns at once.
 func (j *job) awaitExit(pid int) {
 	j.t.Helper()
 	for late := time.Now().Add(limit); ; {
@@ -51,8 +51,8 @@ func (j *job) awaitExit(pid int) {
 	}
 }
 
-// starved is how long the director and all ranks that have joined have starved so far.
-// A process that has ended had starved as long as is known of it.
+// starved returns how long this process and all ranks that have joined have starved so far.
+// For a process that has ended, the last known time counts.
 func (j *job) starved() time.Duration {
 	for _, e := range j.out.events() {
 		if e.PID != 0 {
@@ -79,7 +79,7 @@ func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	}
 }
 
-// starvedIn is how long processes starved in the calls that they tell of.
+// starvedIn returns how long processes starved in the calls that events report.
 func starvedIn(es []event) (total time.Duration) {
 	for _, e := range es {
 		total += e.Starved[1] - e.Starved[0]
@@ -87,7 +87,7 @@ func starvedIn(es []event) (total time.Duration) {
 	return total
 }
 
-// events are those so far, in the order in which they came.
+// events returns those so far, in the order in which they came.
 func (tr *output) events() (all []event) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()

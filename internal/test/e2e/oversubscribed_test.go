@@ -23,11 +23,11 @@ func latencyBounds() []latencyBound {
 	return []latencyBound{{4, 40, 2 * time.Millisecond}, {1 << 20, 3, 100 * time.Millisecond}}
 }
 
-// event is the name of rank 0's word on it.
+// event is the name of the event in which rank 0 reports it.
 func (p latencyBound) event() string { return fmt.Sprint("paced ", p.bytes) }
 
-// paceRounds is how many medians there are, of which the least counts: other programs
-// may have the cores.
+// paceRounds is how many medians are taken, of which the smallest counts: other programs may
+// use the cores.
 const paceRounds = 5
 
 // oversubscribedRanks is how many ranks share the cores. Under the race detector that many
@@ -39,7 +39,7 @@ func oversubscribedRanks() int {
 	return 16
 }
 
-// measureLatency has all ranks reduce vectors of each size; rank 0 says how long it took.
+// measureLatency reduces vectors of each size on all ranks; rank 0 reports how long it took.
 func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, p := range latencyBounds() {
 		var medians []time.Duration
@@ -66,9 +66,9 @@ func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// Ranks that outnumber the cores give them away to those they wait for, and sleep soon.
-// That they keep their pace is asserted in a soak only, as other programs may have the
-// cores; that all get on is, always.
+// Ranks that outnumber the cores yield to those they wait for, and sleep soon. That every job
+// makes progress is always checked; the latency only in a soak, because other programs may use
+// the cores.
 func TestOversubscribedRanksMakeProgress(t *testing.T) {
 	wire := "shm"
 	if runtime.GOOS != "linux" {

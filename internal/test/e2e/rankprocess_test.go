@@ -19,13 +19,13 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// An instruction tells a rank what to act. Fields that a scene does not use are zero.
+// An instruction tells a rank what to run. Fields that a program does not use are zero.
 type instruction struct {
 	Program     string
-	Victim      int           // the rank that the scene is about
+	Victim      int           // the rank that is killed, stopped or wrong
 	Phase       string        // of a tensor, in which the victim is killed
 	Bytes       int           // of a vector or a message
-	ReadyAtOnce bool          // say that all is under way before others can have heard what this rank does
+	ReadyAtOnce bool          // report readiness before heartbeats have said what this rank does
 	Deadline    time.Duration // of the call in question; 0: none
 	Stall       time.Duration // StallWarning
 	Heartbeat   time.Duration // with Silence, in place of the defaults
@@ -46,8 +46,8 @@ func (o instruction) options() []comm.Option {
 	return opts
 }
 
-// An event is what a rank tells the director: a line on standard output, short
-// enough to be written in one piece beside those of other ranks.
+// An event is what a rank reports to the test: a line on standard output, short enough to be
+// written in one piece beside those of other ranks.
 type event struct {
 	Name      string
 	Rank      int
@@ -60,8 +60,8 @@ type event struct {
 	Kind      string // of the error itself
 	Causes    []string
 	Peers     []fault.Peer // whom the error names
-	Text      string       // the error, or whatever the scene has to say
-	Continues bool         // the scene goes on after it
+	Text      string       // the error, or what the program reports
+	Continues bool         // the program goes on after it
 }
 
 // is reports whether an error of this kind is the event's, or among its causes.
@@ -76,10 +76,10 @@ func (e event) is(k fault.Kind) bool {
 
 func (e event) duration() time.Duration { return time.Duration(e.Ended - e.Began) }
 
-// maxText keeps a line within what a pipe takes in one piece.
+// maxText keeps a line within what a pipe writes in one piece.
 const maxText = 2000
 
-// An rankProcess is one rank of a job, inside its own process.
+// A rankProcess is one rank of a job, inside its own process.
 type rankProcess struct {
 	instruction
 	rank int
@@ -100,7 +100,7 @@ func runRank(text string) int {
 	return 0
 }
 
-// run joins the job, acts the scene and closes, as any program would.
+// run joins the job, runs the program and closes, as any program would.
 func (a *rankProcess) run(ctx context.Context) error {
 	program := programs()[a.Program]
 	if program == nil {
@@ -122,8 +122,8 @@ func (a *rankProcess) run(ctx context.Context) error {
 	return err
 }
 
-// The descriptors that every rank inherits besides the first four: proof of
-// life for the director, the director's own, and the gates.
+// The descriptors that every rank inherits besides the first four: the pipe whose end shows
+// that the rank has ended, the one whose end shows that the test has, and the gates.
 const (
 	leakFD = 4 + iota
 	lifelineFD
@@ -133,19 +133,19 @@ const (
 // gates is how many there are.
 const gates = 2
 
-// exitWithParent ends a rank whose director has gone without ending it.
+// exitWithParent ends a rank whose test has ended without ending it.
 func exitWithParent() {
 	io.Copy(io.Discard, os.NewFile(lifelineFD, "lifeline"))
 	os.Exit(3)
 }
 
-// awaitGate returns once the director has opened gate n.
+// awaitGate returns once the test has opened gate n.
 func (a *rankProcess) awaitGate(n int) {
 	io.Copy(io.Discard, os.NewFile(uintptr(firstGateFD+n), "gate"))
 }
 
-// An gateContext context ends as if a deadline had passed, once gate n is open: whatever
-// has to happen before then has all the time that it takes.
+// A gateContext ends as if a deadline had passed, once gate n is open. What has to happen
+// before may take any time.
 type gateContext struct{ context.Context }
 
 func (a *rankProcess) contextUntilGate(ctx context.Context, n int) context.Context {
@@ -172,10 +172,10 @@ type callSite struct {
 	starved time.Duration
 }
 
-// callHere is its caller's place and the time: of a call in the same line.
+// callHere returns the location of its caller and the time: of a call in the same line.
 func callHere() callSite { return callAt(0) }
 
-// callBelow is here, of a call in the next line.
+// callBelow is callHere for a call in the next line.
 func callBelow() callSite { return callAt(1) }
 
 func callAt(lines int) callSite {
@@ -183,7 +183,7 @@ func callAt(lines int) callSite {
 	return callSite{fmt.Sprintf("%s:%d", path.Base(file), line+lines), time.Now(), starved.Of(os.Getpid())}
 }
 
-// report says what became of a call, and returns err.
+// report reports the outcome of a call, and returns err.
 func (a *rankProcess) report(name string, c callSite, err error) error {
 	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), At: c.at, Began: c.began.UnixNano(), Ended: time.Now().UnixNano()}
 	e.Starved = [2]time.Duration{c.starved, starved.Of(e.PID)}
@@ -203,7 +203,7 @@ func (a *rankProcess) report(name string, c callSite, err error) error {
 	return err
 }
 
-// log tells something that is about no call.
+// log reports something that is not about a call.
 func (a *rankProcess) log(name, text string) {
 	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), Text: text, Ended: time.Now().UnixNano()}
 	e.Starved[1] = starved.Of(e.PID)

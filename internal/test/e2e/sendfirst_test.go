@@ -63,7 +63,7 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 					if err := c.Barrier(ctx); err != nil { // rank 0's time begins when both are here
 						return err
 					}
-					// Rank 1 is the more patient one, and is still there to be asked.
+					// Rank 1 waits longer, and so can still be asked.
 					limited, cancel := context.WithTimeout(ctx, time.Duration(1+9*c.Rank())*time.Second)
 					defer cancel()
 					err := comm.Send(limited, c, 1-c.Rank(), 0, pattern(c.Rank(), bytes))

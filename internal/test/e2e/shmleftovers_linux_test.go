@@ -10,15 +10,14 @@ import (
 	"testing"
 )
 
-// A privateShm is a /dev/shm that nobody else uses: in a mount namespace of its own,
-// which a process keeps for as long as the test runs. Who is not root has a user
-// namespace around it, in which they are.
+// A privateShm is a /dev/shm that nobody else uses: in a mount namespace of its own, which a
+// process holds while the test runs. Without root it is in a user namespace, too.
 type privateShm struct {
 	keeper int
-	enter  []string // what to put before a command that is to see it
+	enter  []string // what precedes a command that uses it
 }
 
-// newPrivateShm makes one, or skips the test where that cannot be.
+// newPrivateShm makes one, or skips the test, with the reason, where that is impossible.
 func newPrivateShm(t *testing.T) *privateShm {
 	t.Helper()
 	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
@@ -55,7 +54,7 @@ func newPrivateShm(t *testing.T) *privateShm {
 	return &privateShm{keeper.Process.Pid, append(enter, "-t", strconv.Itoa(keeper.Process.Pid))}
 }
 
-// files is what lies in it.
+// files returns the names of its files.
 func (c *privateShm) files(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(c.keeper), "root", "dev", "shm"))
@@ -68,7 +67,7 @@ func (c *privateShm) files(t *testing.T) (names []string) {
 	return names
 }
 
-// run starts ranks by tuttirun, which see this /dev/shm.
+// run starts ranks by tuttirun that use this /dev/shm.
 func (c *privateShm) run(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
@@ -77,8 +76,8 @@ func (c *privateShm) run(t *testing.T, ranks int, wire string, o instruction) *j
 	return j
 }
 
-// However a job ends, nothing of it lies in /dev/shm, not under any name, and no
-// process is left; the clean-up of every job looks for those.
+// However a job ends, nothing of it is left in /dev/shm, under any name, and no process; the
+// clean-up of every job checks that.
 func TestJobsReleaseSharedMemory(t *testing.T) {
 	const ranks = 3
 	for name, end := range map[string]func(j *job, pids map[int]int){

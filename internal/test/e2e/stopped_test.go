@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// skipCall has one rank not take part in a sum; the others wait until gate 1 is their
-// deadline, and go on with another communicator.
+// skipCall leaves a sum out on one rank; the others wait until gate 1 is their deadline, and
+// go on with another communicator.
 func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	twin, err := c.Dup(ctx)
 	if err != nil {
@@ -81,8 +81,8 @@ func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 	}
 }
 
-// sumUntilStopped sums until that fails, with a deadline for each sum or none,
-// and stays until all have told what they have to.
+// sumUntilStopped sums until that fails, with a deadline for each sum or without one, and
+// exits when all ranks have reported.
 func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, reported := time.Now(), false

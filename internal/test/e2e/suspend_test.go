@@ -56,8 +56,8 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 	}
 }
 
-// passUntilGate passes vectors that no wire takes at once round a ring, until all ranks
-// have been told to end.
+// passUntilGate passes vectors round a ring that are too large for the buffers of any
+// transport, until the gate opens for all ranks.
 func passUntilGate(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var reported atomic.Bool
 	go func() {
