@@ -8,7 +8,10 @@ import (
 
 //go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
 
-// An entry is what the catalogue knows of one algorithm.
+// An entry is what the catalogue knows of one algorithm. The function type of run must be one
+// that the verb uses: see the function types and the exported function of the verb. Everything
+// else follows from the entry: the table may choose the algorithm, docs/algorithms.md lists it,
+// tuttibench times it, and the tests run it, redraw its header and compare its cost.
 type entry struct {
 	verb     Verb
 	name     string
@@ -167,24 +170,33 @@ const (
 	gatherThenScatter      = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
 )
 
+// linearMoveCost counts n-1 messages of one chunk each.
 func linearMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 
+// treeMoveCost counts the messages of a binomial tree that carries each chunk once over each
+// level: m(n-1)/n bytes leave the root in all.
 func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), m * (n - 1) / n, 0
 }
 
+// linearFoldCost is linearMoveCost with a fold of every chunk that arrives.
 func linearFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n - 1, m * (n - 1) / n, m * (n - 1) / n
 }
 
+// reduceScatterAllGatherCost is that of a reduce-scatter and an allgather, each of n-1 messages
+// of one chunk.
 func reduceScatterAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
+// gatherThenScatterCost is that of n-1 whole vectors to rank 0, and n-1 chunks back.
 func gatherThenScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
 }
 
+// recursiveDoublingCost counts one exchange per step, and for a number of ranks that is no
+// power of two the two messages of the extra ranks.
 func recursiveDoublingCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	floor := math.Floor(math.Log2(n))
 	if floor == log2Ceil(n) {

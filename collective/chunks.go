@@ -124,6 +124,8 @@ func copyCached(dst, src []byte) {
 	copy(dst, src)
 }
 
+// copyCached copies blocks of cachedBlock bytes, and only chunks of at most cachedBytes:
+// a longer one does not fit into the caches beside the slots anyway.
 const (
 	cachedBlock = 256 << 10
 	cachedBytes = cpu.MinNonTemporal / 4

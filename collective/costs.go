@@ -59,6 +59,8 @@ func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const neighborMove = "n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β"
 
+// neighborMoveCost counts n/2 exchanges, the first of one chunk and the others of two. An odd
+// number of ranks uses the ring.
 func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	if math.Mod(n, 2) != 0 {
 		return linearMoveCost(n, m, 0)
@@ -106,6 +108,8 @@ func pipelined(steps, each, m, s float64) (alpha, beta float64) {
 	return steps, steps * m / segments
 }
 
+// chainMoveCost counts until the last segment reaches the last rank: n-1 hops, one segment
+// behind the other.
 func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n == 1 {
 		return 0, 0, 0
@@ -114,6 +118,7 @@ func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
+// chainFoldCost is chainMoveCost with a fold of every segment.
 func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	return alpha, beta, beta

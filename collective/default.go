@@ -9,7 +9,10 @@ func DefaultTable() *Table {
 	return t
 }
 
-// DefaultRules returns the rules of DefaultTable.
+// DefaultRules returns the rules of DefaultTable. Algorithms in shared memory come first, then
+// hierarchical ones, then those over messages; a Chooser leaves out what a communicator cannot
+// use. The figures are from docs/adr/0021 and the comments below, and are right within a factor
+// on most machines: tuttibench tune measures better ones.
 func DefaultRules() []TableRule {
 	rule := func(verb Verb, name string, maxBytes uint64) TableRule {
 		a, err := Find(verb, name)

@@ -36,7 +36,7 @@ const (
 const MaxEncodedTable = tableHeaderSize + MaxRules*(ruleHeaderSize+4+1+MaxWireName+1+maxAlgorithmName) + len(verbNames)*(4+1+maxAlgorithmName)
 
 // AppendEncoded appends the encoding of t, at most MaxEncodedTable bytes, and returns the
-// longer slice.
+// longer slice. It does not encode algorithms by number, because numbers differ between builds.
 func (t *Table) AppendEncoded(b []byte) []byte {
 	forced := 0
 	for _, p := range t.forced {
@@ -65,6 +65,7 @@ func (t *Table) AppendEncoded(b []byte) []byte {
 	return b
 }
 
+// appendText appends a text of at most 255 bytes with its length.
 func appendText(b []byte, text string) []byte {
 	return append(append(b, byte(len(text))), text...)
 }
@@ -113,8 +114,10 @@ type tableDecoder struct {
 	err error
 }
 
+// text reads a text with its length.
 func (d *tableDecoder) text() string { return d.String(int(d.Uint8()), 255) }
 
+// algorithm reads the name of an algorithm that this build has.
 func (d *tableDecoder) algorithm() Algorithm {
 	name := d.text()
 	if d.err != nil || !d.OK() {
@@ -127,6 +130,8 @@ func (d *tableDecoder) algorithm() Algorithm {
 	return a
 }
 
+// check records the error of a rule that NewTable would refuse, because the bytes may come from
+// another build.
 func (d *tableDecoder) check(u TableRule) {
 	if d.err != nil || !d.OK() {
 		return
@@ -136,6 +141,7 @@ func (d *tableDecoder) check(u TableRule) {
 	}
 }
 
+// malformed returns the error for bytes that are no valid encoding.
 func malformed(format string, args ...any) error {
 	return fault.New(fault.Mismatch, "collective.ParseTable", -1, format, args...)
 }

@@ -121,7 +121,14 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	return ringAllGather(ctx, host, buf)
 }
 
-// A permutation is a vector whose chunks are reordered host by host.
+// A permutation is a vector whose chunks are reordered host by host. With ranks 0 and 2 on one
+// host, and 1 and 3 on another:
+//
+//	byRank       chunk 0   chunk 1   chunk 2   chunk 3
+//	byPosition   chunk 0   chunk 2   chunk 1   chunk 3
+//	byHost       chunks 0 and 2      chunks 1 and 3
+//
+// A host's chunks then lie side by side, so one message between hosts carries all of them.
 type permutation struct {
 	byRank     chunks // the caller's vector
 	byPosition chunks // the reordered vector; the same memory where hosts are in rank order
@@ -180,6 +187,8 @@ func (v permutation) copyOut() {
 	v.each(func(ordered, ranked []byte) { copy(ranked, ordered) })
 }
 
+// each calls visit for every chunk, in both orders. It does nothing where both are the same
+// memory.
 func (v permutation) each(visit func(ordered, ranked []byte)) {
 	if same(v.byPosition.buf, v.byRank.buf) {
 		return

@@ -36,9 +36,15 @@ func (a Algorithm) SupportsLists() bool {
 // ring is the name of the algorithms that pass chunks around a ring.
 const ring = "ring"
 
-// ringAllReduceList is ringAllReduce of vectors that lie apart in memory. A message gathers a
-// chunk's parts from all vectors, and what arrives is folded into, or copied to, those parts
-// segment by segment while the next ones travel.
+// ringAllReduceList is ringAllReduce of vectors that lie apart in memory. Chunk i of the list
+// is chunk i of each vector. With two ranks and two vectors:
+//
+//	vector 0   a0 a1 | a2 a3
+//	vector 1   b0 | b1
+//	           chunk 0   chunk 1
+//
+// A message gathers a chunk's parts from all vectors: chunk 0 is a0 a1 b0. What arrives is
+// folded into, or copied to, those parts segment by segment while the next ones travel.
 func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	all := p2p.Vectors{List: list, Chunks: r.Size(), Elem: k.DType().Size()}
 	order := ringOrderOf(r)
@@ -168,7 +174,8 @@ func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, el
 	return nil
 }
 
-// An iovCursor reads a list of slices from its beginning to its end.
+// An iovCursor reads a list of slices from its beginning to its end. Fragments of a list end
+// anywhere in a slice, and a slice may span several fragments.
 type iovCursor struct {
 	left [][]byte
 	at   int // bytes of the first slice that have been read

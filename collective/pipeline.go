@@ -2,14 +2,20 @@ package collective
 
 import "github.com/tutti-go/tutti/p2p"
 
-// A pipeline is a vector that passes from rank to rank, one segment behind the other. Ranks at
-// its ends use one message for all, ranks between them one message per segment. The two match,
-// because p2p cuts a message into the same segments.
+// A pipeline is a vector that passes from rank to rank, one segment behind the other. With
+// three segments, rank 1 works as follows:
+//
+//	receives   0   1   2
+//	sends          0   1   2
+//
+// Ranks at the ends of the chain use one message for all segments, ranks between them one
+// message per segment. The two match, because p2p cuts a message into the same segments.
 type pipeline struct {
 	buf  []byte
 	size int
 }
 
+// pipelineOf cuts buf into segments of the round's size.
 func pipelineOf(r *p2p.Round, buf []byte) pipeline { return pipeline{buf, r.Segment()} }
 
 // segments returns the number of segments. An empty vector has one, which is empty.

@@ -54,9 +54,15 @@ func resultCopy(bytes int) copyFunc {
 // fill this rank's slot, and read for every rank's slot: first for its own, which it has just
 // written, then for the others, beginning with the next rank.
 //
-// It reads the other ranks' fragments some fragments behind its own writes. That gives the
-// others time to write theirs, and the caches time to write the lines back to the level from
-// which another core fetches them at less cost.
+// It reads the other ranks' fragments lead fragments behind its own writes. With three
+// fragments and a lead of one:
+//
+//	writes         0   1   2
+//	reads others       0   1   2
+//
+// That gives the others time to write theirs, and the caches time to write the lines back to
+// the level from which another core fetches them at less cost. docs/adr/0018 has the
+// measurement.
 func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count int, write func(p p2p.Fragment, i int), read func(p p2p.Fragment, i, rank int)) error {
 	n, me, lead := r.Size(), r.Rank(), min(r.MaxLead(), count-1)
 	for i, in, out := 0, p, p; i < count+lead; i++ {
@@ -85,8 +91,11 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count 
 }
 
 // foldSlots folds all ranks' shares of bytes lo to hi of a fragment, in rank order, into dst.
-// own is this rank's share, which may lie outside its slot. dst may be own. No other rank reads
-// that part of this rank's slot meanwhile.
+// own is this rank's share, which may lie outside its slot. dst may be own.
+//
+// The first fold needs the shares of ranks 0 and 1, so on a higher rank it would overwrite a
+// share that lies in dst before its turn. Such a share is first saved in this rank's slot. No
+// other rank reads that part of the slot meanwhile.
 func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k reduce.Kernel) {
 	n, me := r.Size(), r.Rank()
 	share := func(rank int) []byte {
@@ -135,6 +144,8 @@ func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 // whatever the element size.
 func fragmentsOf(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
 
+// sharedAllReduceCost counts one hand-over for a small vector, of which every rank folds all,
+// and two for a longer one.
 func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if m <= directBytes {
 		return fragmentsOf(m), m, m * (n - 1)
@@ -142,10 +153,13 @@ func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return sharedReduceCost(n, m, s)
 }
 
+// sharedReduceCost counts two hand-overs per fragment: the shares, and the results. A rank
+// copies its share in except its own part, folds that part, and copies all results out.
 func sharedReduceCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * fragmentsOf(m), m * (2 - 1/n), m * (n - 1) / n
 }
 
+// sharedBroadcastCost counts one hand-over per fragment. The copies in and out overlap.
 func sharedBroadcastCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return math.Ceil(m / float64(broadcastFragment(int(n)))), m, 0
 }
@@ -155,18 +169,23 @@ func sharedAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m / n), m, 0
 }
 
+// sharedAllToAllCost counts the chunks for the other ranks, in and out.
 func sharedAllToAllCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), 2 * m * (n - 1) / n, 0
 }
 
+// sharedReduceScatterCost counts one hand-over per fragment. A rank copies in what the others
+// fold, and folds its own chunk.
 func sharedReduceScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), m * (n - 1) / n, m * (n - 1) / n
 }
 
+// sharedScanCost counts the folds of the last rank, which folds all shares.
 func sharedScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), m, m * (n - 1)
 }
 
+// sharedExScanCost counts the folds of the last rank, which leaves its own share out.
 func sharedExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), m, m * max(n-2, 0)
 }

@@ -33,9 +33,17 @@ const (
 	MaxWireName = 32 // bytes of a wire's name
 )
 
-// A Table chooses the algorithm of each call. Among the rules for a verb, it follows the first
-// that covers the call and whose algorithm supports the operator. All ranks of a communicator
-// use an equal table.
+// A Table chooses the algorithm of each call. A call is decided in this order:
+//
+//  1. an algorithm that Force has named for the verb, whatever else holds
+//  2. the first measured rule that covers the call and whose algorithm supports it
+//  3. the first other rule that does
+//  4. the first algorithm of the verb in the catalogue, which supports every call
+//
+// A rule covers a call by its bytes, the number of ranks and the wire. Its algorithm supports
+// the call by the operator's order, by shared memory, and by the hosts of the ranks. All ranks
+// of a communicator use an equal table and give equal arguments, so they choose alike without a
+// message.
 //
 // Goroutines may share a Table that no one changes.
 type Table struct {
@@ -114,12 +122,16 @@ type Choice struct {
 }
 
 // A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a
-// call of that communicator, so that a choice takes nanoseconds. It never changes.
+// call of that communicator, so that a choice takes nanoseconds: a small collective has no more
+// to spare. It never changes.
 type Chooser struct {
 	forced [len(verbNames)]selection
 	rules  [len(verbNames)][]candidate
 }
 
+// A candidate is a rule that can cover a call of one communicator. What depends on the
+// communicator alone has been decided: the number of ranks, the wire, the hosts. Choose
+// compares what depends on the call.
 type candidate struct {
 	selection
 	maxBytes         uint64
