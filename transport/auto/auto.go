@@ -51,6 +51,8 @@ const Name = "auto"
 const verbsName = "verbs"
 
 // Options are what New needs. The zero Options are those of a process with one rank, without TLS.
+//
+// A process with several ranks calls New once per rank, with one Hub and different Ranks.
 type Options struct {
 	Hub  *memory.Hub     // where the ranks of this process meet; nil: it has one rank
 	Rank int             // this rank's number in the Hub
@@ -175,6 +177,7 @@ func (o *Options) memory() (*memory.Transport, error) {
 	return o.Hub.Number(o.Rank)
 }
 
+// shm returns a new Transport over shared memory.
 func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, Log: o.Log}) }
 
 // A Picker is the transport "auto", or "shm". It implements transport.Transport, transport.Greeter,
@@ -182,6 +185,9 @@ func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, 
 //
 // It is no transport.Sharer, though memory and shm are, because whether ranks can share memory
 // depends on which ranks they are: SharerFor decides.
+//
+// Its wires exist from New on. A wire that cannot be used is excluded with a reason, by New or by
+// the first call that finds out.
 type Picker struct {
 	name    string
 	hub     string            // the ID of the Hub that memory is in
@@ -321,6 +327,8 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 // Alloc implements transport.Allocator with shm's memory, which lets peers on this host write into
 // it, and is as good as any other memory towards other peers. If shm is excluded it uses verbs'
 // memory, if there is verbs.
+//
+// The memory may be used with every peer. Peers that cannot write into it get ordinary messages.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 	if a, ok := p.verbs.(transport.Allocator); ok && p.noShm.Load() != nil {
 		return a.Alloc(size)

@@ -107,6 +107,7 @@ func (p *Picker) upgrade(o *Options) {
 // setupTCP is tcp for an Upgrader: without the greeting and the Close, which stay with the Picker.
 type setupTCP struct{ transport.Transport }
 
+// Close does nothing: the Picker closes tcp.
 func (setupTCP) Close() error { return nil }
 
 // parse reads an address list into addresses by kind. Of a kind that comes twice the first address

@@ -48,6 +48,8 @@ type queuedFrame struct {
 	err   error // for its Done, if a cut comes before it
 }
 
+// unbound returns a Conn that has no inner Conn yet: a Dial needs it before the inner Dial returns,
+// for the other end to pair with.
 func (n *node) unbound(to int) *conn { return &conn{node: n, to: to} }
 
 // newConn wraps inner. If the node has died the Conn is cut from the start.
@@ -57,6 +59,7 @@ func (n *node) newConn(inner transport.Conn, to int) *conn {
 	return c
 }
 
+// bind sets the inner Conn. If the node has died meanwhile the Conn is cut.
 func (c *conn) bind(inner transport.Conn) {
 	c.inner = inner
 	if !c.node.script.register(c) {
@@ -90,7 +93,9 @@ func (c *conn) Send(f *transport.Frame) {
 	c.send(h, kind)
 }
 
+// send counts h, applies what applies to its bytes and time, and queues it.
 func (c *conn) send(h *queuedFrame, kind Kind) {
+	// The inner Conn gets the copy and this Done, and the caller its own frame back.
 	h.Done = func(err error) { c.finished(h, err) }
 	s := c.node.script
 	for _, i := range c.count(h.Head, kind) {
@@ -147,6 +152,7 @@ func (c *conn) pump() {
 	c.pumping = true
 	for len(c.queue) > 0 {
 		h := c.queue[0]
+		// The timer's goroutine goes on with the queue, so that pumping stays set meanwhile.
 		if h.delay > 0 && c.err == nil && !c.closed {
 			c.wait(h)
 			return // pumping stays set
@@ -204,13 +210,17 @@ func (c *conn) pass(h *queuedFrame, number int) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
+		// The other end may not see the frame, so that it is known to have arrived only by its
+		// Done.
 		case h.noNotify() && s.rules[i].moment == After:
 			h.applyWhenDone(c, i)
+		// The other end cuts when this frame arrives there.
 		case peer != nil && !h.noNotify():
 			peer.expect(number, i)
 			if s.rules[i].moment == Before {
 				h.clear(failure(fault.LinkLost, s.rules[i].String(), nil))
 			}
+		// The other end is unknown, or does not see this frame: cut here.
 		case s.rules[i].moment == Before:
 			s.apply(i, c.node.number, c)
 		default:

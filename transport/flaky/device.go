@@ -26,6 +26,8 @@ func (s *Script) Device(kind Kind, from, to int, head []byte) (at Moment) {
 }
 
 // killLater lets a node die now, and closes its Conns on another goroutine.
+//
+// The Conns cannot be closed here: the caller may hold locks of the wrapped Conns.
 func (s *Script) killLater(from int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -140,6 +140,9 @@ func (s *Script) Fired(i int) bool {
 }
 
 // count counts a step and returns the rules that are due at it, by number.
+//
+// A rule is due at one step in a Script's life: matched grows with each step that the rule matches,
+// and passes the rule's number once.
 func (s *Script) count(st Step) (due []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,6 +208,8 @@ func (s *Script) kill(from int, err error) {
 
 // A death is the error by which a node has died; nil while the node lives. All wrapped Transports
 // of that number share it.
+//
+// It is read without the Script's lock, on every call of a Conn.
 type death struct{ atomic.Pointer[error] }
 
 // deathOf returns the death of a node. s.mu is held.
@@ -233,6 +238,7 @@ func (s *Script) register(c *conn) bool {
 	return true
 }
 
+// unregister removes a Conn that is closed.
 func (s *Script) unregister(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,6 +13,8 @@ import (
 
 // pairTimeout is how long a Dial waits for the other end's accept, to learn which Conns belong
 // together. A Conn without a pair works, but leads to Unknown.
+//
+// It bounds a test that dials a node which never accepts; every other pair is known at once.
 const pairTimeout = 2 * time.Second
 
 // A node is a wrapped Transport.
@@ -30,6 +32,8 @@ type node struct {
 }
 
 // A pendingDial is a Dial that waits for the Conn that the other node accepts.
+//
+// The Dial returns when both ends are known to each other, or after pairTimeout.
 type pendingDial struct {
 	near   *conn
 	paired chan struct{} // closed when near and the accepted Conn know each other
@@ -47,6 +51,8 @@ func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 func (n *node) Name() string { return n.inner.Name() }
 
 // Serve serves the inner Transport and wraps each accepted Conn.
+//
+// The address is registered under this node. A Dial to it in this process then knows its peer.
 func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
 		c := n.newConn(inner, Unknown)
@@ -88,9 +94,12 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return n.call(ctx, server, addr)
 }
 
+// errDied is the cause of what a dead node, or a Dial to it, fails by.
 var errDied = errors.New("a rule has killed the node")
 
 // call dials a node whose dialSlot it holds, and waits for the other end.
+//
+// The Conn exists before the inner Dial, because the other node may accept before that returns.
 func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {
 	c := &pendingDial{near: n.unbound(server.number), paired: make(chan struct{})}
 	server.expect(c)

@@ -10,6 +10,12 @@ import (
 )
 
 // A Moment is the point within a step at which a cut happens.
+//
+// A frame of 100 bytes on a Conn that is cut at it:
+//
+//	Before   the other end gets no byte of it, and everything before it
+//	Within   the other end gets 50 bytes and no completion
+//	After    the other end gets all of it, and nothing behind it
 type Moment uint8
 
 // The moments. A step without bytes (Expose, Share, Publish) has no middle: Within means After
@@ -20,6 +26,7 @@ const (
 	After                    // it arrives whole, and is the last
 )
 
+// momentNames are the words of String and Parse.
 var momentNames = [...]string{Before: "before", Within: "within", After: "after"}
 
 // String returns the moment's word in a rule.
@@ -30,6 +37,7 @@ func (m Moment) String() string {
 	return momentNames[m]
 }
 
+// An action is the kind of fault that a rule injects.
 type action uint8
 
 const (
@@ -51,6 +59,9 @@ var actionNames = [...]string{cut: "cut", die: "die", delay: "delay", corruptHea
 //	delay 7 by 5ms               that frame, and the later frames on its Conn meanwhile
 //	corrupt head 7               one bit of it
 //	corrupt body 7               one bit of it; checksums detect it if they are on
+//
+// From and To limit which steps a rule counts. Without them it counts all steps of the Script, on
+// all Conns and nodes.
 type Rule struct {
 	action   action
 	moment   Moment // of cut and die
@@ -67,6 +78,7 @@ type limit struct {
 	node int
 }
 
+// allows reports whether steps of, or towards, this node count.
 func (l limit) allows(node int) bool { return !l.set || l.node == node }
 
 // Cut fails the Conn of the k-th step, from 1, at both ends.
@@ -91,6 +103,7 @@ func (r Rule) From(node int) Rule { r.from = limit{true, node}; return r }
 // To restricts the rule to steps towards the node; only those count for k.
 func (r Rule) To(node int) Rule { r.to = limit{true, node}; return r }
 
+// matches reports whether the rule counts the step.
 func (r Rule) matches(st Step) bool { return r.from.allows(st.From) && r.to.allows(st.To) }
 
 // String returns the line that Parse reads.

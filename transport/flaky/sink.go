@@ -4,6 +4,12 @@ import "github.com/tutti-go/tutti/transport"
 
 // A sink stands between the inner Conn and the caller's Sink. It cuts within an arriving frame or
 // after it. The goroutine in Progress owns it.
+//
+// It lives as long as its Conn, and sees each arriving frame in one of these orders:
+//
+//	Buffer, Arrived...   a frame without a To
+//	Arrived...           a frame with a To
+//	Copy                 a frame that the inner Conn delivers in one call
 type sink struct {
 	c       *conn
 	in      transport.Sink
@@ -23,6 +29,7 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if err := c.failed(nil); err != nil {
 		return transport.Idle, err
 	}
+	// The Sink may be another one in each call.
 	c.sink.c, c.sink.in = c, in
 	state, err := c.inner.Progress(&c.sink, spins)
 	c.sink.in = nil
@@ -33,6 +40,8 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 }
 
 // failed returns the first error of this Conn, which err becomes if there is none.
+//
+// A dead node's Conns fail with the death, unless they had failed or were closed before.
 func (c *conn) failed(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

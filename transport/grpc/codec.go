@@ -36,6 +36,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // Unmarshal keeps the pieces. Progress releases them after it has copied them out.
+//
+// Ref keeps gRPC from reusing the memory after Unmarshal has returned.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {

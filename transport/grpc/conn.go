@@ -117,6 +117,9 @@ func (c *conn) awaitEnd(stop func()) {
 // awaitPeerClose gives gRPC closeTime to write what it holds, and the peer to notice and close the
 // connection, before the connection is cut. So a frame that was Done before Close still gets out,
 // unless the peer receives nothing.
+//
+// The peer's gRPC closes the connection once it has handled the end of the stream, and that ends
+// the wait early.
 func (c *conn) awaitPeerClose() {
 	if c.hangUp != nil {
 		c.hangUp()
@@ -220,6 +223,9 @@ func (c *conn) Close() error {
 
 // Unsent implements transport.Conn. It counts the bytes that this end has accepted and gRPC has not
 // written to the connection.
+//
+// A message counts until gRPC has released all its buffers, which is when the bytes are in the
+// connection's write buffer. So up to one write buffer of gRPC's is not counted.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,6 +36,9 @@ func linkFailure(err error) *fault.Error {
 
 // streamFailure returns the Conn's error for the way in which its stream ended. A gRPC status comes
 // from the peer's gRPC, from a proxy, or from our own gRPC. Its code is not part of the text.
+//
+// gRPC reports the peer's Close as Canceled, because the peer cancels its stream; a proxy may do
+// the same. Both mean that the link has ended.
 func streamFailure(err error) *fault.Error {
 	if errors.Is(err, io.EOF) {
 		return linkFailure(err)
@@ -51,6 +54,8 @@ func streamFailure(err error) *fault.Error {
 }
 
 // dialFailure returns the error of a Dial that could not open a stream.
+//
+// Unimplemented is what another gRPC service answers to this package's method.
 func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	op := "dial " + addr
 	if ended := ctx.Err(); ended != nil {

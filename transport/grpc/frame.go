@@ -109,6 +109,9 @@ func (d *decoder) appendPrefix(b []byte) int {
 
 // check validates the part of the preamble that is in: the version from the first byte on, so that
 // a peer of another protocol is refused at once, and the rest when it is complete.
+//
+// It is called for each piece of a preamble. A peer that sends a few bytes and then nothing is
+// ended by the listener's timeout, not here.
 func (d *decoder) check() *fault.Error {
 	if d.have > 0 && d.prefix[0] != version {
 		return protocolError("got a frame of version %d, want %d", d.prefix[0], version)
@@ -157,4 +160,5 @@ func protocolError(format string, args ...any) *fault.Error {
 		errors.Join(errMalformed, fmt.Errorf(format, args...)))
 }
 
+// errMalformed marks every error about the peer's bytes.
 var errMalformed = errors.New("invalid frame")

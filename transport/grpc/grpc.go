@@ -44,6 +44,9 @@ type Options struct {
 // A Transport makes Conns that are gRPC streams. It implements
 // transport.Transport and transport.Greeter. All methods may be called
 // concurrently.
+//
+// It holds no connection of its own: each Conn has one, with its own instance of gRPC's client or
+// server.
 type Transport struct {
 	opts        Options
 	openTimeout time.Duration   // defaultOpenTimeout, but in tests
@@ -114,6 +117,7 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	return in.Addr().String(), nil
 }
 
+// serverTLS returns the configuration for accepted connections; nil without TLS.
 func (t *Transport) serverTLS() (*tls.Config, error) {
 	if t.opts.TLS == nil {
 		return nil, nil
@@ -177,6 +181,7 @@ func (t *Transport) register(c *conn) bool {
 	return !t.closed
 }
 
+// unregister removes a Conn that holds nothing any more.
 func (t *Transport) unregister(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,6 +189,8 @@ func (t *Transport) unregister(c *conn) {
 }
 
 // Close ends all Conns and waits for all goroutines. It takes at most about twice closeTime.
+//
+// The Conns are closed without mu, because their goroutines call unregister.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true

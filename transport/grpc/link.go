@@ -195,6 +195,7 @@ type singleConnListener struct {
 	addr   net.Addr
 }
 
+// listenOnce returns a listener that yields c: gRPC's server takes connections from listeners only.
 func listenOnce(c net.Conn) *singleConnListener {
 	o := &singleConnListener{conn: make(chan net.Conn, 1), closed: make(chan struct{}), addr: c.LocalAddr()}
 	o.conn <- c
@@ -217,4 +218,5 @@ func (o *singleConnListener) Close() error {
 
 func (o *singleConnListener) Addr() net.Addr { return o.addr }
 
+// errOnceClosed ends gRPC's accept loop.
 var errOnceClosed = errors.New("this listener yields one connection")

@@ -162,6 +162,8 @@ func (b *inbox) awaitReady() {
 }
 
 // disarm returns the armed callback and clears it. mu is held.
+//
+// A callback runs at most once per Arm: who disarms it runs it.
 func (b *inbox) disarm() func() {
 	ready := b.ready
 	b.ready = nil
@@ -229,6 +231,8 @@ func (c *conn) abort(err *fault.Error) {
 // readLoop receives messages from gRPC until the stream ends. Nothing that arrived whole is lost:
 // the inbox ends after it. After Close, the accepting side returns, which ends the stream; the
 // dialling side drops messages until the peer has ended the stream.
+//
+// It may sit in put with one message in its hands. shut wakes it, and it drops the message.
 func (c *conn) readLoop() {
 	defer close(c.readEnd)
 	var m incoming

@@ -121,6 +121,9 @@ func (h *acceptedStream) openTimedOut() {
 
 // tap is called for each stream before it exists, on gRPC's reader, with gRPC's locks held. It
 // admits the first stream.
+//
+// gRPC calls it before it allocates anything for the stream. A second stream is refused here, so
+// that an unauthenticated peer cannot open many.
 func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != methodName {
 		return nil, status.Error(codes.Unimplemented, "not a method of this server")
@@ -171,14 +174,17 @@ type streamContext struct {
 	handlerDone     chan struct{} // closed when the stream's handler returns, or will never begin
 }
 
+// newStreamContext returns the context of a stream that tap has admitted.
 func newStreamContext(ctx context.Context) *streamContext {
 	return &streamContext{Context: ctx, done: make(chan struct{}), handlerDone: make(chan struct{})}
 }
 
+// Deadline reports none: a stream lasts as long as its Conn.
 func (l *streamContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 func (l *streamContext) Done() <-chan struct{} { return l.done }
 
+// Err is set once the stream is to end. gRPC asks for it after it has received from Done.
 func (l *streamContext) Err() error {
 	if l.ended.Load() {
 		return context.Canceled

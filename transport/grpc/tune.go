@@ -54,6 +54,8 @@ func (t tuning) maxMessage() int { return t.batch + t.segment + t.copied + 1<<10
 // because gRPC's bandwidth estimate costs pings and starts at 64 KiB. Features that need the
 // network, or may hold back a stream, are off: service configuration, retries, health checks,
 // proxies, and the idle mode.
+//
+// The authority is the address that was dialled, as a proxy on the way expects.
 func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState) []rpc.DialOption {
 	return []rpc.DialOption{
 		rpc.WithContextDialer(oneConn(c)),
@@ -78,6 +80,8 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 }
 
 // serverOptions returns gRPC's options for one accepted connection.
+//
+// MaxConcurrentStreams holds a well-behaved client to one stream; tap holds every client to it.
 func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	return []rpc.ServerOption{
 		rpc.Creds(creds{state: state}),
@@ -98,6 +102,9 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 
 // oneConn returns a dialer that yields an existing connection, once: a stream that breaks stays
 // broken, so that gRPC must not reconnect.
+//
+// gRPC calls the dialer again after a connection has ended. The second call fails, and so the
+// stream's error is final.
 func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	conns := make(chan net.Conn, 1)
 	conns <- c
@@ -123,6 +130,8 @@ func (c creds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, e
 	return conn, c.info(), nil
 }
 
+// info describes the security of the connection, in the terms by which gRPC decides what it may
+// send.
 func (c creds) info() credentials.AuthInfo {
 	if c.state == nil {
 		return plain{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}

@@ -19,6 +19,11 @@ import (
 //
 // A message is reused after its last release. gRPC reads bufs in order to release them, one
 // goroutine after the other, so that none of them reads on when all are released.
+//
+//	refs  inFlight  meaning
+//	0     no        in idle, or new
+//	> 0   yes       gRPC holds it
+//	0     yes       its last buffer is being released, under mu
 type message struct {
 	conn  *conn
 	small []byte // capacity above 1 KiB: gRPC does not release smaller buffers
@@ -35,6 +40,9 @@ func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put is gRPC's release of one buffer. gRPC may hold locks here (controlBuffer.finish), so that Put
 // locks mu alone and calls nothing of the owner's. A release after drain finds nothing to do.
+//
+// The argument is not needed: a message counts its buffers, and all of them are released one by
+// one.
 func (m *message) Put(*[]byte) {
 	c := m.conn
 	c.mu.Lock()
@@ -163,6 +171,7 @@ type pieces struct {
 	uncopied bool // some of the body travels in the caller's memory
 }
 
+// piecesOf returns the pieces of a frame of which nothing has been sent.
 func piecesOf(f *transport.Frame) pieces {
 	p := pieces{first: f.Body, more: f.Parts}
 	if len(p.first) == 0 {
@@ -182,6 +191,7 @@ func (p *pieces) next() bool {
 	return false
 }
 
+// getMessage returns an empty message, reused if possible. mu is held.
 func (c *conn) getMessage() *message {
 	n := len(c.idle)
 	if n == 0 {

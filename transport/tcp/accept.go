@@ -36,6 +36,7 @@ type connCloser struct {
 	conn   transport.Conn
 }
 
+// close closes the Conn, or makes attach close it.
 func (r *connCloser) close() error {
 	r.mu.Lock()
 	r.closed = true

@@ -7,7 +7,7 @@ const (
 	pendingFrames = 2  // the same before Admit
 
 	// batchBytes is about how much one write offers: no frame is added beyond it, but a frame is
-	// not cut. A socket takes less at a time, so a larger batch would only be built anew.
+	// not cut. A socket takes less at a time, so a larger batch would only be built again.
 	batchBytes = 1 << 20
 )
 
@@ -23,6 +23,7 @@ type batch struct {
 	bytes    int
 }
 
+// newBatch returns a batch for this number of frames, each with a prefix and a body in one piece.
 func newBatch(frames int) batch {
 	return batch{prefixes: make([][prefixMax]byte, frames), parts: make([][]byte, 0, 2*frames)}
 }
@@ -61,6 +62,7 @@ func (b *batch) roomy() bool {
 	return b.frames < len(b.prefixes) && len(b.parts)+2 <= cap(b.parts) && b.bytes < batchBytes
 }
 
+// append adds a piece that is not empty.
 func (b *batch) append(p []byte) {
 	if len(p) > 0 {
 		b.parts = append(b.parts, p)

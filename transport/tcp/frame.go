@@ -33,6 +33,8 @@ type preamble struct {
 
 // put writes the preamble and then head into b, which has room for prefixMax
 // bytes, and returns how many bytes it wrote.
+//
+// Length and flags share the first eight bytes, so that they are one store each way.
 func (p preamble) put(b []byte, head []byte) int {
 	binary.LittleEndian.PutUint64(b, uint64(p.body)|uint64(p.head)<<48)
 	binary.LittleEndian.PutUint32(b[8:], p.id)
@@ -41,6 +43,9 @@ func (p preamble) put(b []byte, head []byte) int {
 
 // parsePreamble reads the first preambleLen bytes of b. limit is the most bytes of body that the
 // Conn accepts now.
+//
+// It believes nothing: a stream that has lost its frame boundaries is found out here, at the latest
+// by its flags.
 func parsePreamble(b []byte, limit int) (preamble, error) {
 	word := binary.LittleEndian.Uint64(b)
 	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56

@@ -52,6 +52,7 @@ type cursor struct {
 	skipped int      // bytes of the body before them
 }
 
+// newCursor returns the cursor of a frame of which nothing has been written.
 func newCursor(f *transport.Frame) cursor {
 	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body)}
 }
@@ -140,6 +141,8 @@ func (o *outbox) fill() {
 func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// The clock is read only while the socket refuses bytes: writing at full speed must not pay for
+	// it.
 	if refusing := !o.since.IsZero(); refusing && n > 0 || !refusing && refused {
 		o.since = time.Now()
 	}
@@ -213,6 +216,7 @@ func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queu
 	return o.err
 }
 
+// drain moves all waiting frames to failed. The lock is held, and there is no writer.
 func (o *outbox) drain(failed *transport.Queue) {
 	*failed = o.queue
 	o.queue, o.first = transport.Queue{}, cursor{}

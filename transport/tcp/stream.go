@@ -33,6 +33,11 @@ const (
 // Close sets a deadline in the past, which ends the read and the write that are running; both
 // goroutines then return, and the reader closes the connection last. in.mu, out.mu and mu are leaf
 // locks, held for a few instructions.
+//
+//	closed  in.err  meaning
+//	no      nil     both goroutines run
+//	no      set     the peer has ended its stream, or a read failed: Progress reports it after the inbox is empty
+//	yes     any     Close was called: Progress returns the first error at once
 type stream struct {
 	t       *Transport
 	origin  pendingConn
@@ -170,6 +175,7 @@ func (c *stream) cut(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errEOF(c.dec.midFrame())
 	}
+	// A read that ended by a deadline was ended by this end: after Close, or after a failed write.
 	if first := c.first.Get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return first // the write failed first
 	}
@@ -221,6 +227,7 @@ func (c *stream) teardown() {
 // drained is as for raw. Where the system does not report unacknowledged bytes, only the end of the
 // peer's stream shows that it has everything.
 func (c *stream) drained() bool {
+	// Reading also drops what the peer still sends; see raw.discard.
 	c.wire.SetReadDeadline(time.Now().Add(drainReadTime))
 	if _, err := io.Copy(io.Discard, c.wire); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return true
@@ -378,6 +385,7 @@ func (c *stream) Close() error {
 	} else {
 		c.wire.Close()
 	}
+	// Both goroutines can end now.
 	close(c.done)
 	return nil
 }

@@ -31,6 +31,7 @@ func ownDescriptor(tc *net.TCPConn) (int, error) {
 	return replaceOriginal(tc, fd)
 }
 
+// duplicate returns a new descriptor for the connection, closed on exec.
 func duplicate(tc *net.TCPConn) (int, error) {
 	conn, err := tc.SyscallConn()
 	if err != nil {
@@ -67,6 +68,7 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 	if len(b) == 0 {
 		return recordRead(ioCall(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a)))
 	}
+	// Two entries fit on the stack, so that a read allocates nothing.
 	iov := [2]syscall.Iovec{{Base: &a[0]}, {Base: &b[0]}}
 	iov[0].SetLen(len(a))
 	iov[1].SetLen(len(b))
@@ -105,6 +107,7 @@ func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall
 		iov[i].SetLen(len(p))
 	}
 	n, errno := ioCall(syscall.SYS_WRITEV, fd, unsafe.Pointer(iov), len(parts), size)
+	// The garbage collector must not see the frames' memory through iov.
 	clear(iov[:len(parts)])
 	return n, errno
 }

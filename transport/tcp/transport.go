@@ -41,6 +41,9 @@ type Options struct {
 
 // A Transport makes Conns over TCP. It implements transport.Transport and transport.Greeter. All
 // its methods may be called concurrently.
+//
+// All Conns share one watcher, which waits for their sockets, and one goroutine for callbacks. Both
+// start with the first Conn that needs them and end with Close.
 type Transport struct {
 	options Options
 	life    context.Context // ends with Close

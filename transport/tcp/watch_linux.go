@@ -36,6 +36,8 @@ func (a *wakeup) register(t *Transport, c *raw) (err error) {
 }
 
 // unregister undoes register. The descriptor is still open.
+//
+// It must come before the close of the descriptor, whose number the system may reuse at once.
 func (a *wakeup) unregister(t *Transport, c *raw) {
 	a.mu.Lock()
 	if a.added {

@@ -90,7 +90,7 @@ type template interface {
 // error where the program was built without verbs.
 //
 // It makes a queue pair once, so that a device that cannot be used is found out before any peer is
-// told of it.
+// notified of it.
 func (v *LazyTransport) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
 	o := v.options
 	if !Built && o.Device == nil {
