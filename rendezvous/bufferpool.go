@@ -30,6 +30,7 @@ func (st *bufferPool) get(n int) []byte {
 	if n == 0 {
 		return []byte{}
 	}
+	// A piece of the wanted capacity is in its own class; one of up to twice that may be in the next.
 	least := (n + poolAlign - 1) / poolAlign * poolAlign
 	for class := bits.Len(uint(least)); class <= bits.Len(uint(2*least)); class++ {
 		free := st.free[class]
@@ -46,8 +47,8 @@ func (st *bufferPool) get(n int) []byte {
 	return make([]byte, n, least)
 }
 
-// put keeps b for another get; the caller must not use b any more. If there is no room, pieces of other classes make way: the program
-// has gone over to other lengths.
+// put keeps b for another get; the caller must not use b any more. If there is no room, pieces of
+// other classes are given up first: the program has gone over to other lengths.
 func (st *bufferPool) put(b []byte) {
 	if cap(b) == 0 || cap(b) > st.limit {
 		return

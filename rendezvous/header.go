@@ -245,6 +245,7 @@ func (h *frameHeader) decodeFields(b []byte) {
 // check compares the header with the frame's body, of that many bytes, and with the bounds of its
 // kind.
 func (h *frameHeader) check(body int) error {
+	// want is the body's size. For a name it is not in the header: any size in bounds will do.
 	want := uint64(0)
 	switch h.kind {
 	case kindEager, kindData:
@@ -266,6 +267,7 @@ func (h *frameHeader) check(body int) error {
 	if h.kind == kindWritten && h.flags&flagNamed == 0 {
 		return errors.New("direct write: got a message without a name, want a named tensor")
 	}
+	// The bounds make sums of sizes and offsets safe in every handler.
 	if h.size > maxMessage || h.offset > maxMessage {
 		return fmt.Errorf("message: got %d bytes at offset %d, want at most %d", h.size, h.offset, int64(maxMessage))
 	}

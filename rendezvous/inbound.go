@@ -182,7 +182,7 @@ func (p *peer) handleAbandon(id uint32) {
 	if err == nil {
 		err = fault.New(fault.Revoked, "recv", p.e.cfg.Rank, "rank %d aborted the message: got %d of %d bytes", p.rank, req.arrived, len(req.buf))
 	}
-	if req.unexpose != nil {
+	if req.unexpose != nil { // the sender has stopped writing
 		p.e.unexposeAndFinish(req, err)
 		return
 	}
@@ -194,7 +194,7 @@ func (p *peer) handleAbandon(id uint32) {
 func (p *peer) startData(h *frameHeader) {
 	req := p.activeRecvs[h.id]
 	if req == nil {
-		return // the receive has left; its bytes go into a drain
+		return // the receive has ended; its bytes are dropped
 	}
 	if h.offset+h.size > uint64(len(req.buf)) {
 		p.protocolError("data: got %d bytes at offset %d, want them within a message of %d", h.size, h.offset, len(req.buf))

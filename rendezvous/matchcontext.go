@@ -171,6 +171,8 @@ func (mc *MatchContext) Close(err error) {
 	defer e.unlock()
 	if mc.err == nil {
 		mc.abortAll(err)
+		// Sends that this rank has sent to itself have no receiver any more. Of the others those
+		// end that a caller waits for; the accepted ones and the named ones are still delivered.
 		for _, p := range e.peers {
 			p.endSendsIf(err, func(req *Request) bool {
 				return req.mc == mc && (p.rank == e.cfg.Rank || !req.detached && req.tensor == nil)
@@ -248,11 +250,11 @@ func (mc *MatchContext) eachPosted(do func(*Request)) {
 // it.
 func (e *Engine) dropMessage(m *message) {
 	switch {
-	case m.local != nil:
+	case m.local != nil: // its send is ended by the caller
 		m.local.local = nil
 		e.freeMessage(m)
-	case !m.complete:
-		m.dropped = true // its bytes are still arriving
+	case !m.complete: // its bytes are still arriving
+		m.dropped = true
 	default:
 		if m.offer != 0 {
 			delete(m.peer.queuedOffers, m.offer)

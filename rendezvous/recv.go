@@ -42,6 +42,8 @@ func (req *Request) info() RecvInfo {
 // post matches req with a message that waits, or puts it into the table. A message that has arrived
 // is received even if its sender is gone. e.mu is held.
 func (e *Engine) post(req *Request) {
+	// A message that has arrived comes before the verdict about its sender: the sender may have sent
+	// it and then closed in order.
 	mc := req.mc
 	if m := mc.table.find(req.key); m != nil && e.ended == nil && mc.err == nil {
 		mc.table.removeMessage(m)
@@ -104,11 +106,11 @@ func (mc *MatchContext) noSenderLeft() error {
 	for _, r := range mc.members {
 		switch p := mc.e.peers[r]; {
 		case p.gone != nil && !p.closedInOrder():
-			return p.gone
+			return p.gone // a loss counts at once
 		case p.gone != nil:
-			closed = p.gone
+			closed = p.gone // a goodbye counts when all others have said theirs
 		case r != mc.e.cfg.Rank:
-			left = true
+			left = true // this rank itself does not count: it is waiting here
 		}
 	}
 	if left {

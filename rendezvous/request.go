@@ -291,7 +291,7 @@ func (e *Engine) unmatch(req *Request) {
 	if req.id != 0 {
 		delete(req.peer.activeRecvs, req.id)
 	}
-	if m := req.claimed; m != nil {
+	if m := req.claimed; m != nil { // its bytes are still arriving: finishEager discards it
 		req.claimed, m.claimedBy, m.dropped = nil, nil, true
 	}
 }
@@ -336,10 +336,10 @@ func (e *Engine) unexposeAndFinish(req *Request, err error) {
 // e.mu is held.
 func (e *Engine) abort(req *Request, err error) {
 	switch {
-	case req.phase == phaseDone, req.complete:
+	case req.phase == phaseDone, req.complete: // it ends by itself
 	case req.unexpose != nil && req.peer.gone == nil && req.peer.connErr == nil:
-		req.pendingErr = err
-	case req.unexpose != nil:
+		req.pendingErr = err // handleData or handleAbandon finishes it
+	case req.unexpose != nil: // the sender is gone, and its Conn writes no more
 		e.unexposeAndFinish(req, err)
 	case req.bufBusy || req.inFlight > 0:
 		req.pendingErr = err

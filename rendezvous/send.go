@@ -260,7 +260,7 @@ func (p *peer) handleRequest(h *frameHeader) {
 	req.phase = phaseFlowing
 	req.recvID, req.token = h.recvID, h.token
 	switch {
-	case req.length() == 0:
+	case req.length() == 0: // the request alone has completed it at both ends
 		p.e.finish(req, nil)
 	case req.parts != nil: // they fit into one frame
 		req.sent = req.size
@@ -345,7 +345,7 @@ func firstError(errs ...error) error {
 
 // withdraw takes an offer back, on this rank and at the peer. The caller finishes the request.
 func (e *Engine) withdraw(req *Request) {
-	if m := req.local; m != nil {
+	if m := req.local; m != nil { // a send to this rank itself, whose message waits here
 		req.local = nil
 		if m.inTable {
 			req.mc.table.removeMessage(m)
