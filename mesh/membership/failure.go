@@ -8,17 +8,18 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A candidate is a failure that was announced in the current epoch.
+// A candidate is a failure that was announced in the current epoch, and the rank that announced it.
 type candidate struct {
 	err *fault.Error
 	by  int
 }
 
-// A proposal is a failure that waits to be announced.
+// A proposal is a failure that waits to be announced, not before a certain time: a rank with better
+// knowledge may announce it first, and then the proposal is stale.
 type proposal struct {
 	err       *fault.Error
 	notBefore Time
-	exiting   bool
+	exiting   bool // this rank exits right after the announcement
 }
 
 // A failureLog holds past failures, the candidates of the current epoch, and those still to be
@@ -53,8 +54,9 @@ func (v *failureLog) remember(m Message) {
 	v.messages = append(v.messages, m)
 }
 
-// failureKey is equal for failures that say the same of the same ranks. Failures that a rank
-// announces, such as aborts, differ by their texts, too.
+// failureKey is equal for failures that say the same of the same ranks. Detected failures are
+// compared by kind and ranks, since each rank that detects one words its cause differently.
+// Failures that a rank announces, such as aborts, differ by their texts, too.
 func failureKey(e *fault.Error) string {
 	ranks := make([]int, len(e.Peers))
 	for i, p := range e.Peers {
@@ -83,8 +85,11 @@ func names(e *fault.Error, r int) bool {
 	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank == r })
 }
 
-// compare orders the candidates of one epoch; the first is reported. The order depends on nothing
-// but the candidates, so all ranks that have the same ones agree.
+// compare orders the candidates of one epoch; the first is reported. A lost rank comes before a
+// lost link, because it explains the link; then the lowest rank blamed, then the lowest announcer,
+// then kind and text, so that no two different candidates are equal.
+//
+// The order depends on nothing but the candidates, so all ranks that have the same ones agree.
 func compare(a, b candidate) int {
 	links := func(c candidate) int {
 		if c.err.Kind == fault.LinkLost {
@@ -106,7 +111,8 @@ func (s *Machine) propose(e *fault.Error, notBefore Time) {
 	s.enqueueProposal(proposal{err: e, notBefore: notBefore})
 }
 
-// enqueueProposal adds p unless it is stale or queued already.
+// enqueueProposal adds h unless it is stale or queued already. A full queue drops it: the failures
+// in it end the job anyway.
 func (s *Machine) enqueueProposal(h proposal) {
 	v := &s.failures
 	same := func(o proposal) bool { return failureKey(o.err) == failureKey(h.err) }
@@ -117,7 +123,8 @@ func (s *Machine) enqueueProposal(h proposal) {
 	s.changed = true
 }
 
-// stale reports whether a failure adds nothing to what was reported or is a candidate.
+// stale reports whether a failure adds nothing: it was reported, or it is a candidate, or it blames
+// a rank that is gone by now, so that what broke is explained.
 func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
@@ -141,8 +148,10 @@ func (in Announce) apply(s *Machine) {
 	}
 }
 
-// announceNext opens the next epoch with the first proposal whose time has come, unless another
-// rank has opened it.
+// announceNext opens the next epoch with the first proposal whose time has come. It announces one
+// failure per epoch, and none while an epoch is open: the announced one may explain all the others.
+// A rank that was evicted announces nothing, since the others would take its words for those of a
+// dead rank.
 func (s *Machine) announceNext() {
 	v := &s.failures
 	if len(v.candidates) > 0 || s.evicted {
@@ -163,8 +172,10 @@ func (s *Machine) announceNext() {
 	}
 }
 
-// addCandidate adds a failure to its epoch. Even the announcing rank parses the wire form, so that
-// all ranks report the same error.
+// addCandidate adds a failure to its epoch; the first one opens the epoch. Even the announcing rank
+// parses the wire form, so that all ranks report the same error, shortened texts included. An
+// announcer that exits needs no other explanation when its links break; if it has no link to this
+// rank, it counts as gone at once.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures
@@ -204,7 +215,9 @@ func (s *Machine) handleFailure(m Message) {
 }
 
 // resolveEpoch closes the epoch ResolveDelay after its first candidate, when concurrent ones have
-// arrived. Links that are about to come up may add up to OverlayWait.
+// arrived: a flood crosses the overlay in O(log n) hops of a few milliseconds. Links that are about
+// to come up may add up to OverlayWait, since their peers may know candidates that this rank has
+// missed.
 func (s *Machine) resolveEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 || !s.reached(v.openedAt+Time(ResolveDelay)) {
@@ -217,7 +230,8 @@ func (s *Machine) resolveEpoch() {
 }
 
 // closeEpoch reports the best candidate of the epoch, then the goodbyes that waited for it, and
-// proposes the other candidates again.
+// proposes the other candidates again. Another rank's candidate is proposed with a delay, so that
+// its announcer repeats it if it is still alive.
 func (s *Machine) closeEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 {
@@ -242,7 +256,9 @@ func (s *Machine) closeEpoch() {
 	s.changed = true
 }
 
-// report tells the layer above, and marks the blamed ranks dead or the blamed link given up.
+// report tells the layer above, and marks the blamed ranks dead or the blamed link given up. When
+// this rank is blamed itself, it is evicted: it goes on reporting, and neither suspects nor
+// announces any more.
 func (s *Machine) report(e *fault.Error) {
 	v := &s.failures
 	if len(v.reported) == maxReported {

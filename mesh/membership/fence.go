@@ -3,7 +3,8 @@ package membership
 import "slices"
 
 // A pendingFence is a fence of this rank's own. It ends when each neighbour has handled all that
-// was sent to it before the fence, or is unreachable.
+// was sent to it before the fence, or is unreachable. It needs no timeout: a neighbour that does
+// not answer falls silent, and a silent link is not waited for.
 type pendingFence struct {
 	id      uint64
 	ref     uint32

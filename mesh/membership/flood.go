@@ -46,7 +46,8 @@ func (r *floodLog) each(do func(Message)) {
 	}
 }
 
-// flood starts a flood of this rank's own, and returns the message with its origin and number.
+// flood starts a flood of this rank's own, and returns the message with its origin and number. The
+// numbers let every rank drop copies that arrive on other paths.
 func (s *Machine) flood(m Message) Message {
 	s.seq++
 	m.Origin, m.Seq = s.cfg.Me, s.seq
@@ -66,8 +67,12 @@ func (s *Machine) forward(m Message, from int) {
 	}
 }
 
-// remember keeps a flood for links that come up later. What says which ranks are alive, closed or
-// failed is kept for good, the rest for a while.
+// remember keeps a flood for links that come up later:
+//
+//	kind                 kept
+//	Alive, Bye           for good, the latest of each rank
+//	Failure              the last maxFailures
+//	anything else        the last floods of all ranks, in the floodLog
 func (s *Machine) remember(m Message) {
 	switch m.Kind {
 	case Alive:
@@ -83,7 +88,9 @@ func (s *Machine) remember(m Message) {
 	}
 }
 
-// sync sends a peer all that it may have missed. The peer drops what it has seen.
+// sync sends a peer all that it may have missed, in an order in which each message can be
+// understood: who is alive, who has closed, what has failed, then the latest floods. The peer drops
+// what it has seen.
 func (s *Machine) sync(to int) {
 	for r := range s.ranks {
 		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {
@@ -130,7 +137,8 @@ func (in Received) apply(s *Machine) {
 	}
 }
 
-// deliver drops a flood that was seen, forwards a new one, and dispatches the message.
+// deliver drops a flood that was seen, forwards a new one, and dispatches the message. It forwards
+// before it acts, so that a flood never waits for what this rank does because of it.
 func (s *Machine) deliver(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {

@@ -77,8 +77,9 @@ func (in DialFailed) apply(s *Machine) {
 	}
 }
 
-// linkBroken handles a link that broke or fell silent. A rank that announced its exit is dead now;
-// of any other one that should be there this rank floods a suspicion.
+// linkBroken handles a link that broke or fell silent. A rank that is gone needs nothing more; a
+// rank that announced its exit is dead now; any other one this rank suspects. The link may be
+// dialled again at once.
 func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link

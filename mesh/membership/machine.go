@@ -17,7 +17,9 @@ const (
 // String returns the span in milliseconds.
 func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 
-// The waits that are not configured.
+// The waits that are not configured. They bound how long a failure takes to be reported everywhere:
+// a killed rank within 500 ms, mostly ResolveDelay; a rank that is cut off within Silence and 500
+// ms, mostly RefuteTimeout and ResolveDelay. The tests of the simulation hold these bounds.
 const (
 	RefuteTimeout = 300 * Millisecond // for a suspected rank to refute
 	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
@@ -33,7 +35,7 @@ const (
 	freshLinkTime = Second
 )
 
-// A Config says who this rank is.
+// A Config says who this rank is, and how fast failures are detected. It does not change.
 type Config struct {
 	Me, Size  int
 	Host      string
@@ -151,7 +153,8 @@ func (s *Machine) Missing() []int {
 }
 
 // checkReady floods, once, that this rank has all its links, and reports, once, that all ranks have
-// flooded the same.
+// flooded the same. A rank that is gone again is not waited for; its failure or goodbye is reported
+// as such.
 func (s *Machine) checkReady() {
 	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true
@@ -169,7 +172,8 @@ func (s *Machine) checkReady() {
 	s.emit(Complete{})
 }
 
-// handleAlive records a rank's Alive.
+// handleAlive records a rank's Alive. A rank floods two: one when it starts, with its host, and one
+// when all its links are up. They may arrive in either order.
 func (s *Machine) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
 	if m.Seq < r.lastAlive.Seq {

@@ -51,8 +51,10 @@ func (s *Machine) fullyLinked() bool {
 	return true
 }
 
-// maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials; the
-// higher one dials itself when nothing has come within PeerDialWait.
+// maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials, so that
+// the two do not dial at once; the higher one dials itself when nothing has come within
+// PeerDialWait, for the lower one may be behind a firewall, or want the link later. A rank that is
+// closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
 	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
 		return
@@ -75,7 +77,8 @@ func (s *Machine) maintainOverlay() {
 }
 
 // dial opens a link, and suspects a rank that could not be reached for Silence. A rank that is not
-// known to have started is never suspected: it may start at any time.
+// known to have started is never suspected: it may start at any time. After a failed dial the
+// machine waits until retryAt.
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link

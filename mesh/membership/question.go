@@ -57,7 +57,8 @@ type proxyQuestion struct {
 // proxy.
 const maxProxied = 256
 
-// apply floods a question. Ranks that are gone are not waited for.
+// apply floods a question. The body starts with a bit per rank that is asked. Ranks that are gone
+// are not waited for, and a question to this rank itself goes to the layer above at once.
 func (in Question) apply(s *Machine) {
 	bits := make([]byte, (len(s.ranks)+7)/8, (len(s.ranks)+7)/8+len(in.Body))
 	a := openQuestion{id: in.ID, deadline: s.now + Time(AnswerTimeout)}
@@ -86,7 +87,7 @@ func (in CancelQuestion) apply(s *Machine) {
 }
 
 // handleAsk passes a question to this rank on to the layer above, and becomes the proxy of each
-// neighbour that is asked.
+// neighbour that is asked. So a silent rank has a proxy at each of its neighbours.
 func (s *Machine) handleAsk(from int, m Message) {
 	n := (len(s.ranks) + 7) / 8
 	if len(m.Body) < n {
@@ -137,8 +138,12 @@ func (s *Machine) handleAnswer(m Message) {
 	}
 }
 
-// record stores an answer, and reports whether a better one may come. The rank's own answer is
-// final; a relayed one is kept until that arrives.
+// record stores an answer, and reports whether a better one may come:
+//
+//	Code            stored                  a better one may come
+//	answerRelayed   last call and silence   yes, from the rank itself
+//	answerGiven     the body                no
+//	answerDeclined  nothing                 no
 func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 	switch m.Code {
 	case answerRelayed:

@@ -149,8 +149,10 @@ func (Answered) output() {}
 func (Fenced) output()   {}
 func (Left) output()     {}
 
-// Step handles one Input at time now, by a clock that never runs backwards. The Outputs are to be
-// carried out in order; the slice is valid until the next Step.
+// Step handles one Input at time now, by a clock that never runs backwards. First it adds the time
+// since the last Step, then it applies the Input, then it runs all decisions until none of them
+// changes anything. The Outputs are to be carried out in order; the slice is valid until the next
+// Step.
 func (s *Machine) Step(now Time, in Input) []Output {
 	s.outputs = s.outputs[:0]
 	s.advance(now)
@@ -167,7 +169,9 @@ func (s *Machine) Step(now Time, in Input) []Output {
 // maxRounds stops a Machine whose decisions contradict each other. None is known to.
 const maxRounds = 64
 
-// decide runs all decisions once. Each notes, by reached, when it wants to run again.
+// decide runs all decisions once, detection before its consequences: silent links, readiness,
+// suspicions, failures, the overlay, heartbeats, questions, fences, the goodbye. Each notes, by
+// reached, when it wants to run again.
 func (s *Machine) decide() {
 	s.findSilent()
 	s.checkReady()

@@ -52,7 +52,8 @@ func (s *Machine) suspected(r int) bool {
 	return slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.unanswered() })
 }
 
-// suspect floods a suspicion of this rank's own, unless one stands. A rank that is closing, or is
+// suspect floods a suspicion of this rank's own, unless one stands. It carries the peer's last
+// call, so that the failure can name it although the peer is dead. A rank that is closing, or is
 // being evicted itself, suspects nobody: its links break for its own reasons.
 func (s *Machine) suspect(about int, code byte, cause string) {
 	k := &s.ranks[about]
@@ -83,7 +84,10 @@ func (s *Machine) retract(about int) {
 }
 
 // handleSuspected records a suspicion of another rank's. When it names this rank, this rank refutes
-// it; a link that broke on the other side is then useless on this side, too.
+// it with a flood, which reaches the suspecting rank by another path.
+//
+// A link that broke on the other side is useless on this side, too, and is cut; but not a link that
+// has just come up: the report may be about the one before it.
 func (s *Machine) handleSuspected(m Message) {
 	by := &s.ranks[m.Origin]
 	if by.gone() || s.ranks[m.About].gone() {
@@ -119,7 +123,8 @@ func (s *Machine) handleRetracted(m Message) {
 }
 
 // handleRefute records that a suspected rank is alive. The message does not say whether the
-// suspicion was about data; the sequence numbers tell the two apart.
+// suspicion was about data, so it answers both kinds; the sequence numbers keep it from answering a
+// later suspicion.
 func (s *Machine) handleRefute(m Message) {
 	if s.ranks[m.Origin].gone() {
 		return
@@ -131,8 +136,14 @@ func (s *Machine) handleRefute(m Message) {
 	s.changed = true
 }
 
-// confirmSuspicions proposes the failures that follow from the suspicions. It waits while failures
-// compete: the suspicion may be gone once their epoch is resolved.
+// confirmSuspicions proposes the failures that follow from the suspicions:
+//
+//	suspicion of r                                   proposed
+//	unanswered by r, confirmed by peerConfirmedDead  r is lost
+//	this rank's own, refuted, about data             the link to r is lost, at once
+//	this rank's own, refuted, about a control link   the link is lost, unless it comes up again
+//
+// It waits while failures compete: the suspicion may be gone once their epoch is resolved.
 func (s *Machine) confirmSuspicions() {
 	if s.closing || s.evicted || len(s.failures.candidates) > 0 {
 		return
@@ -155,8 +166,10 @@ func (s *Machine) confirmSuspicions() {
 }
 
 // peerConfirmedDead reports whether r is lost: all its neighbours suspect it, or it has not refuted
-// in time. A rank that does not suspect r itself waits secondhandDelay longer, so that a rank with
-// first-hand knowledge announces the failure.
+// in time. The first happens within milliseconds of a process's death, because its system closes
+// all its connections; the second covers a host that is gone without a sign. A rank that does not
+// suspect r itself waits secondhandDelay longer, so that a rank with first-hand knowledge announces
+// the failure, with its cause.
 func (s *Machine) peerConfirmedDead(r int) bool {
 	since, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
@@ -174,8 +187,9 @@ func (s *Machine) peerConfirmedDead(r int) bool {
 	return s.suspectedByAll(r) || s.reached(since+Time(RefuteTimeout))
 }
 
-// suspectedByAll reports whether all neighbours of r that are not suspected themselves suspect it
-// because of their control links.
+// suspectedByAll reports whether all neighbours of r suspect it because of their control links.
+// Neighbours that are suspected themselves do not count: ranks that die together must not keep each
+// other alive.
 func (s *Machine) suspectedByAll(r int) bool {
 	members := s.ringMembers(func(int) bool { return true })
 	for _, j := range Neighbours(members, slices.Index(members, r)) {
@@ -188,7 +202,8 @@ func (s *Machine) suspectedByAll(r int) bool {
 }
 
 // confirmLink handles this rank's own suspicion of a rank that has refuted it. A data connection is
-// lost at once; a control link has RedialTimeout to come up again.
+// lost at once, since messages may be lost with it. A control link carries nothing that is not
+// repeated, so it has RedialTimeout to come up again; a link that never was up gets Config.Silence.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -212,8 +227,9 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 	}
 }
 
-// peerLost returns the failure of a rank, with the last call and the cause as the ranks that
-// suspect it reported them.
+// peerLost returns the failure of a rank. The last call is what this rank received from it or,
+// without a link to it, what a suspecting rank reported; the cause is this rank's own, if it has
+// one.
 func (s *Machine) peerLost(r int) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
