@@ -45,14 +45,32 @@ const (
 // Config sets an Engine's bounds. The zero value of a field means its default.
 type Config struct {
 	Rank, Size int
-	Credit     int      // bytes granted to each peer; at least 512 KiB
-	Threshold  int      // largest message in bytes that Auto sends eagerly; the same on all ranks
-	SendBuffer int64    // bytes that the copies of accepted sends may hold
-	StepBytes  int64    // bytes that one step's named sends may hold
-	Protocol   Protocol // what Auto means; Auto decides by Threshold
-	Static     int64    // bytes of prepared buffers for the tensors that recur; 0: none
-	Checksum   bool     // bodies carry a CRC-32C
-	Log        *slog.Logger
+
+	// Credit is the bytes of messages that each peer may have waiting here; at least 512 KiB. The
+	// memory that waiting messages take is at most Credit for each peer.
+	Credit int
+
+	// Threshold is the largest message in bytes that Auto sends eagerly: up to it a copy is cheaper
+	// than a round trip. It must be the same on all ranks.
+	Threshold int
+
+	// SendBuffer is the bytes that the copies of accepted sends may hold, for all peers together.
+	SendBuffer int64
+
+	// StepBytes is the bytes that one step's named sends may hold, and the largest tensor that a
+	// receive without a buffer allocates.
+	StepBytes int64
+
+	// Protocol is what Auto means: Eager or Rendezvous for every message, or by Threshold.
+	Protocol Protocol
+
+	// Static is the bytes of buffers that the engine may prepare for the tensors that recur; 0: none.
+	Static int64
+
+	// Checksum adds a CRC-32C to bodies. It rules out exposed memory and the fast path.
+	Checksum bool
+
+	Log *slog.Logger // nil: slog.Default
 }
 
 // An Engine is the matching engine of one rank: the contexts with their tables, and the exchange

@@ -136,12 +136,17 @@ type fastRecv struct {
 	busy  atomic.Bool   // a goroutine uses it
 	state atomic.Uint32 // 0, or one of the states below
 
-	open        bool // the message may come
+	// open: the message may arrive. The one that closes it, under the lock, decides what becomes of the
+	// receive: deliverFast, or fallBack.
+	open bool
+
+	// What the message must be.
 	mc          *MatchContext
 	tag         int32
 	fingerprint uint64
-	buf         []byte
-	size        int // of the message
+
+	buf  []byte // the caller's
+	size int    // of the message, once state is done
 }
 
 // The states of a fastRecv that is not open any more.

@@ -80,7 +80,7 @@ type preparedKey struct {
 // from later uses, so that a stale Release does nothing. The zero loan is none.
 type loan struct {
 	from       *PreparedRecv
-	generation uint32
+	generation uint32 // PreparedRecv.generation at the time
 }
 
 // PrepareNamed lets rank from write the tensors of a name into buf. It returns at once;

@@ -42,10 +42,16 @@ const (
 // frees it; the engine owns everything else in it. done and waiter may be read without the lock;
 // err and match are the caller's to read once done is true.
 type Request struct {
-	e      *Engine
+	e *Engine
+
+	// done is set last, when the result is final. waiter is woken then; nil: nobody sleeps.
 	done   atomic.Bool
-	waiter atomic.Pointer[mesh.Waiter] // woken when done is set; nil: nobody sleeps
-	frames [2]dataFrame                // kept over uses: their Done closures are made once
+	waiter atomic.Pointer[mesh.Waiter]
+
+	// frames carry the bytes of a send, two in turn. They stay over the request's uses, because
+	// their Done closures are made once.
+	frames [2]dataFrame
+
 	requestState
 }
 

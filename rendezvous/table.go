@@ -8,9 +8,11 @@ const Any = -1
 // A key finds messages and receives within one context. Named tensors have the tag namedTag, so the
 // two kinds never match each other. A receive's key may hold Any.
 type key struct {
-	source, tag int32
-	step        uint64
-	name        string
+	source, tag int32 // Any in a receive's wildcard key
+
+	// Of named tensors; zero otherwise.
+	step uint64
+	name string
 }
 
 // namedTag is the tag of every named tensor.
@@ -55,18 +57,34 @@ func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == n
 // last lookup first, and the last few buckets that became empty stay in their map. In a steady
 // exchange a message then costs no map lookup, and changes no map.
 type table struct {
-	tagged   map[uint64]*bucket // by source and tag, see key.packed
-	named    map[key]*bucket
-	recent   *bucket                 // the last one that lookup found; it is in a map
-	idle     [maxIdleBuckets]*bucket // a ring of buckets in a map that became empty; some may have been filled again
-	nextIdle int                     // index in idle of the oldest
-	wild     requestList             // wildcard receives, in posting order
-	arrivals msgList                 // all messages without a receive, in arrival order
-	order    uint64                  // of the last receive posted
-	free     *bucket                 // spare buckets, so that a steady exchange allocates none
+	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors.
+	tagged map[uint64]*bucket
+	named  map[key]*bucket
 
-	publishes bool        // nonEmpty is kept up to date
-	nonEmpty  atomic.Bool // arrivals has messages; read without the owner's lock
+	// recent is the bucket that lookup found or bucketFor made last. It is in a map.
+	recent *bucket
+
+	// idle is a ring of buckets that became empty and stay in their map. Some may have been filled
+	// again. nextIdle is the index of the oldest.
+	idle     [maxIdleBuckets]*bucket
+	nextIdle int
+
+	// wild are the wildcard receives, in the order of posting.
+	wild requestList
+
+	// arrivals are all messages without a receive, in the order of arrival. Wildcard receives
+	// search it.
+	arrivals msgList
+
+	order uint64 // of the last receive posted
+
+	// free are spare buckets, so that a steady exchange allocates none.
+	free *bucket
+
+	// nonEmpty says whether arrivals has messages, for readers without the owner's lock. It is kept
+	// up to date with publishes set only, because atomic stores cost all others something.
+	publishes bool
+	nonEmpty  atomic.Bool
 }
 
 // maxIdleBuckets is how many empty buckets stay in a table's maps.
