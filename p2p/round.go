@@ -52,15 +52,28 @@ type operation struct {
 	segment     int    // bytes of a segment
 	markEnds    bool   // see MarkEnds
 
-	sends, recvs [window]*rendezvous.Request // in flight; segment i has index i%window
-	links        [2]*mesh.Link               // that move is using
-	next         rendezvous.Either           // the oldest receive and send in flight
-	flag         flagEvent                   // what a wait in shared memory sleeps on
-	scratch      []scratch                   // until the operation ends
-	recvStage    []byte                      // where segments arrive that are reduced or scattered; one message's after the other's
-	sendStage    []byte                      // where segments are gathered if the link does not gather; likewise
-	iovecs       Iovecs                      // of the segments in flight; the last list is for the one at hand
-	vectors      [2]Vectors                  // of the outgoing message, and of the incoming one
+	// What move is doing: the requests in flight, of which segment i has index i%window, the links
+	// that they move on, and the oldest receive and send, of which it awaits the first.
+	sends, recvs [window]*rendezvous.Request
+	links        [2]*mesh.Link
+	next         rendezvous.Either
+
+	// flag is what a wait in shared memory sleeps on.
+	flag flagEvent
+
+	// scratch is returned to the group's pool when the operation ends.
+	scratch []scratch
+
+	// recvStage is where segments arrive that are reduced or belong into several vectors, and
+	// sendStage where segments are copied together that the link does not gather. Both serve one
+	// message after the other.
+	recvStage []byte
+	sendStage []byte
+
+	// iovecs are lists for the segments in flight, and a last one for the segment at hand. vectors
+	// are those of the outgoing message, and of the incoming one.
+	iovecs  Iovecs
+	vectors [2]Vectors
 
 	noShared bool        // it runs concurrently with others, so not in shared memory
 	arena    *roundArena // never nil

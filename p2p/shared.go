@@ -110,19 +110,33 @@ func SharedSize(n int) int {
 // read.
 type Shared struct {
 	slotLayout
-	ranks       []int // the job's rank of each
-	rank        int   // this process's index in ranks
-	mem         []byte
-	words       []uint64     // mem; flags are read and written atomically
-	sleep       []*uint64    // the asleep word of each rank
-	next        uint64       // the number of the next fragment
-	first       uint64       // that of the operation's first
-	slotBytes   int          // bytes of a slot that each of the operation's fragments uses
-	history     smallHistory // of the fragments before the next operation's first
-	prevHistory smallHistory // of those before this operation's first
+	ranks []int // the job's rank of each
+	rank  int   // this process's index in ranks
 
-	mapped   bool             // mapped from outside the heap: the race detector does not see what its flags order
-	flagHook func(set func()) // nil in programs; see SetFlagHook
+	// mem is the memory, and words the same as words: flags are read and written atomically. sleep
+	// are the asleep words of the ranks.
+	mem   []byte
+	words []uint64
+	sleep []*uint64
+
+	// next is the number of the next fragment, and first that of the current operation's first one.
+	next  uint64
+	first uint64
+
+	// slotBytes is how many bytes of a slot each of the operation's fragments uses.
+	slotBytes int
+
+	// history is of the fragments before the next operation's first, and prevHistory of those before
+	// the current operation's.
+	history     smallHistory
+	prevHistory smallHistory
+
+	// mapped: the memory is from outside the heap, so the race detector does not see what its flags
+	// order and must be told.
+	mapped bool
+
+	// flagHook is nil in programs; see SetFlagHook.
+	flagHook func(set func())
 }
 
 // firstFragment leaves room for the two fragments before it, which every rank is done with.
