@@ -29,8 +29,7 @@ var used = map[string][]flaky.Kind{
 	"shm":    {flaky.Parts, flaky.Share, flaky.TrySend},
 }
 
-// Hiding an ability may cost speed, never correctness. That it was used, or was
-// not, is seen by the steps.
+// Hiding an ability may cost speed, never correctness. The steps show whether it was used.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend}
 	for _, wire := range transports {

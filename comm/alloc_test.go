@@ -55,10 +55,10 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 	return best, nil
 }
 
-// tolerance is what there may be besides: few times in all calls that are counted.
+// tolerance is what may be allocated besides, over all calls that are counted.
 const tolerance = 0.1
 
-// A allocBound is a wire, with options, over which calls allocate at most so often.
+// An allocBound is a transport, with options, over which calls allocate at most this often.
 type allocBound struct {
 	wire string
 	opts []comm.Option
@@ -86,23 +86,23 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Over verbs, with devices in software: small calls are messages, large ones are asked
-// for, shown and written.
+// Over verbs, with devices in software, small calls are eager messages, and large ones are
+// requested, exposed and written directly.
 func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 	for _, count := range []int{1, 1000, 100_000} {
 		allocBound{"memory", overSoftware(), 0}.check(t, 2, count, 50)
 	}
 }
 
-// messagesOnly has collectives go by messages.
+// messagesOnly makes collectives use messages.
 var messagesOnly = []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}
 
 // What a frame over grpc may allocate at most, both ranks together; package grpc says
 // how much it is.
 const grpcFrame = 12
 
-// A small call is one frame each way; one of 400,000 bytes is seven segments each
-// way, or two with what they were asked for by.
+// A small call is one frame each way; one of 400,000 bytes is seven segments each way, or two
+// with their requests.
 func TestOverGRPCAFrameCostsFewAllocations(t *testing.T) {
 	for _, tc := range []struct{ count, frames int }{{1, 2}, {1000, 2}, {100_000, 14}} {
 		allocBound{"grpc", nil, float64(tc.frames * grpcFrame)}.check(t, 2, tc.count, 100)

@@ -8,9 +8,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// What every collective costs before it moves anything: the choice of the
-// algorithm, and the checks that are always on (context, fingerprint, single
-// flight, call site). One rank has nobody to wait for.
+// BenchmarkCallAlone measures what every collective costs before it moves anything: the choice
+// of the algorithm, and the checks that are always on (context, fingerprint, concurrent calls,
+// call site). One rank waits for nobody.
 func BenchmarkCallAlone(b *testing.B) {
 	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
 		buf := []float32{1}
@@ -27,7 +27,7 @@ func BenchmarkCallAlone(b *testing.B) {
 	}
 }
 
-// A round trip of a small message between two ranks of this process.
+// BenchmarkRoundTrip is a round trip of a small message between two ranks of this process.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, wire := range []string{"memory", "shm", "tcp"} {
 		b.Run(wire, func(b *testing.B) {
@@ -47,7 +47,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// around has a message go from rank to rank until it is back at the first.
+// around sends a message from rank to rank until it is back at the first.
 func around(ctx context.Context, c *comm.Comm, out, in []float32) error {
 	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	if c.Rank() == 0 {

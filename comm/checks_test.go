@@ -9,11 +9,10 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// The checks that are always on, alone: the context, the fingerprint, single flight,
-// the call site, and what is listed for those who ask where this rank is. They have
-// checksMost, and the shortest of many rounds counts: a machine that does something else
-// beside makes some of them longer, and never all. BenchmarkCallAlone has the rest of a
-// call, too.
+// BenchmarkChecks measures the checks that are always on, alone: the context, the fingerprint,
+// concurrent calls, the call site, and the list of calls for those who ask where this rank is.
+// They have checksMost. The shortest of many rounds counts: a machine that does something else
+// makes some of them longer, and never all. BenchmarkCallAlone measures the whole call.
 func BenchmarkChecks(b *testing.B) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
@@ -62,7 +61,7 @@ func shortest(call func() error) (least time.Duration, err error) {
 	return least, nil
 }
 
-// checked is a call without what it is for. It has a frame of its own, as plan.do has.
+// checked is a call without its collective. It has a frame of its own, as Comm.execute has.
 //
 //go:noinline
 func checked(ctx context.Context, c *Comm, pl *plan) error {

@@ -86,7 +86,7 @@ func IAllReduce[T Element](c *Comm, buf []T, op Op, opts ...CallOption) *Request
 	return c.request(allReduce(new(plan), buf, op), opts)
 }
 
-// allReduce fills pl. It is apart from its callers because BenchmarkChecks needs a plan.
+// allReduce fills pl. BenchmarkChecks uses it without a call.
 func allReduce[T Element](pl *plan, buf []T, op Op) *plan {
 	return reduction(pl, collective.VerbAllReduce, buf, op)
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// soaking has every blow fall on every step in memory, where otherwise they take turns.
+// soaking injects every fault at every step in memory, where otherwise they take turns.
 var soaking = os.Getenv("TUTTI_SOAK") != ""
 
-// seed says which few of the steps over a wire are struck, and with how many ranks, where
-// not all are: TUTTI_SEED=1, 2, ... look where 0 has not.
+// seed selects the few steps over a transport at which a fault is injected, and with how many
+// ranks, where not all are: TUTTI_SEED=1, 2, ... selects others than 0 does.
 func seed(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("TUTTI_SEED")
@@ -36,7 +36,7 @@ func seed(t *testing.T) int {
 	return int(n)
 }
 
-// rotating deals, at each step, one blow of each kind given, in turns.
+// rotating returns, for each step, one injection of each kind given, in turns.
 func rotating(kinds ...[]injection) func(i int) []injection {
 	return func(i int) []injection {
 		var now []injection
@@ -51,7 +51,7 @@ func rotating(kinds ...[]injection) func(i int) []injection {
 	}
 }
 
-// everyNth deals blows at every k-th step only, where the race detector looks on.
+// everyNth injects at every k-th step only, under the race detector.
 func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
 	if !raceEnabled || soaking {
 		return choose
@@ -64,13 +64,13 @@ func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
 	}
 }
 
-// A segment is so small here that a message of a few of them costs nothing.
+// segment is so small here that a message of a few segments costs nothing.
 const segment = 256
 
 // elements returns the length of a vector of int32 that has this many segments.
 func elements(segments float64) int { return int(segments * segment / 4) }
 
-// chunked are the algorithms of folds whose messages are chunks, or a few of them.
+// chunked are the algorithms of reductions whose messages are chunks, or a few of them.
 var chunked = map[string]bool{"ring": true, "segmented_ring": true, "pairwise": true, "hierarchical_split": true, "rabenseifner": true, "recursive_halving": true}
 
 // hasSeveralCalls reports whether there is more than one call of a collective.
@@ -87,7 +87,7 @@ func hasSeveralCalls(verb collective.Verb) bool {
 func verbOf(call worldtest.Call) collective.Verb {
 	verb, err := collective.ParseVerb(call.Verb)
 	if err != nil {
-		panic(err) // a slip in the list of calls
+		panic(err) // the list of calls has a wrong name
 	}
 	return verb
 }
@@ -123,8 +123,8 @@ func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) 
 	return append(all, &faultCase{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
 }
 
-// threeFrames are elements of a message that the receiver asks for, and whose
-// bytes come in three frames.
+// threeFrames is the length of a message that the receiver requests, and whose bytes come in
+// three frames.
 const threeFrames = 530_000 / 4
 
 // messageCases are all ways to send, by all protocols: eager messages, and those whose bytes
@@ -169,15 +169,15 @@ func preparedCase(wire string, n int) *faultCase {
 		opts: []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 20, NoSharedMemory: true})}}
 }
 
-// The numbers of ranks.
+// Numbers of ranks.
 var (
 	rankCounts = []int{2, 3, 4}
 	fewRanks   = []int{3}
 )
 
-// injectInMemory strikes at all steps of the scenes for these numbers of ranks.
+// injectInMemory injects at all steps of the cases for these numbers of ranks.
 func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, cases func(n int) []*faultCase) {
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each play begins with nothing
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each run begins with an empty heap
 	if soaking {
 		ranks = []int{2, 3, 4, 5}
 	} else if raceEnabled {
@@ -201,7 +201,7 @@ func TestCollectivesEndWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths), func(n int) []*faultCase { return collectiveCases("memory", n, 2.5) })
 }
 
-// A start of a persistent collective ends as a call does.
+// A start of a persistent collective ends as a blocking call does.
 func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating(linkCuts, deaths), func(n int) []*faultCase {
 		var all []*faultCase
@@ -236,10 +236,12 @@ func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 // and show their memory to the senders.
 const huge = 256 << 10
 
+// These segments are larger than an eager message may be, so receivers request them, and
+// expose their memory to the senders.
 func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, everyNth(3, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
-			return nil // megabytes for each play of a soak, and nothing that small segments do not show
+			return nil // megabytes for each run of a soak, and nothing that small segments do not show
 		}
 		var few []*faultCase
 		for i, s := range collectiveCases("memory", n, 1.5) {
@@ -254,8 +256,9 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	})
 }
 
-// Over verbs each frame takes several works and completions, of which any can be the
-// last that a device does. Frames are struck at, too, as over the other wires.
+// Over verbs each frame takes several work requests and completions, of which any may be the
+// last that a device carries out. Faults are also injected at frames, as over the other
+// transports.
 func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, everyNth(5, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
@@ -297,9 +300,9 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	})
 }
 
-// A rank that is about to die carries out one more collective in shared memory
-// than it should have frames for, sends a message, and calls no more; the others
-// are in the next collective by then, or will be.
+// A rank that is about to die carries out one more collective in shared memory than it should
+// have frames for, sends a message, and then calls nothing. The others are in the next
+// collective by then, or soon.
 func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	var sum runCounts
 	for n := 2; n <= 4; n++ {
@@ -318,7 +321,7 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	sum.report(t)
 }
 
-// fragmentElements are as many as one piece of shared memory has of a rank.
+// fragmentElements is how many elements one fragment of shared memory holds.
 const fragmentElements = p2p.SlotSize / 4
 
 // fragmentsOf returns how many fragments a call's vectors have: a small one, and enough that
@@ -355,8 +358,8 @@ func publishCases(wire string, n int) []*faultCase {
 	return all
 }
 
-// A rank dies at each flag that it sets in shared memory: the others wait for it
-// there, and no frame tells them.
+// A rank dies at each flag that it sets in shared memory: the others wait for it there, and no
+// frame tells them.
 func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
 	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }
@@ -377,13 +380,13 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	return twice
 }
 
-// injectOverWire strikes at a few steps of the scenes, one of share times, which the seed moves. In a
-// soak it strikes at all, one blow at each in turn: where every blow falls on every
-// step is in memory, where a play takes a tenth of the time.
+// injectOverWire injects at a few steps of the cases: one of share steps, which the seed
+// shifts. In a soak it injects at all, one injection each in turn; every injection at every
+// step is tested in memory, where a run takes a tenth of the time.
 func injectOverWire(t *testing.T, share int, injections []injection, cases func(n int) []*faultCase) {
 	leak.Check(t)
 	if raceEnabled {
-		share *= 3 // what races shows at any step
+		share *= 3 // a race shows at any step
 	}
 	var sum runCounts
 	w := newInjectionPool()
@@ -420,7 +423,7 @@ func frameCases(wire string) func(n int) []*faultCase {
 	}
 }
 
-// frameInjections are the blows that a frame can suffer.
+// frameInjections are the faults that a frame can have.
 func frameInjections() []injection { return append(append(linkCuts[:3:3], deaths...), corruptHead) }
 
 func TestCutsOverTCP(t *testing.T)  { injectOverWire(t, 61, frameInjections(), frameCases("tcp")) }
@@ -431,8 +434,8 @@ func TestCutsOverSharedMemory(t *testing.T) {
 	injectOverWire(t, 61, frameInjections(), frameCases("shm"))
 }
 
-// A large body passes through the ring in chunks; any of them may be the last to
-// come. No memory is exposed here, which could spare it the ring.
+// A large body passes through the ring in chunks, of which any may be the last to arrive. No
+// memory is exposed here, so the ring is not bypassed.
 func TestCutsAtAnyChunkInARing(t *testing.T) {
 	needsSharedMemory(t)
 	injectOverWire(t, 61, []injection{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*faultCase {
@@ -455,8 +458,8 @@ func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
 	injectOverWire(t, 17, []injection{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*faultCase { return publishCases("shm", n) })
 }
 
-// needsSharedMemory skips what runs over the wire shm where that is not built: it
-// stands on memfds and abstract sockets, which no other system has.
+// needsSharedMemory skips tests over the transport shm where it is not built: it needs memfds
+// and abstract sockets, which no other system has.
 func needsSharedMemory(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {

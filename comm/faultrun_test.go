@@ -27,19 +27,19 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// The times of a scene. Over memory they pass in a bubble, and cost nothing.
+// Times of a run. Over memory they pass in a synctest bubble, and cost nothing.
 const (
 	callLimit    = 20 * time.Second // a call that needs longer has hung
 	closeLimit   = 10 * time.Second
 	runLimit     = 60 * time.Second      // then something else has hung
-	verdictLimit = time.Second           // from a fault to its verdict, where time is exact
-	frameDrain   = 50 * time.Millisecond // for what nobody waits for
+	verdictLimit = time.Second           // from a fault to its report by the mesh, where time is exact
+	frameDrain   = 50 * time.Millisecond // for frames that nobody waits for
 
-	maxStarved = 8 * time.Second // of the time in which a verdict is listened for
+	maxStarved = 8 * time.Second // bounds what starving adds to the wait for the report
 )
 
-// A faultCase is one call by the ranks of one job, which a test plays many times:
-// once unharmed, and then with something broken at each of its steps.
+// A faultCase is one call by the ranks of one job, which a test runs many times: first without
+// faults, and then with one fault at each of its steps.
 type faultCase struct {
 	wire        string
 	n           int
@@ -50,10 +50,10 @@ type faultCase struct {
 	opts        []comm.Option
 	during      phase      // when steps count
 	only        flaky.Kind // if not 0, steps of this kind count, and no others
-	deviceSteps bool       // what the devices below the wire verbs do counts, and no frames
+	deviceSteps bool       // steps of the devices below verbs count, and no frames
 	hide        []flaky.Kind
 	every       int  // if not 0, a fault is injected at one of this many steps, except in a soak
-	reuses      bool // unharmed, each rank gets memory again that it has given back
+	reuses      bool // without faults, each rank gets memory again that it has returned
 }
 
 // A phase is a part of a job.
@@ -77,14 +77,14 @@ func (s *faultCase) String() string {
 type outcome struct {
 	err         error // of the call
 	duration    time.Duration
-	verdict     *fault.Error // the first that it heard
+	verdict     *fault.Error // the first failure that its mesh reported
 	closing     error        // of Close
-	bufferErr   error        // memory touched too late, callbacks that did not run
-	firedBefore bool         // the blow had fallen when it began to listen
-	reused      int          // how often it got memory again that it had given back
+	bufferErr   error        // memory written to after its return, callbacks that did not run
+	firedBefore bool         // the fault was injected when it began to wait for the report
+	reused      int          // how often it got memory again that it had returned
 }
 
-// A faultRun is one performance of a scene.
+// A faultRun is one run of a faultCase.
 type faultRun struct {
 	tc       *faultCase
 	rules    []flaky.Rule
@@ -92,12 +92,12 @@ type faultRun struct {
 	counting atomic.Bool       // steps count while it is open
 	mu       sync.Mutex        // guards steps
 	steps    [][][]bool        // by the ranks from and to; true: of a handshake
-	phases   [3]sync.WaitGroup // started, returned, told
+	phases   [3]sync.WaitGroup // the ranks have started, returned, reported
 	outcomes []outcome
 	local    error
 }
 
-// newRun prepares a performance that the rules disturb.
+// newRun prepares a run with the rules.
 func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
 	p := &faultRun{tc: s, rules: rules, outcomes: make([]outcome, s.n), steps: make([][][]bool, s.n)}
 	for r := range p.steps {
@@ -111,8 +111,8 @@ func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
 // controlHead is the length of a control message's head, and of no other.
 const controlHead = 40
 
-// counts leaves out what belongs to other phases, and during the call what comes
-// by the clock.
+// counts leaves out the steps of other phases, and during the call those that come by the
+// clock.
 func (p *faultRun) counts(st flaky.Step) bool {
 	if only := p.tc.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
 		return false
@@ -133,7 +133,7 @@ func (p *faultRun) counts(st flaky.Step) bool {
 	return true
 }
 
-// record notes a step. What a rank publishes it tells itself and all others.
+// record records a step. What a rank publishes goes to itself and all others.
 func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,8 +144,8 @@ func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 // handshake opens the head of each of its frames.
 const handshake = "tuti"
 
-// execute plays the scene: in a bubble of time where the wire allows it. A rank
-// that hangs ends the test process with all stacks.
+// execute runs the case: in a bubble where the transport allows it. A rank that hangs ends the
+// test process with all stacks.
 func (p *faultRun) execute(t *testing.T) {
 	defer watchdog(p, 2*runLimit).Stop()
 	if p.realTime() {
@@ -191,7 +191,7 @@ func (p *faultRun) run() error {
 	}, opts...)
 }
 
-// overDevices has frames go over verbs, with devices in software whose works and
+// overDevices lets frames travel over verbs, with devices in software whose work requests and
 // completions are steps, and puts wrap above.
 func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	fabric := softdevice.NewFabric()
@@ -206,27 +206,27 @@ func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	return overVerbs(fabric, wrap)
 }
 
-// overVerbs has frames go over software devices of the fabric, and puts wrap above.
+// overVerbs lets frames travel over software devices of the fabric, and puts wrap above.
 func overVerbs(fabric *softdevice.Fabric, wrap wrapFunc) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport {
 		v, err := rdma.New(rdma.Options{Setup: t, Device: fabric.Device(rank)})
 		if err != nil {
-			panic(err) // the options are what they always are
+			panic(err) // the options are constant
 		}
 		return wrap(rank, v)
 	}
 }
 
-// A wrapFunc puts something between a rank and its wire.
+// A wrapFunc puts something between a rank and its transport.
 type wrapFunc = func(rank int, t transport.Transport) transport.Transport
 
-// wrapBy puts a script between a rank and its wire.
+// wrapBy puts a script between a rank and its transport.
 func wrapBy(script *flaky.Script) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }
 }
 
-// runRank is one rank's part. It stays until all others have returned from the call
-// and heard what there is to hear, so that nobody's Close is what they hear of.
+// runRank is one rank's part. It stays until all others have returned from the call and got
+// their reports, so that no rank's Close is what they report.
 func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	var buffers worldtest.BufferTracker
 	p.barrier(0)
@@ -240,9 +240,9 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	buffers.Returned()
 	p.barrier(1)
 	p.counting.Store(false)
-	// Nothing tells when no frame is on its way any more: one that hits the blow only
-	// now is to do so before the ranks listen. In memory this is the bubble's clock.
-	time.Sleep(frameDrain) // what is still on its way then has nobody who waits for it
+	// Nothing shows when the last frame has arrived. One that meets the fault only
+	// now does so before the ranks wait. In memory this is the bubble's clock.
+	time.Sleep(frameDrain) // nobody waits for what is still on its way then
 	if o.firedBefore = p.fired(); o.firedBefore {
 		p.awaitVerdict(c)
 	}
@@ -255,15 +255,16 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	o.bufferErr = buffers.Check()
 }
 
-// barrier returns when all ranks have come so far.
+// barrier returns when all ranks have reached the phase.
 func (p *faultRun) barrier(phase int) {
 	p.phases[phase].Done()
 	p.phases[phase].Wait()
 }
 
-// awaitVerdict waits for a verdict for as long as one may take: longer by what this process
-// starves, where real time passes. That has a limit, as threads that starve together add
-// up to more than the time that passes, and of a dial that is made again nobody hears.
+// awaitVerdict waits for a report as long as one may take: longer by what this process
+// starves, where real time passes. That has a limit, because threads that starve together add
+// up to more than the time that passes, and because a dial that succeeds in the end is never
+// reported.
 func (p *faultRun) awaitVerdict(c *comm.Comm) {
 	since := func() time.Duration { return 0 }
 	if p.realTime() {
@@ -276,7 +277,7 @@ func (p *faultRun) awaitVerdict(c *comm.Comm) {
 	}
 }
 
-// fired reports whether something was broken: there is one rule at most.
+// fired reports whether the fault was injected: there is one rule at most.
 func (p *faultRun) fired() bool { return p.script.Fired(0) }
 
 // A joinedError is several errors in one, as errors.Join makes it.
@@ -299,7 +300,7 @@ func joinedErrors(err error) []error {
 	return all
 }
 
-// verdictIn is the verdict that an error goes back to; nil when there is none.
+// verdictIn returns the report of the mesh that an error goes back to; nil when there is none.
 func verdictIn(err error) *fault.Error {
 	var f *fault.Error
 	for errors.As(err, &f) {
@@ -323,7 +324,7 @@ func blamed(f *fault.Error) (ranks []int) {
 	return ranks
 }
 
-// describe lists what all ranks got, for a failure's report.
+// describe lists what all ranks got, for the text of a failed test.
 func (p *faultRun) describe() string {
 	var b strings.Builder
 	for r := range p.outcomes {

@@ -12,15 +12,14 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// A injection is one thing that is broken at one step, and what all ranks should then
-// hear.
+// An injection is one fault at one step, and what all ranks should report then.
 type injection struct {
 	rule          func(k int) flaky.Rule
-	kind          fault.Kind // of the verdict: LinkLost names both ends, PeerLost the one that took the step
-	mayBeHarmless bool       // it may do no harm, and have no verdict
+	kind          fault.Kind // of the report: LinkLost names both ends, PeerLost the rank that made the step
+	mayBeHarmless bool       // it may have no effect, and then no report
 }
 
-// The blows.
+// The injections.
 var (
 	linkCuts = []injection{cutAt(flaky.Before), cutAt(flaky.Within), cutAt(flaky.After)}
 	deaths   = []injection{dieAt(flaky.Before), dieAt(flaky.Within), dieAt(flaky.After)}
@@ -37,10 +36,10 @@ func dieAt(m flaky.Moment) injection {
 	return injection{rule: func(k int) flaky.Rule { return flaky.Die(m, k) }, kind: fault.PeerLost}
 }
 
-// A runCounts of what a test has done, over all its scenes.
+// runCounts are what a test has done, over all its cases.
 type runCounts struct{ steps, runs, fired atomic.Int64 }
 
-// report ends a test: one that has struck nothing has shown nothing.
+// report ends a test. One that has injected nothing has shown nothing.
 func (c *runCounts) report(t *testing.T) {
 	t.Logf("%d steps, %d plays, %d of them struck", c.steps.Load(), c.runs.Load(), c.fired.Load())
 	if c.steps.Load() == 0 || c.fired.Load() == 0 {
@@ -48,12 +47,12 @@ func (c *runCounts) report(t *testing.T) {
 	}
 }
 
-// A step is one step of a scene: the k-th of rank a towards rank b, or the k-th
-// that it publishes, if both are the same.
+// A step is one step of a case: the k-th of rank from towards rank to, or the k-th that it
+// publishes, if both are the same.
 type step struct{ from, to, k int }
 
-// baseline plays the scene without rules, in which all must go well, and returns
-// its steps.
+// baseline runs the case without a fault, which must succeed on all ranks, and returns its
+// steps.
 func (s *faultCase) baseline(t *testing.T, sum *runCounts) []step {
 	t.Helper()
 	p := s.newRun(flaky.Cut(flaky.After, 1<<30))
@@ -80,8 +79,8 @@ func (s *faultCase) baseline(t *testing.T, sum *runCounts) []step {
 	return all
 }
 
-// injectAll plays the scene once for each of its steps and each blow that choose
-// deals there, which is given a number that is different for neighbouring steps.
+// injectAll runs the case once for each of its steps and each injection that choose returns
+// for it; choose gets a number that differs between neighbouring steps.
 func (s *faultCase) injectAll(t *testing.T, sum *runCounts, choose func(i int) []injection) {
 	every := max(s.every, 1)
 	if soaking {
@@ -97,7 +96,7 @@ func (s *faultCase) injectAll(t *testing.T, sum *runCounts, choose func(i int) [
 	}
 }
 
-// inject plays the scene with one blow at one step.
+// inject runs the case with one injection at one step.
 func (s *faultCase) inject(t *testing.T, sum *runCounts, b injection, at step) {
 	rule := b.rule(at.k).From(at.from).To(at.to)
 	if at.from == at.to {
@@ -114,14 +113,13 @@ func (s *faultCase) inject(t *testing.T, sum *runCounts, b injection, at step) {
 	}
 }
 
-// A injectionPool strikes at the steps of several scenes side by side, where real time
-// passes.
+// An injectionPool injects at the steps of several cases side by side, where real time passes.
 type injectionPool struct {
 	running sync.WaitGroup
 	slots   chan struct{}
 }
 
-// parallelRuns is how many plays run at once: most of their time is waiting.
+// parallelRuns is how many runs are under way at once: most of their time is waiting.
 const parallelRuns = 8
 
 func newInjectionPool() *injectionPool {
@@ -136,7 +134,7 @@ func (w *injectionPool) inject(t *testing.T, s *faultCase, sum *runCounts, b inj
 	})
 }
 
-// check holds what the ranks got against what the blow allows.
+// check compares what the ranks got with what the injection allows.
 func (p *faultRun) check(b injection, at step) error {
 	if steps := p.steps[at.from][at.to]; at.k <= len(steps) && steps[at.k-1] {
 		b.mayBeHarmless = true // of two Conns that were dialled at once, one is given up
@@ -164,8 +162,8 @@ func (p *faultRun) check(b injection, at step) error {
 	return p.checkAgreement(v)
 }
 
-// bystanderVerdict is the verdict that a rank has which is at neither end of what was
-// struck, or, where all such ranks have left, that an end went by as it closed.
+// bystanderVerdict is the report of a rank at neither end of the fault. Where all such ranks
+// have closed, it is the report that an end went by as it closed.
 func (p *faultRun) bystanderVerdict(at step) *fault.Error {
 	f := p.bystander(at).verdict
 	for r := range p.outcomes {
@@ -176,9 +174,9 @@ func (p *faultRun) bystanderVerdict(at step) *fault.Error {
 	return f
 }
 
-// splitVerdict reports whether, where real time passes, ranks took different ones for lost
-// of the link and its ends: floods that took longer than ranks wait for them
-// crossed, and each side had settled by then.
+// splitVerdict reports whether, where real time passes, ranks got different ones of the three
+// possible reports: the link and its two ends. Then floods took longer than ranks wait for
+// them, they crossed, and each side had resolved its report by then.
 func (p *faultRun) splitVerdict(at step) bool {
 	var a, b, link int
 	for r := range p.outcomes {
@@ -194,8 +192,7 @@ func (p *faultRun) splitVerdict(at step) bool {
 	return p.realTime() && a+b+link > 1
 }
 
-// bystander is the outcome of a rank that is at neither end of what was struck, if
-// there is one.
+// bystander is the outcome of a rank at neither end of the fault, if there is one.
 func (p *faultRun) bystander(at step) *outcome {
 	for r := range p.outcomes {
 		if r != at.from && r != at.to {
@@ -206,7 +203,7 @@ func (p *faultRun) bystander(at step) *outcome {
 }
 
 // closedAfterFailure reports whether err is that of a message to a rank that has closed
-// without taking it, because it had failed before.
+// without receiving it, because it had failed before.
 func (p *faultRun) closedAfterFailure(err error) bool {
 	var f *fault.Error
 	for errors.As(err, &f) {
@@ -218,7 +215,7 @@ func (p *faultRun) closedAfterFailure(err error) bool {
 	return false
 }
 
-// A expectedVerdict is the verdict that all living ranks should share.
+// An expectedVerdict is the report that all living ranks should share.
 type expectedVerdict struct {
 	injection injection
 	at        step
@@ -226,16 +223,16 @@ type expectedVerdict struct {
 	split     bool // some blame an end, and some the link
 }
 
-// dead reports whether a rank is taken for dead: what it hears is its own affair.
+// dead reports whether a rank is declared lost: what it reports itself does not matter.
 func (v *expectedVerdict) dead(r int) bool {
 	return v.injection.kind == fault.PeerLost && r == v.ranks[0]
 }
 
-// realTime reports whether real time passes, on a machine that may be busy with
-// something else for as long as the ranks give each other.
+// realTime reports whether real time passes, on a machine that may be busy with something else
+// longer than the ranks wait for each other.
 func (p *faultRun) realTime() bool { return p.tc.wire != "memory" && p.tc.wire != "verbs" }
 
-// matches reports whether f is this verdict.
+// matches reports whether f is this report.
 func (v *expectedVerdict) matches(f *fault.Error) bool {
 	if v.split {
 		return blames(f, fault.PeerLost, v.at.from) || blames(f, fault.PeerLost, v.at.to) ||
@@ -283,14 +280,14 @@ func (p *faultRun) checkRank(r int, v expectedVerdict) error {
 	case p.tc.call.Verb == "" && !v.affects(p, r) && o.err != nil:
 		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
 	case p.tc.during == closing, v.injection.mayBeHarmless && o.verdict == nil:
-	case p.realTime() && !o.firedBefore && o.verdict == nil: // it hit a frame that came so late that nobody listened
+	case p.realTime() && !o.firedBefore && o.verdict == nil: // the fault met a frame so late that nobody waited any more
 	case !v.matches(o.verdict):
 		return fmt.Errorf("want the verdict %v of %v, got %v", v.injection.kind, v.ranks, o.verdict)
 	}
 	return nil
 }
 
-// checkAgreement checks that all living ranks have heard the same words.
+// checkAgreement checks that all living ranks have the same report.
 func (p *faultRun) checkAgreement(v expectedVerdict) error {
 	var first *fault.Error
 	for r := range p.outcomes {
@@ -299,7 +296,7 @@ func (p *faultRun) checkAgreement(v expectedVerdict) error {
 		case v.dead(r) || received == nil || v.split && v.matches(received):
 		case first == nil:
 			first = received
-		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks said so at once
+		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks reported it at once
 		case first.Error() != received.Error():
 			return fmt.Errorf("two verdicts: %v, and %v", first, received)
 		}
@@ -307,7 +304,7 @@ func (p *faultRun) checkAgreement(v expectedVerdict) error {
 	return nil
 }
 
-// checkStart wants to hear the truth about a job that did not come about, soon.
+// checkStart wants a job that did not start to end soon, with the right kind of error.
 func (p *faultRun) checkStart() error {
 	var f *fault.Error
 	switch {

@@ -14,8 +14,8 @@ import (
 // recurringModes are the ways in which tensors that are the same at every step can travel.
 var recurringModes = []struct {
 	name  string
-	plain bool // nothing of the wire verbs' that spares messages
-	one   bool // and one message at a time is on its way
+	plain bool // without what verbs does to save messages
+	one   bool // with one message at a time
 	place bool // received where they lie
 	opts  []comm.Option
 }{
@@ -82,8 +82,8 @@ func newTensorSet(tensors, size int, index bool) *tensorSet {
 	return s
 }
 
-// recurringSteps has rank 0 send batches to rank 1, which says when it has them all.
-// The first steps, in which layouts are made, do not count.
+// recurringSteps sends a set of tensors from rank 0 to rank 1 at each step; rank 1 answers
+// when it has them all. The first steps, in which receives are prepared, do not count.
 func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *tensorSet) error {
 	const warm = 6
 	n := 0

@@ -74,8 +74,8 @@ func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Requ
 	return r
 }
 
-// sendLater prepares a persistent send. It is apart from ISend so that one that is not
-// persistent allocates no closure.
+// sendLater prepares a persistent send. It is a function of its own so that an ISend that is
+// not persistent allocates no closure.
 func (r *Request) sendLater(to, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Isend(to, tag, fingerprintOf(r.sig.dtype), b) }
 }

@@ -43,7 +43,7 @@ type persistentCase[T number] struct {
 	want       []T // what dst holds afterwards, if not empty
 }
 
-// persist makes a Call of what sets a drill up.
+// persist makes a Call of a function that sets up a persistentCase.
 func persist[T number](setUp func(d *persistentCase[T]) *comm.Request) runFunc {
 	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		d := &persistentCase[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
@@ -68,7 +68,7 @@ func persist[T number](setUp func(d *persistentCase[T]) *comm.Request) runFunc {
 	}
 }
 
-// outOfPlace sets a drill's buffers up, of which src and dst are made here.
+// outOfPlace sets up two buffers, which it makes.
 func (d *persistentCase[T]) outOfPlace(in, want []T) (dst, src []T) {
 	d.input, d.want, d.src, d.dst = in, want, make([]T, len(in)), make([]T, len(want))
 	return d.dst, d.src
@@ -86,7 +86,7 @@ func barrierInit[T number](d *persistentCase[T]) *comm.Request {
 	return d.c.IBarrier(comm.Persistent())
 }
 
-// inPlace sets up a drill with one buffer for input and output.
+// inPlace sets up one buffer for input and output.
 func (d *persistentCase[T]) inPlace(in, want []T) []T {
 	buf := make([]T, len(in))
 	d.input, d.want, d.src, d.dst = in, want, buf, buf
