@@ -22,7 +22,8 @@ func refuse(rank int, format string, args ...any) error {
 }
 
 // badVariable refuses the value of a variable: it says why and what to do. The value is quoted and
-// cut, because it may be long or binary.
+// cut, because it may be long or binary, and the message goes to logs. Secrets are never passed
+// here.
 func badVariable(rank int, name, value, why, remedy string) error {
 	if len(value) > 80 {
 		value = value[:80] + "…"
@@ -91,7 +92,8 @@ func newJob(source string) *Job {
 }
 
 // rankAndSize reads the two numbers that every source of several ranks needs. One without the other
-// is an error, since a launcher sets both.
+// is an error: a launcher sets both, and a rank that guessed the other would wait for ranks that do
+// not exist.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
 		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {
@@ -115,7 +117,7 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 }
 
 // localRank reads the rank among those of this host, and their number. Both variables count, or
-// neither.
+// neither: a source may not know the layout of hosts, and LocalRank and LocalSize are -1 then.
 func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
 	if err != nil {
@@ -134,7 +136,8 @@ func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	return nil
 }
 
-// plainName reports whether a job's name is fit for handshakes and file names.
+// plainName reports whether a job's name is fit for handshakes and for names of files and of shared
+// memory: 1 to 64 letters, digits and .-_:@.
 func plainName(s string) bool {
 	if len(s) == 0 || len(s) > 64 {
 		return false
@@ -142,8 +145,9 @@ func plainName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:@") == ""
 }
 
-// nameFrom makes a job's name from any text: the text itself when it is fit, else its hash. All
-// ranks compute the same name from the same text.
+// nameFrom makes a job's name from any text: the prefix and the text when that is fit, else the
+// prefix and a hash of the text. All ranks compute the same name from the same text, without
+// talking to each other.
 func nameFrom(prefix, s string) string {
 	if name := prefix + "." + s; plainName(name) {
 		return name
@@ -152,7 +156,8 @@ func nameFrom(prefix, s string) string {
 	return prefix + "." + hex.EncodeToString(sum[:8])
 }
 
-// checkAddr checks that s is host:port, with both parts.
+// checkAddr checks that s is host:port, with both parts. It looks no name up: the host may not
+// exist yet.
 func checkAddr(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -167,7 +172,8 @@ func checkAddr(s string) error {
 	return nil
 }
 
-// splitListen splits host, host:port or :port; port is "" when it is missing.
+// splitListen splits host, host:port or :port; port is "" when it is missing. An IPv6 address
+// without a port may have brackets or not.
 func splitListen(s string) (host, port string, err error) {
 	if host, port, err = net.SplitHostPort(s); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {

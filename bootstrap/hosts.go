@@ -13,8 +13,12 @@ import (
 // maxText bounds the size, in bytes, of a list of hosts or a TF_CONFIG.
 const maxText = 4 << 20
 
-// hosts reads a static list of addresses, one per rank in rank order. The rank is TUTTI_RANK, or
-// else the one entry that is an address of this machine.
+// hosts reads a static list of addresses, one per rank in rank order. There is no exchange of
+// addresses then, and no rank has to be there first.
+//
+// The rank is TUTTI_RANK, or else the one entry that is an address of this machine. So on hosts
+// with one rank each all processes can be started with the same environment. TUTTI_SIZE is not
+// needed; when it is set it must match.
 func (f *finder) hosts() (*Job, error) {
 	text, ok := f.get(vars.Hosts)
 	if !ok {
@@ -45,7 +49,8 @@ func (f *finder) hosts() (*Job, error) {
 }
 
 // jobOfList returns the job of a rank whose peers' addresses are known. Ranks whose hosts are
-// spelled alike count as ranks of one host.
+// spelled alike count as ranks of one host: every rank sees the same spelling, so all agree, where
+// look-ups could differ. The job's name is derived from the list.
 func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers
@@ -81,7 +86,8 @@ func parseHosts(text string) ([]string, error) {
 	return entries, checkPeers(entries)
 }
 
-// checkPeers checks that every address is valid and that none occurs twice.
+// checkPeers checks that every address is valid and that none occurs twice: two ranks cannot listen
+// on one address, and the second entry is mostly a typing error.
 func checkPeers(peers []string) error {
 	if len(peers) == 0 {
 		return errors.New("lists no address")
@@ -99,9 +105,14 @@ func checkPeers(peers []string) error {
 	return nil
 }
 
-// ownEntry returns the one entry that is this machine: by an address of its interfaces, or by its
-// name, in full or up to the first dot. It resolves no names. A full match takes precedence over a
-// match of the first label.
+// ownEntry returns the one entry that is this machine:
+//
+//	entry           matches                                       precedence
+//	an IP address   an address of this machine                    full
+//	a name          this machine's name, whatever the case        full
+//	a name          the same name up to the first dot             only without a full match
+//
+// It resolves no names. No match, or several full ones, are an error that asks for TUTTI_RANK.
 func (f *finder) ownEntry(peers []string) (int, error) {
 	var full, short []int
 	name := strings.ToLower(f.host())

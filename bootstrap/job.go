@@ -115,7 +115,7 @@ type finder struct {
 }
 
 // find runs the sources, then reads what does not depend on the source: settings, secret, and
-// whether the job may leave loopback.
+// whether the job may leave loopback. Options take precedence over variables.
 func (f *finder) find(o Options) (*Job, error) {
 	if n := len(o.Secret); n > 0 && n < minSecret {
 		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, minSecret)
@@ -139,7 +139,8 @@ func (f *finder) find(o Options) (*Job, error) {
 	return j, j.confineToLoopback(o.Insecure)
 }
 
-// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names.
+// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names. A source that
+// is named and does not apply is an error, which says when it would: the user asked for it.
 func (f *finder) decide() (*Job, error) {
 	only, forced := f.get(vars.Bootstrap)
 	var names []string
@@ -167,7 +168,8 @@ func (f *finder) decide() (*Job, error) {
 		"use one of "+strings.Join(names, ", ")+", or unset it")
 }
 
-// settings reads what is passed on with the job, whatever its source.
+// settings reads what is passed on with the job, whatever its source. Their values are checked
+// where they are used, by package comm, since this package does not know transports or algorithms.
 func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)
@@ -183,8 +185,16 @@ func (f *finder) settings(j *Job) error {
 	return err
 }
 
-// confineToLoopback keeps a job without a secret on loopback. It refuses when the ranks' addresses
-// show that the job needs more: an error now is better than a join that never ends.
+// confineToLoopback decides whether a job may leave loopback:
+//
+//	secret  Insecure  addresses     the job
+//	yes     any       any           listens where its addresses say
+//	no      yes       any           the same, with a warning
+//	no      no        all loopback  listens on loopback only, with a warning
+//	no      no        any other     is refused
+//
+// Without this rule a job without a secret would accept any process that reaches its ports. An
+// error now is better than ranks that cannot reach each other later.
 func (j *Job) confineToLoopback(insecure bool) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {

@@ -123,7 +123,8 @@ func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
-// bind listens on addr. Its error names who may have the address.
+// bind listens on addr. When the address is in use its error lists the usual owners: a rank that
+// was started twice, an Init before this one, or a job that has not ended.
 func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	var config net.ListenConfig
 	// Multipath TCP would change what the transports can do with the sockets.
@@ -139,7 +140,8 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
 }
 
-// addrTowards returns the address of this machine from which root is reached.
+// addrTowards returns the address of this machine from which root is reached. It retries while
+// root's name cannot be resolved, up to lookupLimit.
 func addrTowards(ctx context.Context, root string) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, lookupLimit)
 	defer stop()

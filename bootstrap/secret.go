@@ -17,7 +17,8 @@ const (
 )
 
 // secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The bytes of the file, without surrounding
-// white space, are the secret; the variable is in hex.
+// white space, are the secret; the variable is in hex, so that it can hold any bytes. It returns
+// nil when neither is set.
 func (f *finder) secret(rank int) ([]byte, error) {
 	if path, ok := f.get(vars.SecretFile); ok {
 		return secretFile(rank, path)
@@ -38,7 +39,9 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	return b, nil
 }
 
-// secretFile reads a secret from a file that only this user may read.
+// secretFile reads a secret from a file that only this user may read. A file that others can read
+// is refused rather than used with a warning: the secret may be known already. Devices and FIFOs
+// are refused, because reading them may block for ever.
 func secretFile(rank int, path string) ([]byte, error) {
 	const remedy = "write one with: (umask 077; openssl rand -hex 16 > FILE)"
 	// Checked before opening, because opening a FIFO waits for its writer.

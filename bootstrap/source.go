@@ -56,8 +56,9 @@ func (f *finder) tuttirun() (*Job, error) {
 	return j, f.inheritedListener(j)
 }
 
-// inheritedListener reads the descriptor of the listener that rank 0 inherited. Other ranks ignore
-// the variable: a shell may have passed it on.
+// inheritedListener reads the descriptor of the listener that rank 0 inherited from the launcher,
+// which has told its address to the other ranks: so no other process can take the port in between.
+// Other ranks ignore the variable: a shell may have passed it on.
 func (f *finder) inheritedListener(j *Job) error {
 	if j.Rank != 0 {
 		return nil
@@ -75,7 +76,8 @@ func (f *finder) inheritedListener(j *Job) error {
 	return nil
 }
 
-// identity reads the job's name and incarnation, where they are set.
+// identity reads the job's name and incarnation, where they are set. They take precedence over what
+// the source derived.
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
@@ -88,8 +90,9 @@ func (f *finder) identity(j *Job) error {
 	return err
 }
 
-// single is the last source: a job of one rank. It refuses when a launcher's variables show that
-// there are more, because a program that computes the same N times looks like one that works.
+// single is the last source: a job of one rank. It refuses when another launcher's variables show
+// that there are more processes, because a program that computes the same N times looks like one
+// that works. TUTTI_BOOTSTRAP=single says that it is meant.
 func (f *finder) single() (*Job, error) {
 	only, _ := f.get(vars.Bootstrap)
 	j := newJob("no launcher's variables")

@@ -48,7 +48,8 @@ func (i *tfIndex) UnmarshalJSON(b []byte) error {
 }
 
 // parseTFConfig returns the task's rank and the addresses of all ranks; none when there is no
-// cluster. Evaluators are not part of the cluster: they do not train, and have no rank.
+// cluster. Ranks are numbered by role in the order of tfRoles, then by index, so that the chief is
+// rank 0. A task of type evaluator is an error: evaluators do not train, and have no rank.
 func parseTFConfig(text string) (rank int, peers []string, err error) {
 	if len(text) > maxText {
 		return 0, nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -82,7 +83,8 @@ func parseTFConfig(text string) (rank int, peers []string, err error) {
 	return 0, nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
 }
 
-// tfCluster returns the addresses in rank order, and which of them belong to role.
+// tfCluster returns the addresses in rank order, and which of them belong to role. It refuses roles
+// that it does not know, since leaving them out would renumber the ranks.
 func tfCluster(cluster map[string]json.RawMessage, role string) (first, count int, peers []string, err error) {
 	for name := range cluster {
 		if name != "evaluator" && !slices.Contains(tfRoles[:], name) {

@@ -65,7 +65,9 @@ func (f *finder) env() (*Job, error) {
 	return j, err
 }
 
-// torch reads what both sources have in common: rank, size and rank 0's address.
+// torch reads what both sources have in common: rank, size, local rank and rank 0's address. When
+// all ranks are on this host, rank 0 is reached by loopback, whatever name its launcher gives it,
+// so that such a job needs no secret.
 func (f *finder) torch(source string) (*Job, error) {
 	j := newJob(source)
 	if err := f.rankAndSize(j, vars.TorchRank, vars.TorchSize); err != nil {
@@ -100,7 +102,9 @@ func (f *finder) torch(source string) (*Job, error) {
 }
 
 // checkForeignRank refuses when a launcher that starts each rank itself reports another rank: RANK
-// is then the rank of the pod or node, not of this process.
+// is then the rank of the pod or node, not of this process, and all processes of a pod would claim
+// the same rank. srun is left out, because it often starts one process per node, which then starts
+// the ranks.
 func (f *finder) checkForeignRank(j *Job) error {
 	for _, l := range vars.Launchers() {
 		switch {
@@ -117,7 +121,8 @@ func (f *finder) checkForeignRank(j *Job) error {
 	return nil
 }
 
-// derivedPort returns a port that all ranks compute alike, below the range of ephemeral ports.
+// derivedPort returns a port that all ranks compute alike, between 15000 and 29999: above the ports
+// of services, and below the range of ephemeral ports, so that it is likely to be free.
 func derivedPort(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return itoa(15000 + int(binary.BigEndian.Uint64(sum[:])%15000))

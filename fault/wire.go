@@ -176,7 +176,8 @@ const (
 	knownMarks   = (1<<len(kindNames) - 2) | markCanceled | markDeadline
 )
 
-// marks returns the bits of the Kinds and context errors that err matches.
+// marks returns the bits of the Kinds and context errors that err matches anywhere in its tree.
+// They are computed once, by the rank that sends the error.
 func marks(err error) uint32 {
 	var m uint32
 	if err == nil {
@@ -196,7 +197,8 @@ func marks(err error) uint32 {
 	return m
 }
 
-// A wireCause is a cause that came over the wire: its text, and what it answers to errors.Is.
+// A wireCause is a cause that came over the wire: its text, and what it answers to errors.Is. The
+// concrete type of the cause does not travel, so errors.As finds nothing below it.
 type wireCause struct {
 	text  string
 	marks uint32

@@ -18,8 +18,9 @@ import (
 )
 
 // Check returns nil if bytes may be allocated at once: at most half of what is available, so that
-// other processes can allocate meanwhile. Where nothing reports what is available, everything may
-// be allocated.
+// other processes can allocate meanwhile. Its error says how much is available, and what to do.
+// Where nothing reports what is available, everything may be allocated. The check is a snapshot: it
+// makes a killed process unlikely, not impossible.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
 		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
@@ -72,7 +73,8 @@ func groups(system fs.FS) (all []group) {
 	return all
 }
 
-// available returns what a group has left; ok is false where it has no limit, or reports none.
+// available returns what a group has left: its limit less its use, without the pages that cache
+// files. ok is false where it has no limit, or reports none.
 func (g group) available(system fs.FS) (int64, bool) {
 	limit, limited := number(system, path.Join(g.dir, g.limit))
 	used, ok := number(system, path.Join(g.dir, g.used))

@@ -53,8 +53,8 @@ func (s *Machine) fullyLinked() bool {
 
 // maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials, so that
 // the two do not dial at once; the higher one dials itself when nothing has come within
-// PeerDialWait, for the lower one may be behind a firewall, or want the link later. A rank that is
-// closing or being evicted dials nobody.
+// PeerDialWait, because the lower one may not have noticed yet that it wants the link. A rank that
+// is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
 	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
 		return

@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the files that the tests compare with anew")
 
 // Compare fails the test unless the file holds exactly got. With -update it first writes the file,
-// and its folder.
+// and its folder. The failure shows the first line that differs, which is mostly enough to see why.
 func Compare(t testing.TB, file, got string) {
 	t.Helper()
 	if *update {

@@ -39,8 +39,8 @@ func Check(tb testing.TB) {
 	})
 }
 
-// startPoller makes the runtime open its own descriptors, which stay open, before the first
-// snapshot.
+// startPoller makes the runtime open the descriptors of its poller, which stay open, before the
+// first snapshot. Any use of a pipe does that.
 func startPoller() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -49,7 +49,9 @@ func startPoller() {
 	}
 }
 
-// waitUntilNone polls until nothing is left, or returns what is left after timeout.
+// waitUntilNone polls until nothing is left, or returns what is left after timeout. Goroutines and
+// descriptors may end a little after the call that closed them has returned, so a single look would
+// report false leaks.
 func waitUntilNone(left func() []string) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
@@ -72,7 +74,8 @@ func added(before, after map[string]string) []string {
 	return more
 }
 
-// stacks returns every goroutine's stack but the caller's, by the goroutine's number.
+// stacks returns every goroutine's stack but the caller's, by the goroutine's number. It grows its
+// buffer until all stacks fit.
 func stacks() map[string]string {
 	buf := make([]byte, 1<<16)
 	for {
@@ -94,7 +97,8 @@ func stacks() map[string]string {
 	return all
 }
 
-// ownedByRuntime reports whether a goroutine belongs to the runtime or to package testing.
+// ownedByRuntime reports whether a goroutine belongs to the runtime or to package testing, which
+// keep it whatever the test does.
 func ownedByRuntime(stack []byte) bool {
 	for _, s := range []string{
 		"created by runtime.",

@@ -1,4 +1,7 @@
 // Package tlstest makes certificates for tests.
+//
+// Each Identity is its own authority, is valid for an hour, and is for loopback. Two Identities do
+// not trust each other, so a test of a refused peer makes two.
 package tlstest
 
 import (
