@@ -11,7 +11,7 @@ import (
 
 // An Algorithm is one way to carry out one collective operation. It is an immutable, comparable
 // value. The zero Algorithm is none, and every call refuses it.
-type Algorithm struct{ number uint8 } // place in the catalogue, plus one
+type Algorithm struct{ number uint8 } // index in the catalogue, plus one
 
 // Find returns the algorithm of verb with that name. An unknown name is fault.Misuse; the error
 // lists the known ones.

@@ -367,7 +367,7 @@ func titles(steps int) []string {
 	return all
 }
 
-// aligned formats columns three spaces apart.
+// aligned formats columns with three spaces between them.
 func aligned(lines [][]string) string {
 	var b strings.Builder
 	for _, line := range lines {

@@ -36,7 +36,7 @@ func (a Algorithm) SupportsLists() bool {
 // ring is the name of the algorithms that pass chunks around a ring.
 const ring = "ring"
 
-// ringAllReduceList is ringAllReduce of vectors that lie apart in memory. Chunk i of the list
+// ringAllReduceList is ringAllReduce of vectors in separate memory. Chunk i of the list
 // is chunk i of each vector. With two ranks and two vectors:
 //
 //	vector 0   a0 a1 | a2 a3
@@ -66,7 +66,7 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	return nil
 }
 
-// sharedAllReduceList is sharedAllReduce of vectors that lie apart in memory. Shares are copied
+// sharedAllReduceList is sharedAllReduce of vectors in separate memory. Shares are copied
 // straight from them into the slots, and results straight back. The fold is in rank order, so
 // the position of an element within a fragment does not matter.
 func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {

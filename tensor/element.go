@@ -147,7 +147,7 @@ func Bytes[T Element](s []T) []byte {
 }
 
 // Overlap reports whether a and b have bytes in common but begin at different ones. Slices that
-// begin at the same byte count as one and the same. It tells apart the two cases that a
+// begin at the same byte count as one and the same. It distinguishes the two cases that a
 // reduction must: in place, which is allowed, and a partial overlap, whose result would be
 // wrong.
 func Overlap(a, b []byte) bool {
