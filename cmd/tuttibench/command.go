@@ -11,12 +11,12 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// wireHelp says what -transport takes.
+// wireHelp describes the values of -transport.
 const wireHelp = "`wire`: auto, shm, tcp, grpc, or memory with -local; tcp+verbs and grpc+verbs (also verbs) where built in (VERBS=1); by default TUTTI_TRANSPORT, or auto"
 
-// A job is how the ranks of a command come about.
+// A job is where the ranks of a command come from.
 type job struct {
-	transport string // "": as the environment says
+	transport string // "": TUTTI_TRANSPORT, or auto
 	local     int    // ranks within this process; 0: this process is one rank
 }
 
@@ -25,7 +25,7 @@ func (j *job) flags(f *flag.FlagSet) {
 	f.IntVar(&j.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 }
 
-// join has each rank of the job do its part.
+// join runs part on each rank of the job.
 func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Context, *comm.Comm) error) error {
 	opts = append(opts, comm.WithTransport(linked.All()...))
 	if j.transport != "" {
@@ -75,7 +75,7 @@ func (s *sizes) all() []int {
 	}
 }
 
-// subcommand runs the one that args begin with; known is false for none.
+// subcommand runs the command that args begin with; known is false if there is none.
 func subcommand(ctx context.Context, args []string, out, usage io.Writer) (known bool, err error) {
 	if len(args) == 0 {
 		return false, nil
@@ -107,7 +107,7 @@ func subcommand(ctx context.Context, args []string, out, usage io.Writer) (known
 	return false, nil
 }
 
-// explainOptions are what the command line of explain says.
+// explainOptions are the flags of explain.
 type explainOptions struct {
 	job
 	sizes

@@ -7,20 +7,19 @@ import (
 	"time"
 )
 
-// How often exchange tries, and for how long at most.
+// The number of rounds of coreLatency, and its longest duration.
 const (
 	exchangeRound  = 100
 	exchangeRounds = 1000
 	exchangeLimit  = 100 * time.Millisecond
 )
 
-// coreLatency is how long two cores take to show each other a number, in seconds: each
-// writes a cache line of its own, and looks at the other's until it sees the same
-// number there. No collective, and half of no message back and forth, is faster. It
-// is the median of many rounds, and 0 where only one goroutine can run at a time.
+// coreLatency returns how many seconds two cores need to show each other a number: each writes
+// a cache line of its own, and polls the other's until it has the same number. No collective,
+// and no message in one direction, can be faster. The result is the median of many rounds, and
+// 0 if only one goroutine can run at a time.
 //
-// What it takes depends on where the two cores are, which a virtual machine may
-// change while it runs.
+// It depends on which two cores they are, which a virtual machine may change while it runs.
 func coreLatency() float64 {
 	if runtime.GOMAXPROCS(0) < 2 {
 		return 0
@@ -30,7 +29,7 @@ func coreLatency() float64 {
 		_ [120]byte
 	}
 	var stop atomic.Bool
-	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) }) // also in the middle of a round, where the two share a core
+	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) }) // also within a round: if both share a core, a round takes forever
 	defer late.Stop()
 	ended := make(chan struct{})
 	go func() {
@@ -55,8 +54,8 @@ func coreLatency() float64 {
 	return rounds[len(rounds)/2]
 }
 
-// echo shows n, and returns when the other shows it, too; false when that is not
-// going to happen.
+// echo writes n, and returns once the other core has written it, too. It returns false if that
+// will not happen.
 func echo(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
 	own.Store(n)
 	for looks := 1; other.Load() < n; looks++ {

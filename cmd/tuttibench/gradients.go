@@ -16,8 +16,7 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// method is what one of the ways to reduce a model's gradients is called, or
-// what is measured beside them, which reduces nothing.
+// A method is one way to reduce a model's gradients, or the negotiation, which reduces nothing.
 type method struct {
 	op    string
 	load  func()
@@ -25,10 +24,10 @@ type method struct {
 	empty bool
 }
 
-// sweepNamed sets three ways beside each other to reduce a model's gradients: by a
-// coordinator, each rank submitting them in an order of its own; as separate calls
-// in one order; and as one vector. Beside them stands the negotiation alone. What
-// is measured takes turns, so that what disturbs the machine disturbs all alike.
+// sweepNamed compares three ways to reduce a model's gradients: by a coordinator, to which each
+// rank submits them in an order of its own; as separate calls in one order; and as one vector.
+// It also times the negotiation alone. All alternate, so that a disturbance of the machine
+// affects all alike.
 func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
@@ -59,11 +58,11 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 	return printNamed(c, o, methods, samples, g, newReporter(o.format, out, notes))
 }
 
-// startNegotiator starts the coordinator that only negotiates: nothing is told before
-// the last submission of a step. What the environment asks of coordinators beyond
-// settings, a timeline or to be tuned, is meant for the other one.
+// startNegotiator starts the coordinator that only negotiates: nothing is sent before the last
+// submission of a step. Variables that ask coordinators for a timeline or for autotuning are
+// meant for the other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
-	if err := c.Barrier(ctx); err != nil { // ranks of one process have one environment
+	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
 		return nil, err
 	}
 	for _, name := range []string{"TIMELINE", "AUTOTUNE", "AUTOTUNE_FILE"} {
@@ -105,15 +104,15 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 	return verdict(rows)
 }
 
-// pairedRatios sets the first way beside the next two by the medians of what one turn
-// took of another right after it: a machine that is slow for a while is so for both,
-// which moves neither, while it may move the rows' medians apart.
+// pairedRatios compares the first way with the next two by the medians of ratios of adjacent
+// turns. A machine that is slow for a while is so for both turns, so it does not change their
+// ratio; but it may change the medians of the rows.
 func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
 }
 
-// medianRatio is the median of a[i]/b[i].
+// medianRatio returns the median of a[i]/b[i].
 func medianRatio(a, b []float64) float64 {
 	ratios := make([]float64, len(a))
 	for i := range a {
@@ -123,13 +122,13 @@ func medianRatio(a, b []float64) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// gradients are a model's, side by side in one vector.
+// gradients are a model's gradients, side by side in one vector.
 type gradients struct {
 	c          *comm.Comm
 	params     []param
 	all        []float32
 	each       [][]float32
-	order      []int // in which this rank submits them; another in every step
+	order      []int // of submission on this rank; shuffled in every step
 	shuffle    *rand.Rand
 	tensors    []*coordinator.Handle
 	empty      []*coordinator.Handle // of the same names, without elements
@@ -151,7 +150,7 @@ func newGradients(c *comm.Comm, ps []param) *gradients {
 	return g
 }
 
-// load makes the gradients new, and ready in another order.
+// load writes new gradients, and shuffles the order of submission.
 func (g *gradients) load() {
 	g.mine.fill(g.all, 0)
 	g.shuffle.Shuffle(len(g.order), func(i, j int) { g.order[i], g.order[j] = g.order[j], g.order[i] })
@@ -172,7 +171,7 @@ func (g *gradients) named(ctx context.Context) error {
 	return coordinator.WaitAll(ctx, g.tensors...)
 }
 
-// submitAllButLast submits all names but this rank's last one, without any elements.
+// submitAllButLast submits all names except for this rank's last one, without elements.
 func (g *gradients) submitAllButLast() {
 	last := len(g.order) - 1
 	for _, i := range g.order[:last] {
@@ -180,8 +179,8 @@ func (g *gradients) submitAllButLast() {
 	}
 }
 
-// negotiate submits the last name, and waits for all of them: what passes is the
-// negotiation of a step. Nothing is packed, and nothing travels but its messages.
+// negotiate submits the last name, and waits for all of them. Its time is that of a step's
+// negotiation: no data is packed or sent, only its messages.
 func (g *gradients) negotiate(ctx context.Context) error {
 	g.empty[g.order[len(g.order)-1]].Submit()
 	return coordinator.WaitAll(ctx, g.empty...)
@@ -200,8 +199,8 @@ func (g *gradients) whole(ctx context.Context) error {
 	return comm.AllReduce(ctx, g.c, g.all, comm.Sum)
 }
 
-// measure times all ways in turns for as long as the budget lasts for the slowest; the
-// quickest has no more turns than the others. The samples are in the order of turns.
+// measure times all ways alternately until the budget is spent for the slowest one. All have
+// the same number of turns. The samples are in the order of turns.
 func (g *gradients) measure(ctx context.Context, methods []method, b budget) ([]sample, error) {
 	watches := make([]stopwatch, len(methods))
 	samples := make([]sample, len(methods))

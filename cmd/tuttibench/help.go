@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A command is one that is named first on the command line.
+// A command is named by the first argument.
 type command struct{ name, does string }
 
 var commands = []command{
@@ -18,7 +18,7 @@ var commands = []command{
 	{"explain", "print what would run, why, and what else is predicted to take how long"},
 }
 
-// help prints all that the command line takes.
+// help prints all commands, operations and flags.
 func help(flags *flag.FlagSet, out io.Writer) {
 	fmt.Fprint(out, "usage: tuttibench [flags]            time one operation over a sweep of sizes\n")
 	for _, c := range commands {
@@ -34,7 +34,7 @@ func help(flags *flag.FlagSet, out io.Writer) {
 	flags.PrintDefaults()
 }
 
-// algorithmNames are those of an operation; a dash for one that has none.
+// algorithmNames returns the algorithms of an operation; a dash if it has none.
 func algorithmNames(op string) []string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// limitsOptions are what the command line of limits says.
+// limitsOptions are the flags of limits.
 type limitsOptions struct {
 	job
 	sizes
@@ -47,11 +47,10 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	return o, o.sizes.check()
 }
 
-// limits prints, for each size, how long an allreduce takes, beside what no
-// algorithm on this machine can do without: every rank copies the vector once, and
-// adds to it (n-1)/n as many elements. All ranks do so at once, and none finds
-// anything in a cache. Of vectors so small that this is nothing, the time that two
-// cores take to hear from each other is what remains; it stands above the table.
+// limits prints for each size how long an allreduce takes, and the least that any algorithm
+// needs on this machine: every rank copies the vector once, and adds (n-1)/n of its elements to
+// it. All ranks do so at once, from memory that no cache holds. For small vectors this is
+// nearly nothing; then the latency between two cores counts, which is printed above the table.
 func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -60,7 +59,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 		out = io.Discard
 	}
 	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), version.Commit())
-	if c.Rank() == 0 { // the others sleep in what comes next, and leave their cores to it
+	if c.Rank() == 0 { // the others sleep in the next barrier and leave their cores idle
 		if s := coreLatency(); s > 0 {
 			fmt.Fprintf(out, "# two cores show each other a number in %.0f ns\n", 1e9*s)
 		} else {
@@ -89,8 +88,8 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	return nil
 }
 
-// A memStream is the memory that one rank streams through: pairs of vectors, each of
-// which is as cold as memory gets when its turn comes again.
+// A memStream is the memory that one rank streams through: pairs of vectors. When the turn of a
+// pair comes again, no cache holds it any more.
 type memStream struct {
 	c     *comm.Comm
 	count int // elements of a vector
@@ -99,8 +98,8 @@ type memStream struct {
 	next  int
 }
 
-// maxPairs bounds how long it takes to go through them all. Small vectors are in a
-// cache then, as a program's are.
+// maxPairs bounds the time of one pass over all pairs. Small vectors are in a cache then, as
+// those of a program are.
 const maxPairs = 4096
 
 func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
@@ -108,14 +107,14 @@ func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
 	for range min(max(2, (cold+8*l.count-1)/(8*l.count)), maxPairs) {
 		pair := [2][]float32{make([]float32, l.count), make([]float32, l.count)}
 		l.mine.fill(pair[1], 0)
-		clear(pair[0]) // so that its pages are there
+		clear(pair[0]) // touches its pages
 		l.pairs = append(l.pairs, pair)
 	}
-	runtime.GC() // what the last size has left
+	runtime.GC() // of the last size
 	return l
 }
 
-// time is the median of the slowest rank's times of f, each on another pair.
+// time returns the median of the slowest rank's times of f, each on another pair.
 func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, src []float32) error) (float64, error) {
 	run := func(context.Context) error {
 		l.next++
@@ -123,7 +122,7 @@ func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, sr
 		return f(pair[0], pair[1])
 	}
 	st := stopwatch{c: l.c, t: trial{run: run}, slowest: make([]float64, 1)}
-	for range len(l.pairs) { // once around: all that comes then is cold, and its pages are there
+	for range len(l.pairs) { // one pass: after it all pages are touched, and no pair is cached
 		if _, err := st.iterate(ctx); err != nil {
 			return 0, err
 		}
@@ -136,7 +135,7 @@ func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, sr
 	return seconds[len(seconds)/2], nil
 }
 
-// timeAdd adds as many elements as each rank must at least: (n-1)/n of a vector.
+// timeAdd times the additions that each rank must do at least: (n-1)/n of a vector.
 func (l *memStream) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
 	k, err := reduce.Sum.Kernel(tensor.Float32)
 	if err != nil {
@@ -151,7 +150,7 @@ func (l *memStream) timeAdd(ctx context.Context, budget time.Duration) (float64,
 	})
 }
 
-// timeAllReduce is the time of the real thing, whose last result is looked at.
+// timeAllReduce times the allreduce itself, and verifies its last result.
 func (l *memStream) timeAllReduce(ctx context.Context, budget time.Duration) (float64, error) {
 	var last []float32
 	seconds, err := l.time(ctx, budget, func(dst, src []float32) error {

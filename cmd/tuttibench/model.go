@@ -11,11 +11,11 @@ type param struct {
 	count int // elements
 }
 
-// models are what -model takes.
+// models returns what -model accepts.
 func models() []string { return []string{"resnet50", "vgg16", "bert-base", "small1000"} }
 
-// paramsOf are a model's tensors in the order of the forward pass; none for an
-// unknown one.
+// paramsOf returns a model's tensors in the order of the forward pass; none for an unknown
+// model.
 func paramsOf(model string) []param {
 	var l params
 	switch model {
@@ -44,20 +44,20 @@ func (l *params) add(name string, dims ...int) {
 	*l = append(*l, param{name, count})
 }
 
-// pair is a layer's weights and its bias, or a normalization's scale and shift.
+// pair adds a layer's weights and its bias, or the scale and shift of a normalization.
 func (l *params) pair(name string, out int, rest ...int) {
 	l.add(name+".weight", append([]int{out}, rest...)...)
 	l.add(name+".bias", out)
 }
 
-// convNorm is a convolution without a bias and the batch normalization after it.
+// convNorm adds a convolution without a bias and the batch normalization after it.
 func (l *params) convNorm(name string, out, in, side int) {
 	l.add(name+".conv.weight", out, in, side, side)
 	l.pair(name+".bn", out)
 }
 
-// resnet50 is that of He et al., "Deep residual learning for image recognition",
-// 2015, table 1, with 1,000 classes.
+// resnet50 adds the tensors of He et al., "Deep residual learning for image recognition", 2015,
+// table 1, with 1,000 classes.
 func (l *params) resnet50() {
 	l.convNorm("stem", 64, 3, 7)
 	in := 64
@@ -77,7 +77,7 @@ func (l *params) resnet50() {
 	l.pair("fc", 1000, in)
 }
 
-// vgg16 is configuration D of Simonyan and Zisserman, "Very deep convolutional
+// vgg16 adds those of configuration D of Simonyan and Zisserman, "Very deep convolutional
 // networks for large-scale image recognition", 2014, table 1.
 func (l *params) vgg16() {
 	in := 3
@@ -90,7 +90,7 @@ func (l *params) vgg16() {
 	l.pair("fc2", 1000, 4096)
 }
 
-// bertBase is that of Devlin et al., "BERT: pre-training of deep bidirectional
+// bertBase adds those of Devlin et al., "BERT: pre-training of deep bidirectional
 // transformers", 2018, without a task's head; 30,522 word pieces, uncased.
 func (l *params) bertBase() {
 	const hidden, inner = 768, 3072
@@ -111,7 +111,7 @@ func (l *params) bertBase() {
 	l.pair("pooler", hidden, hidden)
 }
 
-// elements are those of all tensors together.
+// elements returns the number of elements of all tensors.
 func (l params) elements() int {
 	total := 0
 	for _, p := range l {

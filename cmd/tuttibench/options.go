@@ -15,17 +15,17 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// options are what the command line says; equal on all ranks.
+// options are the flags of a sweep, equal on all ranks.
 type options struct {
 	op            string
-	transport     string // "": as the environment says
-	algorithm     string // "": as the table says
+	transport     string // "": TUTTI_TRANSPORT, or auto
+	algorithm     string // "": the table chooses
 	dtype         tensor.DType
 	inplace       bool
 	alloc         bool // vectors are from comm.Alloc
 	min, max      sizeFlag
 	factor        int
-	time          time.Duration // that the iterations of one size add up to
+	time          time.Duration // sum of the times of one size's iterations
 	maxIterations int           // iterations of one size
 	format        string
 	plot          string // "": none
@@ -35,13 +35,13 @@ type options struct {
 	model         string // whose gradients a coordinator reduces
 }
 
-// named is the operation that reduces a model's tensors, and has no sizes.
+// named is the operation that reduces a model's tensors. It has no sizes.
 const named = "coordinator"
 
-// opNames are the operations on vectors of a size, as -op takes them.
+// opNames are the operations on vectors of one size, as -op accepts them.
 var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "scan", "exscan", "pingpong", "barrier"}
 
-// parseFlags reads the command line, and refuses what makes no sense.
+// parseFlags parses the command line, and rejects what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, maxIterations: maxIterations}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
@@ -76,7 +76,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	return o, o.check()
 }
 
-// check refuses options that cannot be meant.
+// check rejects options that contradict each other or are out of range.
 func (o *options) check() error {
 	switch {
 	case o.op != named && !slices.Contains(opNames, o.op):
@@ -109,7 +109,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// comm are the options as the communicator takes them.
+// comm returns the options for the communicator.
 func (o *options) comm() []comm.Option {
 	opts := []comm.Option{comm.WithTransport(linked.All()...)}
 	if o.transport != "" {
@@ -121,8 +121,8 @@ func (o *options) comm() []comm.Option {
 	return opts
 }
 
-// counts are the sweep's vectors in elements, for a job of n ranks. Sizes that
-// differ only in what is rounded off come once.
+// counts returns the sweep's vectors in elements, for a job of n ranks. Sizes that are equal
+// after rounding occur once.
 func (o *options) counts(n int) []int {
 	var all []int
 	for bytes := int(o.min); ; bytes *= o.factor {
@@ -143,10 +143,10 @@ func (o *options) counts(n int) []int {
 // A sizeFlag is a number of bytes on the command line.
 type sizeFlag int
 
-// String is the size without a suffix.
+// String returns the size without a suffix.
 func (s *sizeFlag) String() string { return strconv.Itoa(int(*s)) }
 
-// Set reads "64", "64Ki", "64Mi", "64Gi", each with or without a "B".
+// Set parses "64", "64Ki", "64Mi", "64Gi", each with or without a "B".
 func (s *sizeFlag) Set(text string) error {
 	number, unit := strings.TrimSuffix(text, "B"), 1
 	for i, suffix := range []string{"Ki", "Mi", "Gi"} {

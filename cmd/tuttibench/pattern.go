@@ -7,31 +7,30 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// period is after how many elements what ranks send repeats. It is prime, so
-// that data which lands some segments or chunks off is noticed.
+// period is the number of elements after which what ranks send repeats. It is prime, so that
+// data at the offset of another segment or chunk is noticed.
 const period = 251
 
-// A pattern is what a vector holds: element i is pattern[i%period].
+// A pattern is the content of a vector: element i is pattern[i%period].
 type pattern[T comm.Element] [period]T
 
-// number makes an element that stands for an integer of at least 0. Integers
-// wrap, as their sums do.
+// A number converts an integer of at least 0 to an element. Integers wrap, as their sums do.
 type number[T comm.Element] func(v int) T
 
-// The largest numbers that ranks send. Sums of small ones are exact in every
-// type; where nothing is added, more of them tell more ranks apart.
+// The largest numbers that ranks send. Sums of small ones are exact in every type. Where
+// nothing is added, more numbers distinguish more ranks.
 const (
 	maxAddend = 3
 	maxMoved  = 120
 )
 
-// share is the number at index i of what a rank sends, from 1 to limit.
+// share returns the number at index i of what a rank sends, from 1 to limit.
 func share(rank, i, limit int) int {
 	mixed := uint32(i*7919+rank*104729+17) * 2654435761
 	return 1 + int(mixed>>8)%limit
 }
 
-// moved is what a rank sends where nothing is added.
+// moved returns what a rank sends where nothing is added.
 func moved[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	for i := range p {
 		p[i] = of(share(rank, i, maxMoved))
@@ -39,7 +38,7 @@ func moved[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	return p
 }
 
-// addend is what a rank sends where all ranks' shares are added.
+// addend returns what a rank sends where the shares of all ranks are added.
 func addend[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	for i := range p {
 		p[i] = of(share(rank, i, maxAddend))
@@ -47,7 +46,7 @@ func addend[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	return p
 }
 
-// sum is what n ranks' addends make.
+// sum returns the sum of n ranks' addends.
 func sum[T comm.Element](of number[T], n int) (p pattern[T]) {
 	for i := range p {
 		total := 0
@@ -59,7 +58,7 @@ func sum[T comm.Element](of number[T], n int) (p pattern[T]) {
 	return p
 }
 
-// fill writes the pattern, from its index first on, into dst.
+// fill writes the pattern into dst, starting at an index of the pattern.
 func (p *pattern[T]) fill(dst []T, first int) {
 	for len(dst) > 0 {
 		n := copy(dst, p[first%period:])
@@ -67,7 +66,7 @@ func (p *pattern[T]) fill(dst []T, first int) {
 	}
 }
 
-// wrong counts the elements of got that are not the pattern from index first on.
+// wrong counts the elements of got that differ from the pattern starting at an index.
 func (p *pattern[T]) wrong(got []T, first int) int {
 	wrong := 0
 	for at := first % period; len(got) > 0; at = 0 {
@@ -82,7 +81,7 @@ func (p *pattern[T]) wrong(got []T, first int) int {
 	return wrong
 }
 
-// dtypeNames are the element types that can be summed, as -dtype takes them.
+// dtypeNames returns the element types that can be summed, as -dtype accepts them.
 func dtypeNames() []string {
 	var names []string
 	for _, d := range tensor.DTypes() {
@@ -93,12 +92,13 @@ func dtypeNames() []string {
 	return names
 }
 
-// exactUpTo is up to which sum an element type is exact; 0 for one without sums.
+// exactUpTo returns the largest sum that is exact in an element type; 0 for a type without
+// sums.
 func exactUpTo(d tensor.DType) int {
 	switch d {
 	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64,
 		tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
-		return 1 << 30 // they wrap, and so does what is expected
+		return 1 << 30 // they wrap, and so does the expected sum
 	case tensor.BF16:
 		return 1 << 8
 	case tensor.F16:
@@ -147,7 +147,7 @@ func vectorsFor(c *comm.Comm, o options, largest int) (vectors, error) {
 	return nil, fmt.Errorf("%v has no sum", o.dtype)
 }
 
-// integer converts as Go does, cutting off what does not fit.
+// integer converts as Go does, which truncates.
 func integer[T interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
 }](v int) T {

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// profiled runs f, and has rank 0 write a CPU profile of its process meanwhile to a
-// file; "" writes none. Whether that can be is found out before f runs anywhere.
+// profiled calls f while rank 0 writes a CPU profile of its process to a file; "" writes none.
+// It fails before f runs anywhere if the file cannot be written.
 func profiled(ctx context.Context, c *comm.Comm, file string, f func() error) error {
 	if file == "" {
 		return f()

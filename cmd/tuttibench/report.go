@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// A reporter writes rows down, each as soon as it is known.
+// A reporter writes rows in one format, each as soon as it is known.
 type reporter interface {
 	begin(remark string) error
 	row(row) error
@@ -14,8 +14,8 @@ type reporter interface {
 	end() error
 }
 
-// newReporter is the sheet of that format; nil where there is none. What programs read
-// goes to out alone; remarks beside it, for people, to notes.
+// newReporter returns the reporter of a format; nil if there is none. Data for programs goes to
+// out alone, and remarks for people to notes.
 func newReporter(format string, out, notes io.Writer) reporter {
 	switch format {
 	case "table":
@@ -28,10 +28,11 @@ func newReporter(format string, out, notes io.Writer) reporter {
 	return nil
 }
 
-// columns are the names that programs know the columns by.
+// columns are the names by which programs know the columns.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
-// csvReporter are CSV: comma-separated values below one line of columns. None of them contains a comma or a quote.
+// A csvReporter writes comma-separated values below a line of column names. No value contains a
+// comma or a quote.
 type csvReporter struct{ out, notes io.Writer }
 
 func (s csvReporter) begin(remark string) error {
@@ -58,7 +59,8 @@ func (s csvReporter) row(r row) error {
 
 func (s csvReporter) end() error { return nil }
 
-// tableReporter is for people: what is the same in all rows stands above them.
+// A tableReporter writes a table for people. What is equal in all rows is printed once above
+// them.
 type tableReporter struct{ out io.Writer }
 
 func (s tableReporter) begin(remark string) error {
@@ -80,7 +82,7 @@ func (s tableReporter) remark(text string) error { return comment(s.out, text) }
 
 func (s tableReporter) end() error { return nil }
 
-// jsonReporter is JSON: one array of all rows, without remarks.
+// A jsonReporter writes one JSON array of all rows, without remarks.
 type jsonReporter struct {
 	out  io.Writer
 	rows int

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// A row is a line of the result. Its fields stand in the order of the columns,
-// and JSON calls them as the columns are called.
+// A row is one line of the results. Its fields are in the order of the columns, and have their
+// names in JSON.
 type row struct {
 	Op          string  `json:"op"`
 	Transport   string  `json:"transport"`
@@ -28,7 +28,7 @@ type row struct {
 	Wrong       int     `json:"wrong"`
 }
 
-// rowOf is the row of a sample from vectors of count elements.
+// rowOf returns the row of a sample from vectors of count elements.
 func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	r := row{
 		Op: o.op, Transport: wires(c), Algorithm: "-", Ranks: c.Size(), DType: o.dtype.String(),
@@ -53,7 +53,7 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	return r
 }
 
-// percentile is the least of some ascending values that p of 100 do not exceed.
+// percentile returns the least of some ascending values that p of 100 do not exceed.
 func percentile(ascending []float64, p int) float64 {
 	n := len(ascending)
 	return ascending[int(math.Ceil(float64(n*p)/100))-1]

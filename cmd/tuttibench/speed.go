@@ -16,11 +16,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// messageSizes are those by which α and β are found: bytes per message.
+// messageSizes are the bytes per message by which α and β are found.
 func messageSizes() []int { return []int{8, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20} }
 
-// model measures α, β and γ, with all ranks at work at once: that is how algorithms
-// find the machine.
+// model measures α, β and γ with all ranks at work at once, as algorithms run.
 func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	var m choose.Model
 	for _, probe := range []struct{ name, wire string }{{"ring", t.c.Bridge().Wire()}, {"shared", choose.Shared}} {
@@ -39,8 +38,8 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	return m, err
 }
 
-// points are the times of single messages, from allgathers by an algorithm whose
-// steps are alike and fold nothing; none where it cannot run.
+// points returns the times of single messages. It derives them from allgathers by an algorithm
+// whose steps are alike and reduce nothing; none if it cannot run.
 func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {
@@ -73,8 +72,8 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage,
 	return points, nil
 }
 
-// gamma is how long it takes to fold a byte of a vector in cache, as all
-// algorithms fold: the slowest rank's median, all of them folding at once.
+// gamma returns how long it takes to reduce a byte of a vector in cache: the slowest rank's
+// median, while all ranks reduce at once.
 func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	const bytes, folds, rounds = 64 << 10, 50, 9
 	k, err := reduce.Sum.Kernel(tensor.Float32)
@@ -99,7 +98,7 @@ func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	return slowest[0], err
 }
 
-// machine says where something was measured.
+// machine describes the machine of a measurement.
 func machine() string {
 	processor := "an unknown processor"
 	text, _ := os.ReadFile("/proc/cpuinfo") // on Linux only

@@ -7,25 +7,25 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// A trial is one operation on vectors of one size. Its functions work on the
-// same buffers, and each rank calls all of them in the same order.
+// A trial is one operation on vectors of one size. Its functions use the same buffers, and each
+// rank calls all of them in the same order.
 type trial struct {
 	bytes  int                         // the whole vector
 	load   func()                      // writes the input, and clears the output
 	run    func(context.Context) error // what is timed
-	wrong  func() int                  // elements of this rank's output that are not as they must be
+	wrong  func() int                  // number of wrong elements in this rank's output
 	spoils bool                        // run overwrites its input: load before each
 }
 
-// vectors hold the buffers of a rank, whatever their element type.
+// vectors are the buffers of a rank, of any element type.
 type vectors interface {
 	trial(count int) trial
 	on(c *comm.Comm) vectors // the same buffers, on another communicator of the same ranks
 	alloc() (free func() error, err error)
 }
 
-// A typedVectors makes trials of one element type. Trials share its buffers, so that
-// sizes differ in nothing but their size.
+// typedVectors makes trials of one element type. They share its buffers, so that trials differ
+// in their size only.
 type typedVectors[T comm.Element] struct {
 	c         *comm.Comm
 	op        string
@@ -49,7 +49,7 @@ func (k *typedVectors[T]) on(c *comm.Comm) vectors {
 	return &other
 }
 
-// alloc moves the buffers into memory from comm.Alloc, until free.
+// alloc moves the buffers into memory of comm.Alloc, until free.
 func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	send, err := comm.Alloc[T](k.c, len(k.send))
 	if err != nil {
@@ -69,7 +69,7 @@ func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	return func() error { return errors.Join(send.Close(), out.Close()) }, nil
 }
 
-// trial is the operation on whole vectors of count elements.
+// trial returns the trial of the operation on whole vectors of count elements.
 func (k *typedVectors[T]) trial(count int) trial {
 	t := trial{bytes: count * k.elemSize}
 	in, out := k.send[:count], k.out[:count]
@@ -125,7 +125,7 @@ func (k *typedVectors[T]) scan(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-// exScan leaves rank 0's output as load has made it: cleared, or in place its input.
+// exScan keeps rank 0's output as load has made it: cleared, or its input if in place.
 func (k *typedVectors[T]) exScan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
@@ -152,7 +152,7 @@ func (k *typedVectors[T]) broadcast(t *trial, buf []T) {
 	t.wrong = func() int { return root.wrong(buf, 0) }
 }
 
-// chunk is the part of a vector that belongs to a rank, and where it begins.
+// chunk returns the part of a vector that belongs to a rank, and its first index.
 func (k *typedVectors[T]) chunk(whole []T, rank int) (part []T, first int) {
 	m := len(whole) / k.c.Size()
 	return whole[rank*m : (rank+1)*m], rank * m
@@ -171,8 +171,8 @@ func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 	}
 }
 
-// wrongChunks is how many elements of out, made of a chunk from each rank, are
-// not what that rank has from index first on.
+// wrongChunks counts the wrong elements of out, which has a chunk of each rank's vector,
+// starting at an index of it.
 func (k *typedVectors[T]) wrongChunks(out []T, first int) int {
 	wrong := 0
 	for rank := range k.c.Size() {
@@ -247,7 +247,7 @@ func (k *typedVectors[T]) scatter(t *trial, in, out []T, inPlace bool) {
 	t.wrong = func() int { return root.wrong(part, first) }
 }
 
-// The tag of a pingpong's messages.
+// tag is the tag of a pingpong's messages.
 const tag = 7
 
 func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool) {
@@ -259,7 +259,7 @@ func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool) {
 	}
 	mine, want := moved(k.of, me), moved(k.of, 1-me)
 	if inPlace {
-		want = moved(k.of, 0) // rank 1 sends back what it got
+		want = moved(k.of, 0) // rank 1 returns what it has received
 	}
 	t.load = func() { clear(out); mine.fill(in, 0) }
 	send := func(ctx context.Context) error { return comm.Send(ctx, k.c, 1-me, tag, in) }

@@ -19,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/internal/version"
 )
 
-// tuneOptions are what the command line of tune says.
+// tuneOptions are the flags of tune.
 type tuneOptions struct {
 	job
 	sizes
@@ -73,13 +73,12 @@ func parseTune(args []string, usage io.Writer) (*tuneOptions, error) {
 	return o, o.sizes.check()
 }
 
-// tunable are the collectives that tune can time.
+// tunable returns the collectives that tune can time.
 func tunable() []string {
 	return slices.DeleteFunc(slices.Clone(opNames), func(op string) bool { return op == "pingpong" })
 }
 
-// tune measures this job's wires, and all algorithms beside each other, and writes
-// a tuning file.
+// tune measures this job's transports, compares all algorithms, and writes a tuning file.
 func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer) error {
 	if c.Size() < 2 {
 		return errors.New("got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -128,8 +127,8 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	return nil
 }
 
-// checkReplaceable reports why a file cannot be replaced, before anything is measured for it. It
-// makes a file beside it, and removes that again.
+// checkReplaceable returns the reason why a file cannot be replaced, before anything is
+// measured for it. It makes a file beside it, and removes that again.
 func checkReplaceable(file string) error {
 	w, err := atomicwriter.New(file, 0o644)
 	if err != nil {
@@ -138,7 +137,7 @@ func checkReplaceable(file string) error {
 	return w.Close() // nothing is replaced, since nothing was written
 }
 
-// An oldTuning tuning is what -add names.
+// An oldTuning is the tuning that -add names.
 type oldTuning struct{ choose.TuningFile }
 
 func (e *oldTuning) read(file string) error {
