@@ -80,7 +80,7 @@ func TestVerdictNamesTheRankAndQuotesTheOthers(t *testing.T) {
 	}
 }
 
-// Exiting with 0 is no failure, but it may be why another rank failed.
+// Exiting with 0 is no failure, but it may be why another rank has failed.
 func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	out := verdictOf(at(2*time.Second, endedRank(exitWith(1), lostTo2)), at(3*time.Second, endedRank(0, "")), at(1*time.Second, endedRank(0, "")))
 	if want := "rank 2 had exited with code 0 before"; out.Code != 1 || len(out.Verdict) != 2 || out.Verdict[1] != want {

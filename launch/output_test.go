@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// each writes the pieces into a pipe, one write each, and returns what comes out.
+// each writes the parts into a pipe, one write each, and returns what the copier writes.
 func each(t *testing.T, tag string, pieces ...string) string {
 	t.Helper()
 	from, to, err := os.Pipe()
@@ -59,7 +59,7 @@ func TestRelayWithoutTagPassesBytesAsTheyAre(t *testing.T) {
 	}
 }
 
-// A prompt is not held back for its newline: it comes out while the writer waits.
+// An unfinished line is not held back for its newline: it appears while the writer waits.
 func TestCopierShowsAnUnfinishedLine(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -81,7 +81,7 @@ type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
-// When nobody reads our output, the rank must learn of it as from a shell: its
+// When nobody reads the launcher's output, the rank must learn of it as without a launcher: its
 // next write fails.
 func TestCopierEndsWhenNobodyReads(t *testing.T) {
 	from, to, err := os.Pipe()

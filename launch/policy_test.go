@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Each transcript is a job's life: what happens when, and the signal that all
-// processes get in turn.
+// Each test case is a job's life: what happens when, and which signal all processes get then.
 func TestPolicyTranscripts(t *testing.T) {
 	const (
 		none = syscall.Signal(0)

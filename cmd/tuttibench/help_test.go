@@ -56,7 +56,7 @@ func TestHelpListsCommandsOperationsAlgorithmsAndFlags(t *testing.T) {
 	}
 }
 
-// What help lists is what there is.
+// Every command that help lists exists.
 func TestEveryCommandOfTheHelpIsOne(t *testing.T) {
 	for _, c := range commands {
 		var text bytes.Buffer

@@ -21,7 +21,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// bench runs the command in this process and returns what it prints.
+// bench runs the command in this process and returns its output.
 func bench(t *testing.T, args string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -57,7 +57,7 @@ func TestEveryElementTypeIsSummedAndMoved(t *testing.T) {
 	}
 }
 
-// records reads CSV with comments and the columns that programs rely on.
+// records parses CSV with comments, and the columns that programs rely on.
 func records(t *testing.T, text string) []map[string]string {
 	t.Helper()
 	r := csv.NewReader(strings.NewReader(text))
@@ -126,7 +126,7 @@ func TestPercentileIsOneOfTheValues(t *testing.T) {
 	}
 }
 
-// A wrong result on any rank is counted, and fails the sweep on all of them.
+// A wrong result on any rank is counted, and fails the sweep on all ranks.
 func TestAWrongResultFailsTheSweep(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		o := options{op: "allreduce", dtype: tensor.Int32}
@@ -157,8 +157,8 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 	}
 }
 
-// An operation that leaves its output alone is found out, though an earlier run
-// has left the right result there.
+// An operation that writes no output is noticed, even if an earlier run has left the right
+// result.
 func TestARunThatWritesNothingIsWrong(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		k := newTypedVectors(c, options{op: "allgather", dtype: tensor.Uint8}, 10, integer[uint8])

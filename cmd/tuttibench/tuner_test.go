@@ -23,8 +23,8 @@ func newWay(t testing.TB, verb collective.Verb, name string, segment int) *way {
 	return &way{algorithm: a, segment: segment}
 }
 
-// The first calls of 16 KiB touch a new slot each; so it was that shared memory was
-// given up after five of them as hopeless, at ten times what it takes.
+// The first calls of 16 KiB touch a new slot each, and take ten times as long as later ones.
+// Shared memory was once rejected as hopeless after five of them.
 func TestASlowBeginningDoesNotDecide(t *testing.T) {
 	calls := 0
 	iterate := func() (float64, error) {
@@ -72,7 +72,7 @@ func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T)
 	}
 }
 
-// fakeVectors are vectors that only note how they are run.
+// fakeVectors record how they are run.
 type fakeVectors struct {
 	ran    []int // elements
 	loaded bool
@@ -110,15 +110,15 @@ func TestWarmTouchesAllSharedMemoryAndSkipsWaysWithoutAny(t *testing.T) {
 			t.Errorf("%s: got runs of %v elements, loaded before: %v, want one of 1000", c.name, x.ran, x.loaded)
 		}
 	}
-	for n := 2; n <= 64; n++ { // comm shares memory among no more
+	for n := 2; n <= 64; n++ { // comm shares memory among at most 64
 		if need, got := p2p.SharedSize(n), 4*sharedElements(n); got < need || got/4%n != 0 {
 			t.Errorf("%d ranks share %d bytes; got %d that are warmed", n, need, got)
 		}
 	}
 }
 
-// fakeTimes is a heat in which each way takes, in turn, one of some times, and then the
-// last of them again and again.
+// fakeTimes gives each way one of some times in turn, and then the last of them again and
+// again.
 type fakeTimes map[*way][]float64
 
 func (s fakeTimes) time(w *way) (float64, error) {
@@ -133,7 +133,7 @@ func (s fakeTimes) time(w *way) (float64, error) {
 }
 
 func TestHeats(t *testing.T) {
-	const bytes = 1 << 10 // recursive_doubling is the default table's
+	const bytes = 1 << 10 // here the default table has recursive_doubling
 	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
 	ring := newWay(t, collective.VerbAllReduce, "ring", 0)
 	small := newWay(t, collective.VerbAllReduce, "ring", 64)
@@ -173,8 +173,8 @@ func TestHeats(t *testing.T) {
 	}
 }
 
-// The machine is quicker when the second rival has its turns: that is no merit of the
-// usual way's, with which the first one's stay apart as they were.
+// The machine is faster while the second rival has its turns. That is no merit of the usual
+// way, and does not change the ratios of the first rival.
 func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
 	first, second := newWay(t, collective.VerbAllReduce, "ring", 0), newWay(t, collective.VerbAllReduce, "pairwise", 0)
@@ -194,8 +194,8 @@ func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	}
 }
 
-// A call that cannot go through shared memory has another usual way. What a rival wins
-// from that one does not undo that it lost all its turns with the one through memory.
+// A call that cannot use shared memory has another usual way. A win of the rival against that
+// one does not undo its losses against the one through shared memory.
 func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
 	shared := newWay(t, collective.VerbAllReduce, "shared", 0)
 	doubling := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)

@@ -40,7 +40,7 @@ func TestFirstFailingRankDecidesAndTheOthersReport(t *testing.T) {
 		1) echo "main.go:7: out of luck" >&2; echo failing; exit 3;;
 		esac`)
 	j.expect("failing")
-	io.WriteString(j.stdin, "now\n") // within the grace, rank 0 reports by itself
+	io.WriteString(j.stdin, "now\n") // within the grace period rank 0 reports by itself
 	j.ends(3, "tuttirun: rank 1 (sh, process ", `exited with code 3 after `, `: "main.go:7: out of luck"`,
 		`tuttirun: rank 0: "allreduce: peer lost [rank 1 on here]"`)
 }
@@ -117,8 +117,8 @@ func TestProgramsThatCannotBeStarted(t *testing.T) {
 	}
 }
 
-// What a rank leaves running is ended with the job; what it leaves finishing
-// its work may do so.
+// A child that a rank leaves running is ended with the job. A child that is about to finish may
+// do so.
 func TestChildrenLeftBehindAreEnded(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0.1", "sh", "-c", `sleep 1000 & exit 0`)
@@ -129,7 +129,7 @@ func TestChildrenLeftBehindAreEnded(t *testing.T) {
 	j.ends(0)
 }
 
-// A reader that leaves ends the ranks as it would in a pipeline, with SIGPIPE.
+// A reader that closes its end ends the ranks by SIGPIPE, as in a pipeline.
 func TestClosedReaderEndsTheJob(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"-np=2", "-l"} {
@@ -156,7 +156,7 @@ func TestHelpAndVersionExitZero(t *testing.T) {
 	}
 }
 
-// ps must not be needed to run these tests; sh, sleep and kill are.
+// These tests need sh, sleep and kill, but not ps.
 func TestNeededProgramsAreThere(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"sh", "sleep", "true", "false", "yes", "echo", "cat"} {

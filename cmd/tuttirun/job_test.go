@@ -21,8 +21,8 @@ import (
 	"github.com/tutti-go/tutti/bootstrap"
 )
 
-// This test binary plays three parts besides its own: tuttirun, the guardian
-// that tuttirun starts, and a rank (by the name in testRole).
+// This test binary is also tuttirun, the guardian that tuttirun starts, and a rank (by the name
+// in testRole).
 const (
 	testLauncher = "TUTTIRUN_TEST_LAUNCHER"
 	testRole     = "TUTTIRUN_TEST_ROLE"
@@ -66,7 +66,7 @@ func rankOfSignals() {
 	}
 }
 
-// rankThatMeets joins the others at the root, with the listener it inherited.
+// rankThatMeets joins the others at the root, with the listener that it has inherited.
 func rankThatMeets() {
 	job, err := bootstrap.Find(bootstrap.Options{})
 	if err == nil && job.Rank == 0 {
@@ -93,7 +93,7 @@ type job struct {
 	stdout *os.File
 	lines  *bufio.Reader
 	stderr bytes.Buffer
-	leak   *os.File // ends when everything that the job started has ended
+	leak   *os.File // end of file once all processes of the job have ended
 	waited sync.Once
 	closed sync.Once
 	code   int
@@ -102,8 +102,8 @@ type job struct {
 // limit is how long anything here may take on a busy machine.
 const limit = 30 * time.Second
 
-// start runs tuttirun. Every process of the job inherits the far end of one
-// pipe, and so its end of file is the proof that none is left.
+// start runs tuttirun. Every process of the job inherits one end of a pipe, so its end of file
+// proves that no process is left.
 func start(t *testing.T, args ...string) *job {
 	t.Helper()
 	self, err := os.Executable()
@@ -133,9 +133,9 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	defer theirs.Close()
 	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	j.cmd.ExtraFiles = []*os.File{null, held} // 3 is where rank 0 has its listener
+	j.cmd.ExtraFiles = []*os.File{null, held} // rank 0 has its listener at 3
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
-		"GORACE=atexit_sleep_ms=0") // else each process of a race build waits 1 s at its end
+		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	return j
 }
 
-// line is the next line of standard output; "" when there are no more.
+// line returns the next line of standard output; "" if there is none.
 func (j *job) line() string {
 	j.t.Helper()
 	s, err := j.lines.ReadString('\n')
@@ -158,7 +158,7 @@ func (j *job) line() string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// set reads n lines, in whatever order they come.
+// set reads n lines in any order.
 func (j *job) set(n int) map[string]bool {
 	j.t.Helper()
 	set := make(map[string]bool)
@@ -168,7 +168,7 @@ func (j *job) set(n int) map[string]bool {
 	return set
 }
 
-// expect reads as many lines as are wanted, in whatever order.
+// expect reads as many lines as are wanted, in any order.
 func (j *job) expect(want ...string) {
 	j.t.Helper()
 	got := j.set(len(want))
@@ -179,7 +179,7 @@ func (j *job) expect(want ...string) {
 	}
 }
 
-// signal signals tuttirun itself.
+// signal sends a signal to tuttirun itself.
 func (j *job) signal(s syscall.Signal) {
 	j.t.Helper()
 	if err := j.cmd.Process.Signal(s); err != nil {
@@ -187,7 +187,7 @@ func (j *job) signal(s syscall.Signal) {
 	}
 }
 
-// wait returns the exit code, -1 for a signal, and what tuttirun said.
+// wait returns the exit code, -1 for a signal, and standard error.
 func (j *job) wait() (code int, stderr string) {
 	j.t.Helper()
 	j.waited.Do(func() {
@@ -199,7 +199,7 @@ func (j *job) wait() (code int, stderr string) {
 	return j.code, j.stderr.String()
 }
 
-// ends waits and compares the exit code and parts of standard error.
+// ends waits, and compares the exit code and parts of standard error.
 func (j *job) ends(code int, parts ...string) string {
 	j.t.Helper()
 	got, stderr := j.wait()
@@ -220,7 +220,7 @@ func (j *job) ends(code int, parts ...string) string {
 func (j *job) checkNothingIsLeft() { j.closed.Do(j.close) }
 
 func (j *job) close() {
-	j.cmd.Process.Kill() // does nothing when it has ended
+	j.cmd.Process.Kill() // does nothing if it has ended
 	j.stdin.Close()
 	j.wait()
 	j.stdout.Close()
@@ -231,7 +231,7 @@ func (j *job) close() {
 	j.leak.Close()
 }
 
-// role makes this test binary the program of ranks.
+// role makes this test binary the program of the ranks.
 func role(t *testing.T, name string) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -241,7 +241,7 @@ func role(t *testing.T, name string) []string {
 	return []string{"-x", testRole + "=" + name, self}
 }
 
-// script writes a program.
+// script writes an executable shell script.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script")

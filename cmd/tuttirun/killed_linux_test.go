@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// stat reads the state and the parent of a process, proc(5).
+// stat returns the state and the parent of a process, proc(5).
 func stat(pid int) (state string, parent int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -23,7 +23,7 @@ func stat(pid int) (state string, parent int) {
 	return fields[0], parent
 }
 
-// until polls what only the process table can tell.
+// until polls what only the process table shows.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	poll := time.NewTicker(time.Millisecond)
@@ -38,7 +38,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// guardianOf is the process id of a launcher's guardian; 0 when there is none.
+// guardianOf returns the process ID of a launcher's guardian; 0 if there is none.
 func guardianOf(launcher int) int {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -53,15 +53,15 @@ func guardianOf(launcher int) int {
 	return 0
 }
 
-// family is a rank with children: one in its group, one that left it, and one
-// that ignores every signal it can.
+// family is a rank with children: one in its group, one that has left it, and one that ignores
+// every signal it can.
 const family = `
 	sleep 1000 &
 	setsid sleep 1000 &
 	(trap '' INT TERM HUP QUIT; exec setsid sh -c 'echo ready; sleep 1000; :') &
 	`
 
-// The check itself is in the clean-up: the pipe that all of them hold must end.
+// The check is in the cleanup: the pipe that all of them hold must end.
 func TestKilledLauncherEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 4} {
@@ -72,12 +72,12 @@ func TestKilledLauncherEndsItsJob(t *testing.T) {
 	}
 }
 
-// At any moment of its life, the first included.
+// The launcher is killed at any moment of its life, even the first.
 func TestLauncherKilledWhileStartingEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {
 		j := start(t, "-np", "16", "sh", "-c", "sleep 1000 & sleep 1000")
-		time.Sleep(time.Duration(i) * time.Millisecond) // not to synchronise: to kill somewhere
+		time.Sleep(time.Duration(i) * time.Millisecond) // the moment of the kill; nothing is synchronised by it
 		j.signal(syscall.SIGKILL)
 		j.ends(-1)
 		j.checkNothingIsLeft()
@@ -99,7 +99,7 @@ func TestKilledGuardianIsReplaced(t *testing.T) {
 	j.ends(-1)
 }
 
-// The usual ways to kill by name or group reach the launcher, not the guardian.
+// The usual ways to kill by name or group reach the launcher, but not the guardian.
 func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "1", "sh", "-c", family+"wait")
@@ -117,8 +117,7 @@ func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	j.ends(-1)
 }
 
-// When a rank fails, the children of all ranks end too, whatever group they
-// fled to.
+// When a rank fails, the children of all ranks are ended, whatever group they have joined.
 func TestFailedJobEndsDetachedChildren(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", family+`[ $TUTTI_RANK = 1 ] && wait; read line; exit 7`)

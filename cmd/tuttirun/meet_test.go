@@ -31,8 +31,8 @@ func acceptAll(job *bootstrap.Job) error {
 	return nil
 }
 
-// What this launcher writes, package bootstrap reads: every rank finds the
-// others, through a port that was bound before any of them ran.
+// Package bootstrap reads what this launcher writes: every rank finds the others through a port
+// that was bound before any of them ran.
 func TestRanksMeetAtTheInheritedListener(t *testing.T) {
 	t.Parallel()
 	j := start(t, append([]string{"-np", "3"}, role(t, "meet")...)...)
@@ -80,7 +80,7 @@ func TestStandardInputGoesToRankZero(t *testing.T) {
 
 func TestTaggedOutputComesInWholeLines(t *testing.T) {
 	t.Parallel()
-	// Each rank writes its lines in pieces and leaves the last unfinished.
+	// Each rank writes its lines in parts, and does not finish the last one.
 	const pieces = `for i in 1 2 3 4 5; do printf a; printf "$TUTTI_RANK"; printf 'b\n'; done; printf "e$TUTTI_RANK" >&2; printf end`
 	j := start(t, "-l", "-np", "4", "sh", "-c", pieces)
 	got := make(map[string]int)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// ready starts ranks that print their signals, and returns their process ids.
+// ready starts ranks that print their signals, and returns their process IDs.
 func ready(t *testing.T, n int, args ...string) (*job, []int) {
 	t.Helper()
 	args = append([]string{"-np", fmt.Sprint(n)}, args...)
@@ -31,13 +31,13 @@ func TestSignalsAreForwarded(t *testing.T) {
 		j.signal(s)
 		j.expect(fmt.Sprintf("0 got %v", s), fmt.Sprintf("1 got %v", s))
 	}
-	// HUP has asked the ranks to end, and they did not; now they are told.
+	// HUP has asked the ranks to end, and they have not. The second signal is TERM.
 	j.signal(syscall.SIGINT)
 	j.set(2) // TERM
 	j.ends(0)
 }
 
-// Ranks that handle a signal have all the time they want.
+// Ranks that handle a signal have unlimited time.
 func TestFirstInterruptIsTheRanksToHandle(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
@@ -71,7 +71,7 @@ func TestThirdInterruptKills(t *testing.T) {
 	j.ends(130, "asked to end (SIGINT), and was ended")
 }
 
-// Started under nohup, a job survives the terminal.
+// A job that is started under nohup survives the terminal.
 func TestIgnoredHangupStaysIgnored(t *testing.T) {
 	t.Parallel()
 	self := role(t, "")[2]

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal makes a pseudo-terminal; its other side is for a process.
+// terminal makes a pseudo-terminal. Its other side is for a process.
 func terminal(t *testing.T) (user, process *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -43,8 +43,8 @@ func terminal(t *testing.T) (user, process *os.File) {
 	return user, process
 }
 
-// At a terminal the ranks are in background groups, so rank 0 could not read it
-// by itself; and an interrupt key reaches the launcher alone, which passes it on.
+// At a terminal the ranks are in background groups. So rank 0 cannot read it by itself, and the
+// interrupt key reaches only the launcher, which forwards it.
 func TestTerminalReachesRankZeroAndItsInterruptEveryRank(t *testing.T) {
 	t.Parallel()
 	user, process := terminal(t)

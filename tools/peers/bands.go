@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// A band is the sizes from a number of bytes up to the next band, and the ratio
-// that their geometric mean should reach.
+// A band is a range of sizes, from a number of bytes up to the next band, and the geometric
+// mean that their ratios should reach.
 type band struct {
 	from  int
 	floor float64
 }
 
-// parseBands reads "4:1.3,1024:2".
+// parseBands parses "4:1.3,1024:2".
 func parseBands(text string) ([]band, error) {
 	var all []band
 	for part := range strings.SplitSeq(text, ",") {
@@ -35,7 +35,7 @@ func parseBands(text string) ([]band, error) {
 	return all, nil
 }
 
-// means are what the table reaches in each band.
+// means returns what the table reaches in each band.
 func (t *table) means(bands []band) []float64 {
 	var all []float64
 	for i, b := range bands {
@@ -48,8 +48,8 @@ func (t *table) means(bands []band) []float64 {
 	return all
 }
 
-// checkFloors prints each band, and fails when one falls short, or when a size has been
-// run by one side only: a peer that fails must not be a way to win.
+// checkFloors prints each band. It fails if one is below its floor, or if only one side has run
+// a size: a peer that fails must not be a way to win.
 func (t *table) checkFloors(out io.Writer, bands []band) error {
 	var short []string
 	if lonely := t.unmatched(); len(lonely) > 0 && len(bands) > 0 {

@@ -13,12 +13,13 @@ import (
 	"strings"
 )
 
-// sources are the peers' programs: they need no checkout.
+// sources has the peers' programs, so that they need no checkout.
 //
 //go:embed src
 var sources embed.FS
 
-// A recipe says how a peer's program is compiled, and where its compiler comes from.
+// A recipe is how a peer's program is compiled, and which packages have its compiler and
+// library.
 type recipe struct {
 	name, compiler, source string
 	libs                   []string
@@ -33,8 +34,8 @@ func recipes() []recipe {
 	}
 }
 
-// buildPeers compiles the peers' programs that are not there yet, and returns them
-// by name. A peer that cannot be built is left out, with a line that says why.
+// buildPeers compiles the peers' programs that are not there yet, and returns them by name. It
+// omits a peer that cannot be built, and logs why.
 func buildPeers(ctx context.Context, log io.Writer) map[string]string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -52,8 +53,8 @@ func buildPeers(ctx context.Context, log io.Writer) map[string]string {
 	return built
 }
 
-// build compiles into dir, under a name that tells the source and the command, and
-// returns the program. It is there at once or not at all.
+// build compiles into dir, under a name made of the source and the command, and returns the
+// program. A rename makes it appear complete or not at all.
 func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	source, err := sources.ReadFile("src/" + r.source)
 	if err != nil {
@@ -83,7 +84,7 @@ func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	return program, os.Rename(fresh, program)
 }
 
-// language is what compilers call that of a source.
+// language returns what compilers call the language of a source.
 func language(name string) string {
 	if filepath.Ext(name) == ".cc" {
 		return "c++"

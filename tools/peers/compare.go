@@ -20,8 +20,8 @@ type benchmark struct {
 	min    int // bytes; each size is 4 times the one before
 	max    int
 	rounds int
-	time   float64 // seconds that the iterations of one size add up to
-	bin    string  // where tuttirun and tuttibench lie
+	time   float64 // sum of the seconds of one size's iterations
+	bin    string  // folder of tuttirun and tuttibench
 }
 
 // flags defines the flags that all commands have.
@@ -123,13 +123,13 @@ func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.W
 	return t, nil
 }
 
-// ours is the contender that the others are compared with.
+// ours is the contender with which the others are compared.
 const ours = "tutti"
 
 // A table holds the results of a benchmark.
 type table struct {
 	benchmark
-	names    []string                   // in the order of their turns
+	names    []string                   // in the order in which they run
 	versions []string                   // of names, other versions of tutti
 	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }

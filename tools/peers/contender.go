@@ -54,17 +54,17 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sweep are the sizes and the time, as the peers' programs take them.
+// sweep returns the sizes and the time as arguments of the peers' programs.
 func (c *benchmark) sweep() []string {
 	return []string{strconv.Itoa(c.min), strconv.Itoa(c.max), strconv.FormatFloat(c.time, 'g', -1, 64)}
 }
 
-// own is this version of tutti.
+// own returns this version of tutti.
 func (c *benchmark) own() contender {
 	return contender{name: ours, run: func(ctx context.Context) (map[int]float64, error) { return c.tutti(ctx, c.bin) }}
 }
 
-// tutti runs the tuttibench in a folder under its tuttirun.
+// tutti runs the tuttibench in a folder under the tuttirun in it.
 func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, error) {
 	op, model, _ := strings.Cut(c.op, ":")
 	args := []string{"-np", strconv.Itoa(c.np), filepath.Join(bin, "tuttibench"), "-op", op, "-transport", c.wire,
@@ -81,8 +81,8 @@ func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, err
 	return readBench(out)
 }
 
-// readBench reads tuttibench's CSV. A wrong result is an error. Of the rows for a
-// model's gradients only the coordinator's own two count.
+// readBench parses tuttibench's CSV. A wrong result is an error. Of the rows for a model's
+// gradients only the coordinator's two count.
 func readBench(text string) (map[int]float64, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comment = '#'
@@ -185,7 +185,7 @@ func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]flo
 	return got, err
 }
 
-// figures is what the peers' programs print.
+// figures matches the results in what the peers' programs print.
 var figures = regexp.MustCompile(`bytes=(\d+) median_us=([\d.]+)`)
 
 // peer runs a peer's program and reads its figures, even those that it has printed before it

@@ -13,8 +13,7 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// drawCommand draws the recorded allreduces by two ranks, a wire in each line of
-// the picture.
+// drawCommand draws the recorded allreduces on two ranks, one row of panels per transport.
 func drawCommand(args []string, log io.Writer) error {
 	f := flag.NewFlagSet("peers draw", flag.ContinueOnError)
 	f.SetOutput(log)
@@ -41,7 +40,7 @@ func drawCommand(args []string, log io.Writer) error {
 	return figure.Draw(f.Arg(0), lines)
 }
 
-// panels are time and bus bandwidth of a recorded table.
+// panels returns time and bus bandwidth of a recorded table.
 func (r row) panels(text io.Reader) ([]figure.Panel, error) {
 	in := csv.NewReader(text)
 	in.Comment = '#'

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// machine describes where the figures come from: processor, cores, kernel.
+// machine describes where the results are from: processor, cores, kernel.
 func machine() string {
 	return fmt.Sprintf("%s, %d cores, %s, %s/%s", processor(), runtime.NumCPU(), kernel(), runtime.GOOS, runtime.GOARCH)
 }
 
-// processor is the model as Linux calls it.
+// processor returns the model as Linux names it.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
@@ -34,8 +34,8 @@ func kernel() string {
 	return "kernel " + strings.TrimSpace(string(text))
 }
 
-// commit is what the worktree in dir is at. Uncommitted changes show as "+", except
-// for those in the folder of the results, which each recording makes.
+// commit returns the commit of the worktree in dir. A + behind it means uncommitted changes
+// outside the folder of the results, which each recording changes.
 func commit(ctx context.Context, dir, results string) string {
 	git := func(args ...string) ([]byte, error) {
 		return exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
@@ -56,10 +56,10 @@ func commit(ctx context.Context, dir, results string) string {
 	return strings.TrimSpace(string(head)) + mark
 }
 
-// versions are those of the peers' Debian packages, as far as they are known.
+// versions returns those of the peers' Debian packages, as far as they are known.
 func versions(ctx context.Context) string {
 	out, _ := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Package} ${Version}, ",
-		"openmpi-bin", "mpich", "libgloo-dev").Output() // what is missing it reports on standard error
+		"openmpi-bin", "mpich", "libgloo-dev").Output() // it reports missing packages on standard error
 	if text := strings.TrimSuffix(string(out), ", "); text != "" {
 		return text
 	}

@@ -81,8 +81,8 @@ func TestAPeerThatFailsIsLeftOutAndOursThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-// A band is judged by the geometric mean, and a size that one side did not run
-// fails the comparison.
+// A band is checked by its geometric mean. A size that only one side has run fails the
+// comparison.
 func TestBandsAreChecked(t *testing.T) {
 	full := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1, 1024: 1}), fixedContender("a", map[int]float64{4: 1, 16: 4, 1024: 3}))
 	lacking := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1}), fixedContender("a", map[int]float64{4: 9}))
@@ -96,7 +96,7 @@ func TestBandsAreChecked(t *testing.T) {
 		{full, "4:1.99,1024:2.99", true},
 		{full, "4:2.01,1024:2.99", false},
 		{full, "1024:3.1", false},
-		{full, "4096:1", false}, // there is nothing to judge
+		{full, "4096:1", false}, // no size is in the band
 		{lacking, "4:1", false},
 		{lacking, "", true},
 	} {
@@ -154,7 +154,7 @@ func TestTheSuiteIsWellFormed(t *testing.T) {
 	}
 }
 
-// What is recorded can be drawn, says where it comes from, and names no date.
+// Results that are recorded can be drawn, have their origin in their first lines, and no date.
 func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	dir := t.TempDir()
 	r := recorder{dir: dir, log: io.Discard, origin: []string{"commit: abc", "command: x", "machine: y"}}
@@ -186,7 +186,8 @@ func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	}
 }
 
-// A machine without any of the peers is told what to install, and that is all.
+// On a machine without any of the peers, the log names their packages, and nothing else
+// happens.
 func TestMissingPeersAreNamedWithTheirPackages(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := filepath.Join(t.TempDir(), "results")

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// recordCommand runs the suite and writes its results down. Floors that are missed
-// are written, too, and are no error: what is recorded is what was measured.
+// recordCommand runs the suite and writes its results. Missed floors are written, too, and are
+// no error: the record is of what was measured.
 func recordCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	f := c.flags(log, "record")
@@ -51,10 +51,10 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 	return err
 }
 
-// name is the row's, and that of its files.
+// name is the name of the row and of its files.
 func (r row) name() string { return fmt.Sprintf("%s-%s-%d", r.op, r.wire, r.np) }
 
-// choose are the rows that the pattern matches, at least one.
+// choose returns the rows that the pattern matches, at least one.
 func choose(all []row, pattern string) (chosen []row, err error) {
 	for _, r := range all {
 		ok, err := path.Match(pattern, r.name())
@@ -71,7 +71,7 @@ func choose(all []row, pattern string) (chosen []row, err error) {
 	return chosen, nil
 }
 
-// origin is what stands above all results.
+// origin returns the first lines of all results.
 func origin(ctx context.Context, dir string, args []string) []string {
 	return []string{
 		"commit: " + commit(ctx, ".", dir),
@@ -111,17 +111,17 @@ func (r *recorder) record(row row, t *table) error {
 	)
 }
 
-// summary is how each row stands.
+// summary returns a line for each row so far.
 func (r *recorder) summary() string {
 	head := fmt.Sprintf("Best peer / tutti, geometric mean in each band (floor); above 1 tutti is faster.\n\n%-22s  %-12s  %-12s  %-12s  %-12s\n",
 		"row", "4 B..", "1 KiB..", "64 KiB..", "4 MiB..")
 	return head + strings.Join(r.lines, "\n") + "\n"
 }
 
-// summarise writes the summary of the rows so far: a recording may be interrupted.
+// summarise writes the summary after each row, because a recording may be interrupted.
 func (r *recorder) summarise() error { return r.write("summary.txt", r.summary()) }
 
-// write writes a file with the origin above it, whole or not at all.
+// write writes a file below the origin. A rename makes it appear complete or not at all.
 func (r *recorder) write(name, text string) error {
 	if err := os.MkdirAll(r.dir, 0o777); err != nil {
 		return err

@@ -1,7 +1,7 @@
 package main
 
-// A row is one contest of the table that record runs, with the floors below which
-// tutti should not fall.
+// A row is one benchmark of the table that record runs, with the floors that tutti should
+// reach.
 type row struct {
 	op    string
 	wire  string
@@ -9,8 +9,8 @@ type row struct {
 	bands []band
 }
 
-// suite is the table: the ratios, best peer over tutti, that we hold ourselves to
-// on two cores. It is what README's speed section quotes.
+// suite returns the table: the ratios, best peer over tutti, that this module promises on two
+// cores. README's section on speed quotes it.
 func suite() []row {
 	bands := func(tiny, small, middle, large float64) []band {
 		return []band{{4, tiny}, {1 << 10, small}, {64 << 10, middle}, {4 << 20, large}}

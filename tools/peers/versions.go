@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// A version is tutti as another worktree has it.
+// A version is tutti of another worktree.
 type version struct {
 	name string
 	dir  string // the worktree
-	bin  string // its tuttirun and tuttibench, once built
+	bin  string // folder of its tuttirun and tuttibench, once built
 }
 
 // versionFlag collects -with NAME=DIR.
@@ -43,7 +43,7 @@ func (f *versionFlag) define(flags *flag.FlagSet) {
 	flags.Var(f, "with", "another version of tutti: `NAME=DIR`, where DIR is a worktree of this repository; may be repeated")
 }
 
-// build compiles each version's programs into a folder below dir.
+// build compiles the programs of each version into a folder of its own below dir.
 func (f versionFlag) build(ctx context.Context, dir string) error {
 	for i := range f {
 		v := &f[i]
@@ -64,7 +64,7 @@ func (f versionFlag) build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// contenders are the versions that take turns with tutti.
+// contenders returns the versions as contenders of a benchmark.
 func (f versionFlag) contenders(c *benchmark) (all []contender) {
 	for _, v := range f {
 		run := func(ctx context.Context) (map[int]float64, error) { return c.tutti(ctx, v.bin) }
@@ -73,16 +73,16 @@ func (f versionFlag) contenders(c *benchmark) (all []contender) {
 	return all
 }
 
-// The bars of a new version against an old one.
+// The bars of a new version against an old one. A mean may exceed 1 by meanSlack, or by the
+// noise if that is more.
 const (
-	meanSlack  = 0.02 // by which a geometric mean may exceed 1, or by the noise if that is more
-	sizeLimit  = 1.10 // ratio of one size that may not be exceeded in every run
+	meanSlack  = 0.02 // of a geometric mean
+	sizeLimit  = 1.10 // of one size; it must not be exceeded in every run
 	smallLimit = 4 << 10
 )
 
-// versionsCommand times this version beside one other, and says how much longer it
-// takes. The other one has two turns in each round, and what the second takes of the
-// first is the noise.
+// versionsCommand compares this version with one other. The other one takes part twice in each
+// round; the ratio of the two is the noise.
 func versionsCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	var with versionFlag
@@ -134,8 +134,8 @@ func versionsCommand(ctx context.Context, args []string, out, log io.Writer) err
 	return nil
 }
 
-// coordinatorRows are the rows of a coordinator, which no peer has: the median of a
-// step of a model's gradients, and at 0 bytes that of its negotiation alone.
+// coordinatorRows returns the rows with a coordinator, which no peer has: a step of a model's
+// gradients and, at 0 bytes, its negotiation alone.
 func coordinatorRows() []row {
 	return []row{
 		{op: "coordinator:small1000", wire: "shm", np: 2}, {op: "coordinator:small1000", wire: "tcp", np: 2},
@@ -158,7 +158,7 @@ func (c *benchmark) runVersions(ctx context.Context, old version, runs int, log 
 	return r, nil
 }
 
-// A comparison is what the runs of a row took: microseconds by bytes.
+// A comparison has the results of a row in each run: microseconds by bytes.
 type comparison struct{ runs []comparedRun }
 
 type comparedRun struct{ new, old, again map[int]float64 }
@@ -167,7 +167,7 @@ func (r *comparison) add(new, old, again map[int]float64) {
 	r.runs = append(r.runs, comparedRun{new, old, again})
 }
 
-// best is the least time of each size over all runs.
+// best returns the least time of each size over all runs.
 func (r *comparison) best(of func(comparedRun) map[int]float64) map[int]float64 {
 	best := make(map[int]float64)
 	for _, run := range r.runs {
@@ -180,19 +180,19 @@ func (r *comparison) best(of func(comparedRun) map[int]float64) map[int]float64 
 	return best
 }
 
-// means are the geometric means of new/old over all sizes and over the small ones,
-// and of what the old version's second turns took of its first.
+// means returns the geometric means of new over old, over all sizes and over the small ones,
+// and the noise of each.
 func (r *comparison) means() (all, small, noise, smallNoise float64) {
 	new, old := r.best(func(x comparedRun) map[int]float64 { return x.new }), r.best(func(x comparedRun) map[int]float64 { return x.old })
 	again := r.best(func(x comparedRun) map[int]float64 { return x.again })
 	return meanRatio(new, old, math.MaxInt), meanRatio(new, old, smallLimit), noiseOf(meanRatio(again, old, math.MaxInt)), noiseOf(meanRatio(again, old, smallLimit))
 }
 
-// noiseOf is how far a ratio that should be 1 is from it, upwards.
+// noiseOf returns how far a ratio that should be 1 is from it, whichever of the two was faster.
 func noiseOf(ratio float64) float64 { return max(ratio, 1/ratio) - 1 }
 
-// meanRatio is the geometric mean of a/b over the sizes up to most that both have;
-// NaN where there are none.
+// meanRatio returns the geometric mean of a over b over the sizes up to most that both have;
+// NaN if there are none.
 func meanRatio(a, b map[int]float64, most int) float64 {
 	sum, n := 0.0, 0
 	for bytes, us := range a {
@@ -204,7 +204,7 @@ func meanRatio(a, b map[int]float64, most int) float64 {
 	return math.Exp(sum / float64(n))
 }
 
-// slowSizes are the sizes at which new takes more than sizeLimit of old in each run.
+// slowSizes returns the sizes at which new takes more than sizeLimit of old in every run.
 func (r *comparison) slowSizes() (slow []int) {
 	for bytes := range r.runs[0].new {
 		if !slices.ContainsFunc(r.runs, func(run comparedRun) bool { return !(run.new[bytes] > sizeLimit*run.old[bytes]) }) {
@@ -230,7 +230,7 @@ func (r *comparison) unmatched() bool {
 var comparisonHead = fmt.Sprintf("New / old, geometric mean; above 1 the new version is slower. Noise is old against old.\n\n%-28s  %8s  %8s  %8s  %8s  %s\n",
 	"row", "new/old", "noise", "to 4 KiB", "noise", "verdict")
 
-// line is a row of the summary; false when the row misses a bar.
+// line returns a row of the summary. It returns false if the row misses a bar.
 func (r *comparison) line(name string) (text string, ok bool) {
 	all, small, noise, smallNoise := r.means()
 	var missed []string

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// sizes are times by bytes: 4 B, 1 KiB, 4 KiB and 64 KiB.
+// sizes returns times by bytes: of 4 B, 1 KiB, 4 KiB and 64 KiB.
 func sizes(us ...float64) map[int]float64 {
 	all := make(map[int]float64)
 	for i, bytes := range []int{4, 1 << 10, 4 << 10, 64 << 10}[:len(us)] {
@@ -91,7 +91,7 @@ func TestRowsAreHeldAgainstTheirBars(t *testing.T) {
 	}
 }
 
-// Another version has its turn in each round, is no peer, and must not fail.
+// Another version runs in each round, is no peer, and must not fail.
 func TestAVersionIsNoPeer(t *testing.T) {
 	old := fixedContender("old", map[int]float64{4: 1})
 	old.version = true
@@ -126,8 +126,8 @@ func TestVersionsAreNamedOnce(t *testing.T) {
 	}
 }
 
-// The worktree here holds programs that print what tuttibench would, so that the way
-// from -with to a figure is tested without a build of tutti.
+// The worktree here has programs that print what tuttibench would. So the way from -with to a
+// result is tested without a build of tutti.
 func TestVersionsAreBuiltFromTheirWorktrees(t *testing.T) {
 	dir := t.TempDir()
 	const printer = `package main

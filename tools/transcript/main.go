@@ -1,6 +1,6 @@
-// Command transcript runs the programs of a folder as their transcripts say,
-// and fails when one prints something else. Every folder that holds a main
-// package must have a transcript.txt; it reads as a terminal does:
+// Command transcript runs the programs of a folder as their transcripts say, and fails if one
+// prints something else. Every folder with a main package must have a transcript.txt, which
+// looks like a terminal:
 //
 //	# A comment.
 //	$ bin/tuttirun -np 2 bin/hello
@@ -8,11 +8,10 @@
 //	hello from rank 1 of 2 in ...
 //	...
 //
-// A line that begins with "$ " is a command, run without a shell from the
-// current directory; the lines below it are what it prints on standard output.
-// Ranks print whenever they get to it, so the order of the lines is free, but
-// each must appear, and nothing else. "..." stands for any text in a line, and
-// alone on a line for any further lines. The command must exit with 0.
+// A line that begins with "$ " is a command, which runs without a shell in the current
+// directory. The lines below it are its standard output. Ranks print at any time, so the order
+// of the lines is free; but each must appear, and no others. "..." is any text within a line
+// and, alone on a line, any number of other lines. The command must exit with 0.
 package main
 
 import (
@@ -41,8 +40,8 @@ func main() {
 	}
 }
 
-// checkAll replays the transcript of every program directly below root. It goes
-// on after a failure, so that one run shows them all.
+// checkAll checks the transcript of every program directly below root. It continues after a
+// failure, so that one run shows all failures.
 func checkAll(ctx context.Context, root string, limit time.Duration) error {
 	dirs, err := programs(root)
 	if err != nil {
@@ -60,7 +59,7 @@ func checkAll(ctx context.Context, root string, limit time.Duration) error {
 	return errors.Join(failures...)
 }
 
-// programs lists the folders directly below root that hold a main package.
+// programs returns the folders directly below root that have a main package.
 func programs(root string) ([]string, error) {
 	mains, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
 	if err != nil {
@@ -81,7 +80,7 @@ func programs(root string) ([]string, error) {
 	return dirs, nil
 }
 
-// check replays the transcript in file.
+// check runs the commands of the transcript in file.
 func check(ctx context.Context, file string, limit time.Duration) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -105,15 +104,14 @@ func check(ctx context.Context, file string, limit time.Duration) error {
 	return nil
 }
 
-// runCommand runs one command and returns what it wrote on standard output; standard
-// error goes through.
+// runCommand runs one command and returns its standard output. Standard error is passed on.
 func runCommand(ctx context.Context, command string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	words := strings.Fields(command)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Stderr = os.Stderr
-	// The launcher ends its ranks when it is asked to; killed, it could not.
+	// The launcher ends its ranks when it is interrupted. If it were killed, it could not.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	output, err := cmd.Output()

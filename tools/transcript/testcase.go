@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A testCase is one command and what it must print.
+// A testCase is one command and its expected output.
 type testCase struct {
 	line   string
 	output []string // "..." within one stands for any text
 	open   bool     // further lines may appear
 }
 
-// parse reads a transcript; see the command's documentation for its form.
+// parse parses a transcript; its form is in the command's documentation.
 func parse(text string) ([]testCase, error) {
 	var cases []testCase
 	for line := range strings.Lines(text) {
@@ -42,9 +42,9 @@ func parse(text string) ([]testCase, error) {
 	return cases, nil
 }
 
-// compare says what is missing from output, and what should not be there. Each
-// expected line is met by one line of output only; exact ones are matched
-// first, so that a line with "..." does not take theirs.
+// compare returns what is missing from output, and what should not be there. A line of output
+// matches one expected line at most. Exact lines are matched first, so that a line with "..."
+// does not use up theirs.
 func (s testCase) compare(output string) error {
 	expected := slices.Clone(s.output)
 	slices.SortStableFunc(expected, func(a, b string) int {

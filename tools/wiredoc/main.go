@@ -1,10 +1,9 @@
-// Command wiredoc writes docs/wire.md: what is said on the wire, layer by layer,
-// taken from the package comments, where each format is written down beside the
-// code that speaks it.
+// Command wiredoc writes docs/wire.md, the formats of all messages, layer by layer. It copies
+// them from the package comments, where each format is documented beside its code.
 //
 //	wiredoc [-check] FILE
 //
-// With -check it compares instead, and fails when FILE is out of date.
+// With -check it compares instead, and fails if FILE is out of date.
 package main
 
 import (
@@ -83,7 +82,7 @@ func render() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// packageComment is the comment of the package in dir.
+// packageComment returns the comment of the package in dir.
 func packageComment(dir string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {

@@ -106,7 +106,7 @@ func readConfig(getenv func(string) string) (*config, error) {
 	w.addProblem(err)
 	// Only the choice among several ports needs the number of the rank, and so only then is a
 	// bad one an error.
-	if len(w.ports) > 1 { // else it says nothing of ours
+	if len(w.ports) > 1 { // the number of the rank selects one
 		w.localRank, w.localRankVar, err = localRankOf(getenv)
 		w.addProblem(err)
 	}

@@ -132,8 +132,8 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	}
 }
 
-// A killingDevice device kills its process at one step: before and after what is posted,
-// and where a completion has been taken and not been acted on.
+// A killingDevice kills its process at one step: before and after a call of the device, or when
+// a completion has been polled and not been handled.
 type killingDevice struct {
 	rdma.Device
 	left *atomic.Int64
