@@ -27,8 +27,9 @@ func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 }
 
 // Transport returns the name of the transport between this rank and another one of the
-// communicator: "tcp", also where "auto" has chosen it. It is "self" for this rank, whose messages
-// to itself use none, and "" for a rank that does not exist.
+// communicator: "tcp", also where "auto" has chosen it. It is "self" for this rank, whose
+// messages to itself use none, and "" for a rank that does not exist. Two ranks agree on the
+// transport between them.
 func (c *Comm) Transport(rank int) string {
 	switch {
 	case rank < 0 || rank >= c.Size():

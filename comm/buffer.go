@@ -28,11 +28,17 @@ type Buffer[T Element] struct {
 	free func() error // nil: it is ordinary memory
 }
 
-// Alloc makes a Buffer of n zero elements. It is local. The memory belongs to the process and not
-// to the communicator: any communicator of the job may use it, and it stays when they close, until
-// its own Close. Errors: fault.Misuse for an n that is negative or too large, fault.Exhausted when
-// there is not enough memory, or too many Buffers exist, fault.Closed when the job has been
-// closed.
+// Alloc makes a Buffer of n zero elements.
+//
+//	room, err := comm.Alloc[float32](c, n)
+//	...
+//	defer room.Close()
+//	_, err = comm.Recv(ctx, c, from, tag, room.Slice())
+//
+// It is local. The memory belongs to the process and not to the communicator: any communicator
+// of the job may use it, and it stays when they close, until its own Close. Errors:
+// fault.Misuse for an n that is negative or too large, fault.Exhausted when there is not
+// enough memory, or too many Buffers exist, fault.Closed when the job has been closed.
 func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	size := tensor.TypeOf[T]().Size()
 	if n < 0 || n > math.MaxInt/size {

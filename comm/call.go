@@ -259,9 +259,17 @@ type callRecord struct {
 func (r *callRecord) String() string { return describeCall(r.signature, r.seq != 0, r.seq) }
 
 // calls are the calls of one rank: those under way, oldest first, and the last one that began.
-// Every collective takes the lock once, when it begins. A blocking one ends without it: it stays
-// listed until the next one of its communicator, or until the communicator is closed, and active
-// says whether it is under way.
+// Others read them to say where this rank is: heartbeats (LastCall), answers to questions, and
+// stall warnings.
+//
+//	call                        listed by        taken off by
+//	blocking collective         Comm.admit       the next one of its communicator, an error, or Close
+//	non-blocking collective     Comm.admit       Comm.finish
+//	message that waits          beginMessage     endMessage
+//	message that does not wait  recordInline: it is recorded and not listed
+//
+// Every collective takes the lock once, when it begins. A blocking one ends without it: it
+// stays listed, and active says whether it is under way.
 type calls struct {
 	mu           sync.Mutex // guards all of it, and the fields of every Comm that name it
 	oldestListed *call      // the one listed longest
@@ -337,7 +345,8 @@ func (cs *calls) endMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// active reports whether a listed call has not returned yet. calls.mu is held.
+// active reports whether a listed call has not returned yet. A blocking collective is under
+// way while its admission is the last one and no exit has followed it. calls.mu is held.
 func (cl *call) active() bool {
 	c := cl.c
 	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission

@@ -65,8 +65,9 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	return x, nil
 }
 
-// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses. A
-// test compares the two.
+// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses. The
+// two are separate because prepare has a plan and a kernel, and Explain has neither; a test
+// compares them.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) bridge.Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}

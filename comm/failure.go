@@ -338,8 +338,13 @@ func (cs *calls) markAgreed(c *Comm, seq uint32) {
 	}
 }
 
-// mismatch names both calls, the other rank's and this one's. Where these read alike, it adds how
-// each is carried out.
+// mismatch is the error of two ranks that made different calls. It names both calls, the other
+// rank's and this one's, with the file and line of each. Where their texts read alike, it adds
+// how each is carried out: then they differ in the algorithm, the size of the segments, or the
+// hash of their counts.
+//
+// Every rank of the communicator reports the same mismatch: the rank that finds it first
+// revokes the communicator with it, and the first revoke wins.
 func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *fault.Error {
 	me := c.rt.peer(c.rt.rank)
 	me.Call, me.At = own.String(), own.site.String()
@@ -390,8 +395,10 @@ func (c *Comm) askRecord(rank int, seq uint32) answer {
 	return answer{rank: rank, WaitsFor: -1}
 }
 
-// revoke ends this rank's calls on the communicator, now and later. It first calls before, which
-// may be nil. It does nothing if the communicator was revoked or closed already.
+// revoke ends this rank's calls on the communicator, now and later. It first calls before,
+// which may be nil. It does nothing if the communicator was revoked or closed already, so the
+// first cause stays. Messages of the communicator fail like its collectives; other
+// communicators, and its parent, are not affected.
 func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {
@@ -423,7 +430,9 @@ func (c *Comm) revokeAll(e *fault.Error) {
 	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, append(body, wire...)) })
 }
 
-// handleRevoke acts on the revokeAll of another rank.
+// handleRevoke acts on the revokeAll of another rank. If this rank does not have the
+// communicator, it keeps the revoke: it may be about to make it, and must then find it
+// revoked.
 func (rt *rankRuntime) handleRevoke(body []byte) {
 	if len(body) < 8 {
 		return

@@ -16,14 +16,22 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// Local runs f on n ranks that are goroutines of this process, and returns when
-// all have returned: for tests, for learning, and for programs that share memory
-// anyway. Ranks whose f has returned nil are closed in order; an error or a panic
-// of one rank ends the job, and is what Local returns first. The context that f
-// gets ends when another rank has failed.
+// Local runs f on n ranks that are goroutines of this process, and returns when all have
+// returned: for tests, for learning, and for programs that share memory anyway.
+//
+//	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+//	sum := []int{c.Rank()}
+//	return comm.AllReduce(ctx, c, sum, comm.Sum)
+//	})
+//
+// Ranks whose f has returned nil are closed in order. An error or a panic of one rank ends the
+// job, and is what Local returns: if several ranks fail, the error that is not a consequence
+// of another rank's. The context that f gets ends when another rank has failed. Goexit, as of
+// t.FailNow, counts as an error.
 //
 // By default messages are handed over in memory. A transport that is named, as
-// WithTransportName("tcp"), carries them even so.
+// WithTransportName("tcp"), carries them even so; each rank then has a listener on loopback,
+// as a process would.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
 	if err := o.check(-1); err != nil {

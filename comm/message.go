@@ -11,8 +11,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Element is what buffers are made of: the integer, floating-point, complex and
-// bool types and named types over them, Float16, BFloat16, and Loc.
+// Element is what buffers are made of: the integer, floating-point, complex and bool types and
+// named types over them, Float16, BFloat16, and Loc. The library knows the type of each call:
+// ranks whose types differ get fault.Mismatch, also if the types have one size.
 type Element = tensor.Element
 
 // Wildcards of Recv, IRecv and Probe.
@@ -65,7 +66,7 @@ func (c *Comm) endMessage(cl *call, err error) error {
 }
 
 // typeError says, of a message of another element type than its receive's, what both are, and
-// which receive of the program it matched.
+// which receive of the program it matched. The lower layers know fingerprints only.
 func typeError(err error, cl *call) error {
 	var p *rendezvous.FingerprintError
 	var f *fault.Error

@@ -44,10 +44,16 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 	return nil
 }
 
-// RecvNamed receives the tensor of a step and name from rank from. Its bytes go
-// into buf, which must be large enough; with a nil buf they get memory of their
-// own, or a prepared buffer (PrepareRecvNamed, Parameters.StaticTensors) until
-// Tensor.Release. Tensors with one key arrive in the order sent.
+// RecvNamed receives the tensor of a step and name from rank from. It waits until the tensor
+// arrives, the step ends, or ctx does. Where its bytes go depends on buf:
+//
+//	buf         Data of the result
+//	not nil     in buf, which must be large enough; else fault.Misuse
+//	nil         memory of its own, or, for a tensor with a prepared receive
+//	            (PrepareRecvNamed, Parameters.StaticTensors), the prepared buffer
+//	            until Tensor.Release
+//
+// Tensors with one key, that is communicator, step, sender and name, arrive in the order sent.
 func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err

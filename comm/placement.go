@@ -60,8 +60,9 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	return places, nil
 }
 
-// resolvePlaces is what rank 0 makes of the records of all ranks: it applies the topology file and
-// checks the result.
+// resolvePlaces is what rank 0 makes of the records of all ranks: it applies the topology file
+// and checks the result. A host that the file does not list, or that is in two racks, is an
+// error that ends Init on all ranks.
 func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {

@@ -36,7 +36,9 @@ type planKey struct {
 	op              Op
 }
 
-// cacheable reports whether a planKey holds all that the plan depends on.
+// cacheable reports whether a planKey holds all that the plan depends on. Counts, an algorithm
+// that the call names, and calls beside others are left out: they are rarer, and the key would
+// have to hold slices.
 func (pl *plan) cacheable() bool {
 	return pl.callName == "" && pl.forced == "" && pl.counts == nil && pl.sends == nil && !pl.noShared
 }
@@ -77,5 +79,6 @@ func (c *Comm) cachePlan(pl *plan) {
 	pl.cached = k
 }
 
-// clearPlans empties the cache: another table chooses other algorithms.
+// clearPlans empties the cache: another table chooses other algorithms, and another layout or
+// other shared memory allows others.
 func (c *Comm) clearPlans() { c.planCache = [planCacheSize]cachedPlan{} }

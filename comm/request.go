@@ -13,8 +13,14 @@ import (
 )
 
 // A Request is a message or a collective that does not block: what ISend, IRecv and the
-// collectives whose names begin with I return. Its buffers belong to the library while it
-// is active, and it makes progress whatever the caller does:
+// collectives whose names begin with I return.
+//
+//	r := comm.IAllReduce(c, grads, comm.Sum)
+//	... // compute what does not need the sum
+//	_, err := r.Wait(ctx)
+//
+// Its buffers belong to the library while it is active, and it makes progress whatever the
+// caller does: a goroutine carries a collective out, and the mesh moves a message.
 //
 //	state      entered by                        left by
 //	inactive   Persistent; Wait, Test and the    Start
@@ -23,11 +29,11 @@ import (
 //	           Start
 //	freed      Free of an inactive one
 //
-// A request that is not persistent starts active, and is over once it is inactive. One that
-// is persistent (MPI-4's persistent communication) starts inactive, and can be started any
-// number of times: its buffers, and all else that the call was given, stay the same, and what
-// is in the buffers may change between two starts. All ranks start persistent collectives in
-// an order that agrees with that of all their collectives on the communicator. A start is
+// A request that is not persistent starts active, and is over once it is inactive. One that is
+// persistent (MPI-4's persistent communication) starts inactive, and can be started any number
+// of times: its buffers, and all else that the call was given, stay the same, and what is in
+// the buffers may change between two starts. All ranks start persistent collectives in an
+// order that agrees with that of all their collectives on the communicator. A start is
 // compared with the calls of other ranks as every call is, and matches the blocking and the
 // non-blocking form, too, where those go by messages. The start of a persistent collective
 // allocates nothing.
@@ -35,6 +41,10 @@ import (
 // One goroutine at a time may use a Request. Wait must be called, or Test until it reports
 // true, so that the memory of the request is reclaimed. A persistent collective holds a
 // goroutine until Free, or until the job is closed.
+//
+// Errors of a request that was not begun, because its arguments are wrong or another goroutine
+// is inside a collective, are reported by Wait and Test, or by Start of a persistent one. They
+// touch no other rank.
 type Request struct {
 	c      *Comm
 	sig    signature

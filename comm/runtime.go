@@ -55,8 +55,10 @@ type rankRuntime struct {
 // maxEarly bounds the revokes that are kept for communicators that this rank has not made.
 const maxEarly = 256
 
-// earlyRevokes are the last maxEarly revokes of communicators that this rank does not have. It may
-// make one of them soon; of the others it is no member, or it has closed them.
+// earlyRevokes are the last maxEarly revokes of communicators that this rank does not have. It
+// may make one of them soon: making a communicator ends at different times on different ranks,
+// and the fastest may use it, and fail, before the slowest has it. Of the others this rank is
+// no member, or it has closed them, so old ones are dropped.
 type earlyRevokes struct {
 	why   map[uint64]*fault.Error
 	order []uint64 // the oldest first
@@ -216,7 +218,8 @@ func (rt *rankRuntime) Goodbye(rank int) {
 	rt.eng.FailPeer(rank, err)
 }
 
-// end makes every call of this rank fail with err.
+// end makes every call of this rank fail with err. The first error stays: a rank that was
+// declared lost keeps that as the reason after Close.
 func (rt *rankRuntime) end(err error) {
 	rt.mu.Lock()
 	if rt.ended == nil {

@@ -22,7 +22,8 @@ const maxSharing = 64
 const shareLimit = 10 * time.Second
 
 // sharerFor returns what can share memory among some members, as this rank sees it; nil when
-// nothing can, or when they are more than maxSharing.
+// nothing can, when they are more than maxSharing, or when Parameters.NoSharedMemory is set. A
+// transport that chooses per pair of ranks is asked with the addresses of all members.
 func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if len(members) > maxSharing {
 		return nil
@@ -102,8 +103,9 @@ func newToken() []byte {
 	return token
 }
 
-// mapMemory maps memory for n ranks, which all call it with the same token. It returns nil when
-// that fails.
+// mapMemory maps memory for n ranks, which all call it with the same token. It returns nil
+// when that fails, after a warning in the log: the communicator then works by messages, and
+// slower.
 func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
 	defer cancel()

@@ -67,7 +67,9 @@ func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, e
 	return b, Broadcast(ctx, c, b, 0)
 }
 
-// readTuning reads a tuning file. Without one there are no rules, and the default model.
+// readTuning reads a tuning file. Without one there are no rules, and the default model. The
+// size of the file is bounded by choose.MaxFile, and a file with rules but no model gets the
+// default model.
 func readTuning(file string) (*choose.TuningFile, error) {
 	if file == "" {
 		return &choose.TuningFile{Model: choose.DefaultModel()}, nil

@@ -18,6 +18,10 @@ const viewPartBytes = 4 << 20
 
 // AllReduceView is AllReduce of a view's elements, in row-major order. Elements of the slice
 // outside the view are neither read nor written.
+//
+// A large view is handled in parts of viewPartBytes, each by a call of its own, so the errors
+// name AllReduce, and a part may have been reduced when a later one fails. Ranks may give
+// views whose rows lie differently, if they have one length.
 func AllReduceView[T Element](ctx context.Context, c *Comm, v View[T], op Op) error {
 	return inParts(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
 }
@@ -28,8 +32,8 @@ func BroadcastView[T Element](ctx context.Context, c *Comm, v View[T], root int)
 	return inParts(v, mine, !mine, func(buf []T) error { return Broadcast(ctx, c, buf, root) })
 }
 
-// SendView is Send of a view's elements, to be received by RecvView of a view of
-// the same length; see AllReduceView.
+// SendView is Send of a view's elements, to be received by RecvView of a view of the same
+// length; see AllReduceView. It does not write to the view.
 func SendView[T Element](ctx context.Context, c *Comm, to, tag int, v View[T]) error {
 	return inParts(v, true, false, func(buf []T) error { return Send(ctx, c, to, tag, buf) })
 }
