@@ -151,8 +151,10 @@ const (
 	suspendThreshold = 2 * maxIdle
 )
 
-// detectSuspend records when the process resumed. It runs in each turn before any peer is judged by
-// how long it has read nothing.
+// detectSuspend records when the process resumed, before any peer is judged by how long it has read
+// nothing. The goroutine turns at least once per maxIdle, so a gap of more than suspendThreshold
+// means that the process did not run: SIGSTOP, a debugger, a laptop's lid, a paused virtual
+// machine.
 func (c *control) detectSuspend() {
 	now := time.Now()
 	if now.Sub(c.lastTurn) > suspendThreshold {
@@ -214,6 +216,9 @@ func (c *control) now() membership.Time { return membership.Time(time.Since(c.st
 
 // step gives the machine one Input, executes its Outputs, and repeats that for Inputs that arise on
 // the way. A nested call only queues its Input, so the machine is never entered twice.
+//
+// Inputs arise while an Output is executed when the layer above floods in an event, when a link
+// turns out to be broken on a send, or when a question is answered at once.
 func (c *control) step(in membership.Input) {
 	c.inputs = append(c.inputs, in)
 	if c.stepping {
@@ -272,7 +277,9 @@ func (c *control) execute(o membership.Output) {
 	}
 }
 
-// report passes a failure to the layer above and, before all ranks have started, to Start.
+// report passes a failure to the layer above and, before all ranks have started, to Start. Dials
+// and handshakes learn of a lost rank first, so that a call of the layer above in reaction finds it
+// refused.
 func (c *control) report(e *fault.Error) {
 	if e.Kind == fault.PeerLost {
 		for _, p := range e.Peers {
@@ -314,8 +321,15 @@ func (m *Mesh) countLocalRanks() (n int) {
 	return n
 }
 
-// await returns when all ranks have started. If they do not, it announces the reason, so that all
-// ranks report the same one rather than each other.
+// await returns when all ranks have started. If they do not, all ranks should report the same
+// reason rather than each other:
+//
+//	Start is ended by             await returns
+//	all ranks have started        nil
+//	a failure of the job          that failure: all ranks have it
+//	a peer that refused this rank what the ranks agree on, after announcing the refusal
+//	ctx                           what the ranks agree on, after announcing the missing ranks
+//	a shutdown                    fault.Closed
 func (c *control) await(ctx context.Context) error {
 	var e *fault.Error
 	select {

@@ -60,8 +60,14 @@ func (l *controlLink) wakeUp() {
 	l.c.wake.raise()
 }
 
-// send queues a message. When the queue is full the message is dropped; what matters of it is sent
-// again by a Resync once the peer reads. A dropped heartbeat needs no Resync.
+// send queues a message. It never waits for the peer:
+//
+//	queue      heartbeat    any other message
+//	has room   sent         sent
+//	full       dropped      dropped; a Resync repeats what matters once there is room
+//
+// Dropping is safe because the machine's messages are idempotent floods that it remembers, and
+// because a peer that reads nothing for Config.Stall loses its link.
 func (l *controlLink) send(m membership.Message) {
 	if l.queued.Load() >= maxQueuedBytes {
 		l.dropped = l.dropped || m.Kind != membership.Heartbeat
@@ -83,7 +89,8 @@ func (l *controlLink) send(m membership.Message) {
 	l.conn.Send(&f.Frame)
 }
 
-// done gives the frame's bytes back to the queue, and keeps the frame for the next message.
+// done gives the frame's bytes back to the queue, and keeps the frame for the next message. It runs
+// on whatever goroutine finishes the frame, also within Conn.Send.
 func (f *controlFrame) done(error) {
 	f.link.queued.Add(-f.size)
 	f.Body = nil
@@ -123,7 +130,8 @@ func (l *controlLink) receive() {
 	l.c.wake.raise() // there may be more
 }
 
-// deliver passes a complete message to the machine.
+// deliver passes a complete message to the machine. The Input is a field, since a pointer to a
+// local one would be allocated for each message.
 func (l *controlLink) deliver() {
 	m, err := l.head.withBody(l.body)
 	l.body = nil

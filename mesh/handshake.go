@@ -102,8 +102,16 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 }
 
 // dial is the dialling side of the handshake. Without an error the peer has welcomed this rank, the
-// Conn carries channel l from the next frame on, and peer is the instance that was found. A
-// *refusal says which side refused the other, and why.
+// Conn carries channel l from the next frame on, and peer is the instance that was found.
+//
+//	this rank's secret  the peer answers  then
+//	any                 REFUSE            the refusal is the error
+//	none                WELCOME           done
+//	set                 CHALLENGE         check it, send PROOF, expect WELCOME or REFUSE
+//	set                 WELCOME           refused: the peer has not proven that it knows the secret
+//	none                CHALLENGE         malformed: the peer should have refused
+//
+// A *refusal says which side refused the other, and why.
 func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel) (peer uint64, err error) {
 	h := hello{
 		version: version, order: hostOrder(), channel: l, incarnation: id.incarnation,

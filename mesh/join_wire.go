@@ -31,7 +31,8 @@ func (r record) append(b []byte) []byte {
 // size returns the number of bytes that append adds.
 func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
 
-// readRecord reads a record. The host's name goes to logs, so it is sanitized.
+// readRecord reads a record. Its sender has passed the handshake, but without a secret that proves
+// little: the lengths are bounded, and the host's name is sanitized, because it goes to logs.
 func readRecord(b *wire.Reader) record {
 	addr := b.String(int(b.Uint16()), maxRecord)
 	host := b.String(int(b.Uint8()), maxHost)
@@ -118,7 +119,7 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 }
 
 // parseTable reads the records of one TABLE frame, which must start at rank first of a job of size
-// ranks.
+// ranks. The frames arrive in order, so a gap or a repetition means that something is broken.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
 	h, err := openHead(head, kindTable)
 	if err != nil {

@@ -104,7 +104,9 @@ func (l *Link) Conn() transport.Conn {
 }
 
 // Send queues f on the Conn, and opens the Conn when this is its first use. It never blocks; f.Done
-// may run before it returns. Frames sent by one goroutine keep their order.
+// may run before it returns. Frames sent by one goroutine keep their order, also those that waited
+// for the Conn: until the last of them is handed over, the state is linkOpening and new ones queue
+// behind them.
 func (l *Link) Send(f *transport.Frame) {
 	if c := l.conn.Load(); c != nil {
 		c.Send(f)
@@ -202,8 +204,8 @@ func (l *Link) isDialing() bool {
 	return l.state == linkDialing
 }
 
-// awaitPeer waits for the peer's own Conn, which has precedence over this rank's. It fails the link
-// if none has come when ctx ends.
+// awaitPeer waits for the peer's own Conn, which has precedence over this rank's, and fails the
+// link if none has come when ctx ends. It waits on the dial's goroutine, with the dial's deadline.
 func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
 	if l.state == linkDialing {
@@ -223,8 +225,14 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	}
 }
 
-// mayAcceptData decides, before the peer is welcomed, whether to accept its data Conn. It refuses
-// when one is up, and when this rank's own dial has precedence.
+// mayAcceptData decides, before the peer is welcomed, whether to accept its data Conn, and reserves
+// the link for it:
+//
+//	state                       answer
+//	linkIdle, linkAccepting     accepted
+//	linkDialing                 accepted from a lower rank, whose dial wins; else errDuplicate
+//	linkOpening, linkUp         errDuplicate
+//	linkFailed                  the link's error
 func (m *Mesh) mayAcceptData(rank int) error {
 	l := m.Link(rank)
 	l.mu.Lock()
@@ -279,8 +287,9 @@ func (l *Link) install(c transport.Conn, from linkState) {
 	l.arm()
 }
 
-// fail closes the link because it broke: it tells the layer above and asks the membership machine
-// to find out whether the rank or the link is lost.
+// fail closes the link because it broke. It tells the layer above, and asks the membership machine
+// whether the rank or only the link is lost: a data Conn breaks in both cases, and only the control
+// links can tell them apart.
 func (l *Link) fail(err error) {
 	if l.close(err) {
 		l.m.cfg.Data.LinkDown(l.Rank, err)
@@ -376,8 +385,9 @@ func (l *Link) arm() {
 // maxReadyTurns bounds how long one link occupies the transport's goroutine.
 const maxReadyTurns = 64
 
-// ready runs on the transport's goroutine when the Conn could move something. If a waiter is in
-// Progress, the ticker arms the link once that waiter has left.
+// ready runs on the transport's goroutine when the Conn could move something. It moves the link
+// until nothing is left, at most maxReadyTurns times, and arms the wake-up again. If a waiter is in
+// Progress instead, the ticker arms the link once that waiter has left.
 func (l *Link) ready() {
 	l.armed.Store(false)
 	for range maxReadyTurns {

@@ -64,7 +64,8 @@ func (ls *links) spawn(f func(context.Context)) {
 	}()
 }
 
-// close closes every link with err, and waits for the goroutines of spawn.
+// close closes every link with err, tells the layer above once for each, and waits for the
+// goroutines of spawn. After it nothing arrives and no buffer is written.
 func (ls *links) close(err error) {
 	ls.mu.Lock()
 	ls.closed = true

@@ -87,7 +87,16 @@ type Answer struct {
 // A Mesh is one rank among its peers. All methods may be called by any goroutine at any time; those
 // without a context never block.
 //
-// mu is never held while another lock of this package is taken, or while calling out.
+//	field       set by                      read by
+//	cfg, id     newMesh; never changed      everything
+//	mux         start, before any accept    handshakes, shutDown
+//	joinServer  newMesh, on rank 0          handshakes, gatherRecords
+//	peers       handshakes, the exchange,   dials, handshakes
+//	            the control goroutine
+//	ended       shutDown                    spawn, dials, handshakes
+//
+// mu guards ended and peers. It is never held while another lock of this package is taken, nor
+// while calling out.
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
@@ -112,7 +121,13 @@ type Mesh struct {
 	peers []peer
 }
 
-// A peer is what dials and handshakes need to know of a rank.
+// A peer is what dials and handshakes need to know of a rank. The membership machine has the full
+// state; it belongs to the control goroutine, so what other goroutines need is copied here.
+//
+//	departed  lost  dials                      hellos of that rank
+//	no        nil   go to record.addr          are accepted
+//	yes       nil   fail with fault.Closed     are refused: closed
+//	any       set   fail with the failure      are refused: lost
 type peer struct {
 	record
 	instance uint64       // the process that has proven to be this rank; 0: none yet
@@ -123,9 +138,15 @@ type peer struct {
 // Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses
 // of all ranks, opens the control links, and returns when all ranks have done so.
 //
+//	step              waits for                                 ends with
+//	listen            nothing                                   this rank's address
+//	exchange          all ranks, if addresses are not given     all addresses and hosts
+//	control links     all ranks to have all their links         a Mesh
+//
 // Its errors are *fault.Error: Misuse for a wrong Config, Refused when a peer refused this rank,
-// Timeout naming the ranks that never started, PeerLost when one died meanwhile. After an error
-// nothing is left running, and the Transport and the Listener are closed.
+// Timeout naming the ranks that never started, PeerLost when one died meanwhile. All ranks that
+// fail together name the same reason, as far as they can still talk. After an error nothing is left
+// running, and the Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {
@@ -144,7 +165,8 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
-// complete checks the Config and sets the defaults. Nothing below checks an argument again.
+// complete checks the Config and sets the defaults. It is the only place where arguments are
+// checked; everything below relies on it.
 func (cfg *Config) complete() error {
 	wrong := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, "init", cfg.Rank, format, args...)
@@ -203,7 +225,8 @@ func newMesh(cfg Config) *Mesh {
 	return m
 }
 
-// start runs the steps of Start: listen, exchange addresses, wait for all ranks.
+// start runs the steps of Start: listen, exchange addresses, wait for all ranks. Control links of
+// other ranks may come before this rank's own control goroutine runs; what they post waits for it.
 func (m *Mesh) start(ctx context.Context) error {
 	addr, err := m.serve(ctx)
 	if err != nil {
@@ -251,7 +274,8 @@ func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	return &net.TCPAddr{IP: ua.IP, Port: ta.Port, Zone: ua.Zone}
 }
 
-// exchange learns all ranks' addresses and hosts from rank 0.
+// exchange learns all ranks' addresses and hosts from rank 0. Before that, a rank knows no address
+// but rank 0's; afterwards, any rank can dial any other.
 func (m *Mesh) exchange(ctx context.Context, own record) error {
 	if own.size() > maxRecord {
 		return m.failure(fault.Misuse, fmt.Errorf("address record: got %d bytes, want at most %d", own.size(), maxRecord))
@@ -275,7 +299,8 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	return nil
 }
 
-// failure returns an error of Start. The kind of a *fault.Error in err takes precedence over k.
+// failure returns an error of Start. If err is a *fault.Error, its kind takes precedence over k, so
+// that a Misuse found by a transport stays one.
 func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	e := &fault.Error{Kind: k, Op: "init", Rank: m.cfg.Rank, Err: err}
 	var cause *fault.Error
@@ -297,8 +322,12 @@ func (m *Mesh) spawn(f func()) bool {
 	return true
 }
 
-// shutDown ends everything, from the top down: no new goroutines, the join server, data links,
-// control links, the listener, the transport; then it waits for all goroutines.
+// shutDown ends everything, from the top down, so that nothing calls a part that has ended:
+//
+// 1. no goroutine is started any more, and m.ctx ends those of dials and handshakes; 2. the join
+// server gives up; 3. data links are closed, and the layer above gets why for each; 4. the control
+// goroutine ends and closes its links; 5. the listener and the transport are closed; 6. all
+// goroutines have ended.
 func (m *Mesh) shutDown(why error) {
 	m.mu.Lock()
 	m.ended = true
@@ -320,6 +349,9 @@ func (m *Mesh) shutDown(why error) {
 
 // Close says goodbye, waits until the neighbours have acknowledged it (or are gone, or ctx ends,
 // whose error it then returns), and closes everything. Later calls return the first one's result.
+//
+// The acknowledgements matter: a rank that closed without them might be taken for a dead one by
+// neighbours that notice its closed links before its goodbye.
 func (m *Mesh) Close(ctx context.Context) error {
 	m.once.Do(func() {
 		m.mu.Lock()

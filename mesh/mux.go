@@ -71,6 +71,7 @@ func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slo
 }
 
 // Close closes every connection that has not been admitted, and waits for their goroutines.
+// Admitted connections belong to the transport. A second call waits, too.
 func (f *mux) Close() {
 	f.mu.Lock()
 	if f.closed {
@@ -140,7 +141,8 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 	return g
 }
 
-// logDropped logs, at most once a second, how many connections found no slot. f.mu is held.
+// logDropped logs, at most once a second, how many connections found no slot: a flood of
+// connections must not become a flood of log lines. f.mu is held.
 func (f *mux) logDropped() {
 	f.dropped++
 	if now := time.Now(); now.Sub(f.loggedAt) >= time.Second {
@@ -300,7 +302,8 @@ func (g *pendingConn) NetConn() net.Conn {
 	return g.Conn
 }
 
-// Admit says that the peer belongs to the job. It frees the slot and removes the deadline.
+// Admit says that the peer belongs to the job. It frees the slot and removes the deadline. The
+// handshake calls it before it sends the welcome.
 func (g *pendingConn) Admit() {
 	if g.mux.release(g) {
 		g.timer.Stop()
@@ -309,7 +312,8 @@ func (g *pendingConn) Admit() {
 }
 
 // Close closes the connection. The transport calls it when it closes the Conn that it made of the
-// connection, or when it could not make one.
+// connection, or when it could not make one; in the second case nobody else would log why, so Close
+// does.
 func (g *pendingConn) Close() error {
 	g.mux.mu.Lock()
 	unsaid := g.closer == nil && !g.mux.closed
@@ -342,7 +346,8 @@ func (g *pendingConn) SetCloser(end func() error) {
 	g.closer = end
 }
 
-// expire closes a connection that was not admitted in time.
+// expire closes a connection that was not admitted in time. It ends the transport's Conn, too,
+// which the deadline of the accepted connection may not reach.
 func (g *pendingConn) expire() {
 	g.mux.mu.Lock()
 	end := g.closer

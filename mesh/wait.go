@@ -12,6 +12,10 @@ import (
 
 // A Waiter is how one goroutine sleeps until its Condition is met. Wake may be called by any
 // goroutine; the rest belongs to the one that waits.
+//
+// The order avoids lost wake-ups: the waiter publishes its Waiter, arms the links, checks the
+// Condition, and only then sleeps; the goroutine that meets the Condition calls Wake afterwards. A
+// Wake before the sleep is kept in the slot.
 type Waiter struct {
 	pool  *waiterPool
 	wake  wakeup
@@ -62,7 +66,8 @@ func (ws *waiterPool) put(w *Waiter) {
 	}
 }
 
-// Free gives w back. A Wake that comes afterwards at worst ends one sleep of the next user early.
+// Free gives w back. A Wake may still come from a goroutine that met the last Condition; at worst
+// it ends one sleep of the next user early, and that user checks its own Condition again.
 func (w *Waiter) Free() {
 	select {
 	case <-w.wake:
@@ -115,7 +120,9 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, 
 }
 
 // Poll moves the links for as long as polling pays, and reports whether ev is met. A wait that ends
-// here needs no Waiter.
+// here needs no Waiter, no wake-up of a thread and no system call: that is most waits of a
+// collective. A wait for more than maxPolledLinks links does not poll, since one turn over all of
+// them would take too long.
 func (m *Mesh) Poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	return ev.Met() || len(ls) <= maxPolledLinks && m.poll(ctx, ev, p, ls)
 }
@@ -269,7 +276,8 @@ func (m *Mesh) markPolled(ls []*Link) {
 	}
 }
 
-// sleep parks the goroutine until Wake, the end of ctx, or an error of p.
+// sleep parks the goroutine until Wake, the end of ctx, or an error of p. The policy is asked again
+// after each of its checks.
 func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	for {
 		var expired <-chan time.Time
