@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The loops of this package reslice their operands to dst's length first, so
-// that the compiler drops the checks inside.
+// The loops of this package first reslice their operands to dst's length, so that the
+// compiler omits the bounds checks inside.
 
 // integer lists the integer types that have loops of their own.
 type integer interface {
@@ -78,8 +78,8 @@ func (plus axpy[T]) sum(dst, earlier, later []T) {
 	}
 }
 
-// The explicit conversions around products below are what the language offers
-// against fusing them into the sum, which arm64's compiler does otherwise.
+// The explicit conversions around the products below forbid the compiler to fuse them
+// into the sum, which it does on arm64 otherwise. The language guarantees that.
 
 // prodComplex64 multiplies in float64, where the products are exact.
 func prodComplex64(dst, earlier, later []complex64) {

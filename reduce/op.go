@@ -66,7 +66,7 @@ const (
 )
 
 // The operators of this package. They commute; what each means for which type
-// stands in the package's doc.
+// is in the package comment.
 var (
 	Sum        = builtin("sum", codeSum)
 	Prod       = builtin("prod", codeProd)

@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Nothing here is fused: each operation rounds by itself, as plain Go's do.
+// No kernel here fuses: each operation rounds by itself, as in plain Go.
 
 func addFloat(bits int) pair {
 	if bits == 32 {
@@ -22,10 +22,10 @@ func mulFloat(bits int) pair {
 	return of((*build.Context).VMULPD)
 }
 
-// minFloat and maxFloat ask both ways round: where an operand is NaN, or both
-// are zeros, the processor gives the second one. The two answers differ in the
-// zeros' signs only, then, and joining their bits takes -0 for the minimum, and
-// +0 for the maximum. NaNs are put right at the end.
+// minFloat and maxFloat compare in both orders. If an operand is NaN, or both are
+// zeros, the processor returns the second one. For zeros, the two results differ in
+// the sign only: joining their bits by or gives -0 for the minimum, and by and gives
+// +0 for the maximum. NaNs are made canonical at the end.
 
 func minFloat(bits int) builder {
 	ins := map[int]instruction{32: (*build.Context).VMINPS, 64: (*build.Context).VMINPD}[bits]
@@ -78,9 +78,8 @@ func (v *vec) whereUnordered(bits int, a, b, x, y value) value {
 	return d
 }
 
-// Complex products, [a b] times [c d]: [ac bd] and [bc ad] come from two
-// multiplications, and one instruction subtracts in even places and adds in odd
-// ones.
+// Complex products, [a b] times [c d]: two multiplications give [ac bd] and [bc ad],
+// and one instruction subtracts the even elements and adds the odd ones.
 
 func mulComplex128(v *vec) step {
 	minus := v.realParts()
@@ -165,7 +164,7 @@ func (v *vec) lower(x value) reg.Register {
 	return x.AsX()
 }
 
-// A mean's last division, by a number that is exact in every type's arithmetic.
+// The last division of a mean. The number of ranks is exact in every type.
 
 func divideFloat32(v *vec) step {
 	divisor := v.divisor32()

@@ -5,8 +5,8 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// The operands of an instruction are in Go's order: what Intel's manual writes
-// first, the destination, is last.
+// The operands of an instruction are in Go's order: the destination, which Intel's
+// manual writes first, is last.
 
 // An instruction is one of avo's methods that has two source vectors and one result.
 type instruction func(c *build.Context, ops ...operand.Op)
@@ -119,7 +119,7 @@ func (e extremeInt64) build(v *vec) step {
 			{false, false}: (*build.Context).VPMAXUQ,
 		}[e]))(v)
 	}
-	// AVX2 compares signed numbers only: turn the sign bits for the comparison.
+	// AVX2 compares signed numbers only, so unsigned ones get inverted sign bits.
 	turn := func(x value) value { return x }
 	if !e.signed {
 		sign := v.constant(8, 1<<63)
@@ -138,8 +138,8 @@ func (e extremeInt64) build(v *vec) step {
 	}
 }
 
-// Truth is 1 or 0, and the unsigned minimum of x and 1 is the truth of x: one
-// instruction, but for 64 bits before AVX-512.
+// The truth of x is 1 or 0: the unsigned minimum of x and 1. That is one instruction,
+// except for 64 bits before AVX-512.
 
 func logicalAnd(bits int) builder {
 	return func(v *vec) step {

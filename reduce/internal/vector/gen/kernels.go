@@ -28,8 +28,8 @@ var (
 	integers = []string{"Int8", "Int16", "Int32", "Int64", "Uint8", "Uint16", "Uint32", "Uint64"}
 	bytes8   = []string{"Int8", "Uint8", "Bool"}
 
-	// Each part of a complex number is summed by itself, and a mean is a sum
-	// until it is finished.
+	// The parts of a complex number are summed separately, and a mean is a sum until
+	// it is finished.
 	singles = []string{"Float32", "Complex64"}
 	doubles = []string{"Float64", "Complex128"}
 	halves  = []string{"F16"}

@@ -6,13 +6,16 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// An element of minloc and maxloc is two lanes of 64 bits: its value, in the lower
-// bits of the even one, with padding above, and its index in the odd one. Values
-// become keys, signed integers of 64 bits in the order of the numbers, and what is
-// decided in the even lanes holds for both. Keys in odd lanes mean nothing.
+// An element of minloc and maxloc is two lanes of 64 bits:
 //
-// AVX2's functions serve AVX-512 as well: there comparisons give masks, to be moved from
-// lane to lane one by one, which takes longer than vectors of twice the width gain.
+//	even lane   the value in the lower bits, padding above
+//	odd lane    the index
+//
+// Values become keys: signed 64-bit integers in the order of the numbers. The
+// comparison in the even lane decides for both lanes. Keys in odd lanes mean nothing.
+//
+// AVX2's functions serve AVX-512 as well. AVX-512 compares into masks, which have to
+// be moved from lane to lane one by one; that costs more than the wider vectors gain.
 
 // A locValue is the type of a Loc's value.
 type locValue struct {

@@ -93,7 +93,7 @@ func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	last := s(v.loadAll(sources, end, 0)...)
 	v.XORQ(off, off)
 
-	// While more than unroll vectors are left.
+	// The main loop: more than unroll vectors are left.
 	many := v.GP64()
 	v.LEAQ(operand.Mem{Base: n, Disp: -unroll * v.width}, many)
 	v.CMPQ(off, many)
@@ -114,7 +114,7 @@ func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.CMPQ(off, many)
 	v.JL(operand.LabelRef("many"))
 
-	// While more than the last is left.
+	// The short loop: more than the last vector is left.
 	v.Label("few")
 	v.CMPQ(off, end)
 	v.JGE(operand.LabelRef("end"))
@@ -263,7 +263,7 @@ func (v *vec) constant(bytes int, x uint64) value {
 	case 8:
 		c, spread = operand.U64(x), v.VPBROADCASTQ
 	}
-	// A constant is written once per file, where it is first wanted.
+	// A constant is generated once per file, where it is first used.
 	name := fmt.Sprintf("%sConst%dx%x", v.prefix, 8*bytes, x)
 	mem := operand.NewDataAddr(operand.NewStaticSymbol(name), 0)
 	if !v.known[name] {

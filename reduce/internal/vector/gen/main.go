@@ -4,9 +4,9 @@
 //
 //	go run . [-check] <folder of package vector> <folder of package cpu>
 //
-// With -check it writes nothing, and fails when a file differs from what it
-// would write. The kernels stand in kernels.go, one row each; what is around
-// them, loads, loops, tails and stores, in loop.go; the copy in stream.go.
+// With -check it writes nothing, and fails if a file differs from what it would
+// write. kernels.go lists the kernels, one row each; loop.go has what surrounds them:
+// loads, loops, tails and stores; stream.go has the copy.
 package main
 
 import (

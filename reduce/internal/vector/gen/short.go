@@ -182,7 +182,7 @@ func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 		}
 	}
 	clean := v.cleaner(brain16)
-	// A NaN survives rounding: its lower half is zero, as its operand's was.
+	// Rounding keeps a NaN: its lower half is zero, as that of its operand was.
 	return func(args ...value) value { return clean(round(v.split(args, upper, s))) }
 }
 
@@ -257,8 +257,8 @@ func (v *vec) mix(even, odd value, odds reg.Register) value {
 	return d
 }
 
-// minHalf and maxHalf compare keys: signed integers in the order of the numbers,
-// with -0 below +0. A key's NaNs lie beyond the infinities' keys.
+// minHalf and maxHalf compare keys: signed integers in the order of the numbers, with
+// -0 below +0. The keys of NaNs lie beyond those of the infinities.
 
 func minHalf(f encoding) builder { return extremeHalf(f, minSigned(16)) }
 func maxHalf(f encoding) builder { return extremeHalf(f, maxSigned(16)) }
@@ -266,7 +266,7 @@ func maxHalf(f encoding) builder { return extremeHalf(f, maxSigned(16)) }
 func extremeHalf(f encoding, choose pair) builder {
 	return func(v *vec) step {
 		magnitude, infinity, nan := v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
-		// key turns a negative number's magnitude around. It is its own inverse.
+		// key inverts the magnitude of negative numbers. It is its own inverse.
 		key := func(x value) value {
 			turn := v.reg()
 			v.VPSRAW(operand.U8(15), x, turn)
