@@ -14,7 +14,7 @@ import (
 )
 
 // abilities are the kinds of steps that show each at work.
-var abilities = map[flaky.Kind][]flaky.Kind{
+var abilities = map[flaky.StepKind][]flaky.StepKind{
 	flaky.Expose:  {flaky.Expose, flaky.Write},
 	flaky.Parts:   {flaky.Parts},
 	flaky.Share:   {flaky.Share, flaky.Publish},
@@ -23,7 +23,7 @@ var abilities = map[flaky.Kind][]flaky.Kind{
 
 // used are the abilities that a job uses on a wire: all that the wire has, and TrySend,
 // which every wire is asked for, except that shm exposes only memory from Alloc, in which no vector lies here.
-var used = map[string][]flaky.Kind{
+var used = map[string][]flaky.StepKind{
 	"memory": {flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend},
 	"tcp":    {flaky.Parts, flaky.TrySend},
 	"shm":    {flaky.Parts, flaky.Share, flaky.TrySend},
@@ -31,20 +31,20 @@ var used = map[string][]flaky.Kind{
 
 // Hiding an ability may cost speed, never correctness. The steps show whether it was used.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
-	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend}
+	all := []flaky.StepKind{flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend}
 	for _, wire := range transports {
-		hidden := [][]flaky.Kind{nil, all}
+		hidden := [][]flaky.StepKind{nil, all}
 		if !raceEnabled {
 			for _, ability := range used[wire] {
-				hidden = append(hidden, []flaky.Kind{ability})
+				hidden = append(hidden, []flaky.StepKind{ability})
 			}
 		}
 		for _, hide := range hidden {
 			t.Run(fmt.Sprintf("%s/without %v", wire, hide), func(t *testing.T) {
-				taken := runAllCalls(t, wire, hide)
+				counted := runAllCalls(t, wire, hide)
 				for ability, steps := range abilities {
 					for _, kind := range steps {
-						n := taken[kind].Load()
+						n := counted[kind].Load()
 						if slices.Contains(hide, ability) && n > 0 {
 							t.Errorf("%d steps of kind %v, whose ability is hidden", n, kind)
 						}
@@ -62,11 +62,11 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 // and so large that receivers ask for them. It returns how many steps of each kind
 // the ranks took. What lies in several pieces goes by messages, which gather it, and
 // in a ring also where ranks share memory.
-func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.TrySend + 1]atomic.Int64 {
+func runAllCalls(t *testing.T, wire string, hide []flaky.StepKind) *[flaky.TrySend + 1]atomic.Int64 {
 	t.Helper()
-	var taken [flaky.TrySend + 1]atomic.Int64
+	var counted [flaky.TrySend + 1]atomic.Int64
 	script := flaky.New(flaky.Options{Hide: hide, Counts: func(s flaky.Step) bool {
-		taken[s.Kind].Add(1)
+		counted[s.Kind].Add(1)
 		return false
 	}})
 	shares := slices.Contains(used[wire], flaky.Share) && !slices.Contains(hide, flaky.Share)
@@ -90,5 +90,5 @@ func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.TrySend +
 	if err != nil {
 		t.Error(err)
 	}
-	return &taken
+	return &counted
 }

@@ -131,9 +131,9 @@ const threeFrames = 530_000 / 4
 // are requested, in one frame and in three.
 func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	protocols := []struct {
-		name   string
-		drive  string
-		counts []int
+		name     string
+		protocol string
+		counts   []int
 	}{
 		{", auto", "auto", []int{0, elements(0.5), elements(2.5), threeFrames}},
 		{", push", "eager", []int{elements(0.5), elements(2.5)}},
@@ -147,7 +147,7 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 					continue
 				}
 				all = append(all, &faultCase{wire: wire, n: n, call: call, count: count, label: d.name,
-					opts: append([]comm.Option{comm.WithParameters(comm.Parameters{Protocol: d.drive, Threshold: segment, NoSharedMemory: true})}, opts...)})
+					opts: append([]comm.Option{comm.WithParameters(comm.Parameters{Protocol: d.protocol, Threshold: segment, NoSharedMemory: true})}, opts...)})
 			}
 		}
 	}
@@ -443,7 +443,7 @@ func TestCutsAtAnyChunkInARing(t *testing.T) {
 		for _, s := range collectiveCases("shm", n, 1.5) {
 			s.opts = []comm.Option{comm.WithParameters(comm.Parameters{Segment: huge, NoSharedMemory: true})}
 			s.count *= huge / segment
-			s.only, s.hide = flaky.Chunk, []flaky.Kind{flaky.Expose}
+			s.only, s.hide = flaky.Chunk, []flaky.StepKind{flaky.Expose}
 			if s.call.Verb == "barrier" || n == 2 && strings.HasSuffix(s.call.Name, "v") {
 				continue // it moves nothing, or nothing to others
 			}

@@ -101,8 +101,8 @@ func isVerb(f *ast.FuncDecl) bool {
 	case f.Name.Name == "Init" || f.Name.Name == "Local":
 		return true
 	case f.Recv != nil:
-		tells := map[string]bool{"Rank": true, "Size": true, "WorldRank": true, "Layout": true, "Transport": true, "Bridge": true}
-		return isComm(f.Recv.List[0].Type) && !tells[f.Name.Name]
+		queries := map[string]bool{"Rank": true, "Size": true, "WorldRank": true, "Layout": true, "Transport": true, "Bridge": true}
+		return isComm(f.Recv.List[0].Type) && !queries[f.Name.Name]
 	}
 	for _, p := range f.Type.Params.List {
 		if isComm(p.Type) {

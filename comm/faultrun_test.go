@@ -48,10 +48,10 @@ type faultCase struct {
 	count       int
 	label       string // of the options
 	opts        []comm.Option
-	during      phase      // when steps count
-	only        flaky.Kind // if not 0, steps of this kind count, and no others
-	deviceSteps bool       // steps of the devices below verbs count, and no frames
-	hide        []flaky.Kind
+	during      phase          // when steps count
+	only        flaky.StepKind // if not 0, steps of this kind count, and no others
+	deviceSteps bool           // steps of the devices below verbs count, and no frames
+	hide        []flaky.StepKind
 	every       int  // if not 0, a fault is injected at one of this many steps, except in a soak
 	reuses      bool // without faults, each rank gets memory again that it has returned
 }
@@ -195,7 +195,7 @@ func (p *faultRun) run() error {
 // completions are steps, and puts wrap above.
 func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	fabric := softdevice.NewFabric()
-	fabric.SetHook(func(st softdevice.Step) softdevice.Break {
+	fabric.SetHook(func(st softdevice.Action) softdevice.Break {
 		kind := flaky.Post
 		if st.Completion {
 			kind = flaky.Completion

@@ -185,7 +185,7 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 		rt.abortInit(err)
 		return nil, err
 	}
-	if rt.places, err = rt.exchangePlaces(ctx, c); err != nil {
+	if rt.places, err = rt.exchangePlacement(ctx, c); err != nil {
 		rt.abortInit(err)
 		return nil, err
 	}

@@ -106,10 +106,10 @@ func TestInvalidListsAreMisuse(t *testing.T) {
 	whole := make([]float32, 4)
 	b := tensor.Bytes(whole)
 	for _, tc := range []struct {
-		what, algorithm string
+		call, algorithm string
 		d               tensor.DType
 		list            [][]byte
-		says            string
+		wantText        string
 	}{
 		{"half an element", "ring", tensor.Float32, [][]byte{b, b[:6]}, "vector 1"},
 		{"between elements", "ring", tensor.Float32, [][]byte{b[2:10]}, "aligned"},
@@ -119,13 +119,13 @@ func TestInvalidListsAreMisuse(t *testing.T) {
 	} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			err := c.Bridge().AllReduceList(ctx, tc.algorithm, tc.d, tc.list, comm.Sum)
-			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), tc.says) {
-				return fmt.Errorf("got %v, want fault.Misuse that says %q", err, tc.says)
+			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), tc.wantText) {
+				return fmt.Errorf("got %v, want fault.Misuse that says %q", err, tc.wantText)
 			}
 			return nil
 		}, comm.WithTransportName("tcp"))
 		if err != nil {
-			t.Errorf("%s: %v", tc.what, err)
+			t.Errorf("%s: %v", tc.call, err)
 		}
 	}
 }

@@ -29,23 +29,23 @@ func (c *Comm) setLayout() {
 	c.group.SetLayout(topology.New(places))
 }
 
-// exchangePlaces sends every rank's host and rack to rank 0, and from rank 0 those of all
+// exchangePlacement sends every rank's host and rack to rank 0, and from rank 0 those of all
 // ranks to everybody, with the racks of its topology file where there is one. All ranks then
 // have the same layout, which algorithms over several hosts depend on.
-func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.Place, error) {
-	place := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
+func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topology.Place, error) {
+	own := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
 	if rt.opt.testPlaces != nil {
-		place = rt.opt.testPlaces(rt.rank)
+		own = rt.opt.testPlaces(rt.rank)
 	}
 	// All records have one size, so Gather needs no counts.
-	own := topology.AppendRecord(nil, place)
+	record := topology.AppendRecord(nil, own)
 	var records []byte
 	if rt.rank == 0 {
 		records = make([]byte, rt.size*topology.RecordSize)
 	}
-	err := Gather(ctx, c, records, 0, From(own))
+	err := Gather(ctx, c, records, 0, From(record))
 	if err == nil && rt.rank == 0 {
-		records, err = rt.resolvePlaces(records)
+		records, err = rt.resolvePlacement(records)
 	}
 	if err != nil {
 		return nil, err
@@ -60,10 +60,10 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	return places, nil
 }
 
-// resolvePlaces is what rank 0 makes of the records of all ranks: it applies the topology file
+// resolvePlacement is what rank 0 makes of the records of all ranks: it applies the topology file
 // and checks the result. A host that the file does not list, or that is in two racks, is an
 // error that ends Init on all ranks.
-func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
+func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {
 		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places of the ranks: %w", err)

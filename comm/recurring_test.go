@@ -13,11 +13,11 @@ import (
 
 // recurringModes are the ways in which tensors that are the same at every step can travel.
 var recurringModes = []struct {
-	name  string
-	plain bool // without what verbs does to save messages
-	one   bool // with one message at a time
-	place bool // received where they lie
-	opts  []comm.Option
+	name    string
+	plain   bool // without what verbs does to save messages
+	one     bool // with one message at a time
+	inPlace bool // received where they lie
+	opts    []comm.Option
 }{
 	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
 	{"six messages", true, false, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
@@ -56,7 +56,7 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 				}
 				b.SetBytes(int64(tensors * size))
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-					return recurringSteps(ctx, b, c, newTensorSet(tensors, size, way.place))
+					return recurringSteps(ctx, b, c, newTensorSet(tensors, size, way.inPlace))
 				}, append(over(), way.opts...)...)
 				if err != nil {
 					b.Error(err)

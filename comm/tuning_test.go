@@ -141,8 +141,8 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 // What Explain says of a forced algorithm is compared with what the call does.
 func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 	for name, x := range map[string]struct {
-		force, blocks, inOrder, apart string // what stands in for why each fails; "": it runs
-		opts                          []comm.Option
+		force, blocks, inOrder, noShared string // what stands in for why each fails; "": it runs
+		opts                             []comm.Option
 	}{
 		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}},
 		"memory is shared":    {"allreduce:shared", "", "", "blocking", nil},
@@ -156,19 +156,19 @@ func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 			inOrder := reduce.Func("left", reduce.RankOrder, func(a, _ int64) int64 { return a })
 			_, startErr := comm.IAllReduce(c, make([]int64, 8), comm.Sum).Wait(ctx)
 			for _, k := range []struct {
-				what, want string
-				said       bridge.Selection
+				call, want string
+				selection  bridge.Selection
 				err        error
 			}{
 				{"blocking", x.blocks, e.Chosen, comm.AllReduce(ctx, c, make([]int64, 8), comm.Sum)},
 				{"in order", x.inOrder, e.NonCommutative, comm.AllReduce(ctx, c, make([]int64, 8), inOrder)},
-				{"apart", x.apart, e.NonBlocking, startErr},
+				{"apart", x.noShared, e.NonBlocking, startErr},
 			} {
 				if failed := errors.Is(k.err, fault.Misuse); failed != (k.want != "") || !failed && k.err != nil {
-					return fmt.Errorf("%s: got %v", k.what, k.err)
+					return fmt.Errorf("%s: got %v", k.call, k.err)
 				}
-				if (k.said.Fails != "") != (k.want != "") || !strings.Contains(k.said.Fails, k.want) {
-					return fmt.Errorf("%s: got %q, want something of %q", k.what, k.said.Fails, k.want)
+				if (k.selection.Fails != "") != (k.want != "") || !strings.Contains(k.selection.Fails, k.want) {
+					return fmt.Errorf("%s: got %q, want something of %q", k.call, k.selection.Fails, k.want)
 				}
 			}
 			last := e.Predictions[len(e.Predictions)-1].Algorithm
@@ -234,10 +234,10 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 		return comm.AllReduce(ctx, c, make([]int64, 100), comm.Sum)
 	}
 	cases := []struct {
-		name  string
-		lists [2]string
-		call  func(ctx context.Context, c *comm.Comm) error
-		say   [2]string // the details that every rank reports of each, because the calls read alike
+		name    string
+		lists   [2]string
+		call    func(ctx context.Context, c *comm.Comm) error
+		details [2]string // the details that every rank reports of each, because the calls read alike
 	}{
 		{"segments", [2]string{"allreduce:ring@128", "allreduce:ring@256"}, sum,
 			[2]string{"int64 x100 sum by ring in segments of 128 bytes", "int64 x100 sum by ring in segments of 256 bytes"}},
@@ -270,9 +270,9 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 					t.Errorf("%s over %s: rank %d got %v, want fault.Mismatch", x.name, wire, r, err)
 					continue
 				}
-				for _, say := range x.say {
-					if !strings.Contains(err.Error(), say) {
-						t.Errorf("%s over %s: rank %d is told %v, want %q in it", x.name, wire, r, err, say)
+				for _, detail := range x.details {
+					if !strings.Contains(err.Error(), detail) {
+						t.Errorf("%s over %s: rank %d is told %v, want %q in it", x.name, wire, r, err, detail)
 					}
 				}
 			}

@@ -118,7 +118,7 @@ func (c *control) post(do func(*control)) {
 	c.wake.raise()
 }
 
-// full reports whether so many functions are posted that floods must be dropped.
+// full reports whether the queue of posted functions is full, so that floods must be dropped.
 func (c *control) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

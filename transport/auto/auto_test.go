@@ -91,7 +91,7 @@ func TestChoiceIsExplained(t *testing.T) {
 	me, mine := serve(t, "auto", Options{Hub: hub, Rank: 0}, listen(t))
 	_, sibling := serve(t, "auto", Options{Hub: hub, Rank: 1}, listen(t))
 	_, noPort := serve(t, "auto", Options{Hub: hub, Rank: 2}, nil)
-	_, stranger := serve(t, "auto", Options{Hub: memory.New()}, listen(t))
+	_, other := serve(t, "auto", Options{Hub: memory.New()}, listen(t))
 	_, single := serve(t, "auto", Options{}, listen(t))
 	_, without := serve(t, "auto", Options{NoShm: true}, listen(t))
 	onHost, notOffered := "shm: the same host", "the peer does not offer shm"
@@ -102,7 +102,7 @@ func TestChoiceIsExplained(t *testing.T) {
 		{"itself", mine, "memory: the same process"},
 		{"a sibling", sibling, "memory: the same process"},
 		{"a sibling without a port", noPort, "memory: the same process"},
-		{"another process", stranger, onHost},
+		{"another process", other, onHost},
 		{"a process of one rank", single, onHost},
 		{"a process that avoids shm", without, "tcp: " + notOffered},
 		{"rank 0 as bootstrap knows it", "127.0.0.1:5000", "tcp: a bare address"},
@@ -266,9 +266,9 @@ func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
 	me, _ := serve(t, "auto", Options{}, listen(t))
 	alone, _ := serve(t, "shm", Options{}, listen(t))
 	_, peer := serve(t, "auto", Options{}, listen(t))
-	place, _, _ := strings.Cut(peer, "@")
+	host, _, _ := strings.Cut(peer, "@")
 	_, tcp, _ := strings.Cut(peer, ";")
-	addr := place + l.Addr().String() + ";" + tcp
+	addr := host + l.Addr().String() + ";" + tcp
 	p := me.(*Picker)
 	if got, want := p.Explain(addr), "shm: the same host"; got != want {
 		t.Errorf("before: got %q, want %q", got, want)

@@ -57,7 +57,7 @@ func (c *conn) RemoteAddr() net.Addr {
 // before the step is its error; a cut after it shows in the next step.
 //
 // Within has no meaning for a step without bytes and counts as After.
-func (c *conn) around(kind Kind, do func() error) error {
+func (c *conn) around(kind StepKind, do func() error) error {
 	s := c.node.script
 	st := c.step(kind, nil)
 	due := s.count(st)
@@ -116,7 +116,7 @@ func (c *conn) TrySend(head, body []byte) bool {
 
 // count counts a frame of Send, unless TrySend has counted it, and returns the rules that are due
 // at it.
-func (c *conn) count(head []byte, kind Kind) []int {
+func (c *conn) count(head []byte, kind StepKind) []int {
 	c.mu.Lock()
 	due := c.tryRules
 	c.tryRules = nil

@@ -68,7 +68,7 @@ func (c *conn) bind(inner transport.Conn) {
 }
 
 // step describes what this end is about to do.
-func (c *conn) step(kind Kind, head []byte) Step {
+func (c *conn) step(kind StepKind, head []byte) Step {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Step{Kind: kind, From: c.node.number, To: c.to, Head: head}
@@ -94,7 +94,7 @@ func (c *conn) Send(f *transport.Frame) {
 }
 
 // send counts h, applies what applies to its bytes and time, and queues it.
-func (c *conn) send(h *queuedFrame, kind Kind) {
+func (c *conn) send(h *queuedFrame, kind StepKind) {
 	// The inner Conn gets the copy and this Done, and the caller its own frame back.
 	h.Done = func(err error) { c.finished(h, err) }
 	s := c.node.script

@@ -10,7 +10,7 @@ import "github.com/tutti-go/tutti/fault"
 //
 // Device may be called with the wrapped Conn's locks held: the death takes effect at once, and the
 // node's Conns are closed soon, on a goroutine that the Close of their Transports waits for.
-func (s *Script) Device(kind Kind, from, to int, head []byte) (at Moment) {
+func (s *Script) Device(kind StepKind, from, to int, head []byte) (at Moment) {
 	for _, i := range s.count(Step{Kind: kind, From: from, To: to, Head: head}) {
 		switch r := s.rules[i]; r.action {
 		case cut:

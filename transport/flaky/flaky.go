@@ -40,30 +40,30 @@ type Options struct {
 	// Counts reports whether a step is counted. It is called for the steps in order, one at a time;
 	// it must be short, and must not call the Script. nil counts all steps except chunks.
 	Counts func(Step) bool
-	Hide   []Kind // abilities to refuse, by the kind of their step; for Parts bodies are joined
+	Hide   []StepKind // abilities to refuse, by the kind of their step; for Parts bodies are joined
 }
 
-// A Kind is the kind of a Step.
-type Kind uint8
+// A StepKind is the kind of a Step.
+type StepKind uint8
 
 // The kinds of steps.
 const (
-	Frame      Kind = iota + 1 // Send
-	Write                      // Send into exposed memory
-	Parts                      // Send of a frame in parts, also into exposed memory
-	Expose                     // Expose
-	Share                      // Share
-	Publish                    // a flag set in what was shared
-	Chunk                      // a part of a body that arrives before the rest; the wire's timing decides how many there are
-	Post                       // a work request that a device is about to carry out; see Device
-	Completion                 // a completion that a device is about to queue; see Device
-	TrySend                    // TrySend, also if it refuses and Send sends the frame
+	Frame      StepKind = iota + 1 // Send
+	Write                          // Send into exposed memory
+	Parts                          // Send of a frame in parts, also into exposed memory
+	Expose                         // Expose
+	Share                          // Share
+	Publish                        // a flag set in what was shared
+	Chunk                          // a part of a body that arrives before the rest; the wire's timing decides how many there are
+	Post                           // a work request that a device is about to carry out; see Device
+	Completion                     // a completion that a device is about to queue; see Device
+	TrySend                        // TrySend, also if it refuses and Send sends the frame
 )
 
 // String returns the kind's name.
-func (k Kind) String() string {
+func (k StepKind) String() string {
 	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Share: "share", Publish: "publish", Chunk: "chunk",
-		Post: "post", Completion: "completion", TrySend: "prompt"}
+		Post: "post", Completion: "completion", TrySend: "trysend"}
 	if int(k) >= len(names) || k == 0 {
 		return "no kind"
 	}
@@ -76,7 +76,7 @@ const Unknown = -1
 
 // A Step is one event that rules can apply to, as Options.Counts sees it.
 type Step struct {
-	Kind     Kind
+	Kind     StepKind
 	From, To int    // nodes
 	Head     []byte // of a frame; valid during the call
 }
@@ -87,7 +87,7 @@ type Step struct {
 // calls no Conn while it holds its lock.
 type Script struct {
 	counts func(Step) bool
-	hidden []Kind
+	hidden []StepKind
 
 	mu           sync.Mutex // guards the rest; taken last
 	rules        []Rule

@@ -220,7 +220,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 		near.Send(f)
 		poll(near, far)
 	}
-	heard := far.whole // memory reports them
+	reported := far.whole // memory reports them
 	for range 2 {
 		send(near, "head", []byte("x"))
 		poll(near, far)
@@ -234,7 +234,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 			t.Errorf("the memory has %v, want the first %d written", mem, written)
 		}
 	}
-	if got := far.whole - heard; got != max(written-2, 0) {
+	if got := far.whole - reported; got != max(written-2, 0) {
 		t.Errorf("%d frames arrived behind it, want %d", got, max(written-2, 0))
 	}
 	if near.err == nil || far.err == nil || !w.script.Fired(0) {

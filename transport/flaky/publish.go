@@ -46,4 +46,4 @@ func (s *sink) chunk() {
 }
 
 // hides reports whether an ability is to be refused.
-func (s *Script) hides(ability Kind) bool { return slices.Contains(s.hidden, ability) }
+func (s *Script) hides(ability StepKind) bool { return slices.Contains(s.hidden, ability) }

@@ -69,7 +69,7 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 }
 
 func TestHiddenAbilitiesAreRefused(t *testing.T) {
-	w := newCluster(t, 2, Options{Hide: []Kind{Expose, Parts, Share, TrySend}})
+	w := newCluster(t, 2, Options{Hide: []StepKind{Expose, Parts, Share, TrySend}})
 	near, far := w.link(0, 1)
 	if _, _, err := near.Conn.(transport.Exposer).Expose(1, make([]byte, 10)); !errors.Is(err, fault.Refused) {
 		t.Errorf("Expose: got %v, want %v", err, fault.Refused)

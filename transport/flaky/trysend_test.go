@@ -51,7 +51,7 @@ func trySend(c transport.Conn, head string) (now bool, err error) {
 }
 
 func TestATriedFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
-	var kinds []Kind
+	var kinds []StepKind
 	q, s, c := wrapTryConn(Options{Counts: func(st Step) bool { kinds = append(kinds, st.Kind); return true }})
 	for i, refuse := range []bool{false, true, false} {
 		q.refuse = refuse
@@ -59,7 +59,7 @@ func TestATriedFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
 			t.Errorf("frame %d went at once: %v, %v", i, now, err)
 		}
 	}
-	if want := []Kind{TrySend, TrySend, TrySend}; s.Steps() != 3 || !slices.Equal(kinds, want) {
+	if want := []StepKind{TrySend, TrySend, TrySend}; s.Steps() != 3 || !slices.Equal(kinds, want) {
 		t.Errorf("%d steps, of kinds %v; want %v", s.Steps(), kinds, want)
 	}
 	if want := []string{"a", "b", "c"}; !slices.Equal(q.heads, want) {

@@ -55,8 +55,8 @@ func request(stream uint32, path string, more ...string) []byte {
 		"content-type", "application/grpc", "te", "trailers"}, more...)...))
 }
 
-// say returns what a peer sends after the preface and empty settings.
-func say(parts ...[]byte) []byte {
+// wireMessage returns what a peer sends after the preface and empty settings.
+func wireMessage(parts ...[]byte) []byte {
 	return append(append([]byte(preface), h2Frame(frameSettings, 0, 0, nil)...), bytes.Join(parts, nil)...)
 }
 
@@ -77,17 +77,17 @@ func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 		{"a web request", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
 		{"noise behind the preface", append([]byte(preface), bytes.Repeat([]byte{0xa5}, 1000)...)},
 		{"a preface and silence", []byte(preface)},
-		{"settings and silence", say()},
-		{"another method", say(request(1, "/another/Method"))},
-		{"an unknown compression", say(request(1, methodName, "grpc-encoding", "magic"))},
-		{"a deadline that has passed", say(request(1, methodName, "grpc-timeout", "1n"))},
-		{"endless headers", say(h2Frame(frameHeaders, 0, 1, big), h2Frame(frameContinuation, 0, 1, big), h2Frame(frameContinuation, 0, 1, big))},
-		{"a stream of noise", say(request(1, methodName), data(1, bytes.Repeat([]byte{0x5a}, 100)))},
-		{"a stream and too many bytes", say(request(1, methodName), data(1, encode(&transport.Frame{})), data(1, big), data(1, big), data(1, big))},
-		{"a message too large to be one", say(request(1, methodName), h2Frame(frameData, 0, 1, []byte{0, 0x7f, 0xff, 0xff, 0xff}))},
-		{"a frame with a long body", say(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, pendingBody+1)})))},
-		{"two streams", say(request(1, methodName), request(3, methodName))},
-		{"many streams", say(request(1, methodName), request(3, methodName), request(5, methodName), request(7, "/x/y"))},
+		{"settings and silence", wireMessage()},
+		{"another method", wireMessage(request(1, "/another/Method"))},
+		{"an unknown compression", wireMessage(request(1, methodName, "grpc-encoding", "magic"))},
+		{"a deadline that has passed", wireMessage(request(1, methodName, "grpc-timeout", "1n"))},
+		{"endless headers", wireMessage(h2Frame(frameHeaders, 0, 1, big), h2Frame(frameContinuation, 0, 1, big), h2Frame(frameContinuation, 0, 1, big))},
+		{"a stream of noise", wireMessage(request(1, methodName), data(1, bytes.Repeat([]byte{0x5a}, 100)))},
+		{"a stream and too many bytes", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{})), data(1, big), data(1, big), data(1, big))},
+		{"a message too large to be one", wireMessage(request(1, methodName), h2Frame(frameData, 0, 1, []byte{0, 0x7f, 0xff, 0xff, 0xff}))},
+		{"a frame with a long body", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, pendingBody+1)})))},
+		{"two streams", wireMessage(request(1, methodName), request(3, methodName))},
+		{"many streams", wireMessage(request(1, methodName), request(3, methodName), request(5, methodName), request(7, "/x/y"))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			leak.Check(t)
@@ -172,7 +172,7 @@ func TestUnprovenPeersDoNotDelayClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range [][]byte{nil, []byte(preface), say(), say(request(1, methodName))} {
+	for _, b := range [][]byte{nil, []byte(preface), wireMessage(), wireMessage(request(1, methodName))} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -182,8 +182,8 @@ func TestUnprovenPeersDoNotDelayClose(t *testing.T) {
 	}
 	start := time.Now()
 	tr.Close()
-	if took := time.Since(start); took > defaultOpenTimeout/2 {
-		t.Errorf("Close took %v", took)
+	if elapsed := time.Since(start); elapsed > defaultOpenTimeout/2 {
+		t.Errorf("Close took %v", elapsed)
 	}
 }
 

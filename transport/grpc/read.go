@@ -80,10 +80,10 @@ func (b *inbox) first() (m mem.BufferSlice, over bool) {
 
 // advance replaces the oldest message by what is left of it; an empty rest removes it. taken is the
 // number of its bytes that have been delivered.
-func (b *inbox) advance(rest mem.BufferSlice, taken int) {
+func (b *inbox) advance(rest mem.BufferSlice, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.bytes -= taken
+	b.bytes -= count
 	b.msgs[b.head] = rest
 	if len(rest) > 0 {
 		return
@@ -202,12 +202,12 @@ func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 // A frame may span messages, and a message may hold many frames. used is the position in the first
 // piece, where the next call continues.
 func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fault.Error) {
-	taken := 0
+	count := 0
 	for len(m) > 0 && !whole && err == nil {
 		b := m[0].ReadOnlyData()[c.used:]
 		var n int
 		n, whole, err = c.decoder.feed(b, in)
-		taken += n
+		count += n
 		c.used += n
 		if n == len(b) {
 			m[0].Free()
@@ -217,7 +217,7 @@ func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fa
 	if !whole && err == nil {
 		c.decoder.report(in)
 	}
-	c.in.advance(m, taken)
+	c.in.advance(m, count)
 	return whole, err
 }
 

@@ -22,7 +22,7 @@ func TestTLSRefusesPeersThatDoNotFit(t *testing.T) {
 	mutual := good
 	mutual.Mutual = true
 	anonymous := tlsopt.Options{CAFile: ours.CA}
-	stranger := tlsopt.Options{CAFile: ours.CA, CertFile: others.Cert, KeyFile: others.Key}
+	other := tlsopt.Options{CAFile: ours.CA, CertFile: others.Cert, KeyFile: others.Key}
 	distrustful := tlsopt.Options{CAFile: others.CA}
 	misnamed := tlsopt.Options{CAFile: ours.CA, ServerName: "elsewhere"}
 	for _, tc := range []struct {
@@ -33,7 +33,7 @@ func TestTLSRefusesPeersThatDoNotFit(t *testing.T) {
 		{"both sides are known", &mutual, &good, ""},
 		{"the server alone is known", &good, &anonymous, ""},
 		{"a client without a certificate", &mutual, &anonymous, "certificate required"},
-		{"a client of another authority", &mutual, &stranger, "unknown certificate authority"},
+		{"a client of another authority", &mutual, &other, "unknown certificate authority"},
 		{"a server of another authority", &good, &distrustful, "unknown authority"},
 		{"a server of another name", &good, &misnamed, "elsewhere"},
 		{"a client without TLS", &good, nil, ""},
@@ -75,7 +75,7 @@ type tlsListener struct {
 
 type tlsListenerConn struct {
 	net.Conn // TLS
-	front    *tlsListener
+	mux      *tlsListener
 }
 
 func (f *tlsListener) Accept() (net.Conn, error) {
@@ -91,7 +91,7 @@ func (f *tlsListener) Accept() (net.Conn, error) {
 }
 
 func (c *tlsListenerConn) NetConn() net.Conn { return c.Conn }
-func (c *tlsListenerConn) Admit()            { c.front.admits.Add(1) }
+func (c *tlsListenerConn) Admit()            { c.mux.admits.Add(1) }
 
 func TestTLSMayHaveBeenDoneByTheListener(t *testing.T) {
 	leak.Check(t)

@@ -83,13 +83,13 @@ func writeFull(fd int, p []byte) error {
 // A sleeper waits by Arm. A stream must not be polled: a polling goroutine keeps the runtime from
 // looking at the network, and so the stream's reader from running.
 type sleeper struct {
-	bell chan struct{}
-	ring func()
+	doorbell chan struct{}
+	ring     func()
 }
 
 func newSleeper() *sleeper {
-	s := &sleeper{bell: make(chan struct{}, 1)}
-	s.ring = func() { s.bell <- struct{}{} }
+	s := &sleeper{doorbell: make(chan struct{}, 1)}
+	s.ring = func() { s.doorbell <- struct{}{} }
 	return s
 }
 
@@ -102,7 +102,7 @@ func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 			return err
 		case state == transport.Idle:
 			c.Arm(s.ring)
-			<-s.bell
+			<-s.doorbell
 		}
 	}
 	return nil

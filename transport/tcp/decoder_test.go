@@ -167,10 +167,10 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encode(1, "", strings.Repeat("x", 5000)), uint16(100), false)
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: tutti\r\n\r\n"), uint16(1), true)
 	f.Add(bytes.Repeat([]byte{0xFF}, 64), uint16(64), false)
-	f.Fuzz(func(t *testing.T, stream []byte, piece uint16, guest bool) {
+	f.Fuzz(func(t *testing.T, stream []byte, piece uint16, pending bool) {
 		j := &recordingSink{tb: t, most: 1 << 16}
 		d := &decoder{limit: admittedBody}
-		if guest {
+		if pending {
 			d.magicLeft, d.limit = len(magic), pendingBody
 		}
 		err := decodeAll(d, j, stream, int(piece)+1)
@@ -178,7 +178,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil && !errors.As(err, &ours) {
 			t.Errorf("got %v, want a *fault.Error", err)
 		}
-		if guest && len(j.got) > 0 && !strings.HasPrefix(string(stream), magic) {
+		if pending && len(j.got) > 0 && !strings.HasPrefix(string(stream), magic) {
 			t.Errorf("a stranger's frames were taken: %q", j.got)
 		}
 	})

@@ -33,15 +33,15 @@ func TestGarbageFromAnUnprovenPeerEndsTheConn(t *testing.T) {
 	forEachKind(t, func(t *testing.T, o Options) {
 		noise := make([]byte, 5000)
 		rand.NewChaCha8([32]byte{1}).Read(noise)
-		for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", string(noise)} {
+		for _, opening := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", string(noise)} {
 			nc, c := unprovenPeer(t, o)
-			if _, err := io.WriteString(nc, said); err != nil {
+			if _, err := io.WriteString(nc, opening); err != nil {
 				t.Fatal(err)
 			}
 			in := new(bufferSink)
 			err := untilError(t, c, in)
 			if !errors.Is(err, fault.Refused) || in.frames != 0 {
-				t.Errorf("%.16q: got %v and %d frames, want %v", said, err, in.frames, fault.Refused)
+				t.Errorf("%.16q: got %v and %d frames, want %v", opening, err, in.frames, fault.Refused)
 			}
 			c.Close()
 		}

@@ -31,7 +31,7 @@ func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 			mem, to, release := b.expose(50_000)
 			defer release()
 			steps := 0
-			b.fabric.SetHook(func(s softdevice.Step) softdevice.Break {
+			b.fabric.SetHook(func(s softdevice.Action) softdevice.Break {
 				if steps++; s.Completion == c.completion && steps <= 2 {
 					return c.at
 				}
@@ -60,7 +60,7 @@ func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 func TestStepHasTheHeadOfTheMessage(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	var heads []string
-	b.fabric.SetHook(func(s softdevice.Step) softdevice.Break {
+	b.fabric.SetHook(func(s softdevice.Action) softdevice.Break {
 		if head := s.Head(); len(head) > 0 {
 			heads = append(heads, string(head))
 		}

@@ -153,7 +153,7 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newConnPair(t, softdevice.NewFabric(), Options{})
 			if c.at != softdevice.NoBreak {
-				b.fabric.SetHook(func(softdevice.Step) softdevice.Break { return c.at })
+				b.fabric.SetHook(func(softdevice.Action) softdevice.Break { return c.at })
 			}
 			b.trySend("", "at once")
 			b.fabric.SetHook(nil)

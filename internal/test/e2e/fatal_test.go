@@ -78,10 +78,10 @@ func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 	const ranks, victim = 3, 1
 	for _, wire := range wires() {
 		for _, program := range []struct {
-			blunder string
-			events  int
-			kind    fault.Kind
-			says    string
+			blunder  string
+			events   int
+			kind     fault.Kind
+			wantText string
 		}{
 			{"another operator", ranks, fault.Mismatch, fmt.Sprintf("rank %d on ", victim)},
 			{"three roots, of nothing", ranks, fault.Mismatch, "broadcast #"},
@@ -94,8 +94,8 @@ func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 				for _, e := range j.events("left", program.events) {
 					switch {
 					case !e.Failed && program.blunder == "three roots, of nothing": // it had closed before anybody knew
-					case !e.is(program.kind) || !strings.Contains(e.Text, program.says):
-						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.says)
+					case !e.is(program.kind) || !strings.Contains(e.Text, program.wantText):
+						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.wantText)
 					default:
 						failed++
 					}

@@ -18,9 +18,9 @@ import (
 // and than a wire may refuse bytes.
 const suspended = max(mesh.DefaultSilence, mesh.DefaultStall) + time.Second
 
-// apart is by how much the ranks are stopped, and go on, one after the other: batch
+// stagger is by how much the ranks are stopped, and go on, one after the other: batch
 // systems reach nodes one by one.
-const apart = time.Second / 2
+const stagger = time.Second / 2
 
 // A batch system suspends jobs, and a shell stops what runs in it: nobody has failed.
 func TestASuspendedJobGoesOn(t *testing.T) {
@@ -38,12 +38,12 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 			j.events("passing", ranks)
 			for _, pid := range pids {
 				j.signal(pid, syscall.SIGSTOP)
-				<-time.After(apart)
+				<-time.After(stagger)
 			}
 			<-time.After(suspended)
 			for _, pid := range pids {
 				j.signal(pid, syscall.SIGCONT)
-				<-time.After(apart)
+				<-time.After(stagger)
 			}
 			j.open(0)
 			for _, e := range j.events("passed", ranks) {

@@ -8,7 +8,7 @@ import (
 )
 
 // A leak that lasts is found by comparing; the wait for it is not tested, since
-// it would cost its whole patience.
+// it would take as long as the check waits.
 func TestGoroutineThatStaysIsNamed(t *testing.T) {
 	before := stacks()
 	stop, ended := make(chan struct{}), make(chan struct{})

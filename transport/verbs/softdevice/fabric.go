@@ -25,7 +25,7 @@ type Fabric struct {
 	regions    map[uint32]*region
 	lastNumber uint32 // of a queue pair or a region
 	notReady   int    // work requests that found no posted receive
-	hook       func(Step) Break
+	hook       func(Action) Break
 	notify     []func() // to be called once mu is unlocked
 }
 

@@ -2,9 +2,9 @@ package softdevice
 
 import "github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 
-// A Step is what a Fabric asks its hook about: a work request before it is carried out,
+// A Action is what a Fabric asks its hook about: a work request before it is carried out,
 // or the completion of a work request or a receive.
-type Step struct {
+type Action struct {
 	From, To   int // numbers of the devices: the one that acts, and its peer
 	Completion bool
 	Message    []byte // of a work request that is a message; valid during the hook only
@@ -12,7 +12,7 @@ type Step struct {
 
 // Head returns the frame's head of a message that carries one. It lies behind the 40
 // bytes of the message's header, whose fourth byte is its length.
-func (s Step) Head() []byte {
+func (s Action) Head() []byte {
 	if len(s.Message) < 40 {
 		return nil
 	}
@@ -35,7 +35,7 @@ const (
 // SetHook has hook decide before each Step, except for those that fail by themselves.
 // A nil hook breaks nothing. The hook runs with locks of the Fabric and of Conns held,
 // so it must not call either.
-func (f *Fabric) SetHook(hook func(Step) Break) {
+func (f *Fabric) SetHook(hook func(Action) Break) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hook = hook
@@ -47,7 +47,7 @@ func (p *SoftQueuePair) ask(w *rdma.WorkRequest, peer *SoftQueuePair) Break {
 	if hook == nil || peer == nil {
 		return NoBreak
 	}
-	s := Step{From: p.device.number, To: peer.device.number, Completion: w == nil}
+	s := Action{From: p.device.number, To: peer.device.number, Completion: w == nil}
 	if w != nil && !w.Write {
 		s.Message = w.Mem
 	}
