@@ -86,7 +86,7 @@ model: ## check the models of the protocols with spin (some minutes; needs Debia
 	@transport/verbs/model/check.sh
 
 .PHONY: lint
-lint: lint-fmt lint-mod lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, go mod tidy, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly
+lint: lint-fmt lint-mod lint-vet lint-static lint-words lint-imports lint-paths lint-docs lint-generated ## gofmt, go mod tidy, vet for all platforms, staticcheck, the table of words, import policy, stray paths, generated docs and assembly
 
 .PHONY: lint-fmt
 lint-fmt:
@@ -108,6 +108,10 @@ lint-vet:
 .PHONY: lint-static
 lint-static:
 	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: lint-words
+lint-words:
+	$(GO) run ./tools/words
 
 .PHONY: lint-imports
 lint-imports:
