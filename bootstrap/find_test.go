@@ -16,8 +16,8 @@ import (
 
 const testSecret = "000102030405060708090a0b0c0d0e0f"
 
-// finderOf sees the given variables ("NAME=value") on a machine of one name and
-// two addresses.
+// finderOf returns a finder that sees the given variables ("NAME=value") on a machine of one name
+// and two addresses.
 func finderOf(env ...string) *finder {
 	return &finder{
 		lookup: func(name string) (string, bool) {
@@ -84,7 +84,7 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 			}
 			root := j.Root
 			if host, _, _ := net.SplitHostPort(root); strings.HasSuffix(c.root, ":*") && root != host+":29500" {
-				root = host + ":*" // a derived port; below is a test of its own
+				root = host + ":*" // a derived port, which has a test of its own below
 			}
 			got := want{j.Rank, j.Size, j.LocalRank, j.LocalSize, root, strings.Join(j.Peers, ","), c.source}
 			if got != c.want {
@@ -280,9 +280,9 @@ func TestSecretFile(t *testing.T) {
 	}
 }
 
-// The workers of one torchrun derive one port, not MASTER_PORT; another run,
-// and another incarnation on one node, derive others. On several nodes the
-// restart counts differ and must not enter.
+// The workers of one torchrun derive one port, other than MASTER_PORT. Another run, and another
+// incarnation on one node, derive other ports. On several nodes the restart counts differ, and must
+// not count.
 func TestTorchrunDerivesAPortAllRanksAgreeOn(t *testing.T) {
 	root := func(env string) string {
 		j, err := finderOf(strings.Split("WORLD_SIZE=4 MASTER_ADDR=n0 MASTER_PORT=29500 TUTTI_SECRET="+testSecret+" "+env, " ")...).find(Options{})
@@ -334,7 +334,7 @@ func TestListsThatDifferAreJobsOfDifferentNames(t *testing.T) {
 	}
 }
 
-// The package comment's table is what users read; the code's order is what runs.
+// Users read the table of the package comment; the order of the code is what runs.
 func TestSourcesStandInTheDocumentedOrder(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

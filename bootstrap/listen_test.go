@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// free is a loopback address on which nothing listens just now.
+// free returns a loopback address on which nothing listens now.
 func free(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -75,8 +75,8 @@ func TestListenNamesTheProcessThatHasTheAddress(t *testing.T) {
 	}
 }
 
-// A name that never appears ends the wait by itself, and a caller who gives up
-// ends it at once.
+// The wait for a name that never appears ends by itself, and at once when the caller's context
+// ends.
 func TestListenDoesNotWaitForEverForRootsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// inheritedFD is a listener's descriptor as a launcher would hand it: open, and not
+// inheritedFD returns the descriptor of a listener as a launcher passes it on: open, and not
 // close-on-exec.
 func inheritedFD(t *testing.T) (fd int, addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func TestInheritedListenerIsAdoptedOnceAndNotPassedOn(t *testing.T) {
 		}
 	})
 	l.Close()
-	// Closed in order, the same job may begin again: the address is free.
+	// After an orderly close the address is free, so that the same job can start again.
 	again, err := j.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -58,8 +58,8 @@ func TestInheritedListenerIsAdoptedOnceAndNotPassedOn(t *testing.T) {
 	again.Close()
 }
 
-// A child of rank 0 has rank 0's variables but not its descriptor: whatever has
-// that number is not touched.
+// A child of rank 0 has rank 0's variables but not its descriptor. The file that has that number
+// must not be touched.
 func TestDescriptorThatIsNoListenerIsLeftAlone(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

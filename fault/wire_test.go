@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
-// samples are the errors of the golden file, in its order.
+// samples returns the errors of the golden file, in its order.
 func samples() []struct {
 	name string
 	err  *Error
@@ -36,13 +36,13 @@ func samples() []struct {
 	}
 }
 
-// silent matches what it wraps and says nothing.
+// A silent error matches what it wraps and has no text.
 type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// Were it another one, a peer of the last release could not read it.
+// A changed wire form could not be read by a peer of the last release.
 func TestWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, s := range samples() {
@@ -89,7 +89,7 @@ func TestCausesStillMatchOnTheFarSide(t *testing.T) {
 		sent := &Error{Kind: Revoked, Op: "bcast", Rank: 1, Err: cause}
 		got := roundTrip(t, sent)
 		for _, target := range targets {
-			want := errors.Is(sent, target) && target != io.EOF // only what has a mark travels
+			want := errors.Is(sent, target) && target != io.EOF // only causes with a mark travel
 			if found := errors.Is(got, target); found != want {
 				t.Errorf("cause %q: errors.Is(%v) = %v on the far side, want %v", cause, target, found, want)
 			}
@@ -137,7 +137,7 @@ func TestWireIsBoundedWhateverTheErrorHolds(t *testing.T) {
 	}
 }
 
-// checkCut fails unless got is full, or its beginning and "…".
+// checkCut fails unless got is full, or its start and "…".
 func checkCut(t *testing.T, got, full string) {
 	t.Helper()
 	full = strings.ToValidUTF8(full, "?")
@@ -259,8 +259,8 @@ func TestParsedErrorKeepsNoPartOfTheBytes(t *testing.T) {
 	}
 }
 
-// FuzzParseWire checks that any bytes either are refused, or give an error that
-// can be sent on, and that sending on is stable from then on.
+// FuzzParseWire checks that any bytes are either refused or parsed to an error that can be sent on,
+// and that sending it on again changes nothing.
 func FuzzParseWire(f *testing.F) {
 	for _, s := range samples() {
 		f.Add(s.err.AppendWire(nil))

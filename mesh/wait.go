@@ -120,9 +120,8 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, 
 }
 
 // Poll moves the links for as long as polling pays, and reports whether ev is met. A wait that ends
-// here needs no Waiter, no wake-up of a thread and no system call: that is most waits of a
-// collective. A wait for more than maxPolledLinks links does not poll, since one turn over all of
-// them would take too long.
+// here needs no Waiter and wakes no thread; most waits of a collective end here. A wait for more
+// than maxPolledLinks links does not poll, since one turn over all of them would take too long.
 func (m *Mesh) Poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	return ev.Met() || len(ls) <= maxPolledLinks && m.poll(ctx, ev, p, ls)
 }

@@ -40,8 +40,8 @@ func TestCopyUsesTheShorterLength(t *testing.T) {
 	}
 }
 
-// Copies out of a cached piece into memory of several sizes: from Least on, of
-// two ranks together, Copy is to be the faster way.
+// BenchmarkCopyOutOfCache copies a cached piece into memory of several sizes. From MinNonTemporal
+// on, for two ranks together, CopyNonTemporal must be the faster copy.
 func BenchmarkCopyOutOfCache(b *testing.B) {
 	piece := make([]byte, 64<<10)
 	for _, size := range []int{1 << 20, 8 << 20, 64 << 20} {

@@ -28,7 +28,7 @@ func TestGateHasOneReader(t *testing.T) {
 	}
 }
 
-// However many come and go, one of them closes, after all others have left.
+// However many users come and go, exactly one releases, after all others have exited.
 func TestGateIsClosedOnceByTheLast(t *testing.T) {
 	for range 60 {
 		var g Gate

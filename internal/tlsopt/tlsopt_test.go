@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/tlstest"
 )
 
-// tcpPair is a TCP connection to oneself. A pipe would not do: it has no room for
-// the tickets that a TLS server sends unasked.
+// tcpPair returns both ends of a TCP connection. A net.Pipe has no buffer for the session tickets
+// that a TLS server sends unasked.
 func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func runHandshake(t *testing.T, client, server *Options, name string) (*tls.Conn
 	}()
 	dial := tls.Client(near, cc)
 	err = dial.Handshake()
-	if err == nil { // in TLS 1.3 a refused client learns it at its first read
+	if err == nil { // in TLS 1.3 a refused client gets the alert at its first read
 		_, err = dial.Read(make([]byte, 1))
 	}
 	near.Close()

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// More threads than there are processors cannot all run at once.
+// More threads than processors cannot all run at once.
 func TestThreadsThatShareAProcessorStarve(t *testing.T) {
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
-		// Reason: some kernels, and sandboxes that imitate one, count no waiting; Of is 0 there.
+		// Reason: some kernels, and sandboxes that imitate one, do not count waiting; Of is 0 there.
 		t.Skipf("this kernel does not tell: %v", err)
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*runtime.NumCPU() + 1))
@@ -25,7 +25,7 @@ func TestThreadsThatShareAProcessorStarve(t *testing.T) {
 			}
 		})
 	}
-	const most = 20 * time.Second // a kernel takes some ms
+	const most = 20 * time.Second // usually it takes some ms
 	began := time.Now()
 	for Of(os.Getpid()) <= before && time.Since(began) < most {
 		runtime.Gosched()
