@@ -32,12 +32,18 @@ const guardianFD = 3
 //	a pipe  false      runs, or has just ended and is being restarted by watch
 //	a pipe  true       has been told to end; ended is closed once it has
 //	nil     any        there is none, and onLost has been called
+//
+// The guardian is started before the first rank. The kernel closes the launcher's end of the
+// pipe when the launcher ends, in whatever way. So there is no moment in the life of a rank
+// whose group the guardian does not know, or learn from the pipe before it sees its end.
+// Exception: between the start of a rank and add. For that moment the rank has its parent-death
+// signal (Linux), and its environment has the job's name.
 type guardian struct {
 	program string
 	job     string
 	onLost  func(error) // called once there is none any more
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the rest
 	pipe      *os.File   // nil without a guardian
 	process   *os.Process
 	groups    map[int]bool

@@ -11,7 +11,7 @@ import (
 const MaxRanks = 4096
 
 // A Job is what Run starts: one or more programs, whose ranks are numbered in the order of
-// Apps.
+// Apps. Run reads it and does not change it.
 type Job struct {
 	Apps []App
 	Env  []string // what the ranks inherit, "NAME=value"; nil is this process's own environment
@@ -61,7 +61,7 @@ const (
 	MPITag       // "[1,3]<stdout>:line", Open MPI's way
 )
 
-// An Outcome is how a job ended.
+// An Outcome is how a job ended. The package comment has the exit codes.
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
 	Verdict []string // what went wrong, for people; empty if nothing did

@@ -13,9 +13,15 @@ import (
 const maxQuoteLine = 1 << 10
 
 // A lastError reads a rank's standard error and keeps the line that most likely says why the
-// rank ended: the last one with an error of this module, else the first line of the last panic,
-// else the last line that is not blank. A stack trace below that line, of any length, changes
-// nothing.
+// rank ended. In this order:
+//
+//  1. the last line with an error of this module: "allreduce: rank 0: peer lost [rank 2]"
+//  2. the first line of the last panic: "panic: runtime error: index out of range"
+//  3. the last line that is not blank
+//
+// A stack trace below that line, of any length, changes nothing, because its lines are of the
+// last kind and a better line is kept beside them. Memory is bounded: four lines of at most
+// maxQuoteLine bytes.
 type lastError struct {
 	mu    sync.Mutex // guards the rest: children of the rank may print while the verdict is written
 	line  []byte     // the current line, cut at maxQuoteLine

@@ -31,8 +31,13 @@ type request struct {
 // needsNoProgram reports whether the request can be met without a program.
 func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
 
-// A parser reads a command line once. Options precede the program. ":" begins the next program,
-// with its own -np, -x and --wdir.
+// A parser reads a command line once:
+//
+//	command line = app { ":" app }
+//	app          = { option } [ "--" ] program { argument }
+//
+// An option has one dash or two. Its value is the next argument, or follows "=". -np, -x, -wdir
+// and -host hold for their app; all others for the job, wherever they are.
 type parser struct {
 	req     request
 	env     []string // for -x NAME

@@ -29,8 +29,15 @@ const (
 	maxReports   = 8
 )
 
-// outcome returns the exit code and, if something went wrong, two lines: which rank failed, and
-// what the others have reported.
+// outcome returns the exit code and, if something went wrong, a verdict of two lines: what
+// happened, and what the other ranks have reported. The first cause in this table counts:
+//
+//	cause                               code              first line of the verdict
+//	a program cannot be started         126 or 127        cannot start prog: ...
+//	--timeout has passed                124               the job has not ended within ...
+//	a rank has failed by itself         its code, 128+n   rank 3 (prog, process 7) exited with ...
+//	the user, or the context, ended it  128+signal        the job was asked to end (SIGINT), ...
+//	none                                0                 none
 func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
@@ -87,6 +94,10 @@ func exitCode(status syscall.WaitStatus) int {
 // A rank that a candidate reports as lost is also a candidate, however much later its end was
 // seen. A rank's connections end before the kernel has ended the process. On a busy machine,
 // other ranks have learned of that and exited long before.
+//
+// An example: rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1,
+// and only then does the kernel report rank 2. By time rank 0 would be the culprit; by blame it
+// is rank 2.
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {

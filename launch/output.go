@@ -41,8 +41,10 @@ func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
-// A lineCopier copies what one rank writes to a lineWriter, line by line. One goroutine runs
-// it.
+// A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Lines of
+// different ranks never mix within a line, with two exceptions that have a reason: a line
+// longer than maxLine, which would need unbounded memory, and without tags a line that stays
+// unfinished for partialWait, which may be a prompt.
 type lineCopier struct {
 	src  *os.File
 	dst  *lineWriter

@@ -34,6 +34,17 @@ const never = time.Duration(1<<63 - 1)
 // machine. Times are durations since the start of the job. Each input returns the signal that
 // all remaining processes must get now; 0 is none. The caller calls deadlinePassed once the
 // time is deadline or later.
+//
+//	input                 in phase                     signal   next phase
+//	exited, failed        running                      none     failing
+//	exited, the last      running, failing             none     draining
+//	interrupted, first    any                          as got   the same
+//	interrupted, others   before terminating           TERM     terminating
+//	interrupted, others   terminating, killing         KILL     killing
+//	end                   any                          TERM     terminating
+//	deadlinePassed        running, failing, draining   TERM     terminating
+//	deadlinePassed        terminating                  KILL     killing
+//	deadlinePassed        killing                      none     abandoned
 type policy struct {
 	grace    time.Duration
 	alive    int // number of ranks that have not ended

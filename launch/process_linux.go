@@ -29,7 +29,7 @@ type process struct {
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
 // groupAlive reports whether a group has members that run. Zombies do not count: if process 1
-// does not reap, they stay forever.
+// does not reap, as in many containers, they stay forever, and the job would never end.
 func groupAlive(pgid int) bool {
 	// The cheap answer first: the kernel knows groups without members.
 	if syscall.Kill(-pgid, 0) != nil {
@@ -77,9 +77,10 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalDetached signals each process that carries the job's name and is in none of the groups.
-// It pins the process first and then checks its name again, because the number may belong to
-// another process by then.
+// signalDetached signals each process that carries the job's name and is in none of the groups:
+// a daemon that a rank has started, for example. It pins the process first (by a pidfd where
+// the kernel has them) and then checks its name again, because the number may belong to another
+// process by then.
 func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {

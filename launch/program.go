@@ -21,7 +21,8 @@ type startError struct {
 func (e *startError) Error() string { return e.text }
 
 // findProgram resolves a program as execvp does, with the PATH and in the directory of its
-// rank. The result is valid for a process in dir.
+// rank. The result is valid for a process in dir. Resolving before any rank starts gives one
+// clear error, with the exit code of a shell, instead of one from each rank.
 func findProgram(name, dir, path string) (string, error) {
 	// A name with a slash is a path, which PATH does not concern.
 	if strings.ContainsRune(name, filepath.Separator) {
@@ -82,7 +83,9 @@ func executable(name, dir, path string) error {
 	return nil
 }
 
-// startFailure explains why the system has not started a program that findProgram accepts.
+// startFailure explains why the system has not started a program that findProgram accepts. The
+// system's own texts are often misleading: "no such file" may mean a missing interpreter, or a
+// missing working directory.
 func startFailure(name, dir string, err error) *startError {
 	code, why := exitNotRunning, err.Error()
 	var pe *fs.PathError

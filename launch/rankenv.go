@@ -24,7 +24,8 @@ type jobInfo struct {
 const listenFD = 3
 
 // baseEnv returns what ranks inherit: env without the variables that would give them another
-// identity, by another launcher or by an outer job of tuttirun.
+// identity. Such variables come from another launcher that has started tuttirun (mpirun, srun,
+// torchrun), or from an outer job of tuttirun.
 func baseEnv(env []string) []string {
 	own := vars.Identity()
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
@@ -33,8 +34,14 @@ func baseEnv(env []string) []string {
 	})
 }
 
-// rankEnv returns the environment of one rank: what it inherits, then what the user sets for
-// its program, and last the variables of this job, which nothing overrides.
+// rankEnv returns the environment of one rank. Later settings of a name override earlier ones:
+//
+//  1. what the rank inherits: baseEnv
+//  2. what the user sets for its program: -x, -env
+//  3. PWD, if the program has a working directory
+//  4. the variables of this job: rank, size, address of rank 0, secret and so on
+//
+// So nothing that the user sets can give a rank another identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env := slices.Concat(base, a.Set)
 	// Programs expect PWD to name the working directory.

@@ -33,8 +33,10 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A terminalCopier copies a terminal to rank 0. It reads only while the launcher is in the
-// foreground. It never blocks in a read, so that it can be stopped.
+// A terminalCopier copies a terminal to rank 0, which cannot read it: a rank is in a process
+// group of its own, and only the foreground group may read a terminal. It reads only while the
+// launcher is in the foreground. It never blocks in a read, so that it can be stopped, and so
+// that input typed while the launcher is in the background stays for the shell.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
 	to      *os.File // closing it ends the wait for rank 0

@@ -41,6 +41,8 @@ func timelineParts(file string, ranks int) (parts []string, missing []int) {
 }
 
 // mergeTimeline merges the parts into one file and removes them. It returns notes for the user.
+// A failure is no error of the job: it stays in the notes, and the parts stay on disk for
+// --merge-timeline.
 func mergeTimeline(file string, ranks int) (notes []string) {
 	parts, missing := timelineParts(file, ranks)
 	switch {

@@ -99,7 +99,8 @@ func write(path string, canvas *vgsvg.Canvas) error {
 	return file.Close()
 }
 
-// plot returns the panel in terms of gonum.
+// plot returns the panel in terms of gonum: both axes logarithmic, with a grid, and a legend in
+// the corner where curves of times and bandwidths rarely are.
 func (panel Panel) plot() *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = panel.Title, "bytes", panel.Unit
@@ -139,8 +140,8 @@ func (c Curve) drawable() (points plotter.XYs) {
 	return points
 }
 
-// style sets color and mark of the i-th curve. The first one has the heaviest line: the picture
-// is about it.
+// style sets color and mark of the i-th curve, so that curves differ in print, too. The first
+// one has the heaviest line: the picture is about it.
 func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	colours := []color.RGBA{
 		{0x1f, 0x77, 0xb4, 0xff}, {0xff, 0x7f, 0x0e, 0xff}, {0x2c, 0xa0, 0x2c, 0xff},
@@ -159,7 +160,7 @@ func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 }
 
 // span returns the range of an axis, between powers of base. It has room above the largest
-// value, and is never empty.
+// value, and is never empty, since a logarithmic axis cannot show one value alone.
 func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi float64) {
 	lo, hi = 1, base
 	for i, p := range points {
@@ -173,7 +174,8 @@ func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi
 	return lo, hi
 }
 
-// powers places the ticks of a logarithmic axis at the powers of base.
+// powers places the ticks of a logarithmic axis at the powers of base: of 4 for bytes, as
+// benchmarks choose sizes, and of 10 for results.
 type powers struct {
 	base  float64
 	label func(float64) string

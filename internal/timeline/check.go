@@ -16,7 +16,8 @@ type ReadSpan struct {
 	Depth        int // how many spans it lies in
 }
 
-// event is one line of a list. Process and thread are pointers, to tell 0 from missing.
+// event is one line of a list. Process and thread are pointers, to tell 0 from a missing field.
+// Numbers stay text, because a float has too few digits for nanoseconds since 1970.
 type event struct {
 	Name string      `json:"name"`
 	Ph   string      `json:"ph"`
@@ -85,7 +86,8 @@ func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	return all, file.OtherData.Ranks, nil
 }
 
-// nanos parses microseconds with three decimals.
+// nanos parses microseconds with three decimals, exactly. Other numbers are legal in the
+// format, but a Writer does not make them.
 func nanos(n json.Number) (int64, error) {
 	var micros, rest int64
 	if _, err := fmt.Sscanf(string(n), "%d.%03d", &micros, &rest); err != nil {

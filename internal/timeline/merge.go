@@ -11,8 +11,9 @@ import (
 // maxLine is the most bytes of a line of a part. Names have at most some hundred.
 const maxLine = 1 << 20
 
-// Merge writes one timeline of the parts, line by line. A reader that is no part, or has no
-// end, is an error that says which one. What has been written to w is of no use then.
+// Merge writes one timeline of the parts, line by line, with a buffer of one line per part: a
+// timeline may be larger than the memory. A reader that is no part, or has no end, is an error
+// that says which one. What has been written to w is of no use then.
 func Merge(w io.Writer, parts ...io.Reader) error {
 	out := bufio.NewWriter(w)
 	var about []json.RawMessage
