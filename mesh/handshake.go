@@ -60,7 +60,8 @@ type identity struct {
 	sums        bool
 }
 
-// newIdentity returns the identity that cfg describes, with a new instance.
+// newIdentity returns the identity that cfg describes, with a new instance. The job's name travels
+// as a hash: its length is fixed, and the name is not shown to unauthenticated peers.
 func newIdentity(cfg Config) identity {
 	id := identity{
 		rank: cfg.Rank, size: cfg.Size,
@@ -75,6 +76,7 @@ func newIdentity(cfg Config) identity {
 }
 
 // hostOrder returns 'L' or 'B': the byte order of numbers in the bodies that this machine sends.
+// Bodies are raw memory, so ranks of different byte orders refuse each other instead of converting.
 func hostOrder() byte {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
 		return 'L'

@@ -11,7 +11,8 @@ import (
 // before the Conn has its final owner. It blocks, and belongs to one goroutine.
 //
 // It reads no further than recv was asked to: what comes after the last frame that recv returned
-// belongs to the next owner.
+// belongs to the next owner. It holds one frame, whose body is bounded by the caller, so an
+// unauthenticated peer cannot make it allocate.
 type handshakeConn struct {
 	conn transport.Conn
 	wake wakeup // raised by the Conn

@@ -26,10 +26,20 @@ const (
 // A joinServer is rank 0's side of the address exchange. Each joining rank's Conn has a goroutine;
 // there is at most one per rank, and all end when the table has been sent.
 //
+//	rank r                  rank 0
+//	RECORD    ->            add
+//	          <-            WAIT, once per waitInterval, while ranks are missing
+//	          <-            TABLE, in as many frames as it takes; or REFUSE, if ranks stay missing
+//	closes    ->            the goroutine of r ends
+//
+// What it knows of each rank:
+//
 //	instances[r]  everJoined[r]  rank r
 //	0             no             has not joined
 //	set           yes            has joined, and waits for the table
 //	0             yes            had joined; its connection broke, and it may join again
+//
+// Its methods may be called by any goroutine; only fail and serve block.
 type joinServer struct {
 	mu         sync.Mutex // guards the rest
 	records    []record
@@ -69,7 +79,9 @@ func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	return nil
 }
 
-// remove takes back a rank whose connection broke before all had joined.
+// remove takes back a rank whose connection broke before all had joined: its process may have died,
+// and another one may be started in its place. Once the table is complete nothing is taken back,
+// since other ranks may have it.
 func (g *joinServer) remove(rank int, instance uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,8 +91,9 @@ func (g *joinServer) remove(rank int, instance uint64) {
 	}
 }
 
-// fail ends the exchange without a table, tells the ranks that have joined, and returns the missing
-// ones. It waits until they have been told, for at most refusalTimeout.
+// fail ends the exchange without a table, tells the ranks that have joined which ones are missing,
+// and returns those. It waits until they have read it, for at most refusalTimeout, so that all
+// ranks report the same missing ranks.
 func (g *joinServer) fail() []int {
 	absent := g.absentRanks()
 	g.mu.Lock()
@@ -188,7 +201,8 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	}
 }
 
-// sendOutcome sends the table, or why there is none, and waits until the rank has read it.
+// sendOutcome sends the table, or why there is none, and waits until the rank has read it: rank 0
+// may exit right afterwards, and the last frames must not be lost.
 func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	records, no := g.outcome()
 	if no != nil {
@@ -225,7 +239,8 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	return records, nil
 }
 
-// startTimeout returns the error of a start whose context ended while ranks were missing.
+// startTimeout returns the error of a start whose context ended while ranks were missing. It names
+// them as Peers, so that a launcher or a user sees which processes to look at.
 func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	e := m.failure(fault.ContextKind(ctx.Err()), fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
 	for _, r := range missing {
@@ -290,7 +305,8 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 // they may meet a process of the previous incarnation, or a listener without a free slot.
 const warnAttempt = 3
 
-// closedByPeer reports whether the peer has closed the connection without an answer.
+// closedByPeer reports whether the peer has closed the connection without an answer. A mux without
+// a free slot does that, and so does a server of another protocol.
 func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -111,7 +111,9 @@ func (ls *links) tickLoop(ctx context.Context) {
 }
 
 // armResting arms every link that is up, unarmed, and was not polled since the last call. It
-// reports whether a polled one is left. seen holds the counts of the last call.
+// reports whether a polled one is left, which the ticker must look at again. seen holds the counts
+// of the last call; a waiter raises the count when it leaves a link, so an equal count means that
+// nobody has polled it for restInterval.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
 		if l.conn.Load() == nil || l.armed.Load() || l.closed.Load() {

@@ -10,6 +10,13 @@ import (
 
 // A startProgress is what a rank that is starting knows of the ranks it waits for. Start writes it,
 // and the warning reads it.
+//
+//	joining  rootAnswered  missing  lastErr   the rank
+//	yes      no            nil      nil       dials rank 0
+//	yes      no            nil      set       failed to reach rank 0, and retries
+//	yes      yes           nil      any       waits for rank 0's first WAIT
+//	yes      any           set      any       has a list of missing ranks
+//	no       any           any      any       has all addresses, and opens control links
 type startProgress struct {
 	mu           sync.Mutex // guards the rest
 	joining      bool       // this rank exchanges addresses through rank 0

@@ -22,8 +22,20 @@ const (
 const maxBody = 4 << 10
 
 // A frameKind is the kind of a frame of the handshake or of the address exchange.
+//
+//	frame      sent by             answered by
+//	HELLO      the dialling rank   CHALLENGE, WELCOME or REFUSE
+//	CHALLENGE  the accepting rank  PROOF or REFUSE
+//	PROOF      the dialling rank   WELCOME or REFUSE
+//	WELCOME    the accepting rank  the first frame of the channel
+//	REFUSE     either              nothing: its sender closes
+//	RECORD     a joining rank      WAIT, TABLE or REFUSE
+//	WAIT       rank 0              nothing
+//	TABLE      rank 0              nothing; the rank closes when it has all records
 type frameKind uint8
 
+// The lengths of the parts that all heads have, and of the head of a control message. Handshake
+// heads have the lengths in doc.go; a decoder checks them by reading all fields and no more.
 const (
 	kindHello frameKind = iota + 1
 	kindChallenge
@@ -50,6 +62,9 @@ const (
 	optionsKnown = optionSecret | optionSums
 )
 
+// The errors of frames that cannot be read. A peer that sends errUnknownProtocol gets no answer,
+// since it would not understand one; errMalformed closes the connection, too: after a damaged frame
+// nothing on it can be trusted.
 var (
 	errUnknownProtocol = errors.New("it does not speak tutti's handshake")
 	errMalformed       = errors.New("malformed frame")
@@ -63,7 +78,8 @@ func beginHead(b []byte, k frameKind) []byte {
 	return binary.LittleEndian.AppendUint16(b, version)
 }
 
-// sealHead appends the checksum of the head that starts at start.
+// sealHead appends the checksum of the head that starts at start. It is the last step of every
+// append method.
 func sealHead(b []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -96,7 +112,8 @@ func openHead(head []byte, k frameKind) (wire.Reader, error) {
 	return wire.NewReader(head[prefixSize : len(head)-sumSize]), nil
 }
 
-// finish is the end of a decoder: errMalformed unless r has been read to its end.
+// finish ends a decoder: it returns errMalformed unless r has been read to its end without a
+// failure.
 func finish(r *wire.Reader) error {
 	if !r.Done() {
 		return errMalformed
@@ -104,7 +121,9 @@ func finish(r *wire.Reader) error {
 	return nil
 }
 
-// A hello says which rank dials, which rank it dials, and for which channel.
+// A hello says which rank dials, which rank it dials, and for which channel. Its fields are what
+// both sides must agree on, so that a wrong environment is found at the first connection, and not
+// by a wrong sum.
 type hello struct {
 	version     uint16
 	order       byte // of the numbers in bodies: 'L' or 'B'
@@ -311,7 +330,7 @@ func appendControl(b []byte, m membership.Message) []byte {
 }
 
 // A controlHead is a control message without its body, and the size and checksum that the body must
-// have.
+// have. The head arrives first, so that the body's memory can be chosen by the kind of the message.
 type controlHead struct {
 	msg  membership.Message
 	size int

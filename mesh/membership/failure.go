@@ -280,8 +280,9 @@ func (s *Machine) report(e *fault.Error) {
 	}
 }
 
-// giveUpLink gives up the control link of a pair that cannot reach each other. If the control link
-// works, it was the data connection that broke, and the link stays.
+// giveUpLink gives up the control link of a pair that cannot reach each other: it is not dialled
+// any more, and the overlay does not wait for it. If the control link works, it was the data
+// connection that broke, and the link stays.
 func (s *Machine) giveUpLink(e *fault.Error) {
 	if !names(e, s.cfg.Me) {
 		return

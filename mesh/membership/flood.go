@@ -149,8 +149,9 @@ func (s *Machine) deliver(m Message, from int) {
 	s.dispatch(from, m)
 }
 
-// valid drops messages that no rank of this version sends. The sender has proven that it belongs to
-// the job, so this guards against bugs, not attacks.
+// valid drops messages that no rank of this version sends: of a rank that does not exist, of this
+// rank itself, of an unknown kind, or over a link that is closed. The sender has proven that it
+// belongs to the job, so this guards against bugs, not attacks.
 func (s *Machine) valid(in Received) bool {
 	n := len(s.ranks)
 	ok := in.From >= 0 && in.From < n && in.Msg.Origin >= 0 && in.Msg.Origin < n && in.Msg.About >= 0 && in.Msg.About < n

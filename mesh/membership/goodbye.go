@@ -1,7 +1,14 @@
 package membership
 
-// apply floods the goodbye. Every neighbour whose link is up has to acknowledge it, so that none
-// takes the closed link for a loss.
+// apply floods the goodbye:
+//
+//	this rank                     neighbours                   other ranks
+//	Bye, flooded            ->    departed, forward      ->    departed
+//	wait for all ByeAcks    <-    ByeAck
+//	Left, closes its links
+//
+// Every neighbour whose link is up has to acknowledge, so that none takes the closed link for a
+// loss. A neighbour whose link breaks or falls silent meanwhile is not waited for.
 func (in Goodbye) apply(s *Machine) {
 	if s.closing {
 		return

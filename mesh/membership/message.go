@@ -69,6 +69,17 @@ func (k MessageKind) flooded() bool {
 
 // A Message is what ranks send each other over control links. Its Body is shared by everything that
 // holds the Message, so it is never written to.
+//
+//	kind                    handled by               which may
+//	Heartbeat               dispatch                 record the peer's last call
+//	Alive                   handleAlive              emit Joined, complete the start
+//	Suspected               handleSuspected          flood a Refute, cut a link, lead to a failure
+//	Retracted, Refute       handleRetracted, ...     end a suspicion
+//	Failure                 handleFailure            open or join an epoch
+//	Bye, ByeAck             handleBye, dispatch      emit Departed, or Left
+//	App                     dispatch                 emit Deliver
+//	Ask, Answer             handleAsk, ...           emit Asked, Answered
+//	FenceRequest, FenceAck  dispatch, ...            emit Fenced
 type Message struct {
 	Kind   MessageKind
 	Code   byte

@@ -5,7 +5,16 @@ import (
 	"slices"
 )
 
-// An openQuestion is a question of this rank's own that has not ended.
+// An openQuestion is a question of this rank's own that has not ended. What happens to a question:
+//
+//	the asking rank          each rank                      the asking rank
+//	Question                 handleAsk                      handleAnswer
+//	  Ask, flooded     ->      Asked to the layer above       Answered, when all have
+//	                           Reply                          answered, or at deadline
+//	                           Answer, routed         ->
+//	                         its neighbours, when it is
+//	                         silent for RelayDelay:
+//	                           Answer, relayed        ->
 type openQuestion struct {
 	id       uint64
 	seq      uint32 // of the Ask
@@ -160,7 +169,7 @@ func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 }
 
 // endQuestions answers for silent neighbours, and ends questions of this rank's own that have all
-// their answers or have reached their deadline.
+// their answers or have reached their deadline. An answer that arrives later is dropped.
 func (s *Machine) endQuestions() {
 	s.proxied = slices.DeleteFunc(s.proxied, func(n proxyQuestion) bool {
 		if !s.reached(n.asked + Time(RelayDelay)) {
