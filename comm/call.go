@@ -154,7 +154,8 @@ const (
 	fingerprintInterval = time.Second // for ranks that make the communicator later
 )
 
-// errTimeout is the limit of the communicator, where the context has none.
+// errTimeout is the cause of a call that the communicator's Timeout ended, because its context
+// has no deadline. Errors turn it into fault.Timeout.
 var errTimeout = errors.New("the communicator's Timeout has passed")
 
 // NextCheck implements mesh.WaitPolicy.
@@ -291,7 +292,8 @@ func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// add makes cl the newest call. cs.mu is held.
+// add makes cl the newest call. A blocking call that is listed still, from its last use, is
+// taken off first. cs.mu is held.
 func (cs *calls) add(cl *call) {
 	if cs.newestListed != cl {
 		if cl.listed {
@@ -352,7 +354,8 @@ func (cl *call) active() bool {
 	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission
 }
 
-// oldestActive returns the call that is under way longest, or nil. cs.mu is held.
+// oldestActive returns the call that is under way longest, or nil. Of several calls it is the
+// one that most probably hangs. cs.mu is held.
 func (cs *calls) oldestActive() *call {
 	for cl := cs.oldestListed; cl != nil; cl = cl.next {
 		if cl.active() {
@@ -362,7 +365,9 @@ func (cs *calls) oldestActive() *call {
 	return nil
 }
 
-// lastRecord returns the call that began last; the zero record when there was none. cs.mu is held.
+// lastRecord returns the call that began last; the zero record when there was none. For a
+// collective it is in the history of its communicator; for a message it is kept here. cs.mu is
+// held.
 func (cs *calls) lastRecord() callRecord {
 	if cs.lastSeq == 0 {
 		return callRecord{signature: cs.lastMessage, site: cs.lastSite}
@@ -392,7 +397,8 @@ func newCall(c *Comm) *call {
 	return cl
 }
 
-// free returns cl to the pool. Nobody else may refer to it.
+// free returns cl to the pool. Nobody else may refer to it: it is off the list, and a report
+// has copied what it needs.
 func (cl *call) free() {
 	cl.reset()
 	cl.callRecord, cl.ownRecord, cl.c, cl.collective = nil, callRecord{}, nil, false

@@ -104,7 +104,9 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	return c
 }
 
-// setTable makes the communicator choose its algorithms by table. No call is under way.
+// setTable makes the communicator choose its algorithms by table. No call is under way. The
+// chooser is the table for this communicator's layout and transports, so that the choice of a
+// call is a lookup.
 func (c *Comm) setTable(table *collective.Table) {
 	c.table, c.chooser = table, table.ChooserOn(c.group.Layout(), c.wire)
 	c.clearPlans()
@@ -189,7 +191,8 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	return c.withOp(describeCall(sig, true, seq), err)
 }
 
-// exit lets the next call in.
+// exit lets the next call in. It is an atomic store, because the end of a call is as frequent
+// as its begin, and nobody waits for it.
 func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
 // admit gives cl its number, records it in the history, compares it with the expectation of
@@ -330,5 +333,5 @@ func (c *Comm) Abort(cause error) {
 	c.rt.fence()
 }
 
-// jobCommID is the id of the job's communicator.
+// jobCommID is the id of the job's communicator, the only one that no rank derives.
 const jobCommID = 1

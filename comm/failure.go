@@ -130,9 +130,9 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// The control links carry four kinds of messages between the runtimes, besides what the mesh
-// exchanges itself. They are JSON, except for the revoke, and small, because a heartbeat must
-// not wait behind them:
+// A question is one of the four kinds of messages that runtimes exchange over the control
+// links, besides those of the mesh itself. They are JSON, except for the revoke, and small,
+// because a heartbeat must not wait behind them:
 //
 //	message          to         content                     sent when
 //	question         some       Comm, Seq, Record           an error or a warning needs the others' calls
@@ -197,7 +197,8 @@ func lastKnownCall(a mesh.Answer) string {
 // maxText bounds the texts in an answer, in bytes.
 const maxText = 512
 
-// Question implements mesh.Events.
+// Question implements mesh.Events: it answers another rank's question. It runs on the control
+// goroutine, so it reads what is recorded and waits for nothing.
 func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	var q question
 	if json.Unmarshal(text, &q) != nil {
@@ -252,7 +253,9 @@ type fingerprintNotice struct {
 	Details     string
 }
 
-// sendFingerprint tells all ranks which collective this one waits in.
+// sendFingerprint tells all ranks which collective this one waits in, with its fingerprint.
+// Where the algorithm moves no message between two ranks, as in a barrier of a tree, this is
+// how they find out that they disagree.
 func (c *Comm) sendFingerprint(cl *call) {
 	text, _ := json.Marshal(fingerprintNotice{c.id, cl.seq, cl.fingerprint, cl.String(), cl.site.String(), cl.details()})
 	c.rt.mesh.Flood(floodFingerprint, text)
@@ -540,7 +543,7 @@ func (r report) warn(ctx context.Context) {
 		r.c.rt.rank, r.call, r.site, r.c.rt.opt.stallWarning, missing))
 }
 
-// peerList returns peers as people read them.
+// peerList returns peers as people read them, for a line in the log.
 func peerList(peers []fault.Peer) string {
 	texts := make([]string, len(peers))
 	for i, p := range peers {

@@ -73,13 +73,15 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 }
 
 // singleRank makes a job of one rank. Nobody dials it, so it needs no transport: a message to
-// itself never leaves the matching table.
+// itself never leaves the matching table. Collectives run their algorithms for one rank, which
+// move nothing.
 func singleRank(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
 	hub := memory.New()
 	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
 }
 
-// applyEnvironment takes settings from the environment where the program gave none.
+// applyEnvironment takes settings from the environment where the program gave none: what a
+// program says wins over what its user says, because it may depend on it.
 func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.transport == "" {
 		o.transport = job.Transport
@@ -200,7 +202,8 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	return c, nil
 }
 
-// abortInit ends a job that did not start on this rank: the others hear why.
+// abortInit ends a job that did not start on this rank: the others hear why, and their Init
+// fails with an error that names this rank.
 func (rt *rankRuntime) abortInit(err error) {
 	p := rt.peer(rt.rank)
 	p.Call = "init"

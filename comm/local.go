@@ -132,7 +132,8 @@ func hostName() string {
 	return h
 }
 
-// rank runs one rank from its start to its Close.
+// rank runs one rank from its start to its Close. Its deferred Close also runs when f ends by
+// Goexit.
 func (l *local) rank(r int) {
 	c, err := start(l.ctx, l.o, l.wires[r], l.cfgs[r])
 	if err != nil {
@@ -145,7 +146,8 @@ func (l *local) rank(r int) {
 	err = l.runProgram(c)
 }
 
-// closeRank closes a rank whose f has returned err.
+// closeRank closes a rank whose f has returned err. An error aborts the job first, so that
+// ranks that wait for this one end.
 func (l *local) closeRank(c *Comm, err error) {
 	if err == nil {
 		if err = c.Close(l.ctx); err != nil {

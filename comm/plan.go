@@ -163,8 +163,8 @@ func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", name, count, c.Size())
 }
 
-// checkReduction wants the two buffers of a reduction to be one, or to have one length
-// and no memory in common.
+// checkReduction wants the two buffers of a reduction to be one, or to have one length and no
+// memory in common; see buffersOverlap.
 func (pl *plan) checkReduction(c *Comm) error {
 	if err := pl.checkLength(c, "buf", pl.dst, len(pl.src)); err != nil {
 		return err
@@ -269,7 +269,8 @@ func (pl *plan) describe(sig *signature) {
 }
 
 // record sets r to the call. It writes nothing if r holds a call of the same cached plan: a
-// program that repeats its calls goes around the history without touching much of it.
+// program that repeats its calls goes around the history without touching much of it. In the
+// fast path this and the fingerprint are most of what a check costs.
 func (pl *plan) record(r *callRecord) {
 	switch cp := pl.cached; {
 	case cp == nil:
@@ -287,7 +288,8 @@ func hashText(s string) uint64 {
 	return h.Sum64()
 }
 
-// dispatch calls the algorithm in a round.
+// dispatch calls the algorithm in a round. The verb decides which arguments it takes; package
+// collective finds the function that implements the algorithm.
 func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {

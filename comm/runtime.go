@@ -53,6 +53,7 @@ type rankRuntime struct {
 }
 
 // maxEarly bounds the revokes that are kept for communicators that this rank has not made.
+// Another rank sends them, so there must be a bound.
 const maxEarly = 256
 
 // earlyRevokes are the last maxEarly revokes of communicators that this rank does not have. It
@@ -156,7 +157,8 @@ func (rt *rankRuntime) linkLost(e *fault.Error) {
 	}
 }
 
-// hasAll reports whether all peers are members of the communicator.
+// hasAll reports whether all peers are members of the communicator: a lost link between two
+// ranks matters to those that have both.
 func (c *Comm) hasAll(peers []fault.Peer) bool {
 	for _, p := range peers {
 		if _, in := c.group.RankOf(p.Rank); !in {
@@ -229,7 +231,8 @@ func (rt *rankRuntime) end(err error) {
 	rt.eng.End(err)
 }
 
-// openComms returns the communicators that are open on this rank.
+// openComms returns the communicators that are open on this rank. It copies them, so that the
+// caller need not hold the lock while it revokes them.
 func (rt *rankRuntime) openComms() []*Comm {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -294,7 +297,8 @@ func (rt *rankRuntime) peer(rank int) fault.Peer {
 	return fault.Peer{Rank: rank, Host: m.Host(rank)}
 }
 
-// setMesh gives the runtime its mesh, which starts after the runtime exists.
+// setMesh gives the runtime its mesh, which starts after the runtime exists: the mesh needs it
+// as its Events. Until then peer returns ranks without hosts.
 func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
 	rt.eng.Bind(m)
 	rt.mu.Lock()

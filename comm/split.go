@@ -147,7 +147,8 @@ func childID(parent, n, color uint64) uint64 {
 	return h.Sum64() >> 1
 }
 
-// derive makes the communicator of some ranks of c, with its table of algorithms.
+// derive makes the communicator of some ranks of c, with its table of algorithms; members are
+// ranks of c, in their new order.
 func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, error) {
 	return c.deriveWith(ctx, id, members, c.table)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// maxModel bounds what rank 0 sends of a model, in bytes: no file of that many lines is longer.
+// maxModel bounds what rank 0 sends of a model, in bytes: no file of that many lines is
+// longer. The receiver checks it before it allocates.
 const maxModel = choose.MaxLinks * 256
 
 // broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file,

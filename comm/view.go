@@ -11,9 +11,10 @@ import (
 // role of MPI's derived datatypes.
 type View[T Element] = tensor.View[T]
 
-// viewPartBytes bounds the bytes of a view that are handled at a time. Rows that are not adjacent
-// are staged in a buffer of that size; a contiguous view is used where it lies. The parts depend
-// on the view's length alone, so ranks may differ in how theirs lie.
+// viewPartBytes bounds the bytes of a view that are handled at a time, and so the memory for
+// staging. Rows that are not adjacent are staged in a buffer of that size; a contiguous view
+// is used where it lies. The parts depend on the view's length alone, so ranks may differ in
+// how theirs lie.
 const viewPartBytes = 4 << 20
 
 // AllReduceView is AllReduce of a view's elements, in row-major order. Elements of the slice
