@@ -127,7 +127,7 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	}
 }
 
-// add has the guardian know a group.
+// add tells the guardian about a group.
 func (g *guardian) add(pgid int) {
 	if g == nil {
 		return
@@ -138,7 +138,7 @@ func (g *guardian) add(pgid int) {
 	g.sendLocked("+%d\n", pgid)
 }
 
-// remove has the guardian forget a group, whose number may soon belong to others.
+// remove tells the guardian to forget a group, whose number may soon belong to others.
 func (g *guardian) remove(pgid int) {
 	if g == nil {
 		return

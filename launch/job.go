@@ -17,7 +17,7 @@ type Job struct {
 	Env  []string // what the ranks inherit, "NAME=value"; nil is this process's own environment
 
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves it as it is
-	Report    bool   // have the ranks print their choice of transports
+	Report    bool   // the ranks print their choice of transports
 
 	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
 	// events; "" makes none. It lacks ranks that are killed.

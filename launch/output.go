@@ -56,8 +56,8 @@ type lineCopier struct {
 }
 
 // run copies until all writers have closed their end, and then closes its own. It also ends
-// when dst fails, so that a writer gets SIGPIPE, as it would without a launcher. But what the
-// verdict needs is read on.
+// when dst fails, so that a writer gets SIGPIPE, as it would without a launcher. A stream that
+// the verdict needs is read to its end nevertheless.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)

@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// rankAttr puts a rank into a process group of its own, and has the kernel kill it when the
+// rankAttr puts a rank into a process group of its own, and asks the kernel to kill it when the
 // launcher dies.
 func rankAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

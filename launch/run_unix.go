@@ -203,7 +203,7 @@ func listen() (*os.File, string, error) {
 	return file, l.Addr().String(), err
 }
 
-// notifySignals has the job's goroutine receive this process's signals. A signal that the
+// notifySignals delivers this process's signals to the job's goroutine. A signal that the
 // process was started to ignore, as by nohup, stays ignored, here and in the ranks.
 func (r *run) notifySignals() {
 	r.signals = make(chan os.Signal, 16)

@@ -61,7 +61,7 @@ func tooLarge(flag string, s sizeFlag) error {
 	return nil
 }
 
-// onRankZero has rank 0 check, before anything is measured, whether its host can give what a
+// onRankZero checks on rank 0, before anything is measured, whether its host can give what a
 // flag demands. All ranks get the result.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error

@@ -234,7 +234,7 @@ func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 	}
 }
 
-// step has end 1 expose memory for all tensors, and end 0 write them.
+// step exposes memory of end 1 for all tensors, and writes them from end 0.
 func (l *sender) step(b *testing.B, out, in [][]byte) {
 	var releases []func()
 	got, done := l.sink.n+len(in), l.done+len(in)

@@ -23,7 +23,7 @@ import (
 type registrationCache struct {
 	device rdma.Device
 	remote bool
-	limit  int // bytes of entries; those in use may exceed it
+	limit  int // most bytes of entries; entries in use may exceed it
 
 	mu      sync.Mutex // guards the rest, and all registrations
 	entries map[uintptr]*registration

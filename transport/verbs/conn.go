@@ -67,7 +67,7 @@ type conn struct {
 	stage stage
 	// Moving from the set-up link to the queue pair. Frames sent before holding is set go to
 	// setupQueue, all others to out. setupQueue ends with marker.
-	wanted     bool             // there is to be a queue pair
+	wanted     bool             // a queue pair is wanted
 	admitted   bool             // accepting end: Admit has been called
 	holding    bool             // frames are for the queue pair from now on
 	setupQueue transport.Queue  // for the set-up link

@@ -235,7 +235,7 @@ func (p *scriptedEnd) send(what byte, body []byte) {
 	p.c.Send(&transport.Frame{Head: []byte{what}, Body: body, Done: ignore})
 }
 
-// expose has the peer write twice to exposed memory, and then calls full.
+// expose asks the peer to write twice to exposed memory, and then calls full.
 func (p *scriptedEnd) expose(full func()) {
 	to, release, err := p.c.Expose(shownID, make([]byte, shownSize))
 	if err != nil {

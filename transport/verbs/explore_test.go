@@ -52,7 +52,7 @@ func (p *flowPair) nextFrame(i int) {
 	}
 }
 
-// post has end i post one thing, if it may.
+// post posts one thing for end i, if that is allowed.
 func (p *flowPair) post(i int) (moved bool, err error) {
 	p.nextFrame(i)
 	out, err := p.flows[i].step(input{op: inNext})
@@ -90,7 +90,7 @@ func (p *flowPair) writeRing(i int, s ringSpan) error {
 	return nil
 }
 
-// deliver has end i handle its oldest arrival and post the receive again.
+// deliver handles the oldest arrival of end i and posts the receive again.
 func (p *flowPair) deliver(i int) (moved bool, err error) {
 	if len(p.queue[i]) == 0 {
 		return false, nil

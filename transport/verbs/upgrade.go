@@ -135,7 +135,7 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	return nil
 }
 
-// switchReceive has arrivals delivered from the queue pair. From now on the set-up link is
+// switchReceive begins to deliver arrivals of the queue pair. From now on the set-up link is
 // progressed only when it has fired.
 func (c *conn) switchReceive() {
 	c.recvSwitched.Store(true)

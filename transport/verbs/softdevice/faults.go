@@ -32,9 +32,9 @@ const (
 	BreakAfter        // a work request is carried out but fails here; a completion is the last
 )
 
-// SetHook has hook decide before each Step, except for those that fail by themselves.
-// A nil hook breaks nothing. The hook runs with locks of the Fabric and of Conns held,
-// so it must not call either.
+// SetHook sets the hook that decides before each Step, except for those that fail by
+// themselves. A nil hook breaks nothing. The hook runs with locks of the Fabric and of Conns
+// held, so it must not call either.
 func (f *Fabric) SetHook(hook func(Action) Break) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,8 @@ func (f *Fabric) RevokeRemoteAccess() {
 	})
 }
 
-// Disconnect has the queue pair forget its peer, whose work requests fail then.
+// Disconnect removes the peer's address from the queue pair. The peer's work requests fail
+// then.
 func (p *SoftQueuePair) Disconnect() { p.device.fabric.inject(func() { p.peer = 0 }) }
 
 // Fail breaks the queue pair with a completion.
@@ -84,7 +85,7 @@ func (p *SoftQueuePair) FailByEvent(err error) {
 	p.device.fabric.inject(func() { p.state, p.failure = broken, err })
 }
 
-// Overrun has the completion queue lose a completion.
+// Overrun makes the completion queue lose a completion.
 func (p *SoftQueuePair) Overrun() { p.device.fabric.inject(func() { p.overrun = true }) }
 
 // LoseCompletions drops the completions that have not been polled.
