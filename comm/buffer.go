@@ -67,8 +67,9 @@ func (b *Buffer[T]) Slice() []T {
 }
 
 // Close frees the memory, which must not be touched afterwards, not even read: that ends the
-// process, as a bad pointer does. While a receive that its sender knows of is under way into the
-// memory, Close frees nothing and returns fault.Misuse. Closing twice is no error.
+// process, as a bad pointer does. While a receive that its sender knows of is under way into
+// the memory, Close frees nothing and returns fault.Misuse. Closing twice is no error.
+// Ordinary memory is left to the garbage collector.
 func (b *Buffer[T]) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

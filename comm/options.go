@@ -126,8 +126,9 @@ func WithTimeout(d time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = d, true }
 }
 
-// WithStallWarning sets after how long a waiting call, also Init, logs one line that says who is
-// missing and where; 0 means never. The default is 30 seconds.
+// WithStallWarning sets after how long a waiting call, also Init, logs one line that says who
+// is missing and where; 0 means never. The default is 30 seconds. The call goes on waiting:
+// the line is for people who look for a hang before the Timeout ends it.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its
@@ -135,11 +136,11 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
 // WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FILE and
-// TUTTI_SECRET.
+// TUTTI_SECRET. A peer that cannot prove that it has the secret is refused in the handshake.
 func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
 
-// WithListen sets the host or host:port that this rank listens on, in place of
-// TUTTI_LISTEN.
+// WithListen sets the host or host:port that this rank listens on, in place of TUTTI_LISTEN.
+// Other ranks must be able to reach it.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
 
 // TLS names the files for TLS between the ranks, over tcp and grpc alike. With a CA on both sides
@@ -151,7 +152,9 @@ type TLS = tlsopt.Options
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
 // WithHeartbeat sets how often ranks send heartbeats, and after how much silence a rank is
-// declared lost. Equal on all ranks. The defaults are 250 ms and 4 s.
+// declared lost. Equal on all ranks. The defaults are 250 ms and 4 s. A process that is
+// stopped for longer than the silence is declared lost, so jobs that a batch system suspends
+// rank by rank need a longer one.
 func WithHeartbeat(every, silence time.Duration) Option {
 	return func(o *options) { o.heartbeat, o.silence = every, silence }
 }

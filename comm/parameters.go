@@ -104,7 +104,8 @@ func (p *Parameters) check(rank int) error {
 	return nil
 }
 
-// protocols are the protocols by name; "" is the default.
+// protocols returns the protocols by name; "" is the default. A map in a function is no state
+// of the package, and Init asks it once.
 func protocols() map[string]rendezvous.Protocol {
 	return map[string]rendezvous.Protocol{
 		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,

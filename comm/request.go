@@ -58,8 +58,9 @@ type Request struct {
 	persistent, active, freed bool
 }
 
-// ISend begins to send buf to rank to, and never blocks; see Send. The option Persistent is
-// allowed.
+// ISend begins to send buf to rank to, and never blocks; see Send (MPI_Isend, and
+// MPI_Send_init with the option Persistent, the only one allowed). The request is done when
+// Send would return: the message need not have been received.
 func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
 	r := &Request{c: c, sig: sig}
@@ -71,8 +72,8 @@ func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Reques
 	return r
 }
 
-// IRecv begins to receive into buf, and never blocks; see Recv. The option Persistent is
-// allowed.
+// IRecv begins to receive into buf, and never blocks; see Recv (MPI_Irecv, and MPI_Recv_init
+// with the option Persistent, the only one allowed). Wait returns the status of the message.
 func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
 	r := &Request{c: c, sig: sig}
@@ -258,8 +259,8 @@ func checkWait(op string, ctx context.Context, rs []*Request) error {
 	return checkRequests(op, rs)
 }
 
-// StartAll starts persistent requests in their order. An error is that of the first one
-// that was not started; those before it are active.
+// StartAll starts persistent requests in their order (MPI_Startall). An error is that of the
+// first one that was not started; those before it are active.
 func StartAll(ctx context.Context, rs ...*Request) error {
 	if err := checkWait("startall", ctx, rs); err != nil {
 		return err
