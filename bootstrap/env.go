@@ -31,7 +31,8 @@ func badVariable(rank int, name, value, why, remedy string) error {
 	return refuse(rank, "%s=%q %s: %s", name, value, why, remedy)
 }
 
-// get returns a variable that is set and not empty.
+// get returns a variable that is set and not empty. Scripts often clear a variable by setting it to
+// "", so an empty one counts as not set.
 func (f *finder) get(name string) (string, bool) {
 	v, ok := f.lookup(name)
 	return v, ok && v != ""
@@ -44,7 +45,7 @@ func (f *finder) has(name string) bool {
 }
 
 // number reads a decimal number from lo to hi. ok is false when the variable is not set, which is
-// no error.
+// no error; a value that is no such number is one, and never counts as not set.
 func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -70,7 +71,8 @@ func (f *finder) flag(rank int, name string) (bool, error) {
 	return b, nil
 }
 
-// duration reads a Go duration, or a plain number of seconds.
+// duration reads a Go duration such as 90s, or a plain number of seconds, as other launchers use
+// it. Negative ones are errors.
 func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -86,7 +88,8 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	return d, true, nil
 }
 
-// newJob returns a job whose host layout is unknown, as most sources start.
+// newJob returns a job whose host layout is unknown, as most sources start. Its name is "tutti"
+// until a source finds a better one.
 func newJob(source string) *Job {
 	return &Job{LocalRank: -1, LocalSize: -1, listenFD: -1, Name: "tutti", Source: source}
 }
@@ -194,7 +197,8 @@ func splitListen(s string) (host, port string, err error) {
 }
 
 // isLoopback reports whether an address, with or without a port, is loopback by its spelling alone.
-// It resolves no name but localhost.
+// It resolves no name but localhost: whether a job may stay on loopback must not depend on a
+// resolver.
 func isLoopback(s string) bool {
 	host, _, err := splitListen(s)
 	if err != nil {

@@ -69,8 +69,8 @@ func jobOfList(source, kind string, rank int, peers []string) *Job {
 	return j
 }
 
-// parseHosts splits a comma separated list. It allows an empty last entry, which scripts that join
-// with commas leave.
+// parseHosts splits a comma separated list, and checks each entry. It allows white space around
+// entries, and an empty last entry, which scripts that join with commas leave.
 func parseHosts(text string) ([]string, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("has more than %d bytes", maxText)

@@ -23,7 +23,7 @@ const op = "bootstrap"
 const unknown = -1
 
 // Options change where Find looks and what it accepts. The zero value reads the environment of this
-// process.
+// process. An option that is set takes precedence over the variable of the same meaning.
 type Options struct {
 	// Lookup reads one variable; nil means os.LookupEnv. A variable that is set to "" counts as not
 	// set. A program that sets options in code passes a Lookup that returns them first.
@@ -107,7 +107,8 @@ func Find(o Options) (*Job, error) {
 	return f.find(o)
 }
 
-// A finder is one call of Find. Its fields are what Find asks the machine.
+// A finder is one call of Find. Its fields are what Find asks the machine; a test sets them to
+// those of another machine.
 type finder struct {
 	lookup   func(string) (string, bool)
 	hostname func() (string, error)
@@ -221,7 +222,8 @@ func (j *Job) confineToLoopback(insecure bool) error {
 	return nil
 }
 
-// host returns this machine's name, for messages; it is never empty.
+// host returns this machine's name, for messages; it is never empty. It is not used to reach
+// anything: names need not resolve.
 func (f *finder) host() string {
 	if h, err := f.hostname(); err == nil && h != "" {
 		return h

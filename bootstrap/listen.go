@@ -13,7 +13,7 @@ import (
 )
 
 // lookupLimit and lookupPause bound the wait for rank 0's name: in Kubernetes the name of a pod
-// appears some time after the pod.
+// appears some time after the pod, and the ranks of a job are started together.
 const (
 	lookupLimit = 2 * time.Minute
 	lookupPause = 250 * time.Millisecond
@@ -69,7 +69,8 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// ownAddr returns the address at which the other ranks expect this one; "" if they do not.
+// ownAddr returns the address at which the other ranks expect this one; "" if they do not: with
+// Root alone, all ranks but 0 may listen anywhere, since they tell rank 0 where.
 func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:
@@ -109,7 +110,8 @@ func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
 	return l, err
 }
 
-// bindLoopback listens on loopback: in the address family of Root, else IPv4, else what there is.
+// bindLoopback listens on loopback: in the address family of Root, so that rank 0 and this rank can
+// reach each other, else IPv4, else what there is.
 func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	if host, _, err := net.SplitHostPort(j.Root); err == nil && host != "localhost" && isLoopback(j.Root) {
 		return j.bind(ctx, net.JoinHostPort(host, "0"))

@@ -12,7 +12,21 @@ type source struct {
 }
 
 // sources returns the sources in the order of the package comment; a new source goes where that
-// table has room for it.
+// table has room for it. What each one sets:
+//
+//	source     rank and size          addresses                    name of the job
+//	tuttirun   TUTTI_RANK, _SIZE      Root: TUTTI_ROOT             TUTTI_JOB, else "tutti"
+//	hosts      TUTTI_RANK, or the     Peers: TUTTI_HOSTS           TUTTI_JOB, else from the list
+//	           own entry; the list
+//	torchrun   RANK, WORLD_SIZE       Root: MASTER_ADDR, and a     from the run's id and
+//	                                  derived port                 MASTER_PORT
+//	env        RANK, WORLD_SIZE       Root: MASTER_ADDR, and       from Root
+//	                                  MASTER_PORT
+//	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
+//	single     0 of 1                 none                         "single"
+//
+// Local ranks come from TUTTI_LOCAL_RANK or LOCAL_RANK and their sizes, or from a list of addresses
+// by the spelling of the hosts.
 func sources() []source {
 	return []source{
 		{"tuttirun", vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
@@ -115,7 +129,8 @@ func (f *finder) single() (*Job, error) {
 }
 
 // sizeHint returns the variable, if any, by which launcher l shows that there is more than one
-// rank. It ignores values that are not numbers.
+// rank: a size above 1, or a rank above 0. It ignores values that are not numbers, which are not
+// this module's to check.
 func (f *finder) sizeHint(l vars.Launcher) (name string, value int) {
 	if n, _, err := f.number(unknown, l.Size, 0, MaxRanks); err == nil && n > 1 {
 		return l.Size, n

@@ -9,6 +9,14 @@ import (
 
 // A Kind answers what the caller should do now. It is itself an error, so errors.Is(err,
 // fault.PeerLost) holds however deep the Error that carries it is wrapped.
+//
+//	the caller should                           kinds
+//	fix the program                             Misuse, Mismatch
+//	build a new communicator of the live ranks  PeerLost, LinkLost, Revoked
+//	retry, or look at the blamed ranks          Timeout
+//	stop: it asked for that                     Canceled, Closed
+//	raise a bound, or use less                  Exhausted
+//	fix the environment                         Refused
 type Kind uint8
 
 // The kinds. Zero is no kind: an Error without a Kind is a bug.

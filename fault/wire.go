@@ -31,8 +31,13 @@ const (
 )
 
 // AppendWire appends e's wire form, at most MaxWire bytes, and returns the longer slice. What does
-// not fit is cut where it matters least: a cut text ends in "…", and the number of peers beyond
-// MaxPeers is added to the cause.
+// not fit is cut where it matters least:
+//
+//	part         keeps at most     when cut
+//	Op           opLimit bytes     ends in "…"
+//	cause        causeLimit bytes  ends in "…"
+//	peers        MaxPeers          "(and N more peers)" is added to the cause
+//	their texts  what is left      all are halved until they fit, and end in "…"
 func (e *Error) AppendWire(b []byte) []byte {
 	peers, text := e.Peers, ""
 	if e.Err != nil {
