@@ -338,7 +338,8 @@ func (cs *calls) remove(cl *call) {
 	cl.prev, cl.next, cl.listed = nil, nil, false
 }
 
-// endMessage takes a call off the list.
+// endMessage takes a call off the list, before its error is returned: the program may make its
+// next call at once.
 func (cs *calls) endMessage(cl *call) {
 	cs.mu.Lock()
 	if cl.listed {

@@ -25,7 +25,8 @@ func (c *Comm) Explain(op string, bytes int) (string, error) {
 }
 
 // Explain implements bridge.Comm. It lists first what can run, the fastest prediction first,
-// and then what cannot run here.
+// and then what cannot run here, each with the reason. The choice itself does not depend on
+// the predictions.
 func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	c := (*Comm)(b)
 	verb, err := collective.ParseVerb(op)

@@ -87,7 +87,8 @@ func typeOfFingerprint(fingerprint uint64) string {
 	return "an unknown type"
 }
 
-// peerOrAny is the peer of a signature for a source that may be the wildcard.
+// peerOrAny is the peer of a signature for a source that may be the wildcard. A wildcard has a
+// value of its own there, because -1 means that a call has no peer.
 func peerOrAny(from int) int {
 	if from == AnySource {
 		return anyPeer

@@ -68,7 +68,8 @@ func (c *Comm) lookupPlan(pl *plan) bool {
 	return true
 }
 
-// cachePlan caches a plan that was prepared. c.mu is held.
+// cachePlan caches a plan that was prepared, with its description and fingerprint, which a
+// repeated call then need not compute. c.mu is held.
 func (c *Comm) cachePlan(pl *plan) {
 	k := c.planEntry(pl)
 	c.plansCached++

@@ -173,7 +173,9 @@ func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 	return offers, AllGather(ctx, c, offers, From(own))
 }
 
-// wireNames are the wires that tables know, in the order of a survey's bits.
+// wireNames are the transports that tuning tables know, in the order of a survey's bits. All
+// others count as "other": a table cannot have rules for a transport that the program brings
+// along.
 func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "verbs", "other"} }
 
 // survey finds out which transports connect any two ranks, and reports whether all ranks can
