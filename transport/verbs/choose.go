@@ -159,8 +159,9 @@ func leastLoaded(queues []int) (waiter int) {
 	return waiter
 }
 
-// score ranks GIDs; 0 means not allowed. RoCE version 2 can be routed, people set up IPv4
-// addresses, and a link-local address is known on one link only.
+// score ranks GIDs; 0 means not allowed. RoCE version 2 counts most, because it can be routed.
+// Next is IPv4, which is what people set up. A link-local address counts least, because it is
+// known on one link only.
 func (w *config) score(g gidInfo) int {
 	if w.excludes(g) != "" {
 		return 0

@@ -8,8 +8,10 @@ import (
 	"strings"
 )
 
-// A config is what the user sets for the device and its queue pairs. It comes from variables,
-// because it differs from host to host. It is immutable once readConfig has returned.
+// A config is what the user sets for the device and its queue pairs. It comes from variables
+// instead of Options, because it differs from host to host, and because TensorFlow's users have
+// such variables already. It is immutable once readConfig has returned. docs/verbs.md has the
+// variables for users.
 type config struct {
 	// Which device, port and GID; choose applies these.
 	device       string     // "": any; several, separated by commas, before ownPort

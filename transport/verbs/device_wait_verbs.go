@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter is a goroutine that waits for the events of some completion queues.
+// A waiter is a goroutine that waits for the completion events of some queue pairs. It sleeps
+// in Go's poller, so that it holds no thread. One is enough unless the device has several
+// interrupt vectors (TUTTI_VERBS_WAITERS).
 type waiter struct {
 	channel *C.struct_ibv_comp_channel
 	events  *os.File // the channel's descriptor in Go's poller; nil: not opened

@@ -10,6 +10,15 @@ import (
 
 // An exposure is the registration behind one slot of exposed memory. release is made once per
 // slot, and returned for each use of it.
+//
+//	Expose      acquires a registration, announces it by TENSOR_REQUEST
+//	writes      arrive; handleWrite counts their bytes
+//	release     announces the end by BUFFER_IDLE, and returns the registration to the cache if
+//	            no write can be in flight; else it ends the registration, so that the device
+//	            refuses a late write
+//
+// A peer whose write is refused loses the link. This happens only if a receive is given up
+// while its sender writes.
 type exposure struct {
 	reg     *registration
 	handle  uint32

@@ -61,7 +61,8 @@ func (k kind) allows(flag byte) bool {
 	return false
 }
 
-// A packet is the header of a message. Head and body follow it in the message buffer.
+// A packet is the header of a message. Head and body follow it in the message buffer. The table
+// in doc.go has its bytes. Which fields count depends on kind and flag; the others are 0.
 type packet struct {
 	kind   kind
 	flag   byte   // 0, or one that the kind allows

@@ -11,6 +11,14 @@ import (
 
 // deliver handles arrivals until one of them delivers something to the Sink. The device is
 // polled up to spins times, once for the first arrival.
+//
+// Each arrival passes through these steps, and its message buffer stays untouched until the
+// last:
+//
+//	nextArrival        polls completions, posts what they make possible, pops the oldest arrival
+//	stepFlow           steps the flow: what does it mean?
+//	deliverArrival     calls the Sink, without mu
+//	repostAndUnlock    posts the buffer again, which is a credit for the peer
 func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	state := transport.Idle
 	// Arrivals that carry no frame, such as ACKs, do not end the loop. It is bounded

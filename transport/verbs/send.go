@@ -45,6 +45,15 @@ func (c *conn) postedCount() uint64 {
 
 // pump posts as many work requests as the endpoint has room and the peer has receives for, in
 // one call to the device. mu is held.
+//
+// Each turn of the loop asks the flow for one thing to post:
+//
+//	nextFrame          gives the flow the next frame, if it has none
+//	flow.step          chooses: a message about memory, a part of the frame, or an ACK
+//	buildWorkRequest   encodes that into a send buffer, or refers to the frame's body
+//
+// A frame belongs to out, then to current, then to the work request that is its last. When that
+// completes (completeThrough), it moves to finished, and its Done runs once mu is free.
 func (c *conn) pump() error {
 	l := c.endpoint
 	if c.stage != live || c.err != nil || l.err != nil {

@@ -11,6 +11,26 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
+// Two ends agree on their queue pairs like this. Left is the dialling end:
+//
+//	Dial                        ... owner's frames ...         accept
+//	(WANT, with OnRequest)  ------------------------------>
+//	                                                           Admit
+//	                                                           makes a queue pair (INIT)
+//	                        <------------ OFFER ------------
+//	makes a queue pair, connects it: it can receive
+//	                        ------------ ANSWER ----------->
+//	                                                           connects: it can receive
+//	                        <------------ READY ------------
+//	                                                           READY is Done: sends over it
+//	delivers from it
+//	                        ------------- OVER ------------>
+//	OVER is Done: sends over it                                delivers from it
+//
+// Neither end sends to a queue pair that cannot receive yet, and neither overtakes its own
+// frames on the set-up link. If an end fails on the way, it sends REFUSE with the reason,
+// and both Conns fail with that.
+
 // newSalt returns a random number by which a Conn recognises its own Tokens.
 func newSalt() uint64 {
 	var b [8]byte
