@@ -41,6 +41,34 @@
 // processes that ranks leave behind in their groups, or elsewhere with the job's name in their
 // environment (Linux).
 //
+// # The environment of a rank
+//
+// A rank inherits the launcher's environment, except for variables that would give it
+// another identity. To that the launcher adds, and nothing overrides it:
+//
+//	TUTTI_RANK, TUTTI_SIZE               which rank this is, of how many
+//	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same on this host, which has all ranks
+//	TUTTI_ROOT                           the address of rank 0's listener
+//	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener
+//	TUTTI_JOB                            the job's name, by which its processes are found
+//	TUTTI_SECRET                         by which ranks authenticate each other
+//	TUTTI_INCARNATION                    0: ranks are not restarted
+//
+// --transport, --report-transport and --timeline set variables, too.
+//
+// # Standard streams
+//
+// Standard output passes through the launcher only if its lines are tagged, or if the
+// caller's writer is no file. Standard error always does, because the verdict quotes each
+// rank's last error. Tagged lines are written whole. When the reader of the launcher's
+// output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
+//
+// # Command lines of mpirun and mpiexec
+//
+// Options of Open MPI and MPICH that mean the same here have the same names. Options that
+// place ranks on hosts and processors are ignored with one warning, so that scripts keep
+// working. Options that would change results if they were ignored are errors.
+//
 // # When the launcher itself is killed
 //
 // A killed launcher can end nothing. So each rank has asked the kernel (Linux) to be killed

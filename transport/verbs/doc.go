@@ -47,6 +47,21 @@
 // Close of a Transport waits for everything that uses the device (acquireDevice): message
 // buffers until they are released, and calls that register memory.
 //
+// # Bounds
+//
+//	what                                    bound                     beyond it
+//	messages and writes in flight           Depth, as credits         they wait
+//	outstanding work requests               Depth                     they wait
+//	exposures of a Conn                     4096                      fault.Exhausted
+//	queued messages about memory            16384                     fault.Exhausted
+//	bytes in the eager ring                 Ring                      bodies wait
+//	copies kept for bodies in parts         4                         allocated per frame
+//	registrations that nobody uses          CacheBytes, twice         the oldest ends
+//	set-up messages                         400 bytes                 protocol error
+//	frames before the peer is admitted      as on the set-up link     as on the set-up link
+//
+// Frames that wait in Send have no bound here: their owner bounds them by its own credits.
+//
 // # On the set-up link
 //
 // Frames of this package have the head "tuttiRC", 0x01 and a kind. All others are the
