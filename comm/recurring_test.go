@@ -73,8 +73,8 @@ type tensorSet struct {
 	inPlace bool
 }
 
-func newTensorSet(tensors, size int, index bool) *tensorSet {
-	s := &tensorSet{inPlace: index}
+func newTensorSet(tensors, size int, inPlace bool) *tensorSet {
+	s := &tensorSet{inPlace: inPlace}
 	for i := range tensors {
 		s.names = append(s.names, fmt.Sprintf("layer%d/weights", i))
 		s.buffers = append(s.buffers, make([]byte, size))

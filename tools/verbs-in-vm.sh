@@ -7,7 +7,7 @@
 #
 # "verbs-in-vm.sh hang" hangs, for a test of that; it needs no VM.
 set -euo pipefail
-export TRANSPORTTEST_PATIENCE=60s
+export TRANSPORTTEST_WAIT_LIMIT=60s
 
 step="the beginning"
 noted=$(mktemp) # the step, for watch
@@ -160,7 +160,7 @@ vm() {
 # through cgo, too.
 race() {
 	say "the transport on the device, under the race detector"
-	TRANSPORTTEST_SHARE=20 tests race.test '^TestDevice(Keeps|Spreads|Refuses|Events)'
+	TRANSPORTTEST_DIVISOR=20 tests race.test '^TestDevice(Keeps|Spreads|Refuses|Events)'
 	say "done"
 }
 
@@ -178,7 +178,7 @@ rails() {
 pair() {
 	export TUTTI_HOSTS=10.99.0.1:4000,10.99.0.2:4000 TUTTI_RANK=$VERBS_RANK TUTTI_SECRET=0123456789abcdef0123456789abcdef
 	say "the transport between two machines"
-	TRANSPORTTEST_SHARE=5 tests verbs.test DevicesOfTwoMachines
+	TRANSPORTTEST_DIVISOR=5 tests verbs.test DevicesOfTwoMachines
 	say "every call between two machines"
 	tests comm.test DevicesOfTwoMachines
 	say "allreduce between two machines"

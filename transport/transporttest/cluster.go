@@ -19,7 +19,7 @@ import (
 // WaitLimitVar names the environment variable that bounds every wait of the suite, as a
 // time.Duration; the default is 20 s. No wait comes near it, so that a slow machine does not fail a
 // correct transport.
-const WaitLimitVar = "TRANSPORTTEST_PATIENCE"
+const WaitLimitVar = "TRANSPORTTEST_WAIT_LIMIT"
 
 func waitLimit() time.Duration {
 	d, err := time.ParseDuration(os.Getenv(WaitLimitVar))
@@ -31,7 +31,7 @@ func waitLimit() time.Duration {
 
 // DivisorVar names the environment variable whose number divides the suite's counts of
 // repetitions, for emulated machines; the default is 1.
-const DivisorVar = "TRANSPORTTEST_SHARE"
+const DivisorVar = "TRANSPORTTEST_DIVISOR"
 
 // scaled returns n, divided as DivisorVar asks, but at least 10.
 func scaled(n int) int {

@@ -57,7 +57,7 @@ func defects() map[string]defect {
 }
 
 // defectVar names the environment variable that tells the child process which defect to test.
-const defectVar = "TRANSPORTTEST_LIAR"
+const defectVar = "TRANSPORTTEST_DEFECT"
 
 func TestSuiteDetectsEachDefect(t *testing.T) {
 	if name := os.Getenv(defectVar); name != "" {
