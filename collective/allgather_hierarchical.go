@@ -37,6 +37,7 @@ func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error 
 			return err
 		}
 	}
+	// The host's own chunks are on all of its ranks already, between these two parts.
 	before, after := v.otherHosts()
 	for _, part := range [...][]byte{before, after} {
 		if len(part) == 0 {

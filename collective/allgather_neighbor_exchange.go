@@ -39,6 +39,8 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 		return err
 	}
 	latest := me / 2 // the pair whose chunks arrived last
+	// The direction alternates, so each step brings the pair next to those that this rank
+	// has, on one side and then on the other.
 	for step := 1; step < n/2; step++ {
 		side = -side
 		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)

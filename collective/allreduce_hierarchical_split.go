@@ -38,6 +38,8 @@ func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 	if err := reduceScatterOnHost(ctx, host, parts, k); err != nil {
 		return err
 	}
+	// Every host has a rank with each of these local indices, so the cross-host groups
+	// have one rank of every host. Ranks beyond have no part, and only receive results.
 	if host.Rank() < r.Layout().MinRanksPerHost() {
 		among := crossHost(r, host.Rank())
 		part := evenChunks(among, parts.of(host.Rank()), k.DType().Size())

@@ -38,11 +38,13 @@ func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k redu
 	if err := d.foldExtra(ctx, r, buf, k); err != nil {
 		return err
 	}
+	// One part per vertex: a power of two, so that every step halves them evenly.
 	parts := cutEvenly(buf, d.power, k.DType().Size())
 	own, err := d.reduceScatter(ctx, r, parts, k)
 	if err != nil {
 		return err
 	}
+	// Each part is finished once, on the rank that has folded it, before it is copied.
 	k.Finish(parts.of(own), r.Size())
 	if err := d.allGather(ctx, r, parts, own); err != nil {
 		return err

@@ -62,6 +62,7 @@ func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.K
 		if err := r.Exchange(ctx, partner, buf, partner, arrived); err != nil {
 			return err
 		}
+		// Both partners fold the lower ranks' block first, so they get the same bits.
 		if partner < me {
 			k.Fold(buf, arrived, buf)
 		} else {

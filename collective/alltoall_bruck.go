@@ -32,6 +32,7 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	for d := range n {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
+	// No jump moves more than half of the chunks.
 	half := (n + 1) / 2 * size
 	outgoing, incoming := r.Scratch(half), r.Scratch(half)
 	for jump := 1; jump < n; jump *= 2 {

@@ -19,6 +19,8 @@ import (
 // Cost: α + 2m(n-1)/n β, in cache; α per fragment.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
+	// A slot holds one subrange for each rank. It is never 0 bytes long, because a
+	// fragment must hold something for ranks to hand over.
 	subrange := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := fragmentCount(len(src.of(me)), subrange)
 	p := r.Fragments(count, n*subrange)

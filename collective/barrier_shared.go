@@ -15,6 +15,7 @@ import (
 //
 // Cost: α.
 func sharedBarrier(ctx context.Context, r *p2p.Round) error {
+	// AwaitFree waits for the readers of the previous operation, as every operation does.
 	p := r.Fragments(1, 0)
 	if err := p.AwaitFree(ctx); err != nil {
 		return err

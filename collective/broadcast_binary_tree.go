@@ -38,6 +38,8 @@ func binaryTreeBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte
 			return err
 		}
 	}
+	// Segment i goes to the left child while segment i+1 arrives. The right child gets it
+	// next, so that the root sends every segment twice, and the tree is fed at half speed.
 	for i := range p.segments() {
 		var err error
 		if me != 0 && i+1 < p.segments() {

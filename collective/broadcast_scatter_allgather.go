@@ -38,6 +38,7 @@ func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf 
 			return err
 		}
 	}
+	// The ring passes the nodes of the tree, so each rank starts with its own chunk.
 	next, prev := t.walk.Rank(modulo(t.me+1, t.n)), t.walk.Rank(modulo(t.me-1, t.n))
 	for step := range t.n - 1 {
 		outgoing := parts.of(modulo(t.me-step, t.n))

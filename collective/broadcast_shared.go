@@ -28,6 +28,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 	for i := range count {
 		part := blockOf(buf, i, step)
 		if r.Rank() == root {
+			// This waits for the slowest reader only when all slots are in use.
 			if err := p.AwaitFree(ctx); err != nil {
 				return err
 			}

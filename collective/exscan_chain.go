@@ -32,6 +32,8 @@ func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel)
 	case me == n-1:
 		return r.Recv(ctx, me-1, buf)
 	}
+	// buf becomes the result, the fold of the ranks before; own becomes what goes on, the
+	// same with this rank's share.
 	own := r.Scratch(len(buf))
 	copy(own, buf)
 	before, partial := pipelineOf(r, buf), pipelineOf(r, own)

@@ -29,6 +29,8 @@ import (
 func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
 	t := treeFrom(r, root)
 	size := len(src)
+	// A leaf sends its own chunk. An inner node needs memory for its subtree, except the
+	// root in rank order, whose subtree is dst itself.
 	run := src // the chunks of this rank's subtree, its own first
 	switch {
 	case t.me == 0 && t.inRankOrder(r):

@@ -36,7 +36,8 @@ func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte
 	if !k.Op().Commutative() {
 		t = treeInRankOrder(r) // only reduceBroadcastAllReduce uses such operators, with root 0
 	}
-	gathered := src // what a leaf sends
+	// A leaf sends its share as it is, and needs no memory.
+	gathered := src
 	switch {
 	case t.me == 0:
 		gathered = dst

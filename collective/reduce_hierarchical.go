@@ -34,6 +34,8 @@ func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []
 	if among != nil && r.Rank() != root {
 		folded = r.Scratch(len(src))
 	}
+	// Each leader has the fold of its host, and the tree folds those. The root leads its
+	// own host, so the result ends there.
 	if err := reduceOnHost(ctx, r.Host(), leaderOf(r, root), folded, src, k); err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ import (
 // The k-nomial trees are those of MPICH, src/mpi/coll/reduce/reduce_intra_tree.c.
 func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	t := knomialFrom(r, root)
-	gathered := src // what a leaf sends
+	// A leaf sends its share as it is, and needs no memory.
+	gathered := src
 	switch {
 	case t.me == 0:
 		gathered = dst

@@ -30,6 +30,8 @@ func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		own = r.Scratch(len(src)) // dst receives rank 0's share first
 		copy(own, src)
 	}
+	// Rank 0's share goes to dst first, so that every fold is op(so far, next) in rank
+	// order, also where the root is another rank.
 	for from := range r.Size() {
 		var err error
 		switch {

@@ -43,5 +43,6 @@ func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, sr
 			return err
 		}
 	}
+	// Only rank 0 of the host has folded chunks; on the others folded is nil.
 	return linearScatter(ctx, host, 0, dst, v.ownHost().withBuffer(folded))
 }

@@ -49,6 +49,7 @@ func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte
 	if err != nil {
 		return err
 	}
+	// A proxy's part holds two chunks: its own, and then that of its extra rank.
 	mine := work.of(own)
 	copy(dst, mine)
 	if d.isProxy() {

@@ -22,6 +22,7 @@ import (
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
+	// A slot holds one subrange for each rank, in whole elements.
 	subrange := p2p.SlotSize / n / src.elem * src.elem
 	longest := src.longest()
 	subrange = max(min(subrange, longest), src.elem)

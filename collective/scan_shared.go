@@ -40,6 +40,7 @@ func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, r
 			copy(p.Slot(r.Rank()), part)
 		}
 		p.SetDone()
+		// Wait for one rank after the other, in the order of the fold.
 		for rank := range ranks {
 			if err := p.AwaitDone(ctx, rank); err != nil {
 				return err

@@ -28,6 +28,8 @@ import (
 func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error {
 	t := treeFrom(r, root)
 	size := len(dst)
+	// A leaf receives its own chunk. An inner node needs memory for its subtree, except
+	// the root in rank order, whose subtree is src itself.
 	run := dst // the chunks of this rank's subtree, its own first
 	switch {
 	case t.me == 0 && t.inRankOrder(r):
