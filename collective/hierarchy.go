@@ -140,6 +140,7 @@ type permutation struct {
 // where hosts are in rank order.
 func permute(r *p2p.Round, all chunks) permutation {
 	l, n := r.Layout(), r.Size()
+	// One piece of scratch memory holds the offsets of the chunks and those of the hosts.
 	words := tensor.Elements[int64](r.Scratch(8 * (n + 1 + l.Hosts() + 1)))
 	starts, ends := words[:n+1], words[n+1:]
 	starts[0] = 0

@@ -91,6 +91,8 @@ func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte
 // with its bits reversed: the nearest partners come first, so that folds are in rank order. The
 // rest of buf is left half reduced.
 func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) (own int, err error) {
+	// Each step halves the run of chunks that starts at own. The bit of the vertex at this
+	// distance says which half it keeps, so both partners agree without a message.
 	for distance, half := 1, d.power/2; distance < d.power; distance, half = distance*2, half/2 {
 		keeping, outgoing := buf.span(own, own+half), buf.span(own+half, own+2*half)
 		if d.vertex()&distance != 0 {
@@ -120,6 +122,7 @@ func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks
 // gather is allGather for the root alone. In each step, the partner whose vertex differs from
 // the root's in that bit sends what it has and is done.
 func (d foldedHypercube) gather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
+	// The bits in which this vertex differs from the root's.
 	away := d.vertex() ^ foldedHypercube{me: d.root, root: d.root, extras: d.extras}.vertex()
 	for distance, held := d.power/2, 1; distance > 0; distance, held = distance/2, held*2 {
 		partner, other := d.partner(distance), own^held

@@ -30,6 +30,7 @@ type knomial struct {
 func knomialFrom(r *p2p.Round, root int) knomial {
 	t := knomial{nodes: r.Layout().From(root), n: r.Size(), width: 1}
 	t.me = t.nodes.Node(r.Rank())
+	// The subtree grows by a level for each zero digit at the end of the node's number.
 	for t.width < t.n && t.me%(radix*t.width) == 0 {
 		t.width *= radix
 	}

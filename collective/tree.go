@@ -61,6 +61,7 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	spot := w.Coordinates(r.Rank())
 
 	// Within the host, whose nodes begin at start.
+	// The parent's index is the own one without its lowest bit, at each of the levels.
 	start := w.HostStart(spot.Rack, spot.Host)
 	t.parentNode = start + spot.Local&(spot.Local-1)
 	t.end = t.me + 1
@@ -87,6 +88,7 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 // The items are groups of nodes, and this node is the first of item i. firstNode returns the
 // first node of an item, and the end of the last item for count.
 func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
+	// Item i's subtree has as many items as its lowest bit says; item 0's has all.
 	width := i & -i
 	if i == 0 {
 		width = 1 << bits.Len(uint(count-1))

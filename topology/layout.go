@@ -57,6 +57,7 @@ func Flat(n int) Layout { return Layout{n: n} }
 func New(places []Place) *Layout {
 	n := len(places)
 	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each
+	// Counting down leaves the lowest rank of each host and rack in the maps.
 	for r := n - 1; r >= 0; r-- {
 		host[places[r]], rack[places[r].Rack] = r, r
 	}
@@ -71,6 +72,7 @@ func New(places []Place) *Layout {
 	for position, r := range l.order {
 		l.positions[r] = position
 		p := places[r]
+		// A place that differs from the one before begins a host, and perhaps a rack.
 		if position == 0 || p != l.names[len(l.names)-1] {
 			if position == 0 || p.Rack != l.names[len(l.names)-1].Rack {
 				l.racks = append(l.racks, len(l.hosts))

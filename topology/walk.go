@@ -32,6 +32,7 @@ func (l *Layout) From(rank int) Walk {
 // root's own rack and host need the inner rotations, because the walk enters all others at
 // their first host and rank.
 func (w Walk) Rank(node int) int {
+	// Rotate the racks, so that the root's rack comes first.
 	rackFirst, rackEnd := w.positions(w.rack)
 	position := (node + rackFirst) % w.l.n
 	hostFirst, hostEnd := w.l.Host(w.host)
@@ -67,6 +68,7 @@ func (w Walk) Coordinates(rank int) Coordinates {
 	host := w.l.HostOf(rank)
 	rack := w.l.rackOfHost(host)
 	first, end := w.l.rack(rack)
+	// Only in the root's rack do the hosts begin elsewhere than at the rack's first.
 	s := Coordinates{Rack: mod(rack-w.rack, w.l.Racks()), Host: host - first}
 	if s.Rack == 0 {
 		s.Host = mod(host-w.host, end-first)

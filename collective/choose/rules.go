@@ -66,6 +66,8 @@ func Rules(times []Measurement) []collective.TableRule {
 			ofWire := filter(ofVerb, func(t Measurement) bool { return t.Wire == wire })
 			counts := values(ofWire, func(t Measurement) int { return t.Ranks })
 			for i, ranks := range counts {
+				// Rules for this number of ranks reach down to the next smaller one that was
+				// measured. The smallest reaches down to 2, and the largest up to twice itself.
 				limits := collective.TableRule{Wire: wire, MinRanks: 2, MaxRanks: uint32(ranks)}
 				if i > 0 {
 					limits.MinRanks = uint32(counts[i-1] + 1)
@@ -200,6 +202,7 @@ func (d defaults) best(times []Measurement, before []chosen) []chosen {
 // changes less: the default table's, else the previous choice, else the one with the default
 // segment size.
 func (d defaults) stable(times []Measurement, before []chosen) chosen {
+	// Methods within MaxRatio of the fastest count as equally fast.
 	level := filter(times, func(t Measurement) bool { return times[0].Seconds > MaxRatio*t.Seconds })
 	if usual, ok := d.find(times); ok && slices.Contains(level, usual.Measurement) {
 		return usual
@@ -235,7 +238,9 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 			return chosen{times[i], u.MaxBytes}, true
 		}
 	}
-	for _, t := range times { // what a table falls back on, which no rule names
+	// No rule of the default table covers the call, so the table falls back on the first
+	// algorithm of the verb, in default segments.
+	for _, t := range times {
 		if t.Segment == 0 && t.Algorithm == collective.Algorithms(t.Algorithm.Verb())[0] {
 			return chosen{t, unlimited}, true
 		}
@@ -269,6 +274,7 @@ func Comparisons(times []Measurement) []Comparison {
 		if sameMethod(rival.Measurement, usual.Measurement) {
 			continue
 		}
+		// Several requirements often have the same two methods.
 		if r := (Comparison{usual.Measurement, rival.Measurement}); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
