@@ -275,7 +275,7 @@ func (c *conn) isClosed() bool {
 // checkBuffer returns an error if the Sink's memory is too small for the body.
 func checkBuffer(dst []byte, size int) error {
 	if dst != nil && len(dst) < size {
-		return failure(fault.Misuse, "progress", fmt.Errorf("the Sink's Place returned %d bytes for a body of %d", len(dst), size))
+		return failure(fault.Misuse, "progress", fmt.Errorf("the Sink's Buffer returned %d bytes for a body of %d", len(dst), size))
 	}
 	return nil
 }
