@@ -112,7 +112,7 @@ func (s Settings) tuning() (negotiate.Tunables, error) {
 			return t, nil
 		}
 	}
-	return t, fmt.Errorf("got settings %+v, want an algorithm of %q and nothing negative", s, classes())
+	return t, fmt.Errorf("got settings %+v, want Algorithm to be one of %q, and Cycle and Fusion of at least 0", s, classes())
 }
 
 // settingsOf is the reverse of tuning. The class must be valid.

@@ -52,7 +52,7 @@ func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	var order []thread
 	for i, e := range file.TraceEvents {
 		if e.PID == nil || e.TID == nil || e.Name == "" {
-			return nil, nil, fmt.Errorf("event %d: got no name, process or thread", i)
+			return nil, nil, fmt.Errorf("event %d: got at least one of name, pid and tid missing, want all three", i)
 		}
 		at := thread{*e.PID, *e.TID}
 		switch {

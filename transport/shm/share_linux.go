@@ -110,7 +110,7 @@ func (t *Transport) beginShare(op, name string) error {
 		return failure(fault.Closed, op, nil)
 	}
 	if t.sharing[name] {
-		return failure(fault.Misuse, op, errors.New("this rank waits for that name already: share one name once at a time"))
+		return failure(fault.Misuse, op, errors.New("another Share of this name is still waiting on this rank: wait for it to return first"))
 	}
 	t.sharing[name] = true
 	t.running.Add(1)
