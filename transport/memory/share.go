@@ -63,7 +63,7 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 		h.shares[name] = g
 	}
 	if g.present[t] {
-		return nil, failure(fault.Misuse, "share "+name, errors.New("this rank waits for that name already: share one name once at a time"))
+		return nil, failure(fault.Misuse, "share "+name, errors.New("another Share of this name is still waiting on this rank: wait for it to return first"))
 	}
 	g.present[t] = true
 	switch {
