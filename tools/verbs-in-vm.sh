@@ -127,7 +127,7 @@ faults() {
 	gid_is_back
 	began=$SECONDS
 	TUTTI_VERBS_GID_INDEX=9 timeout -k 10 $HANG ./tuttirun -np 2 ./tuttibench -transport grpc+verbs >fault.log 2>&1 & job=$!
-	must_fail "a GID that there is none of" "GIDs is what was asked for"
+	must_fail "a GID that there is none of" "GIDs has the index"
 	loss 100 100ms
 }
 
