@@ -142,11 +142,11 @@ func (o *Options) applyDefaults() error {
 	case o.Setup == nil:
 		return failure(fault.Misuse, "open", errors.New("Setup is nil, want the transport to set up over"))
 	case o.Depth < minDepth || o.Depth > maxDepth:
-		return failure(fault.Misuse, "open", fmt.Errorf("Depth: got %d, want %d to %d", o.Depth, minDepth, maxDepth))
+		return failure(fault.Misuse, "open", fmt.Errorf("option Depth: got %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
-		return failure(fault.Misuse, "open", fmt.Errorf("Buffer: got %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
+		return failure(fault.Misuse, "open", fmt.Errorf("option Buffer: got %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
 	case o.Ring > 0 && o.Ring < minRing || o.Ring > maxRing:
-		return failure(fault.Misuse, "open", fmt.Errorf("Ring: got %d bytes, want %d to %d", o.Ring, minRing, maxRing))
+		return failure(fault.Misuse, "open", fmt.Errorf("option Ring: got %d bytes, want %d to %d", o.Ring, minRing, maxRing))
 	}
 	return nil
 }
