@@ -10,7 +10,7 @@ import (
 )
 
 // An Algorithm is one way to carry out one collective operation. It is an immutable, comparable
-// value. The zero Algorithm is none, and every call refuses it.
+// value. The zero Algorithm stands for no algorithm; every call refuses it.
 type Algorithm struct{ number uint8 } // index in the catalogue, plus one
 
 // Find returns the algorithm of verb with that name. An unknown name is fault.Misuse; the error
@@ -50,16 +50,17 @@ func (a Algorithm) entry() *entry {
 	return &catalogue[a.number-1]
 }
 
-// Number identifies the algorithm among all of this build. It is never 0.
+// Number returns the algorithm's number, which is unique in this build and never 0.
 func (a Algorithm) Number() uint8 { return a.number }
 
-// Name returns the name that selects the algorithm among those of its verb, as "ring".
+// Name returns the algorithm's name, such as "ring". It is unique among the algorithms of one
+// verb.
 func (a Algorithm) Name() string { return a.entry().name }
 
 // Verb returns the operation that the algorithm carries out.
 func (a Algorithm) Verb() Verb { return a.entry().verb }
 
-// String returns verb and name in the form of TUTTI_ALGORITHM, as "allreduce:ring".
+// String returns verb and name in the form of TUTTI_ALGORITHM, such as "allreduce:ring".
 func (a Algorithm) String() string { return a.Verb().String() + ":" + a.Name() }
 
 // SupportsOrder reports whether the algorithm keeps the order of folds that an operator needs.
@@ -68,10 +69,10 @@ func (a Algorithm) SupportsOrder(order reduce.Order) bool {
 	return order != reduce.RankOrder || a.entry().order != reduce.Commutative
 }
 
-// Cost returns what the algorithm needs on n ranks for a vector of m bytes in segments of
-// segment bytes: the messages started (alpha), the bytes moved (beta) and the bytes folded
-// (gamma), counting what happens one after the other. Multiplied by α, β and γ they add up to a
-// time.
+// Cost returns what the algorithm needs on n ranks for a vector of m bytes, cut into segments of
+// the given number of bytes: the messages started (alpha), the bytes moved (beta) and the bytes
+// folded (gamma). It counts only the critical path: work that ranks do at the same time counts
+// once. alpha·α + beta·β + gamma·γ is the predicted time.
 //
 // In shared memory, alpha counts the fragments handed over and beta the bytes copied. For a
 // hierarchical algorithm n counts hosts, and the cost covers what moves and is folded between
@@ -85,7 +86,7 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 }
 
 // The function types of the catalogue. Each is named after the operation that it carries out.
-// dst and src never share memory, unless the comment says so.
+// dst and src never share memory, unless the type's comment allows it.
 type (
 	// dst receives the finished result. It may be src.
 	allReduce func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
@@ -95,7 +96,7 @@ type (
 	reduceToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
 	// dst receives the unfinished fold of this rank's chunk. It may be that chunk of src.
 	reduceScatter func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
-	// buf is sent by the root and received by the others.
+	// The root sends buf. The other ranks receive into it.
 	broadcast func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
 	// buf receives all chunks. own is this rank's chunk: either that part of buf, or memory
 	// outside buf.
@@ -115,8 +116,8 @@ type (
 	barrier func(ctx context.Context, r *p2p.Round) error
 )
 
-// check refuses, with fault.Misuse, an algorithm that is not one for verb or does
-// not support op on the ranks of r.
+// check returns fault.Misuse if the algorithm belongs to another verb, or does not support op on
+// the ranks of r.
 func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
 	e := a.entry()
 	switch {
@@ -130,8 +131,8 @@ func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
 	return nil
 }
 
-// implementationOf returns the function of a, which must pass check. F is the one
-// function type that the verb has.
+// implementationOf returns the function that implements a. It returns the error of check if
+// there is one. F is the function type of the verb.
 func implementationOf[F any](r *p2p.Round, verb Verb, a Algorithm, op reduce.Op) (run F, err error) {
 	if err := a.check(r, verb, op); err != nil {
 		return run, err
@@ -139,8 +140,8 @@ func implementationOf[F any](r *p2p.Round, verb Verb, a Algorithm, op reduce.Op)
 	return a.entry().run.(F), nil
 }
 
-// misuse returns this package's error. It names no rank, because the package does not know the
-// ranks of the job.
+// misuse returns a fault.Misuse error of this package. The error names no rank, because the
+// package does not know the ranks of the job.
 func misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, -1, format, args...)
 }

@@ -9,8 +9,9 @@ import (
 // bruckAllGather gives every rank the chunks of all others. Its own chunk is in buf already.
 // All chunks are equally long.
 //
-// Each rank holds a run of chunks that begins with its own. In every step it receives the run
-// of the rank just behind its end, which doubles its own. With five ranks:
+// Each rank holds a run of consecutive chunks that begins with its own chunk. In every step it
+// receives the run of the rank whose chunk follows this run. Each step therefore doubles the
+// run. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 4    01 → 3   0 → 1

@@ -9,9 +9,9 @@ import (
 // hierarchicalAllGather gives every rank the chunks of all others. Its own chunk is in buf
 // already.
 //
-// The ranks of a host exchange their chunks; one rank of each passes them around a ring, a
-// host's chunks together, and broadcasts the other hosts' chunks on its own host. With four
-// ranks on two hosts:
+// The ranks of a host exchange their chunks. One rank of each host takes part in a ring, in
+// which all chunks of a host travel together. Then this rank broadcasts the other hosts' chunks
+// on its own host. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    01 → 2   23 → 1
@@ -37,7 +37,8 @@ func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error 
 			return err
 		}
 	}
-	// The host's own chunks are on all of its ranks already, between these two parts.
+	// The host's own chunks lie between these two parts. All ranks of the host already have
+	// them.
 	before, after := v.otherHosts()
 	for _, part := range [...][]byte{before, after} {
 		if len(part) == 0 {

@@ -9,9 +9,9 @@ import (
 // neighborExchangeAllGather gives every rank the chunks of all others. Its own chunk is in buf
 // already.
 //
-// Neighbours exchange their chunks two by two. Then each exchanges with its left and its right
-// neighbour in turn the two chunks that arrived last. It takes an even number of ranks; an odd
-// one gets ringAllGather. With six ranks:
+// Neighbours exchange their chunks two by two. Then each rank exchanges the two chunks that
+// arrived last, with its left and its right neighbour in turn. The algorithm needs an even
+// number of ranks; an odd number uses ringAllGather. With six ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    01 → 5   45 → 1
@@ -39,8 +39,8 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 		return err
 	}
 	latest := me / 2 // the pair whose chunks arrived last
-	// The direction alternates, so each step brings the pair next to those that this rank
-	// has, on one side and then on the other.
+	// The direction alternates, so each step brings the pair that is adjacent to the chunks that
+	// this rank has: on one side, then on the other side.
 	for step := 1; step < n/2; step++ {
 		side = -side
 		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)

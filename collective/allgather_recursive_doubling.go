@@ -9,9 +9,9 @@ import (
 // recursiveDoublingAllGather gives every rank the chunks of all others. Its own chunk is in buf
 // already.
 //
-// Partners at distance 1, 2, 4, … exchange all chunks that they have. Each step doubles them.
-// Ranks beyond the largest power of two send their chunk to a neighbour first, and receive all
-// chunks last. With five ranks:
+// Partners at distance 1, 2, 4, … exchange all chunks that they have. Each step doubles the
+// number of chunks that a rank has. Ranks beyond the largest power of two send their chunk to a
+// neighbour first, and receive all chunks last. With five ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0            01 → 2   012 → 3   01234 → 1
@@ -22,8 +22,8 @@ import (
 //
 // Cost: ⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ.
 //
-// Nothing is folded. Chunks may differ in length; they need no scratch memory, as what a rank
-// has is always one run of them.
+// Nothing is folded. Chunks may differ in length. The algorithm needs no scratch memory, because
+// the chunks that a rank has are always consecutive.
 //
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 // MPICH", IJHPCA 19(1), 2005, section 4.1.

@@ -15,8 +15,9 @@ import (
 //	rank 0   A → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   B → slot 1   A ← slot 0, B ← slot 1
 //
-// The drawing cannot tell a slot from what was copied into it: a rank's own chunk is copied
-// from its source, or not at all where that is its destination.
+// The drawing does not distinguish a slot from the chunk that was copied into it. A rank copies
+// its own chunk from the source, not from the slot; if source and destination are the same
+// memory, it does not copy the chunk at all.
 //
 // Cost: α + mβ, in cache; α per fragment.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {

@@ -10,7 +10,7 @@ import (
 // allGatherReduceAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
 // Every rank gathers all vectors and folds them itself: bruckAllGather and a loop. It suits
-// vectors so short that only the number of steps counts. With three ranks:
+// vectors that are very short: for them only the number of steps counts. With three ranks:
 //
 //	         step 0   step 1
 //	rank 0   0 → 2    0 → 1
@@ -19,9 +19,8 @@ import (
 //
 // Cost: ⌈log₂n⌉α + (n-1)mβ + (n-1)mγ, and 2nm bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, n-1, one after the other, by every rank alike. The
-// bits are those of a serial loop over the ranks, and equal on all of them. op need not
-// commute.
+// Every rank folds the shares in the order 0, 1, …, n-1, one after the other. The bits are those
+// of a serial loop over the ranks, and equal on all ranks. op need not commute.
 func allGatherReduceAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	all := evenChunks(r, r.Scratch(n*len(buf)), 1)

@@ -9,8 +9,9 @@ import (
 
 // hierarchicalAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// On each host one rank reduces all vectors; these ranks run recursive doubling among
-// themselves; and each broadcasts the result on its host. With six ranks on two hosts:
+// On each host one rank, the leader, reduces the host's vectors. The leaders run recursive
+// doubling among themselves. Then each leader broadcasts the result on its host. With six ranks
+// on two hosts:
 //
 //	         step 0   step 1   step 2    step 3       step 4
 //	rank 0                     012 → 3   012345 → 2   012345 → 1
@@ -26,8 +27,8 @@ import (
 // Shares of a host are folded in the order of its ranks, one after the other. The results of
 // neighbouring blocks of hosts are folded next, the earlier block as the earlier operand. The
 // order depends on the placement alone, and the result is copied, so equal runs give equal bits
-// on all ranks, also with and without shared memory. Where hosts are in rank order so are the
-// folds, and op need not commute.
+// on all ranks, with or without shared memory. Where hosts are in rank order, folds are in rank
+// order, too, and op need not commute.
 func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
 	if err := reduceOnHost(ctx, host, 0, buf, buf, k); err != nil {

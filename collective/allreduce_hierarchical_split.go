@@ -10,9 +10,10 @@ import (
 
 // hierarchicalSplitAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// The vector has one part per rank of the host that has the fewest. On each host a rank folds
-// its part of all vectors; the ranks with the same part on all hosts run a ring all-reduce; and
-// the ranks of a host exchange their parts. With four ranks on two hosts:
+// The vector is cut into as many parts as the smallest host has ranks. On each host, a rank
+// folds its part of the host's vectors. The ranks that have the same part on different hosts run
+// a ring all-reduce. Then the ranks of a host exchange their parts. With four ranks on two
+// hosts:
 //
 //	         step 0   step 1   step 2     step 3
 //	rank 0   0 → 1    01 → 2   2301 → 2   2301 → 1
@@ -24,11 +25,11 @@ import (
 // that of a reduce-scatter and an allgather; m bytes of scratch memory unless the host's ranks
 // share memory.
 //
-// A part has a chunk for each host. Of chunk c, shares of a host are folded in the order of its
-// ranks, and the hosts' results in the order c+1, c+2, …, c, counted in the order of racks. The
-// order depends on the placement and the chunk alone, and every chunk is folded on one rank, so
-// equal runs give equal bits on all ranks, also with and without shared memory. It is not rank
-// order, so op must commute.
+// A part has a chunk for each host. Within a host, shares of chunk c are folded in the order of
+// the host's ranks. The results of the hosts are folded in the order c+1, c+2, …, c, where hosts
+// are counted in the order of racks. The order depends on the placement and the chunk alone, and
+// every chunk is folded on one rank, so equal runs give equal bits on all ranks, with or without
+// shared memory. The order is not rank order, so op must commute.
 //
 // The scheme is that of Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for
 // deep learning on heterogeneous network hierarchy", MLSys 2019.
@@ -38,8 +39,9 @@ func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 	if err := reduceScatterOnHost(ctx, host, parts, k); err != nil {
 		return err
 	}
-	// Every host has a rank with each of these local indices, so the cross-host groups
-	// have one rank of every host. Ranks beyond have no part, and only receive results.
+	// Every host has a rank with each local index below MinRanksPerHost, so each cross-host
+	// group has one rank of every host. Ranks with a higher local index have no part, and only
+	// receive results.
 	if host.Rank() < r.Layout().MinRanksPerHost() {
 		among := crossHost(r, host.Rank())
 		part := evenChunks(among, parts.of(host.Rank()), k.DType().Size())

@@ -10,7 +10,7 @@ import (
 // linearAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
 // Rank 0 receives all vectors, in rank order, and sends the result to each rank. It is the
-// baseline for measurements of the others. With four ranks:
+// baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2   step 3     step 4     step 5
 //	rank 0                              0123 → 1   0123 → 2   0123 → 3
@@ -21,7 +21,7 @@ import (
 // Cost: 2(n-1)(α + mβ) + (n-1)mγ.
 //
 // Shares are folded in the order 0, 1, …, n-1, one after the other. The bits are those of a
-// serial loop over the ranks, and equal on all of them. op need not commute.
+// serial loop over the ranks, and equal on all ranks. op need not commute.
 func linearAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	if r.Rank() != 0 {

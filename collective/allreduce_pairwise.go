@@ -9,8 +9,8 @@ import (
 
 // pairwiseAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// The owner of each chunk receives and folds its shares. The results then go around a ring:
-// pairwiseReduceScatter and ringAllGather. With three ranks:
+// The owner of each chunk receives all ranks' shares of the chunk and folds them. The results
+// then go around a ring: pairwiseReduceScatter and ringAllGather. With three ranks:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   2 → 0    1 → 0    0 → 1    1 → 2
@@ -21,11 +21,12 @@ import (
 //
 // Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b is the fold of the ranks
 // after c, each begun at its last rank. The order depends on n and the chunk alone, and every
-// chunk is folded on one rank, so equal runs give equal bits on all ranks. It is rank order, so
-// op need not commute: for such operators it replaces the ring.
+// chunk is folded on one rank, so equal runs give equal bits on all ranks. The order is rank
+// order, so op need not commute. The algorithm replaces the ring for operators that do not
+// commute.
 //
-// Its halves are in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-// operations in MPICH", IJHPCA 19(1), 2005.
+// Both halves are described in Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", IJHPCA 19(1), 2005.
 func pairwiseAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	all := evenChunks(r, buf, k.DType().Size())
 	own := all.of(r.Rank())

@@ -9,10 +9,10 @@ import (
 
 // rabenseifnerAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// Partners at distance 1, 2, 4, … each fold one half of what they still have, and then exchange
-// the finished parts in the opposite order. Ranks beyond the largest power of two send their
-// share to a neighbour first, and receive the result last. With five ranks, and in brackets the
-// ranks whose shares are folded:
+// In step s, partners at distance 2^s each fold one half of the part that both still have. Then
+// they exchange the finished parts in the opposite order of steps. Ranks beyond the largest
+// power of two send their share to a neighbour first, and receive the result last. With five
+// ranks, and in brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3          step 4           step 5
 //	rank 0                  34(01) → 2   2(012) → 3   01(01234) → 3   012(01234) → 2   01234(01234) → 1
@@ -25,11 +25,11 @@ import (
 // + mγ more unless n is one.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order,
-// and so the bits, are those of recursiveDoublingAllReduce. Every part is folded on one rank,
-// so equal runs give equal bits on all ranks. It is rank order, so op need not commute.
+// and so the bits, are those of recursiveDoublingAllReduce. Every part is folded on one rank, so
+// equal runs give equal bits on all ranks. The order is rank order, so op need not commute.
 //
-// Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the nearest
-// partners first, as there.
+// Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. As in that paper,
+// the nearest partners come first.
 func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	d := hypercubeOf(r, 0)
 	if d.isExtra() {
@@ -38,13 +38,13 @@ func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k redu
 	if err := d.foldExtra(ctx, r, buf, k); err != nil {
 		return err
 	}
-	// One part per vertex: a power of two, so that every step halves them evenly.
+	// The number of parts, one per vertex, is a power of two, so every step halves it evenly.
 	parts := cutEvenly(buf, d.power, k.DType().Size())
 	own, err := d.reduceScatter(ctx, r, parts, k)
 	if err != nil {
 		return err
 	}
-	// Each part is finished once, on the rank that has folded it, before it is copied.
+	// Finish each part once, on the rank that has folded it, before the part is copied.
 	k.Finish(parts.of(own), r.Size())
 	if err := d.allGather(ctx, r, parts, own); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 
 // recursiveDoublingAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// Ranks exchange what they have with partners at distance 1, 2, 4, …. Each step doubles the
-// shares that a rank holds. Ranks beyond the largest power of two send their share to a
-// neighbour first, and receive the result last. With five ranks:
+// Ranks exchange what they have folded with partners at distance 1, 2, 4, …. Each step doubles
+// the number of shares in a rank's fold. Ranks beyond the largest power of two send their share
+// to a neighbour first, and receive the result last. With five ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0            01 → 2   012 → 3   01234 → 1
@@ -24,9 +24,9 @@ import (
 // Cost: ⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two; m bytes of
 // scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. Both
-// partners fold the same operands in the same order, so equal runs give equal bits on all
-// ranks. It is rank order, so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. Both partners
+// fold the same operands in the same order, so equal runs give equal bits on all ranks. The
+// order is rank order, so op need not commute.
 //
 // The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
@@ -34,8 +34,8 @@ func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 	return recursiveDoubling(ctx, r, buf, k, r.Size())
 }
 
-// recursiveDoubling is recursiveDoublingAllReduce of vectors that already hold the shares of
-// ranks ranks in all.
+// recursiveDoubling is recursiveDoublingAllReduce for vectors that may be folds already. ranks
+// is the number of shares in all vectors together; a mean divides by it.
 func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	n, me := r.Size(), r.Rank()
 	power := 1 << (bits.Len(uint(n)) - 1)

@@ -20,11 +20,10 @@ import (
 //
 // Cost: 2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ, and m bytes of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on n alone where hosts are in rank order; otherwise ranks follow the order of hosts
-// and racks, as in binomialReduce, except for operators that do not commute, which get rank
-// order. Rank 0's bits are copied, so equal runs give equal bits on all ranks, and op need not
-// commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. Where hosts
+// are in rank order, the order depends on n alone. Otherwise the order is that of hosts and
+// racks, as in binomialReduce, for operators that commute, and rank order for others. Rank 0's
+// bits are copied, so equal runs give equal bits on all ranks, and op need not commute.
 func reduceBroadcastAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	if err := binomialReduce(ctx, r, 0, buf, buf, k); err != nil {
 		return err

@@ -22,7 +22,8 @@ import (
 // Shares are folded into chunk c in the order c+1, c+2, …, c, one after the other. Where ranks
 // are on several hosts, c+1 stands for the rank that follows c in the order of hosts and racks.
 // The order depends on n, that placement and the chunk alone, and every chunk is folded on one
-// rank, so equal runs give equal bits on all ranks. It is not rank order, so op must commute.
+// rank, so equal runs give equal bits on all ranks. The order is not rank order, so op must
+// commute.
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 // JPDC 69(2), 2009.

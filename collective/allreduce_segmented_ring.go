@@ -10,8 +10,9 @@ import (
 // segmentedRingAllReduce reduces the src of all ranks and leaves the result in dst on every
 // rank.
 //
-// It runs ringAllReduce over one subrange of all chunks after the other, so that what a rank
-// has folded is still in its cache when it sends it on. One subrange, with three ranks:
+// It runs ringAllReduce several times, each time over one subrange of every chunk. A subrange is
+// short, so it is still in a rank's cache when the rank sends it on after the fold. One
+// subrange, with three ranks:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   1 → 2    2 → 0    0 → 1    1 → 2
@@ -22,14 +23,14 @@ import (
 // chunk.
 //
 // Shares are folded into chunk c in the order c+1, c+2, …, c, one after the other. The order,
-// and so the bits, are those of ringAllReduce. It is not rank order, so op must commute.
+// and so the bits, are those of ringAllReduce. The order is not rank order, so op must commute.
 //
 // The subranges are the phases of Open MPI's segmented ring,
 // ompi/mca/coll/base/coll_base_allreduce.c.
 func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	all := evenChunks(r, dst, k.DType().Size())
 	subrange := ringSubrangeSegments * r.Segment()
-	for i := range max(1, fragmentCount(len(all.of(0)), subrange)) { // chunk 0 is a longest one
+	for i := range max(1, fragmentCount(len(all.of(0)), subrange)) { // no chunk is longer than chunk 0
 		part := all.subrange(i, subrange)
 		if err := ringReduceScatterAcross(ctx, r, part, part.withBuffer(src), k); err != nil {
 			return err
@@ -42,6 +43,6 @@ func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, 
 	return nil
 }
 
-// ringSubrangeSegments is how many segments of a chunk go around the ring together. One is
-// folded while the other arrives.
+// ringSubrangeSegments is the number of segments in a subrange. With two, a rank folds one
+// segment while the other arrives.
 const ringSubrangeSegments = 2

@@ -8,22 +8,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// directBytes is the largest vector that every rank folds as a whole by itself. That takes one
-// hand-over between the ranks instead of two.
+// directBytes is the largest vector, in bytes, that every rank folds as a whole. Folding the
+// whole vector takes one hand-over between the ranks; folding one part per rank takes two.
 const directBytes = p2p.SmallSize
 
 // sharedAllReduce reduces the src of all ranks and leaves the result in dst on every rank.
 //
 // For a small vector, each rank copies its share into its slot and folds all slots. A larger
-// vector goes fragment by fragment: each rank copies its share of the others' parts into its
-// slot, folds its own part over all slots into its own slot, and copies all parts out of the
-// slots. With two ranks:
+// vector goes fragment by fragment, and each fragment has one part per rank. Each rank copies
+// its share of the other ranks' parts into its slot, folds its own part over all slots into its
+// own slot, and copies all parts out of the slots. With two ranks:
 //
 //	         step 0        step 1                step 2
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   A1 → slot 1   op(B0, B1) → slot 1   A ← slot 0, B ← slot 1
 //
-// While the others still fold, a rank copies its share of the next fragment in.
+// A rank copies its share of the next fragment into its slot while other ranks still fold.
 //
 // Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment. Small vectors take α, and
 // fold m(n-1).
@@ -51,7 +51,7 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
-	own := src // rather than the slot, whose cache lines the readers have taken over
+	own := src // not the slot: its cache lines have moved to the readers
 	if r.Rank() > 1 && same(dst, src) {
 		own = p.Slot(r.Rank())[:len(src)]
 	}
@@ -62,7 +62,7 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 
 // allReduceFragments reduces all longer vectors. Every rank folds one part of each fragment. It
 // fills its slot of the next fragment before it folds this one, so that the copy overlaps the
-// others' folds.
+// other ranks' folds.
 func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)

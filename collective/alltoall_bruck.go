@@ -9,9 +9,9 @@ import (
 // bruckAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i. All
 // chunks are equally long.
 //
-// A chunk whose owner is d ranks ahead gets there by jumps of 1, 2, 4, … that add up to d.
-// Chunks that jump together travel together. With four ranks, and in brackets where a chunk
-// comes from:
+// A chunk whose destination is d ranks ahead gets there by jumps of 1, 2, 4, … ranks that add up
+// to d. Chunks that jump together travel together. With four ranks, and in brackets where a
+// chunk comes from:
 //
 //	         step 0      step 1
 //	rank 0   13(0) → 1   2(0)(3) → 2
@@ -21,14 +21,15 @@ import (
 //
 // Cost: ⌈log₂n⌉α, and at most ⌈log₂n⌉m/2 β; 2m bytes of scratch memory.
 //
-// Nothing is folded. It is for short chunks: each moves up to ⌈log₂n⌉ times.
+// Nothing is folded. The algorithm is for short chunks, because each chunk moves up to ⌈log₂n⌉
+// times.
 //
 // Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications
 // in multiport message-passing systems", IEEE TPDS 8(11), 1997.
 func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	size := len(src.of(me))
-	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d is d ranks from its owner, less the jumps that it has made
+	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d starts d ranks from its destination; jumps reduce the distance
 	for d := range n {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}

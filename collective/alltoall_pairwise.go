@@ -8,8 +8,8 @@ import (
 
 // pairwiseAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i.
 //
-// In step s every rank sends to the rank s+1 after it and receives from the one s+1 before it,
-// so that no two send to the same. With four ranks:
+// In step s, every rank sends to the rank s+1 positions after it and receives from the rank s+1
+// positions before it. No two ranks send to the same rank in one step. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   → 1      → 2      → 3

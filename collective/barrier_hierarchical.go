@@ -8,8 +8,9 @@ import (
 
 // hierarchicalBarrier returns when every rank has called it.
 //
-// On each host one rank waits for the others; these ranks run a dissemination barrier; and each
-// releases its host. With four ranks on two hosts:
+// On each host one rank, the leader, waits for the host's other ranks. The leaders run a
+// dissemination barrier. Then each leader releases the ranks of its host. With four ranks on two
+// hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0            → 2      → 1
@@ -34,8 +35,8 @@ func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
 	return releaseOnHost(ctx, host)
 }
 
-// gatherOnHost returns on the first rank of a host when the host's other ranks have called it.
-// On those it returns at once.
+// gatherOnHost returns on the first rank of a host when the host's other ranks have called
+// gatherOnHost. On the other ranks it returns at once.
 func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return linearGather(ctx, host, 0, cutEvenly(nil, host.Size(), 1), nil)
@@ -55,7 +56,7 @@ func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	return nil
 }
 
-// releaseOnHost returns when the first rank of the host has called it.
+// releaseOnHost returns when the first rank of the host has called releaseOnHost.
 func releaseOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return binomialBroadcast(ctx, host, 0, nil)

@@ -8,8 +8,8 @@ import (
 
 // binaryTreeBroadcast copies the root's buf to every rank.
 //
-// Every rank sends the vector on to two others, each segment while the following one arrives:
-// rank v to 2v+1 and 2v+2. With four ranks and two segments, from root 0:
+// Rank v sends the vector on to ranks 2v+1 and 2v+2. It sends each segment while the following
+// segment arrives. With four ranks and two segments, from root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 0   01 → 1   01 → 2   23 → 1   23 → 2
@@ -18,10 +18,10 @@ import (
 // Cost: (2(s-1) + d)(α + m/s β), for s segments, where d is at most 2⌊log₂n⌋; two ranks are a
 // chain.
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks.
 //
-// It is the binary tree of Open MPI's broadcasts, ompi/mca/coll/base/coll_base_bcast.c.
+// The tree is the binary tree of Open MPI's broadcasts, ompi/mca/coll/base/coll_base_bcast.c.
 func binaryTreeBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	n, nodes := r.Size(), r.Layout().From(root)
 	if n == 1 {
@@ -38,8 +38,9 @@ func binaryTreeBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte
 			return err
 		}
 	}
-	// Segment i goes to the left child while segment i+1 arrives. The right child gets it
-	// next, so that the root sends every segment twice, and the tree is fed at half speed.
+	// Segment i goes to the left child while segment i+1 arrives. Then segment i goes to the
+	// right child. The root therefore sends every segment twice, so segments enter the tree at
+	// half the speed of a chain.
 	for i := range p.segments() {
 		var err error
 		if me != 0 && i+1 < p.segments() {

@@ -9,8 +9,8 @@ import (
 
 // binomialBroadcast copies the root's buf to every rank.
 //
-// In every step each rank that has the vector sends it to one that does not. With six ranks,
-// from root 0:
+// In every step each rank that has the vector sends it to one rank that does not. With six
+// ranks, from root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 0   → 4      → 2      → 1
@@ -19,9 +19,10 @@ import (
 //
 // Cost: ⌈log₂n⌉(α + mβ), and up to two steps more where there are several hosts.
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks. Every host and every rack but the root's is entered once: the tree joins the first
-// ranks of racks, in each rack those of hosts, and each host's ranks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks. The tree connects the first ranks of the racks, then within each rack the
+// first ranks of its hosts, then within each host its ranks. So the vector enters every host and
+// every rack once, except the root's own.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {

@@ -8,8 +8,8 @@ import (
 
 // chainBroadcast copies the root's buf to every rank.
 //
-// Every rank sends the vector on to the next, each segment while the following one arrives.
-// With three ranks and three segments, from root 0:
+// Every rank sends the vector on to the next rank. It sends each segment while the following
+// segment arrives. With three ranks and three segments, from root 0:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   0 → 1    1 → 2
@@ -18,10 +18,11 @@ import (
 //
 // Cost: (n-2+s)(α + m/s β), for s segments.
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks: every host and every rack but the root's is entered once.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks. So the vector enters every host and every rack once, except the root's
+// own.
 //
-// It is the chain, with a fanout of one, of Open MPI's broadcasts,
+// The algorithm is the chain, with a fanout of one, of Open MPI's broadcasts,
 // ompi/mca/coll/base/coll_base_bcast.c.
 func chainBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	n, nodes := r.Size(), r.Layout().From(root)

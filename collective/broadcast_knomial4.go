@@ -8,8 +8,8 @@ import (
 
 // knomial4Broadcast copies the root's buf to every rank.
 //
-// In every level each rank that has the vector sends it to three that do not. With six ranks,
-// from root 0:
+// In every level each rank that has the vector sends it to three ranks that do not. With six
+// ranks, from root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 0   → 4      → 1      → 2      → 3
@@ -17,8 +17,8 @@ import (
 //
 // Cost: at most 3⌈log₄n⌉(α + mβ).
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks.
 //
 // The k-nomial trees are those of MPICH, src/mpi/coll/bcast/bcast_intra_tree.c.
 func knomial4Broadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {

@@ -9,8 +9,8 @@ import (
 
 // scatterAllGatherBroadcast copies the root's buf to every rank.
 //
-// One chunk per rank goes down a binomial tree, and then all chunks go around a ring. With four
-// ranks, from root 0:
+// The root scatters one chunk to each rank through a binomial tree. Then all chunks go around a
+// ring. With four ranks, from root 0:
 //
 //	         step 0   step 1   step 2   step 3   step 4
 //	rank 0   23 → 2   1 → 1    0 → 1    3 → 1    2 → 1
@@ -20,8 +20,8 @@ import (
 //
 // Cost: (⌈log₂n⌉ + n-1)α + 2m(n-1)/n β.
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks.
 //
 // Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective
 // communication library (InterCom)", SHPCC 1994.
@@ -38,7 +38,7 @@ func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf 
 			return err
 		}
 	}
-	// The ring passes the nodes of the tree, so each rank starts with its own chunk.
+	// The ring follows the numbers of the tree's nodes, so each rank starts with its own chunk.
 	next, prev := t.walk.Rank(modulo(t.me+1, t.n)), t.walk.Rank(modulo(t.me-1, t.n))
 	for step := range t.n - 1 {
 		outgoing := parts.of(modulo(t.me-step, t.n))

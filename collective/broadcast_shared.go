@@ -15,9 +15,10 @@ import (
 //	rank 0   A → slot 0   B → slot 0
 //	rank 1                A ← slot 0   B ← slot 0
 //
-// The root is as many fragments ahead of the slowest rank as the slots allow. Two ranks hand
-// over fragments that stay in the first-level cache. More ranks hand over larger ones, because
-// all of them wait for each fragment, which takes longest where they outnumber the cores.
+// The root may be ahead of the slowest rank by as many fragments as the slots hold. With two
+// ranks, fragments fit into the first-level cache. With more ranks, fragments are larger,
+// because all ranks wait for each fragment, and this wait is longest where ranks outnumber the
+// cores.
 //
 // Cost: α + mβ, in cache: in and out at the same time; α per fragment.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
@@ -46,7 +47,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 	return nil
 }
 
-// broadcastFragment returns the bytes of a fragment for n ranks.
+// broadcastFragment returns the size in bytes of the fragments of a broadcast to n ranks.
 func broadcastFragment(n int) int {
 	if n == 2 {
 		return p2p.SlotSize / 4

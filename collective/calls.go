@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// AllReduce reduces the src of all ranks and leaves the result in dst on every
-// rank. Both hold whole elements, equally many on all ranks. dst may be src.
+// AllReduce reduces the src of all ranks and leaves the result in dst on every rank. Both hold
+// whole elements, the same number on all ranks. dst may be src.
 func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
@@ -21,8 +21,8 @@ func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	return a.entry().run.(allReduceInPlace)(ctx, r, dst, k)
 }
 
-// Reduce reduces the src of all ranks and leaves the result in dst on the root. src
-// is equally long everywhere. dst may be src, and is ignored on the other ranks.
+// Reduce reduces the src of all ranks and leaves the result in dst on the root. src has the same
+// length on all ranks. dst may be src, and is ignored on the other ranks.
 func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, k reduce.Kernel) error {
 	run, err := implementationOf[reduceToRoot](r, VerbReduce, a, k.Op())
 	if err != nil {
@@ -38,7 +38,7 @@ func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	return nil
 }
 
-// Broadcast copies the root's buf to every rank. buf is equally long everywhere.
+// Broadcast copies the root's buf to every rank. buf has the same length on all ranks.
 func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []byte) error {
 	run, err := implementationOf[broadcast](r, VerbBroadcast, a, reduce.Sum)
 	if err != nil {
@@ -47,20 +47,20 @@ func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []b
 	return run(ctx, r, root, buf)
 }
 
-// AllGather leaves the src of all ranks in dst on every rank, one after the other
-// in rank order. src is equally long everywhere, and may be this rank's chunk of dst.
+// AllGather leaves the src of all ranks in dst on every rank, one after the other in rank order.
+// src has the same length on all ranks, and may be this rank's chunk of dst.
 func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
 	return runAllGather(ctx, r, VerbAllGather, a, evenChunks(r, dst, 1), src)
 }
 
-// AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i. The
-// counts are equal on all ranks.
+// AllGatherV is AllGather with counts[i] elements of elem bytes from each rank i. The counts are
+// equal on all ranks.
 func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
 	return runAllGather(ctx, r, VerbAllGatherV, a, cutByCounts(r, dst, counts, elem), src)
 }
 
-// runAllGather carries out AllGather and AllGatherV. A src that lies elsewhere in
-// all is first copied to its own chunk, because the other chunks would overwrite it.
+// runAllGather carries out AllGather and AllGatherV. If src overlaps another part of all,
+// runAllGather first copies it to this rank's chunk, because arriving chunks would overwrite it.
 func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
 	if err := a.check(r, verb, reduce.Sum); err != nil {
 		return err
@@ -78,9 +78,9 @@ func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all
 	return run(ctx, r, all, src)
 }
 
-// Gather leaves the src of all ranks in dst on the root, one after the other in rank
-// order. src is equally long everywhere; the root's may be its chunk of dst. The
-// other ranks' dst is ignored.
+// Gather leaves the src of all ranks in dst on the root, one after the other in rank order. src
+// has the same length on all ranks; the root's src may be its chunk of dst. dst is ignored on
+// the other ranks.
 func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
 	run, err := implementationOf[gather](r, VerbGather, a, reduce.Sum)
 	if err != nil {
@@ -92,8 +92,8 @@ func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	return run(ctx, r, root, evenChunks(r, dst, 1), src)
 }
 
-// GatherV is Gather of counts[i] elements of elem bytes from each rank i. dst and
-// counts are ignored on ranks other than the root.
+// GatherV is Gather with counts[i] elements of elem bytes from each rank i. dst and counts are
+// ignored on ranks other than the root.
 func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
 	run, err := implementationOf[gather](r, VerbGatherV, a, reduce.Sum)
 	if err != nil {
@@ -105,9 +105,8 @@ func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	return run(ctx, r, root, cutByCounts(r, dst, counts, elem), src)
 }
 
-// Scatter leaves chunk i of the root's src in dst on each rank i. dst is equally
-// long everywhere; the root's may be its chunk of src. The other ranks' src is
-// ignored.
+// Scatter leaves chunk i of the root's src in dst on each rank i. dst has the same length on all
+// ranks; the root's dst may be its chunk of src. src is ignored on the other ranks.
 func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
 	run, err := implementationOf[scatter](r, VerbScatter, a, reduce.Sum)
 	if err != nil {
@@ -119,8 +118,8 @@ func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	return run(ctx, r, root, dst, evenChunks(r, src, 1))
 }
 
-// ScatterV is Scatter of counts[i] elements of elem bytes to each rank i. src and
-// counts are ignored on ranks other than the root.
+// ScatterV is Scatter with counts[i] elements of elem bytes to each rank i. src and counts are
+// ignored on ranks other than the root.
 func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
 	run, err := implementationOf[scatter](r, VerbScatterV, a, reduce.Sum)
 	if err != nil {
@@ -132,10 +131,10 @@ func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src
 	return run(ctx, r, root, dst, cutByCounts(r, src, counts, elem))
 }
 
-// ReduceScatter reduces the src of all ranks and leaves chunk i of the result in dst
-// on each rank i. src holds whole elements, equally many on all ranks, and is cut by
-// tensor.Chunk. dst is as long as its chunk. It may be that chunk of src, or the
-// beginning of src; otherwise src is not changed.
+// ReduceScatter reduces the src of all ranks and leaves chunk i of the result in dst on each
+// rank i. src holds whole elements, the same number on all ranks, and is cut by tensor.Chunk.
+// dst is as long as this rank's chunk. It may be that chunk of src, or the beginning of src;
+// otherwise src is not changed.
 func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	run, err := implementationOf[reduceScatter](r, VerbReduceScatter, a, k.Op())
 	if err != nil {
@@ -154,9 +153,8 @@ func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []b
 	return run.execute(ctx, r, dst, cutByCounts(r, src, counts, k.DType().Size()), k)
 }
 
-// execute runs the algorithm and finishes the fold. Where dst is the beginning of
-// src, other ranks' chunks lie there that are still to be sent, so the result is
-// made in scratch memory first.
+// execute runs the algorithm and finishes the fold. If dst is the beginning of src, it overlaps
+// chunks that this rank has yet to send, so execute computes the result in scratch memory first.
 func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	to := dst
 	if same(dst, src.buf) && !same(dst, src.of(r.Rank())) {
@@ -170,9 +168,8 @@ func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, dst []byte, 
 	return nil
 }
 
-// AllToAll sends chunk i of src to rank i, and leaves in chunk i of dst what rank i
-// sent to this rank. All chunks are equally long on all ranks. dst may be src, at
-// the cost of a copy.
+// AllToAll sends chunk i of src to rank i, and receives chunk i of dst from rank i. All chunks
+// have the same length on all ranks. dst may be src, at the cost of a copy.
 func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
 	run, err := implementationOf[allToAll](r, VerbAllToAll, a, reduce.Sum)
 	if err != nil {
@@ -181,9 +178,9 @@ func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) e
 	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, copyIfSame(r, dst, src), 1))
 }
 
-// AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i and
-// recvs[i] from it. Each rank receives as many elements from another as that one
-// sends to it.
+// AllToAllV is AllToAll with sends[i] elements of elem bytes to each rank i, and recvs[i]
+// elements from it. If rank a sends k elements to rank b, then rank b receives k elements from
+// rank a.
 func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, recvs, sends []int, elem int) error {
 	run, err := implementationOf[allToAll](r, VerbAllToAllV, a, reduce.Sum)
 	if err != nil {
@@ -193,7 +190,7 @@ func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	return run(ctx, r, cutByCounts(r, dst, recvs, elem), cutByCounts(r, src, sends, elem))
 }
 
-// copyIfSame returns src, or a copy of it where dst is the same memory.
+// copyIfSame returns src, or a copy of src if dst is the same memory.
 func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	if !same(dst, src) {
 		return src
@@ -203,21 +200,21 @@ func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	return own
 }
 
-// Scan reduces the src of ranks 0 to i and leaves the result in dst on each rank i.
-// src holds whole elements, equally many on all ranks. dst may be src.
+// Scan reduces the src of ranks 0 to i and leaves the result in dst on each rank i. src holds
+// whole elements, the same number on all ranks. dst may be src.
 func Scan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
 }
 
-// ExScan reduces the src of ranks 0 to i-1 and leaves the result in dst on each
-// rank i. src holds whole elements, equally many on all ranks. dst may be src. Rank
-// 0's dst is not changed.
+// ExScan reduces the src of ranks 0 to i-1 and leaves the result in dst on each rank i. src
+// holds whole elements, the same number on all ranks. dst may be src. Rank 0's dst is not
+// changed.
 func ExScan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
 }
 
-// runScan carries out Scan and ExScan. shares is the number of ranks whose shares
-// the result has; with none, src is only read.
+// runScan carries out Scan and ExScan. shares is the number of ranks whose shares are folded
+// into this rank's result. If shares is 0, dst is not changed.
 func runScan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
 	run, err := implementationOf[inclusiveScan](r, verb, a, k.Op())
 	if err != nil {

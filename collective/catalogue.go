@@ -8,23 +8,24 @@ import (
 
 //go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
 
-// An entry is what the catalogue knows of one algorithm. The function type of run must be one
-// that the verb uses: see the function types and the exported function of the verb. Everything
-// else follows from the entry: the table may choose the algorithm, docs/algorithms.md lists it,
-// tuttibench times it, and the tests run it, redraw its header and compare its cost.
+// An entry describes one algorithm in the catalogue. The type of run must be one of the function
+// types that the exported function of the verb accepts. Everything else follows from the entry:
+// the table may choose the algorithm, docs/algorithms.md lists it, tuttibench times it, and the
+// tests run it, redraw its header and compare its cost.
 type entry struct {
 	verb     Verb
 	name     string
-	order    reduce.Order // Commutative: operators must commute; RankOrder: any operator; 0: none, it does not reduce
+	order    reduce.Order // Commutative: operators must commute; RankOrder: any operator; 0: the algorithm does not reduce
 	costText string       // the cost, in the words of the header
 	cost     cost
 	run      any // a function of the type that the verb needs
 }
 
-// A cost counts, for n ranks, m bytes and segments of s bytes, the messages started, and the
-// bytes moved and folded, one after the other. Algorithms in shared memory count fragments
-// handed over as messages, and bytes copied as moved. Hierarchical ones count what moves and is
-// folded between n hosts, as if each had one rank. m may be any number. n is at least 1.
+// A cost returns the number of messages started (alpha), bytes moved (beta) and bytes folded
+// (gamma) on the critical path, for n ranks, m bytes and segments of s bytes. The cost of an
+// algorithm in shared memory counts each hand-over of a fragment as a message, and bytes copied
+// as bytes moved. The cost of a hierarchical algorithm covers n hosts, as if each host had one
+// rank. m may be any number. n is at least 1.
 type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
 // catalogue lists every algorithm. The first one of each verb has no conditions, so that any
@@ -159,7 +160,7 @@ var catalogue = [...]entry{
 // log2Ceil returns the number of steps of a binomial tree over n ranks.
 func log2Ceil(n float64) float64 { return math.Ceil(math.Log2(n)) }
 
-// The costs that several algorithms have.
+// Cost texts that several algorithms share.
 const (
 	linearMove             = "(n-1)α + m(n-1)/n β"
 	treeMove               = "⌈log₂n⌉α + m(n-1)/n β"
@@ -173,30 +174,30 @@ const (
 // linearMoveCost counts n-1 messages of one chunk each.
 func linearMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 
-// treeMoveCost counts the messages of a binomial tree that carries each chunk once over each
-// level: m(n-1)/n bytes leave the root in all.
+// treeMoveCost counts the messages of a binomial tree through which the root scatters or gathers
+// chunks: m(n-1)/n bytes pass the root in all.
 func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), m * (n - 1) / n, 0
 }
 
-// linearFoldCost is linearMoveCost with a fold of every chunk that arrives.
+// linearFoldCost is linearMoveCost plus a fold of every chunk that arrives.
 func linearFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n - 1, m * (n - 1) / n, m * (n - 1) / n
 }
 
-// reduceScatterAllGatherCost is that of a reduce-scatter and an allgather, each of n-1 messages
-// of one chunk.
+// reduceScatterAllGatherCost is the cost of a reduce-scatter and an allgather, each with n-1
+// messages of one chunk.
 func reduceScatterAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-// gatherThenScatterCost is that of n-1 whole vectors to rank 0, and n-1 chunks back.
+// gatherThenScatterCost is the cost of n-1 whole vectors to rank 0, and of n-1 chunks back.
 func gatherThenScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
 }
 
-// recursiveDoublingCost counts one exchange per step, and for a number of ranks that is no
-// power of two the two messages of the extra ranks.
+// recursiveDoublingCost counts one exchange per step. If the number of ranks is no power of two,
+// it also counts the two messages of an extra rank.
 func recursiveDoublingCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	floor := math.Floor(math.Log2(n))
 	if floor == log2Ceil(n) {

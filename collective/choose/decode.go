@@ -13,9 +13,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Decode parses what Encode wrote, or what someone has edited. name is the file's name for
-// error texts. Errors are fault.Misuse and name the line, the field and what is allowed. A file
-// without rules is valid.
+// Decode parses the text of a tuning file, which Encode wrote and a user may have edited. name
+// is the file's name for error texts. Errors are fault.Misuse and name the line, the field and
+// what is allowed. A file without rules is valid.
 func Decode(name string, text []byte) (*TuningFile, error) {
 	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()
@@ -35,7 +35,7 @@ func Decode(name string, text []byte) (*TuningFile, error) {
 }
 
 // A parser reads JSON of a known form token by token, so that it knows the line of an error.
-// After its first error its methods do nothing.
+// After the first error, all methods do nothing.
 type parser struct {
 	name string
 	text []byte

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// behind bounds the ratio of the predicted times of the default's choice and of the best
-// algorithm. It exceeds the error of the model.
+// behind is the largest allowed ratio of two predicted times: that of the default table's choice
+// and that of the best algorithm. It is larger than the error of the model.
 const behind = 2.5
 
 // The default table's choices are close to the default model's best predictions, so that

@@ -1,10 +1,10 @@
 // Package choose predicts the cost of algorithms, and turns measured times into the
 // rules of a collective.Table.
 //
-// A Model holds α, β and γ of each wire. The predicted time of an algorithm is the sum
-// of the counts of its Cost, each multiplied by its factor. A TuningFile is what
-// `tuttibench tune` has measured in one job: the model, the times, and the rules that
-// follow from the times. Predictions only explain; the rules follow from times.
+// A Model holds α, β and γ of each wire. The predicted time of an algorithm is the sum of the
+// counts of its Cost, each multiplied by its factor. A TuningFile is what `tuttibench tune` has
+// measured in one job: the model, the times, and the rules that follow from the times.
+// Predictions only serve explanations. Rules follow from measured times alone.
 //
 // # From times to rules
 //
@@ -16,17 +16,17 @@
 //	 64 Ki   400    700                   recursive_doubling
 //	  1 Mi  2900   9000                   ring
 //
-// At 1 Ki the default's choice is the fastest. At 64 Ki ring takes 0.57 of the
-// default's time, which is below MaxRatio, so ring replaces it. At 1 Mi the default
-// is ring, too. The rules are recursive_doubling up to 8 Ki, the geometric mean of 1
-// and 64 Ki, and ring up to 8 Mi, where the default table changes. They are for 2 to 7
-// ranks: a number of ranks that was not measured has the rules of the next larger one
-// that was, and from twice the largest on there are none.
+// At 1 Ki the default's choice is the fastest. At 64 Ki ring takes 0.57 of the default's time,
+// which is below MaxRatio, so ring replaces it. At 1 Mi the default is ring, too. The rules are
+// recursive_doubling up to 8 Ki, the geometric mean of 1 and 64 Ki, and ring up to 8 Mi, where
+// the default table changes. They hold for 2 to 7 ranks: a number of ranks that was not measured
+// uses the rules of the next larger number that was measured. There are no rules for twice the
+// largest measured number of ranks, or more.
 //
-// A rule names the fastest algorithm first, and after it the fastest one for calls
-// that cannot use it: because the operator does not commute, which ring needs, or
-// because the call cannot use shared memory. A call follows the first rule that it
-// can, as collective.Table does for all rules.
+// For each band of sizes, the first rule names the fastest algorithm. The rules after it name
+// the fastest algorithm for calls that cannot use the first: ring, for example, needs an
+// operator that commutes, and other algorithms need shared memory. As always in a
+// collective.Table, a call follows the first rule that it can.
 //
 // # The file
 //
@@ -48,5 +48,5 @@
 //	times         what the rules follow from: op, algorithm, wire, ranks, bytes,
 //	              segment, us
 //
-// The package does not know files, communicators, transports or clocks.
+// The package does not use files, communicators, transports or clocks.
 package choose

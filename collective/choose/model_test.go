@@ -63,7 +63,8 @@ func TestCandidatesStandInTheOrderOfTheirPredictedTimes(t *testing.T) {
 			t.Errorf("%v comes after %v", all[i], all[i-1])
 		}
 	}
-	// Shared memory is all that this model knows of another wire.
+	// The model has no costs for the wire "none", but it has costs for shared memory, so it can
+	// predict the algorithms in shared memory.
 	if all = sample().Estimates(collective.VerbBarrier, 8, 0, 0, "none"); all[0].Algorithm.Name() != "shared" || all[len(all)-1].Known {
 		t.Errorf("got %v", all)
 	}

@@ -9,9 +9,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A Measurement is the time of a call: the median of the slowest ranks' times. For a method
-// that took turns with the default table's, it is the default's time multiplied by the measured
-// ratio of the two.
+// A Measurement is the measured time of a method, which is an algorithm with a segment size. The
+// time is the median, over all calls, of the slowest rank's time. For a method that was timed in
+// turns with the default table's method, the time is the default method's time multiplied by the
+// measured ratio of the two.
 type Measurement struct {
 	Algorithm collective.Algorithm
 	Wire      string
@@ -21,14 +22,15 @@ type Measurement struct {
 	Seconds   float64
 }
 
-// MaxRatio is the ratio of times below which a method replaces another: the default table's,
-// the one that is best for smaller vectors, or another segment size. A smaller gain may be
-// chance, and a table with few changes is easier to read.
+// MaxRatio is the ratio of times below which a method replaces another method. The other method
+// may be the default table's, the best method for smaller vectors, or the same algorithm with
+// another segment size. A smaller gain may be chance, and a table with few changes is easier to
+// read.
 const MaxRatio = 0.92
 
-// Merge returns the older measurements with the newer ones. Newer ones replace those of the
-// same wire, number of ranks and collective, because measurements from different runs should
-// not be compared.
+// Merge returns the older and the newer measurements together. Newer measurements replace all
+// older ones of the same wire, number of ranks and collective, because measurements from
+// different runs should not be compared.
 func Merge(older, newer []Measurement) []Measurement {
 	type job struct {
 		wire  string
@@ -46,17 +48,18 @@ func Merge(older, newer []Measurement) []Measurement {
 
 // Rules derives the rules of a table from measurements.
 //
-// For each collective, wire and measured number of ranks, they list the fastest algorithm of
-// each size. After it comes the fastest of those that still run where it cannot, because the
-// operator does not commute or no memory is shared. The default table's choice stands unless
-// something was clearly faster.
+// For each collective, wire and measured number of ranks, the rules list the fastest algorithm
+// of each size. If some calls cannot use that algorithm, because their operator does not commute
+// or their ranks share no memory, the next rule names the fastest algorithm for these calls. The
+// default table's choice remains unless another method was clearly faster.
 //
-// Between two measured sizes, the rule changes where the default table does if both sizes
-// follow that table, and otherwise at their geometric mean. Beyond the largest measured size,
-// rules end where the default table changes, and at twice that size where they differ from it.
+// Between two measured sizes, the rule changes at their geometric mean; if both sizes use the
+// default table's choice, it changes where the default table changes. The rule of the largest
+// measured size ends at twice that size; if it is the default table's choice, it ends where the
+// default table changes.
 //
-// A number of ranks that was not measured has the rules of the next larger one that was. From
-// twice the largest number on there are no rules.
+// A number of ranks that was not measured uses the rules of the next larger number that was
+// measured. There are no rules for twice the largest measured number of ranks, or more.
 func Rules(times []Measurement) []collective.TableRule {
 	usual := defaults(collective.DefaultRules())
 	var rules []collective.TableRule
@@ -66,8 +69,9 @@ func Rules(times []Measurement) []collective.TableRule {
 			ofWire := filter(ofVerb, func(t Measurement) bool { return t.Wire == wire })
 			counts := values(ofWire, func(t Measurement) int { return t.Ranks })
 			for i, ranks := range counts {
-				// Rules for this number of ranks reach down to the next smaller one that was
-				// measured. The smallest reaches down to 2, and the largest up to twice itself.
+				// Rules for this number of ranks also hold for smaller numbers, down to the next
+				// smaller measured number, or down to 2 if there is none. Rules for the largest
+				// measured number also hold for larger numbers below twice that number.
 				limits := collective.TableRule{Wire: wire, MinRanks: 2, MaxRanks: uint32(ranks)}
 				if i > 0 {
 					limits.MinRanks = uint32(counts[i-1] + 1)
@@ -82,20 +86,22 @@ func Rules(times []Measurement) []collective.TableRule {
 	return rules
 }
 
-// A chosen is the method that rules use for one size. If the default table uses it, too, until
-// is the largest vector for which that table does; otherwise until is 0.
+// A chosen is the method that rules use for one size. If the default table uses the same method,
+// until is the size of the largest vector for which the default table uses it; otherwise until
+// is 0.
 type chosen struct {
 	Measurement
 	until uint64
 }
 
-// unlimited is the until of a method without a limit.
+// unlimited is the value of until for a method that the default table uses for all larger
+// vectors.
 const unlimited = math.MaxUint64
 
-// rulesFor returns the rules for one verb, wire and number of ranks. It walks the measured
-// sizes from small to large and keeps the choices of the current band of sizes open. Where the
-// choices change, it closes the band: one rule for each choice, all with the same MaxBytes, in
-// the order of their speed. A call then follows the fastest one that supports it.
+// rulesFor returns the rules for one verb, wire and number of ranks. It goes through the
+// measured sizes in ascending order and collects the choices of the current band of sizes. Where
+// the choices change, the band ends, and rulesFor appends one rule for each choice, the fastest
+// first, all with the same MaxBytes. A call then follows the fastest choice that supports it.
 func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
 	var rules []collective.TableRule
 	var open []chosen // the choices of the current band of sizes
@@ -118,10 +124,10 @@ func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []c
 	return rules
 }
 
-// boundary returns the largest vector for which the choices of the smaller of two sizes hold.
-// If both sizes follow the default table, it is where that table changes, which is known
-// exactly. Otherwise nothing was measured between the two sizes, and their geometric mean is
-// the best guess.
+// boundary returns the largest vector for which the choices of the smaller of two sizes hold. If
+// both sizes use the default table's choice, the boundary is where the default table changes,
+// which is known exactly. Otherwise nothing was measured between the two sizes, and their
+// geometric mean is the best guess.
 func boundary(below, above []chosen, smaller, larger int) uint64 {
 	measured := func(p chosen) bool { return p.until == 0 }
 	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
@@ -132,9 +138,10 @@ func boundary(below, above []chosen, smaller, larger int) uint64 {
 	return uint64(math.Sqrt(float64(smaller) * float64(larger)))
 }
 
-// upperBound returns the largest vector for which the choices for largest, the last measured
-// size, hold: as far as the default table uses one of them, and otherwise twice that size. 0
-// stands for any size, and for calls that have none.
+// upperBound returns the MaxBytes of the rules for the largest measured size. If the default
+// table uses one of the picks, it returns the largest vector for which the default table does.
+// Otherwise it returns twice the largest measured size. 0 means that there is no limit, as for
+// operations without a size.
 func upperBound(picks []chosen, largest int) uint64 {
 	until := uint64(unlimited)
 	for _, p := range picks {
@@ -154,9 +161,9 @@ func upperBound(picks []chosen, largest int) uint64 {
 // sameMethod reports whether two measurements are of the same algorithm and segment size.
 func sameMethod(a, b Measurement) bool { return a.Algorithm == b.Algorithm && a.Segment == b.Segment }
 
-// A requirement is what a call demands of an algorithm: an operator that needs rank order or
-// not, and whether memory is shared. Each combination needs a method of its own, because the
-// fastest method overall may not support it.
+// A requirement describes the calls that an algorithm must support: whether their operators need
+// rank order, and whether their ranks share memory. Each combination may need its own method,
+// because the fastest method overall may not support it.
 type requirement struct {
 	order  reduce.Order
 	shared bool
@@ -179,9 +186,9 @@ func (s requirement) supported(times []Measurement) []Measurement {
 // faster orders measurements by their times.
 func faster(a, b Measurement) int { return cmp.Compare(a.Seconds, b.Seconds) }
 
-// best returns the fastest methods, one per requirement, each once and the fastest first. One
-// method usually meets several requirements, so there are one or two. before are the choices
-// for smaller vectors.
+// best returns the fastest method for each requirement, without duplicates, the fastest first.
+// One method usually meets several requirements, so the result usually has one or two methods.
+// before holds the choices for smaller vectors.
 func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	var all []chosen
 	for _, s := range requirements() {
@@ -198,9 +205,9 @@ func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	return all
 }
 
-// stable returns the fastest of the sorted measurements, or one that is nearly as fast and
-// changes less: the default table's, else the previous choice, else the one with the default
-// segment size.
+// stable returns the fastest of the sorted measurements, or a method that is nearly as fast and
+// keeps the table simpler. Of the methods that are nearly as fast, it prefers the default
+// table's, then the previous choice, then the method with the default segment size.
 func (d defaults) stable(times []Measurement, before []chosen) chosen {
 	// Methods within MaxRatio of the fastest count as equally fast.
 	level := filter(times, func(t Measurement) bool { return times[0].Seconds > MaxRatio*t.Seconds })
@@ -239,7 +246,7 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 		}
 	}
 	// No rule of the default table covers the call, so the table falls back on the first
-	// algorithm of the verb, in default segments.
+	// algorithm of the verb with the default segment size.
 	for _, t := range times {
 		if t.Segment == 0 && t.Algorithm == collective.Algorithms(t.Algorithm.Verb())[0] {
 			return chosen{t, unlimited}, true
@@ -248,7 +255,7 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 	return chosen{}, false
 }
 
-// covers reports whether u covers calls like t's.
+// covers reports whether rule u covers the call that t measured.
 func covers(u collective.TableRule, t Measurement) bool {
 	return (u.MaxBytes == 0 || uint64(t.Bytes) <= u.MaxBytes) && (u.Wire == "" || u.Wire == t.Wire) &&
 		t.Ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || t.Ranks <= int(u.MaxRanks))
@@ -258,9 +265,10 @@ func covers(u collective.TableRule, t Measurement) bool {
 // measurements of both.
 type Comparison struct{ Default, Contender Measurement }
 
-// Comparisons returns those that follow from measurements of one collective and size, each
-// once. Measuring the two methods in turns tells gain from chance. A method that was best for
-// smaller vectors and is nearly as good here needs no comparison.
+// Comparisons returns the Comparisons that follow from measurements of one collective and size,
+// without duplicates. The caller should then time the two methods in turns, to distinguish a
+// gain from chance. A method that was best for smaller vectors and is nearly as good for this
+// size needs no comparison.
 func Comparisons(times []Measurement) []Comparison {
 	d := defaults(collective.DefaultRules())
 	var all []Comparison
@@ -274,7 +282,7 @@ func Comparisons(times []Measurement) []Comparison {
 		if sameMethod(rival.Measurement, usual.Measurement) {
 			continue
 		}
-		// Several requirements often have the same two methods.
+		// Several requirements often lead to the same pair of methods.
 		if r := (Comparison{usual.Measurement, rival.Measurement}); !slices.Contains(all, r) {
 			all = append(all, r)
 		}

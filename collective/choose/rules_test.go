@@ -20,7 +20,7 @@ func TestRulesFollowTheFastest(t *testing.T) {
 	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.TableRule {
 		return collective.TableRule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
 	}
-	const table = 64 << 10 // up to here the default table takes recursive_doubling; beyond 8 MiB no ring
+	const table = 64 << 10 // largest size for which the default table chooses recursive_doubling; above 8 MiB it does not choose ring
 	for _, c := range []struct {
 		name  string
 		times []Measurement
@@ -108,8 +108,8 @@ func TestComparisonsAreBetweenTheDefaultAndItsReplacement(t *testing.T) {
 	}
 }
 
-// Whatever is measured, rules give no call a method that was slower than the default table's at
-// any measured size.
+// For any measurements, rules never choose a method that was slower than the default table's at
+// a measured size.
 func TestRulesAreNowhereSlowerThanTheDefaultTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	sizes := []int{4, 4 << 10, 64 << 10, 1 << 20, 64 << 20}

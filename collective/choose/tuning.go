@@ -83,7 +83,8 @@ func section[T any](b *bytes.Buffer, name string, items []T, line func(T) fields
 	}
 }
 
-// fields is an object under construction. It omits what is "" or 0, except measured numbers.
+// fields is a JSON object under construction. It omits fields whose value is "" or 0, except
+// measured numbers.
 type fields []byte
 
 // add appends a field whose value is already encoded.
@@ -113,8 +114,8 @@ func (f fields) size(name string, value uint64) fields {
 // number appends a measured number.
 func (f fields) number(name string, value float64) fields { return f.add(name, number(value)) }
 
-// number formats v with six digits, more than any clock is good for. Fewer digits keep the file
-// readable, and equal measurements equal.
+// number formats v with six digits, which is more precise than any measurement. Fewer digits
+// keep the file readable, and make equal measurements print equally.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 // quoted returns text as a JSON string, without the escapes for HTML that json.Marshal adds.

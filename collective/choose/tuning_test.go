@@ -94,8 +94,8 @@ func TestErrorsNameTheLineTheFieldAndTheRemedy(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that any bytes are either refused as misuse, or give a tuning file that can
-// be encoded, decodes to the same, and makes a table.
+// FuzzDecode checks that Decode either returns fault.Misuse for arbitrary bytes, or returns a
+// tuning file that survives a round trip through Encode and Decode and makes a valid table.
 func FuzzDecode(f *testing.F) {
 	f.Add(tuned(f).Encode())
 	f.Add([]byte(`{"tutti_tuning": 1}`))
