@@ -8,15 +8,16 @@ import (
 
 // chunks is a vector cut into one chunk per rank, in rank order.
 //
-// The cut is either even, by tensor.Chunk, with starts nil, or given by starts. With width > 0,
-// a chunk stands for one subrange of it: width bytes, the sub-th such.
+// If starts is nil, the cut is even, as by tensor.Chunk. Otherwise starts gives the chunks'
+// offsets. If width > 0, each chunk stands for one of its subranges only: bytes sub*width up to
+// (sub+1)*width.
 type chunks struct {
 	buf    []byte
 	n      int
 	elem   int     // bytes of an element
-	starts []int64 // of chunk 0 to n, in bytes; nil for an even cut
+	starts []int64 // offsets of chunks 0 to n in bytes, n being the end; nil for an even cut
 	size   int     // bytes of the shorter chunks of an even cut
-	longer int     // number of first chunks that have one element more
+	longer int     // how many chunks, the first ones, have one element more
 	sub    int     // index of the subrange
 	width  int     // bytes of a subrange; 0: chunks are whole
 }
@@ -32,7 +33,7 @@ func (c *chunks) of(i int) []byte {
 // longest returns the length of the longest chunk in bytes. The first chunk of an even cut is a
 // longest one.
 func (c *chunks) longest() (most int) {
-	if c.starts == nil { // the first, since those with an element more come first
+	if c.starts == nil { // the first chunk, because longer chunks come first
 		return len(c.of(0))
 	}
 	for i := range c.n {
@@ -41,14 +42,14 @@ func (c *chunks) longest() (most int) {
 	return most
 }
 
-// subrange returns c with each chunk reduced to its bytes i*width up to (i+1)*width, as far as
-// it has them.
+// subrange returns c with each chunk reduced to its subrange i: bytes i*width up to (i+1)*width,
+// or up to the end of the chunk.
 func (c chunks) subrange(i, width int) chunks {
 	c.sub, c.width = i, width
 	return c
 }
 
-// span returns chunks lo up to, not including, hi as one slice, without regard to subranges.
+// span returns chunks lo to hi-1 as one slice. It ignores subranges.
 func (c *chunks) span(lo, hi int) []byte {
 	if c.starts != nil {
 		return c.buf[c.starts[lo]:c.starts[hi]]
@@ -56,11 +57,11 @@ func (c *chunks) span(lo, hi int) []byte {
 	return c.buf[c.start(lo):c.start(hi)]
 }
 
-// start returns the offset of chunk i of an even cut. It multiplies instead of dividing: a
-// division takes as long as copying a few bytes, and a cut needs only one.
+// start returns the offset of chunk i of an even cut. It needs no division, because size and
+// longer were computed once, for the whole cut. A division takes as long as copying a few bytes.
 func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
-// withBuffer returns another vector, cut in the same way.
+// withBuffer returns buf, cut in the same way as c.
 func (c chunks) withBuffer(buf []byte) chunks {
 	if c.starts == nil && len(buf) != len(c.buf) {
 		other := cutEvenly(buf, c.n, c.elem)
@@ -82,9 +83,9 @@ func cutEvenly(buf []byte, n, elem int) chunks {
 	return chunks{buf: buf, n: n, elem: elem, size: count / n * elem, longer: count % n}
 }
 
-// cutByCounts cuts buf into a chunk of counts[i] elements of elem bytes for each
-// rank i. The counts add up to the elements of buf. The offsets lie in scratch
-// memory, which lives until the round ends.
+// cutByCounts cuts buf into a chunk of counts[i] elements of elem bytes for each rank i. The sum
+// of the counts is the number of elements in buf. The offsets lie in scratch memory, which stays
+// valid until the round ends.
 func cutByCounts(r *p2p.Round, buf []byte, counts []int, elem int) chunks {
 	n := r.Size()
 	starts := tensor.Elements[int64](r.Scratch(8 * (n + 1)))
@@ -108,9 +109,10 @@ func copyUnlessSame(dst, src []byte) {
 	}
 }
 
-// copyCached copies this rank's own chunk, unless it lies at its destination. The built-in copy
-// writes a megabyte or more past the caches, from where the next step would have to fetch it.
-// copyCached therefore copies in blocks what may fit into the caches.
+// copyCached copies this rank's own chunk, unless dst and src are the same memory. The built-in
+// copy bypasses the caches for copies of a megabyte or more, so the next step would have to
+// fetch the chunk from memory. copyCached therefore copies in small blocks if the chunk may fit
+// into the caches.
 func copyCached(dst, src []byte) {
 	if same(dst, src) {
 		return
@@ -124,8 +126,8 @@ func copyCached(dst, src []byte) {
 	copy(dst, src)
 }
 
-// copyCached copies blocks of cachedBlock bytes, and only chunks of at most cachedBytes:
-// a longer one does not fit into the caches beside the slots anyway.
+// copyCached copies in blocks of cachedBlock bytes if the chunk has at most cachedBytes. A
+// longer chunk does not fit into the caches beside the slots.
 const (
 	cachedBlock = 256 << 10
 	cachedBytes = cpu.MinNonTemporal / 4

@@ -5,13 +5,14 @@ import (
 	"math/bits"
 )
 
-// The costs of algorithms that have one of their own.
+// The cost functions below are used by one algorithm, or by one family of algorithms.
 
 // power returns the largest power of two that is at most n.
 func power(n float64) float64 { return math.Exp2(math.Floor(math.Log2(n))) }
 
-// rabenseifnerCost returns the cost of recursive halving and the way back. For a number of
-// ranks that is no power of two it adds that many steps and vectors.
+// rabenseifnerCost returns the cost of recursive halving followed by recursive doubling. If the
+// number of ranks is no power of two, it adds the given numbers of messages and of whole
+// vectors.
 func rabenseifnerCost(steps, vectors float64) cost {
 	return func(n, m, _ float64) (alpha, beta, gamma float64) {
 		p := power(n)
@@ -25,8 +26,9 @@ func rabenseifnerCost(steps, vectors float64) cost {
 
 const halvingFold = "⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at most m(2+2/n)β + 2mγ"
 
-// halvingFoldCost counts the chunks of a vertex. Each step moves the longer half of what is
-// left: the half with more vertices that stand for two ranks.
+// halvingFoldCost counts the chunks that a vertex moves and folds. Each step moves one half of
+// the chunks that are left. The cost assumes the longer half, which has more vertices that stand
+// for two ranks.
 func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -43,7 +45,8 @@ func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const doublingMove = "⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ"
 
-// doublingMoveCost counts the chunks of the first vertices, which stand for two ranks.
+// doublingMoveCost counts the chunks that the first vertices send, because these stand for two
+// ranks each.
 func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -59,8 +62,8 @@ func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const neighborMove = "n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β"
 
-// neighborMoveCost counts n/2 exchanges, the first of one chunk and the others of two. An odd
-// number of ranks uses the ring.
+// neighborMoveCost counts n/2 exchanges: the first moves one chunk, each other one moves two. An
+// odd number of ranks uses the ring.
 func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	if math.Mod(n, 2) != 0 {
 		return linearMoveCost(n, m, 0)
@@ -78,8 +81,9 @@ func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), beta, 0
 }
 
-// knomialSteps returns how many messages follow one another in a k-nomial broadcast: the root's
-// to its children of each level, and then those in the subtree of its last child.
+// knomialSteps returns the number of messages on the critical path of a k-nomial broadcast:
+// those that the root sends to its children of each level, and then those in the subtree of its
+// last child.
 func knomialSteps(n float64) float64 {
 	steps, width := 0, 1
 	for width < int(n) {
@@ -94,22 +98,23 @@ func knomialSteps(n float64) float64 {
 	return float64(steps)
 }
 
-// segmentedRingCost is the ring's cost, once per subrange of the longest chunk.
+// segmentedRingCost is the ring's cost with α counted once for each subrange of the longest
+// chunk.
 func segmentedRingCost(n, m, s float64) (alpha, beta, gamma float64) {
 	subranges := max(1, math.Ceil(m/n/(ringSubrangeSegments*s)))
 	return 2 * (n - 1) * subranges, 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-// pipelined returns the cost until the last segment has arrived. The first segment takes steps
-// steps, and each later one leaves each steps after the one before.
+// pipelined returns the cost until the last segment has arrived. steps is the number of steps
+// that the first segment takes. each is the number of steps between two successive segments.
 func pipelined(steps, each, m, s float64) (alpha, beta float64) {
 	segments := max(1, math.Ceil(m/s))
 	steps += each * (segments - 1)
 	return steps, steps * m / segments
 }
 
-// chainMoveCost counts until the last segment reaches the last rank: n-1 hops, one segment
-// behind the other.
+// chainMoveCost counts the steps until the last segment reaches the last rank. A segment takes
+// n-1 hops, and segments follow one step apart.
 func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n == 1 {
 		return 0, 0, 0
@@ -118,13 +123,13 @@ func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
-// chainFoldCost is chainMoveCost with a fold of every segment.
+// chainFoldCost is chainMoveCost plus a fold of every segment.
 func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	return alpha, beta, beta
 }
 
-// chainExScanCost counts no fold on the last rank.
+// chainExScanCost is chainFoldCost without the last rank, which folds nothing.
 func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	if n > 2 {
@@ -133,16 +138,16 @@ func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, gamma
 }
 
-// binaryTreeCost follows the last segment. It waits for the segments before it, each of which
-// the root sends twice. Then it goes down the tree, two steps to a right child and one to a
-// left.
+// binaryTreeCost counts the steps until the last segment has arrived everywhere. The root first
+// sends all earlier segments, each twice. Then the last segment goes down the tree: a hop to a
+// left child takes one step, a hop to a right child takes two.
 func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n <= 2 {
 		return chainMoveCost(n, m, s)
 	}
-	// The digits of v+1 in binary, after the first, are the path to node v: 0 is left
-	// and 1 is right. The last node of the level above, which is full, may be farther
-	// than the nodes of the last level.
+	// The binary digits of v+1 after the first digit are the path to node v: 0 is left and 1 is
+	// right. The last node of the level above the last one, which is full, may be farther from
+	// the root than every node of the last level.
 	last := uint(n)
 	levels := bits.Len(last) - 1
 	depth := max(2*(levels-1), levels+bits.OnesCount(last)-1)
@@ -155,8 +160,8 @@ func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
-// recursiveDoublingExScanCost counts the folds of the busiest rank, which is a power of two.
-// Each step folds twice: into what the rank sends later, and into its result.
+// recursiveDoublingExScanCost counts the folds of the busiest rank, whose number is a power of
+// two. In each step it folds twice: into the vector that it sends later, and into its result.
 func recursiveDoublingExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	most := 0
 	for rank, results := 1, 0; rank < int(n); rank, results = rank*2, results+1 {

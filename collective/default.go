@@ -4,36 +4,38 @@ package collective
 func DefaultTable() *Table {
 	t, err := NewTable(nil, DefaultRules())
 	if err != nil {
-		panic(err) // a bug in DefaultRules, which every test of the table finds
+		panic(err) // a bug in DefaultRules; every test of the table would fail
 	}
 	return t
 }
 
 // DefaultRules returns the rules of DefaultTable. Algorithms in shared memory come first, then
-// hierarchical ones, then those over messages; a Chooser leaves out what a communicator cannot
-// use. The figures are from docs/adr/0021 and the comments below, and are right within a factor
-// on most machines: tuttibench tune measures better ones.
+// hierarchical ones, then those that send messages. A Chooser drops the rules that a
+// communicator cannot use. docs/adr/0021 and the comments below explain the limits. They are
+// approximate; tuttibench tune measures better limits for a machine.
 func DefaultRules() []TableRule {
 	rule := func(verb Verb, name string, maxBytes uint64) TableRule {
 		a, err := Find(verb, name)
 		if err != nil {
-			panic(err) // a bug in the rules below, which every test of the table finds
+			panic(err) // a bug in the rules below; every test of the table would fail
 		}
 		return TableRule{Algorithm: a, MaxBytes: maxBytes}
 	}
-	// Up to small, the number of steps decides; above it, the bytes.
+	// Up to small bytes, the number of steps decides; above, the number of bytes moved decides.
 	const small = 64 << 10
-	// Above large, what a rank has folded is no longer in its cache when it sends it on,
-	// unless the ring handles one subrange after the other. An allreduce over loopback
-	// then took 7.1 ms instead of 8.1 for 16 MiB, and 30 instead of 33 for 64 MiB. At
-	// 4 MiB there was no difference. (Two ranks on two cores of an AMD EPYC:
+	// Above large bytes, a chunk that a rank has folded is no longer in the cache when the rank
+	// sends it on. The segmented ring avoids this by handling one subrange after the other. It
+	// reduced the time of an allreduce over loopback from 8.1 to 7.1 ms for 16 MiB, and from 33
+	// to 30 ms for 64 MiB. At 4 MiB there was no difference. (Two ranks on two cores of an AMD
+	// EPYC:
 	//	TUTTI_ALGORITHM=allreduce:segmented_ring tuttirun -np 2 tuttibench -transport tcp -min 4Mi)
 	const large = 8 << 20
-	// Up to tiny, few steps also pay where the ranks are no power of two, which then
-	// move more bytes. Up to long, three and four ranks reduce whole vectors up a tree
-	// faster than they reduce chunks across. Above tall, a chain broadcasts faster than
-	// a tree, because it does not wait for whole vectors. docs/adr/0021 has the figures
-	// of these, and of the numbers of ranks below.
+	// Up to tiny bytes, algorithms with few steps are also faster if the number of ranks is no
+	// power of two, although they then move more bytes. Up to long bytes, three or four ranks
+	// reduce whole vectors through a tree faster than they reduce chunks pairwise. Above tall
+	// bytes, a chain broadcasts faster than a tree, because its ranks do not wait for whole
+	// vectors. docs/adr/0021 has the measurements for these limits, and for the numbers of ranks
+	// below.
 	const tiny, long, tall = 8 << 10, 2 << 20, 4 << 20
 	among := func(least, most uint32, u TableRule) TableRule {
 		u.MinRanks, u.MaxRanks = least, most

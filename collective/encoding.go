@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/internal/wire"
 )
 
-// The encoding of a table, in which rank 0 sends it to the others. Integers are little-endian.
-// Algorithms go by name, so that ranks of different builds find out before they run different
-// algorithms.
+// Rank 0 sends its table to the other ranks in this encoding. Integers are little-endian. An
+// algorithm is encoded by name, so that ranks of different builds detect a mismatch before they
+// run different algorithms.
 //
 //	offset size
 //	     0    1  version: 2
@@ -70,9 +70,9 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, byte(len(text))), text...)
 }
 
-// ParseTable parses all of b, which AppendEncoded wrote. It keeps no reference to b. An
-// encoding of another version, or with an algorithm that this build does not have, is
-// fault.Mismatch.
+// ParseTable parses b, which must be exactly one table as AppendEncoded encodes it. It keeps no
+// reference to b. An encoding of another version, or with an algorithm that this build does not
+// have, is fault.Mismatch.
 func ParseTable(b []byte) (*Table, error) {
 	if len(b) < tableHeaderSize || len(b) > MaxEncodedTable {
 		return nil, malformed("table: got %d bytes, want %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
@@ -107,8 +107,8 @@ func ParseTable(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// A tableDecoder reads the encoding of a table. err is the first value that is not allowed;
-// after it, or after the end of the input, values are zero.
+// A tableDecoder reads the encoding of a table. err is the error for the first value that is not
+// allowed. After that value, or after the end of the input, all methods return zero values.
 type tableDecoder struct {
 	wire.Reader
 	err error
@@ -130,8 +130,8 @@ func (d *tableDecoder) algorithm() Algorithm {
 	return a
 }
 
-// check records the error of a rule that NewTable would refuse, because the bytes may come from
-// another build.
+// check records an error if NewTable would refuse the rule. Such a rule may come from another
+// build.
 func (d *tableDecoder) check(u TableRule) {
 	if d.err != nil || !d.OK() {
 		return

@@ -10,7 +10,7 @@ import (
 // chainExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r. Rank 0's buf
 // is not changed.
 //
-// It is linearExScan in a pipeline: every rank sends a segment on while the following one
+// It is linearExScan in a pipeline: every rank sends a segment on while the following segment
 // arrives. With three ranks and three segments:
 //
 //	          step 0   step 1   step 2   step 3
@@ -32,8 +32,8 @@ func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel)
 	case me == n-1:
 		return r.Recv(ctx, me-1, buf)
 	}
-	// buf becomes the result, the fold of the ranks before; own becomes what goes on, the
-	// same with this rank's share.
+	// buf becomes the result: the fold of the earlier ranks' shares. own becomes the vector to
+	// send on: the fold that includes this rank's share.
 	own := r.Scratch(len(buf))
 	copy(own, buf)
 	before, partial := pipelineOf(r, buf), pipelineOf(r, own)

@@ -11,7 +11,7 @@ import (
 // is not changed.
 //
 // Every rank receives the fold of the ranks before it, and sends on the fold that includes its
-// own share. It is the baseline for measurements of the others. With four ranks:
+// own share. It is the baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1

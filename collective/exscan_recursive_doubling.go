@@ -10,8 +10,8 @@ import (
 // recursiveDoublingExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r.
 // Rank 0's buf is not changed.
 //
-// In every step each rank sends what it has, its own share included, to the rank 1, 2, 4, …
-// after it. With five ranks:
+// In step s each rank sends the fold of all shares that it has, its own included, to the rank
+// 2^s after it. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    0 → 2    0 → 4
@@ -22,8 +22,8 @@ import (
 // Cost: ⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ; 2m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on the rank alone, so equal runs give equal bits. It is rank order, so op need not
-// commute.
+// depends on the rank alone, so equal runs give equal bits. The order is rank order, so op need
+// not commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
@@ -45,12 +45,12 @@ func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k re
 		case receives:
 			err = r.Recv(ctx, me-distance, into)
 		default:
-			return nil // a rank that neither sends nor receives does not in later steps, either
+			return nil // this rank neither sends nor receives in later steps
 		}
 		if err != nil {
 			return err
 		}
-		if receives && me+2*distance < n { // it is sent in the next step
+		if receives && me+2*distance < n { // inclusive is sent in the next step
 			k.Fold(inclusive, into, inclusive)
 		}
 		if receives && distance > 1 {

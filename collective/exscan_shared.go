@@ -20,7 +20,7 @@ import (
 //
 // Cost: α + mβ + m(n-2)γ, in cache; α per fragment.
 //
-// Shares are folded in rank order, so bits repeat and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
 func sharedExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	return scanSlots(ctx, r, buf, k, r.Rank())
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Force makes algorithms run whatever the rules say. text has the form of TUTTI_ALGORITHM, as
-// "allreduce:ring,broadcast:binomial@256Ki", with the segment in bytes after "@". An empty text
-// changes nothing. Errors are fault.Misuse, list what is allowed, and leave t unchanged. Call
-// Force before the table is in use.
+// Force makes t choose the named algorithms regardless of its rules. text has the form of
+// TUTTI_ALGORITHM, for example "allreduce:ring,broadcast:binomial@256Ki". The number after "@"
+// is the segment size in bytes. An empty text changes nothing. Errors are fault.Misuse, list
+// what is allowed, and leave t unchanged. Call Force before the table is in use.
 func (t *Table) Force(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -39,7 +39,7 @@ func (t *Table) Force(text string) error {
 	return nil
 }
 
-// WithForced returns a copy of t that Force has changed.
+// WithForced returns a copy of t after a call of Force on that copy.
 func (t *Table) WithForced(text string) (*Table, error) {
 	changed := *t // the rules never change, so both tables share them
 	return &changed, changed.Force(text)

@@ -9,8 +9,8 @@ import (
 // binomialGather gathers the src of every rank in dst on the root, each as its rank's chunk.
 // All chunks are equally long. The root's src may be its chunk of dst.
 //
-// Chunks are gathered up a binomial tree. Every rank sends the chunks of its subtree together.
-// With six ranks, to root 0:
+// Chunks are gathered up a binomial tree. Every rank sends the chunks of its subtree in one
+// message. With six ranks, to root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 1   1 → 0
@@ -23,9 +23,10 @@ import (
 // bytes of scratch memory on ranks that pass chunks on, and on the root unless it is rank 0 and
 // hosts are in rank order.
 //
-// Nothing is folded. To another root, ranks are counted from it in the order of hosts and
-// racks. Chunks of a host or rack cross its boundary once, together: the tree joins the first
-// ranks of racks, in each rack those of hosts, and each host's ranks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks. The tree connects the first ranks of the racks, then within each rack the
+// first ranks of its hosts, then within each host its ranks. So all chunks of a host or a rack
+// leave it in one message.
 func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
 	t := treeFrom(r, root)
 	size := len(src)

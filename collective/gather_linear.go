@@ -7,7 +7,7 @@ import (
 )
 
 // linearGather gathers the src of every rank in dst on the root, each as its rank's chunk. The
-// root's src may be its chunk of dst. Other ranks need not know dst.
+// root's src may be its chunk of dst. dst is ignored on the other ranks.
 //
 // The root receives the chunks one after the other. With four ranks, to root 1:
 //

@@ -9,13 +9,13 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// The algorithms of this family work in two levels. Within a host they use the
-// memory that its ranks share, or messages where they share none. Between hosts, one
-// rank of each host, or several with a part of the vector each, run another
-// algorithm. A host may have any number of ranks, and ranks may be placed in any way.
+// The algorithms of this family work in two levels. Within a host, ranks use shared memory if
+// they have it, and messages otherwise. Between hosts, one rank of each host runs another
+// algorithm, or several ranks of each host do, each with a part of the vector. A host may have
+// any number of ranks, and ranks may be placed in any way.
 //
-// Within a host, shares are folded one after the other in the order of its ranks,
-// with and without shared memory, so both ways give the same bits.
+// Within a host, shares are folded one after the other in the order of its ranks, with or
+// without shared memory, so both ways give the same bits.
 
 // The names of the hierarchical algorithms.
 const (
@@ -23,22 +23,22 @@ const (
 	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with a part of the vector
 )
 
-// Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses the
-// memory that the ranks of a host share, if they do; all ranks of a round must agree on that.
-// It gains nothing on one host, or with one rank per host.
+// Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses shared
+// memory within a host if the host's ranks have it; all ranks of a round must agree on whether
+// they have it. On one host, or with one rank per host, such an algorithm has no advantage.
 func (a Algorithm) Hierarchical() bool {
 	name := a.Name()
 	return name == hierarchical || name == hierarchicalSplit
 }
 
-// SupportsOrderOn is SupportsOrder for ranks that are placed as l says. A hierarchical
-// algorithm folds in rank order only where the hosts are in rank order.
+// SupportsOrderOn is SupportsOrder for ranks with the placement l. A hierarchical algorithm
+// folds in rank order only if the placement's hosts are in rank order.
 func (a Algorithm) SupportsOrderOn(order reduce.Order, l *topology.Layout) bool {
 	return a.SupportsOrder(order) && (order != reduce.RankOrder || !a.Hierarchical() || l.InOrder())
 }
 
-// crossHost returns r restricted to the ranks with local index i, one per host, or nil on other
-// ranks. Every host must have more than i ranks.
+// crossHost returns r restricted to the ranks with local index i, one per host. It returns nil
+// on other ranks. Every host must have more than i ranks.
 func crossHost(r *p2p.Round, i int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.HostLayout(), func(host int) int {
@@ -60,7 +60,7 @@ func leaders(r *p2p.Round, root int) *p2p.Round {
 	})
 }
 
-// leaderOf returns the local index of this host's rank in leaders.
+// leaderOf returns the local index of the rank that leads this host.
 func leaderOf(r *p2p.Round, root int) int {
 	l := r.Layout()
 	host := l.HostOf(root)
@@ -71,8 +71,8 @@ func leaderOf(r *p2p.Round, root int) int {
 	return l.Position(root) - first
 }
 
-// reduceOnHost leaves in dst on the root the unfinished fold of the src of a host's ranks, in
-// their order. dst may be src, and is ignored on other ranks.
+// reduceOnHost folds the src of a host's ranks in their order, and leaves the unfinished fold in
+// dst on the root. dst may be src, and is ignored on other ranks.
 func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduce(ctx, host, root, dst, src, k)
@@ -89,8 +89,8 @@ func broadcastOnHost(ctx context.Context, host *p2p.Round, root int, buf []byte)
 }
 
 // reduceScatterOnHost replaces this rank's chunk of buf by the unfinished fold of that chunk
-// over the host's ranks, in their order. Without shared memory the shares arrive in another
-// order than they are folded in, so all of them are kept until the last has come.
+// over the host's ranks, in their order. Without shared memory, the order of arrival differs
+// from the order of the fold, so all shares are kept until the last one has arrived.
 func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduceScatter(ctx, host, buf.of(host.Rank()), buf, k)
@@ -98,7 +98,7 @@ func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k red
 	n, me := host.Size(), host.Rank()
 	own := buf.of(me)
 	size := len(own)
-	shares := host.Scratch(n * size) // they arrive in another order than that of the fold
+	shares := host.Scratch(n * size) // the order of arrival differs from the order of the fold
 	copy(shares[me*size:], own)
 	for step := 1; step < n; step++ {
 		to, from := modulo(me+step, n), modulo(me-step, n)
@@ -113,7 +113,7 @@ func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k red
 	return nil
 }
 
-// allGatherOnHost leaves the chunks of all ranks of a host on every one of them.
+// allGatherOnHost gives every rank of a host the chunks of all ranks of that host.
 func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	if host.HasShared() {
 		return sharedAllGather(ctx, host, buf, buf.of(host.Rank()))
@@ -128,7 +128,8 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 //	byPosition   chunk 0   chunk 2   chunk 1   chunk 3
 //	byHost       chunks 0 and 2      chunks 1 and 3
 //
-// A host's chunks then lie side by side, so one message between hosts carries all of them.
+// All chunks of a host are adjacent in the reordered vector, so one message between hosts can
+// carry them.
 type permutation struct {
 	byRank     chunks // the caller's vector
 	byPosition chunks // the reordered vector; the same memory where hosts are in rank order
@@ -136,11 +137,11 @@ type permutation struct {
 	r          *p2p.Round
 }
 
-// permute allocates the reordered vector. It copies nothing yet, and shares the caller's memory
-// where hosts are in rank order.
+// permute returns the permutation of all. It allocates the reordered vector, unless hosts are in
+// rank order; in that case the reordered vector is the caller's. It copies no chunks.
 func permute(r *p2p.Round, all chunks) permutation {
 	l, n := r.Layout(), r.Size()
-	// One piece of scratch memory holds the offsets of the chunks and those of the hosts.
+	// One piece of scratch memory holds the offsets of the chunks and the offsets of the hosts.
 	words := tensor.Elements[int64](r.Scratch(8 * (n + 1 + l.Hosts() + 1)))
 	starts, ends := words[:n+1], words[n+1:]
 	starts[0] = 0
@@ -172,13 +173,13 @@ func (v permutation) ownHost() chunks {
 	return c
 }
 
-// otherHosts returns what lies before this host's chunks, and what lies after them.
+// otherHosts returns the parts of the reordered vector before and after this host's chunks.
 func (v permutation) otherHosts() (before, after []byte) {
 	own := v.ownHost()
 	return own.buf[:own.starts[0]], own.buf[own.starts[own.n]:]
 }
 
-// copyIn copies the caller's vector into the order of hosts.
+// copyIn copies the caller's vector into the reordered vector.
 func (v permutation) copyIn() {
 	v.each(func(ordered, ranked []byte) { copy(ordered, ranked) })
 }
@@ -188,8 +189,8 @@ func (v permutation) copyOut() {
 	v.each(func(ordered, ranked []byte) { copy(ranked, ordered) })
 }
 
-// each calls visit for every chunk, in both orders. It does nothing where both are the same
-// memory.
+// each calls visit once for every chunk, with the chunk's memory in the reordered vector and in
+// the caller's. It does nothing if both vectors are the same memory.
 func (v permutation) each(visit func(ordered, ranked []byte)) {
 	if same(v.byPosition.buf, v.byRank.buf) {
 		return

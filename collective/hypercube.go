@@ -8,18 +8,19 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A foldedHypercube is a round's ranks as recursive doubling and halving see them. A hypercube
-// needs a power of two: its vertices, in rank order, exchange with partners at distance 1, 2,
-// 4, …. The other ranks are folded in beforehand. Of the first ranks, two by two, the extra
-// rank sends its share to its neighbour, the proxy, which stands for both at one vertex. With
-// six ranks, where 1 and 3 are extra:
+// A foldedHypercube maps a round's ranks to the vertices of a hypercube, for recursive doubling
+// and halving. The number of vertices is a power of two. Vertices are in rank order, and
+// exchange with partners at distance 1, 2, 4, …. If there are more ranks than vertices, the
+// first ranks form pairs of a proxy and an extra rank, and each pair shares one vertex. The
+// extra rank sends its share to its proxy before the first step. With six ranks, where 1 and 3
+// are extra:
 //
 //	vertex 0   rank 0, and rank 1's share
 //	vertex 1   rank 2, and rank 3's share
 //	vertex 2   rank 4
 //	vertex 3   rank 5
 //
-// These roles partition the ranks:
+// Every rank has one of these roles:
 //
 //	rank             isExtra   isProxy   what it does
 //	extra            true      false     sends its share first, gets the result last
@@ -28,7 +29,7 @@ import (
 type foldedHypercube struct {
 	me, root int // ranks; the root is never extra
 	power    int // number of vertices
-	extras   int // number of vertices, the first ones, that stand for two ranks
+	extras   int // how many vertices, the first ones, stand for two ranks
 }
 
 func hypercubeOf(r *p2p.Round, root int) foldedHypercube {
@@ -36,7 +37,7 @@ func hypercubeOf(r *p2p.Round, root int) foldedHypercube {
 	return foldedHypercube{me: r.Rank(), root: root, power: power, extras: r.Size() - power}
 }
 
-// vertex returns this rank's vertex; for an extra rank, its proxy's.
+// vertex returns this rank's vertex. The vertex of an extra rank is that of its proxy.
 func (d foldedHypercube) vertex() int {
 	if d.me < 2*d.extras {
 		return d.me / 2
@@ -57,19 +58,20 @@ func (d foldedHypercube) rank(vertex int) int {
 	return first
 }
 
-// neighbour returns the other rank of an extra rank and its proxy.
+// neighbour returns the proxy of an extra rank, and the extra rank of a proxy.
 func (d foldedHypercube) neighbour() int { return d.me ^ 1 }
 
 // isExtra reports whether another rank acts for this one.
 func (d foldedHypercube) isExtra() bool { return d.rank(d.vertex()) != d.me }
 
-// isProxy reports whether this rank acts for its neighbour, too.
+// isProxy reports whether this rank also acts for an extra rank.
 func (d foldedHypercube) isProxy() bool { return d.me < 2*d.extras && !d.isExtra() }
 
-// partner returns the rank at a distance, counted in vertices.
+// partner returns the rank that acts for the vertex at the given distance.
 func (d foldedHypercube) partner(distance int) int { return d.rank(d.vertex() ^ distance) }
 
-// side returns the operand that another rank's share is in a fold with this rank's.
+// side returns whether another rank's share is the earlier or the later operand in a fold with
+// this rank's share.
 func (d foldedHypercube) side(rank int) p2p.Side {
 	if rank < d.me {
 		return p2p.Earlier
@@ -77,8 +79,8 @@ func (d foldedHypercube) side(rank int) p2p.Side {
 	return p2p.Later
 }
 
-// foldExtra receives the extra rank's share on its proxy and folds it into buf. It does nothing
-// on other ranks.
+// foldExtra, on a proxy, receives the share of its extra rank and folds it into buf. It does
+// nothing on other ranks.
 func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	if !d.isProxy() {
 		return nil
@@ -86,13 +88,14 @@ func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte
 	return r.RecvFold(ctx, d.neighbour(), buf, k, d.side(d.neighbour()))
 }
 
-// reduceScatter runs recursive halving over buf, which has one chunk per vertex. It leaves in
-// one chunk the fold of all vertices' chunk and returns its number, which is the vertex number
-// with its bits reversed: the nearest partners come first, so that folds are in rank order. The
-// rest of buf is left half reduced.
+// reduceScatter runs recursive halving over buf, which has one chunk per vertex. It returns the
+// number of the chunk that holds the complete fold on this vertex. That number is the vertex
+// number with its bits reversed, because the nearest partners come first. This order of partners
+// keeps folds in rank order. The other chunks of buf hold partial folds afterwards.
 func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) (own int, err error) {
-	// Each step halves the run of chunks that starts at own. The bit of the vertex at this
-	// distance says which half it keeps, so both partners agree without a message.
+	// Each step halves the run of chunks that starts at own. The bit of the vertex number for
+	// this distance selects the half that the vertex keeps, so partners keep different halves
+	// without exchanging a message about it.
 	for distance, half := 1, d.power/2; distance < d.power; distance, half = distance*2, half/2 {
 		keeping, outgoing := buf.span(own, own+half), buf.span(own+half, own+2*half)
 		if d.vertex()&distance != 0 {
@@ -120,7 +123,7 @@ func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks
 }
 
 // gather is allGather for the root alone. In each step, the partner whose vertex differs from
-// the root's in that bit sends what it has and is done.
+// the root's in the step's bit sends its chunks and is then finished.
 func (d foldedHypercube) gather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
 	// The bits in which this vertex differs from the root's.
 	away := d.vertex() ^ foldedHypercube{me: d.root, root: d.root, extras: d.extras}.vertex()

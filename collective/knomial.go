@@ -5,15 +5,15 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// radix is the radix of the k-nomial trees. One level replaces two of a binomial tree, with
-// three children instead of two. A parent sends to its children without waiting in between, so
-// fewer levels save more than the extra message costs.
+// radix is the radix of the k-nomial trees. One level of a 4-nomial tree, with three children,
+// replaces two levels of a binomial tree, with two children. A parent sends to its children
+// without waiting in between, so the level that is saved outweighs the extra message.
 const radix = 4
 
 // A knomial is the 4-nomial tree over a round's ranks, as one rank sees it. Nodes are ranks
 // counted from the root in the order of the round's layout. Node v has the children v+d, v+2d
-// and v+3d for d = 1, 4, 16, … below its width. Its subtree is v, v+1, …, v+width-1, as far as
-// there are such nodes.
+// and v+3d for d = 1, 4, 16, … below its width. Its subtree consists of the existing nodes among
+// v, v+1, …, v+width-1.
 //
 //	0 ─┬─ 1
 //	   ├─ 2
@@ -30,7 +30,7 @@ type knomial struct {
 func knomialFrom(r *p2p.Round, root int) knomial {
 	t := knomial{nodes: r.Layout().From(root), n: r.Size(), width: 1}
 	t.me = t.nodes.Node(r.Rank())
-	// The subtree grows by a level for each zero digit at the end of the node's number.
+	// The subtree has one level for each zero digit at the end of the node's number in base 4.
 	for t.width < t.n && t.me%(radix*t.width) == 0 {
 		t.width *= radix
 	}

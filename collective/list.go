@@ -7,14 +7,14 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// AllReduceList reduces each vector of list over all ranks, in place. All ranks pass equally
-// many vectors of equal lengths, in whole elements, which do not overlap. The whole list is one
-// operation.
+// AllReduceList reduces each vector of list over all ranks, in place. All ranks pass the same
+// number of vectors, with the same lengths. Vectors hold whole elements and do not overlap. The
+// whole list is one operation.
 //
-// Each vector is cut into chunks by itself, and chunk i of the list is chunk i of every vector.
-// Every element is therefore folded as AllReduce of its vector alone folds it by the same
-// algorithm, to the bit, whatever else is in the list. An algorithm that SupportsLists does not
-// accept is fault.Misuse.
+// Each vector is cut into chunks separately, and chunk i of the list consists of chunk i of
+// every vector. The result for each vector is therefore bit-identical to that of AllReduce on
+// this vector alone with the same algorithm. An algorithm for which SupportsLists returns false
+// is fault.Misuse.
 func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte, k reduce.Kernel) error {
 	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (a Algorithm) SupportsLists() bool {
 	return a.Verb() == VerbAllReduce && (a.Name() == shared || a.Name() == ring)
 }
 
-// ring is the name of the algorithms that pass chunks around a ring.
+// ring is the common name of the algorithms that pass chunks around a ring.
 const ring = "ring"
 
 // ringAllReduceList is ringAllReduce of vectors in separate memory. Chunk i of the list
@@ -43,8 +43,8 @@ const ring = "ring"
 //	vector 1   b0 | b1
 //	           chunk 0   chunk 1
 //
-// A message gathers a chunk's parts from all vectors: chunk 0 is a0 a1 b0. What arrives is
-// folded into, or copied to, those parts segment by segment while the next ones travel.
+// A message gathers a chunk's parts from all vectors: chunk 0 is a0 a1 b0. The receiver folds or
+// copies each arriving segment into those parts while the next segments travel.
 func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	all := p2p.Vectors{List: list, Chunks: r.Size(), Elem: k.DType().Size()}
 	order := ringOrderOf(r)
@@ -67,8 +67,8 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 }
 
 // sharedAllReduceList is sharedAllReduce of vectors in separate memory. Shares are copied
-// straight from them into the slots, and results straight back. The fold is in rank order, so
-// the position of an element within a fragment does not matter.
+// directly from the vectors into the slots, and results directly back. The fold is in rank
+// order, so the position of an element within a fragment does not change its result.
 func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	total := 0
 	for _, v := range list {
@@ -174,8 +174,8 @@ func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, el
 	return nil
 }
 
-// An iovCursor reads a list of slices from its beginning to its end. Fragments of a list end
-// anywhere in a slice, and a slice may span several fragments.
+// An iovCursor reads a list of slices from its beginning to its end. A fragment of a list may
+// end anywhere in a slice, and a slice may span several fragments.
 type iovCursor struct {
 	left [][]byte
 	at   int // bytes of the first slice that have been read
@@ -187,7 +187,8 @@ type iovRange struct {
 	size  int
 }
 
-// next returns the next n bytes. It lists their slices in memory, which it grows if needed.
+// next returns the next n bytes of the list as slices. It stores the slices in *memory, which it
+// grows if needed.
 func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
 	out := iovRange{(*memory)[:0], n}
 	for n > 0 {
@@ -206,7 +207,8 @@ func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
 	return out
 }
 
-// each calls f for every part between bytes lo and hi, with the part's own bounds.
+// each calls f for every slice v, or part of a slice, between bytes lo and hi of the range, with
+// the bounds of v in the range.
 func (s *iovRange) each(lo, hi int, f func(lo, hi int, v []byte)) {
 	at := 0
 	for _, v := range s.parts {

@@ -2,8 +2,8 @@ package collective
 
 import "github.com/tutti-go/tutti/p2p"
 
-// A pipeline is a vector that passes from rank to rank, one segment behind the other. With
-// three segments, rank 1 works as follows:
+// A pipeline is a vector that passes from rank to rank in segments. A rank sends a segment on
+// while it receives the next one. With three segments, rank 1 works as follows:
 //
 //	receives   0   1   2
 //	sends          0   1   2

@@ -10,7 +10,7 @@ import (
 // linearScan reduces the buf of ranks 0 to r and leaves the result on rank r.
 //
 // Every rank receives the fold of the ranks before it, and sends on the fold that includes its
-// own share. It is the baseline for measurements of the others. With four ranks:
+// own share. It is the baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1

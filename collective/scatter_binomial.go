@@ -10,8 +10,8 @@ import (
 // binomialScatter copies to dst on every rank its chunk of the root's src. All chunks are
 // equally long. The root's dst may be its chunk of src.
 //
-// Chunks go down a binomial tree. Every rank receives the chunks of its subtree together. With
-// six ranks, from root 0:
+// Chunks go down a binomial tree. Every rank receives the chunks of its subtree in one message.
+// With six ranks, from root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 0   45 → 4   23 → 2   1 → 1
@@ -22,9 +22,10 @@ import (
 // bytes of scratch memory on ranks that pass chunks on, and on the root unless it is rank 0 and
 // hosts are in rank order.
 //
-// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
-// racks. Chunks of a host or rack cross its boundary once, together: the tree joins the first
-// ranks of racks, in each rack those of hosts, and each host's ranks.
+// Nothing is folded. If the root is another rank, ranks are counted from the root in the order
+// of hosts and racks. The tree connects the first ranks of the racks, then within each rack the
+// first ranks of its hosts, then within each host its ranks. So all chunks of a host or a rack
+// enter it in one message.
 func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error {
 	t := treeFrom(r, root)
 	size := len(dst)

@@ -7,7 +7,7 @@ import (
 )
 
 // linearScatter copies to dst on every rank its chunk of the root's src. The root's dst may be
-// its chunk of src. Other ranks need not know src.
+// its chunk of src. src is ignored on the other ranks.
 //
 // The root sends the chunks one after the other. With four ranks, from root 1:
 //
