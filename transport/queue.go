@@ -1,8 +1,8 @@
 package transport
 
-// A Queue is a first-in, first-out list of frames that allocates nothing: the
-// links are the frames' Next. A frame is in at most one Queue. The zero Queue is
-// empty. It is not safe for concurrent use; its owner's lock guards it.
+// A Queue is a first-in, first-out list of frames that allocates nothing: the Next
+// fields of the frames are its links. A frame is in at most one Queue. The zero
+// Queue is empty. It is not safe for concurrent use; its owner's lock guards it.
 type Queue struct {
 	First *Frame // the oldest frame; nil when the queue is empty
 	last  *Frame
@@ -19,7 +19,7 @@ func (q *Queue) Push(f *Frame) {
 	q.last = f
 }
 
-// Pop removes the oldest frame and returns it; nil when the queue is empty.
+// Pop removes and returns the oldest frame. It returns nil when the queue is empty.
 func (q *Queue) Pop() *Frame {
 	f := q.First
 	if f == nil {

@@ -7,18 +7,20 @@
 //   - Frames on a Conn arrive whole, once, and in the order they were queued.
 //   - No method of a Conn blocks. Send queues and writes what it can; Progress
 //     moves what can move now, both ways.
-//   - A frame's memory belongs to the Conn from Send until its Done has run: once
-//     per frame, also on failure and Close. Done may run inside Send.
+//   - A frame's memory belongs to the Conn from Send until its Done has run. Done
+//     runs exactly once per frame, also after a failure or Close. It may run inside
+//     Send.
 //   - Progress completes at most one arriving frame per call, so that the
 //     caller may change the Sink between two frames.
-//   - A Conn that has failed stays failed, and keeps reporting the first error.
-//     What arrived whole before the failure is delivered before it is reported.
-//   - Arm fires once Progress could move something again; an event that came
-//     before Arm counts, and so do failure and Close.
-//   - Unsent reports the bytes that the peer has not taken. The layer above
-//     detects a stalled peer by it.
-//   - Nothing is left behind: after Close of every Conn and of the Transport,
-//     no goroutine, descriptor or file of theirs remains.
+//   - A Conn that has failed stays failed, and keeps reporting the first error. It
+//     delivers the frames that arrived whole before the failure, and reports the
+//     error after them.
+//   - The callback given to Arm runs as soon as Progress could move something
+//     again. An event that came before Arm counts. So do a failure and Close.
+//   - Unsent reports the bytes that the peer has not taken. The layer above uses
+//     this report to detect a stalled peer.
+//   - After Close of every Conn and of the Transport, none of their goroutines,
+//     descriptors or files remains.
 //
 // docs/transports.md builds a transport step by step.
 package transport
@@ -35,28 +37,28 @@ const MaxHead = 128
 // MaxAddr is the most bytes one rank's whole address record may have.
 const MaxAddr = 512
 
-// A Token names memory that a peer has exposed. It is opaque to all but the
-// Conn that made it and the Conn at the other end. The zero Token names none.
+// A Token names memory that a peer has exposed. Only the Conn that made it and the
+// Conn at the other end know its contents. The zero Token names no memory.
 type Token [32]byte
 
 // A Frame is one message for a Conn to send. Its body is Body followed by Parts,
-// one after the other; the peer receives it as one body. With a To the body goes
-// straight into the memory that the peer exposed, skips the peer's Sink.Buffer,
-// and arrives by ID.
+// one after the other; the peer receives it as one body. If To is set, the body
+// goes straight into the memory that the peer exposed. The peer's Conn does not
+// call Sink.Buffer for it, and reports it by the ID.
 //
 // From Send until Done the Frame, its slices and the array of Parts belong to the
 // Conn, which does not change them. A Frame may be used again once Done has run;
-// Done itself may send it again. Done may run on any goroutine. Without an error it
-// says that the Conn needs the memory no longer, not that the peer has read it; a
-// later Close does not take the frame back.
+// Done itself may send it again. Done may run on any goroutine. Done(nil) means
+// that the Conn no longer needs the memory. It does not mean that the peer has read
+// the frame. A Close after Done(nil) does not cancel the frame.
 type Frame struct {
 	Head   []byte // at most MaxHead bytes, opaque here, delivered before the body
 	Body   []byte
 	Parts  [][]byte // more of the body; nil when Body is all of it
 	To     Token
-	Offset int         // with a To, where in the exposed memory the body begins
+	Offset int         // if To is set, where in the exposed memory the body begins
 	ID     uint32      // opaque here; arrives as Header.ID
-	Done   func(error) // never nil; short, never blocks; may call Send; runs without the Conn's locks
+	Done   func(error) // never nil; returns soon and never blocks; may call Send; the Conn holds no lock meanwhile
 
 	Next *Frame // the link of the Queue that holds the frame
 }
@@ -92,126 +94,136 @@ const (
 // notified as bytes arrive. Both methods are short and never block; they may call
 // Send on any Conn.
 //
-// For each arriving frame without a To, Buffer is called once (also when Size is
-// 0), then Arrived one or more times with n growing; n == h.Size completes the
-// frame and comes exactly once, also when the body is dropped. A frame with a To
-// skips Buffer. Memory from Buffer belongs to the Conn until that last Arrived, or
-// until Progress has returned an error: a Close does not wait for a Progress that
-// is running.
+// For each arriving frame without a To, the Conn calls Buffer once, also when Size
+// is 0. Then it calls Arrived one or more times, with growing n. The call with n ==
+// h.Size completes the frame. It comes exactly once, also when the body is dropped.
+// For a frame with a To, the Conn does not call Buffer. Memory from Buffer belongs
+// to the Conn until the Arrived call that completes the frame, or until Progress
+// has returned an error. Close does not end this ownership, because Close does not
+// wait for a running Progress.
 type Sink interface {
 	Buffer(h Header) []byte  // at least Size bytes, or nil to drop the body
 	Arrived(h Header, n int) // the first n bytes of the body are in
 }
 
-// A Conn is one ordered link to a peer. Send, TrySend, Arm, Unsent and Close may be
-// called by any goroutine at any time; Progress by one goroutine at a time, and a
-// second caller gets Busy instead of waiting. Send may run beside Progress.
+// A Conn is one ordered link to a peer. Any goroutine may call Send, TrySend, Arm,
+// Unsent and Close at any time, also while another one is in Progress. Only one
+// goroutine at a time is in Progress. A second caller of Progress gets Busy and
+// does not wait.
 type Conn interface {
 	// Send queues f and writes what it can without waiting. After a failure or
-	// Close it calls f.Done with the error. A head that is too long is a bug of
-	// the caller and reaches Done as fault.Misuse; the Conn stays usable.
+	// Close it calls f.Done with the error. If the head is too long, Done gets
+	// fault.Misuse, and the Conn stays usable.
 	Send(f *Frame)
 	// TrySend sends a small frame with ID 0 inline: without a Frame, a Done or a
-	// queue. It reports whether the whole frame is on its way, in order with all
-	// others; the slices are the caller's again when it returns. False means that
-	// nothing was sent, for whatever reason, and that Send has to take the frame. A
-	// wire that cannot send inline always returns false.
+	// queue. It returns true if it has sent the whole frame, in order with all
+	// others. False means that it has sent nothing, for any reason; the caller then
+	// uses Send. The caller may reuse the slices when TrySend has returned. A
+	// transport that cannot send inline always returns false.
 	//
-	// True promises what Done(nil) promises, with one exception: Close may take the
-	// frame back while no frame sent behind it is Done.
+	// True promises what Done(nil) promises, with one exception: Close may still
+	// cancel the frame, until a frame that was sent after it is done.
 	TrySend(head, body []byte) bool
-	// Progress moves, both ways, what can move now, and completes at most one
-	// arriving frame. It polls up to spins times, at least once, for something to
-	// move before it returns Idle; a wire on which a poll is a system call polls
-	// once. The error is the Conn's first one, and final.
+	// Progress sends and receives what it can without waiting. It completes at most
+	// one arriving frame. It returns Idle after spins polls, or one if spins is
+	// less, that found nothing to move. A transport whose poll is a system call
+	// polls once. The error is the Conn's first error. All later calls return the
+	// same error.
 	Progress(in Sink, spins int) (State, error)
-	// Arm asks for one wake-up, when Progress could move something: a frame
-	// came, queued bytes can be written again, the Conn failed or was closed.
-	// ready runs once, soon, on a goroutine of the transport, with no lock
-	// held; it may call Progress, Send and Arm, and must not block. A second
-	// Arm before the first has fired replaces it. A wake-up may be spurious:
-	// another goroutine may have moved what it announces.
+	// Arm requests one call of ready, as soon as Progress could move something: a
+	// frame came, queued bytes can be written again, the Conn failed or was closed.
+	// ready runs once, on a goroutine of the transport that holds no lock. It may
+	// call Progress, Send and Arm, and must not block. A second Arm replaces a
+	// callback that has not run yet. A call of ready may be spurious: another
+	// goroutine may have moved the data already.
 	Arm(ready func())
 	// Unsent returns how many bytes the Conn has accepted and the peer has not
 	// taken, and since when the peer has taken none of them. It returns 0 and the
-	// zero time when nothing waits or the Conn has ended. Bytes count as taken as soon
-	// as this Conn could send more: a socket's buffer, a device or a shared ring has
-	// them. The layer above fails a link whose peer takes nothing for too long, so a
-	// wrapper passes this on, and adds what it holds itself. It is called about once a
-	// second.
+	// zero time when nothing waits or the Conn has ended. Bytes count as taken when
+	// a socket's buffer, a device or a shared ring holds them, and this Conn could
+	// send more. The layer above fails a link whose peer takes nothing for too
+	// long. So a wrapper returns the report of the Conn that it wraps, plus the
+	// bytes that the wrapper itself holds. Unsent is called about once a second.
 	Unsent() (bytes int, since time.Time)
-	// Close ends the Conn at once, both ways; frames still queued get Done with
-	// an error of kind fault.Closed (soon, if another goroutine is moving them
-	// at that moment). A caller that wants them delivered waits for their Done
-	// first. The peer's Conn fails. Close may be called twice.
+	// Close ends the Conn at once, in both directions. The Done of each queued
+	// frame runs with an error of kind fault.Closed. If another goroutine is moving
+	// the frames at that moment, their Done may run shortly after Close has
+	// returned. A caller that wants its frames delivered waits for their Done
+	// before it calls Close. The peer's Conn fails. Close may be called twice.
 	Close() error
 }
 
 // A Transport makes Conns. It is a value: programs construct one and pass it to
 // comm.WithTransport; there is no registry. All methods may be called concurrently.
 type Transport interface {
-	// Name is the word that selects it: "memory", "tcp", "grpc".
+	// Name returns the word that selects the transport: "memory", "tcp", "grpc".
 	Name() string
-	// Serve starts accepting and returns the address that others dial (without
-	// its kind). It is called once. in is this process's one listener as this
-	// transport may see it: it yields only connections that open with this
-	// transport's first bytes; it is nil for a transport that needs none. Each
-	// Conn that a peer opens is given to accept, on a goroutine of its own or
-	// the transport's; accept does not block.
+	// Serve starts to accept Conns. It returns the address that others dial,
+	// without the transport's name. It is called once. in yields those connections
+	// to the process's one listener that begin with this transport's first bytes.
+	// in is nil for a transport that needs no listener. The transport calls accept
+	// with each Conn that a peer opens, on any of its goroutines. accept does not
+	// block.
 	Serve(in net.Listener, accept func(Conn)) (addr string, err error)
 	// Dial opens a Conn to the address that a peer's Serve returned. It returns
-	// when the wire is up (nothing has been said on it), or ctx ended.
+	// when the connection is up, before any frame is sent on it, or when ctx has
+	// ended.
 	Dial(ctx context.Context, addr string) (Conn, error)
-	// Close stops accepting and closes in, closes every Conn made here, and waits
-	// until all that it started has ended; so it must not be called from accept,
-	// Done or ready.
+	// Close stops accepting and closes the listener that Serve got. It closes every
+	// Conn of this Transport, and waits until all goroutines of the Transport have
+	// ended. So accept, Done and ready must not call it.
 	Close() error
 }
 
-// The abilities below are optional. Callers find them by type assertion, as io.Copy
-// finds io.WriterTo. A wrapper that hides one may cost speed, never correctness. A
-// wrapper that has one, around a value that has not, refuses it as each describes.
+// The interfaces below are optional. Callers find them by type assertion, as
+// io.Copy finds io.WriterTo. A wrapper may hide an interface of the value that it
+// wraps: that may cost speed, never correctness. A wrapper may have an interface
+// that the wrapped value lacks: its methods then refuse, in the way that the
+// interface describes.
 
 // A Greeter is a stream Transport that shares the process's listener. Prefix
-// reports whether a connection that opened with these bytes is its own; first
-// has at least 4 bytes. Proto is its ALPN name under TLS. The whole listener belongs
-// to a Transport that is no Greeter, or whose Proto is empty.
+// reports whether a connection that begins with the bytes first belongs to this
+// Transport. first has at least 4 bytes. Proto returns the Transport's ALPN name
+// under TLS. A Transport that is no Greeter, or whose Proto is empty, gets the
+// whole listener.
 type Greeter interface {
 	Prefix(first []byte) bool
 	Proto() string
 }
 
 // A Selector is a Transport that selects a wire for each peer, by the peer's
-// address. Explain says in one line which wire Dial takes to addr and why, as
-// "wire: reason". SharerFor returns what can give the ranks of these addresses,
-// this rank among them, one piece of memory; nil when nothing can. All of those
-// ranks get the same answer.
+// address. Explain returns one line, "wire: reason", about the wire that Dial uses
+// for addr. addrs are the addresses of several ranks, including this one. SharerFor
+// returns a Sharer that can give these ranks one piece of memory, or nil if there
+// is none. It returns the same answer on all of these ranks.
 type Selector interface {
 	Explain(addr string) string
 	SharerFor(addrs []string) Sharer
 }
 
-// A Pending is an accepted Conn whose peer is not authenticated yet: it holds one of
-// the listener's few slots, lives only seconds, and is given no more than 4 KiB.
-// Admit lifts all those limits. RemoteAddr is for the log line about a peer that is
-// turned away; it may be nil. A Conn without Admit has no such limits.
+// A Pending is an accepted Conn whose peer is not authenticated yet. It occupies
+// one of the listener's few slots, is closed after some seconds, and receives
+// bodies of at most 4 KiB. Admit lifts all these limits. RemoteAddr returns the
+// peer's address for the log line about a rejected peer. It may return nil. A Conn
+// without Admit has no such limits.
 type Pending interface {
 	Admit()
 	RemoteAddr() net.Addr
 }
 
-// An Exposer is a Conn whose peer can write straight into memory exposed to it
-// beforehand. Until release, the peer may write into buf by Frame.To; each such
-// frame arrives here with ID id, without Buffer and without its Head. When release
-// has returned, nothing writes into buf any more, and a frame that still names it
-// fails the Conn, as does one that does not fit into buf. release is called once.
+// An Exposer is a Conn that can expose memory to its peer, so that the peer writes
+// straight into this memory. Until release, the peer may send frames into buf by
+// Frame.To. Arrived reports each of these frames here, with the ID id and without a
+// Head. Buffer is not called. When release has returned, nothing writes into buf
+// any more. A frame that names released memory, or does not fit into buf, fails the
+// Conn. release is called once.
 //
-// With the id NoNotify no arrival of such a frame needs to be reported: the owner
-// learns it from what follows it, in order, on the Conn. An Exposer may report it
-// all the same. The sender gives such a frame the ID NoNotify, too.
+// If id is NoNotify, the Conn need not report these frames, but it may. The owner
+// of buf learns of them from a later frame on the Conn, since frames arrive in
+// order. The sender sets the ID NoNotify in these frames, too.
 //
-// Some Exposers take only memory from their Transport's Alloc. Expose of other
-// memory is then fault.Refused, and costs little.
+// Some Exposers take only memory from their Transport's Alloc. Their Expose returns
+// fault.Refused for other memory, at little cost.
 type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
@@ -219,30 +231,32 @@ type Exposer interface {
 // NoNotify is the ID of exposed memory whose owner needs no notification of each frame.
 const NoNotify = 1<<32 - 1
 
-// A CopySink is a Sink that receives a frame without a To in one call, in place of
-// Buffer and Arrived, where all of it lies in memory of the Conn. The body is valid
-// during the call only, and the peer may still be able to write there: it is to be
-// copied, and read nowhere else. A Conn need not look for it.
+// A CopySink is an optional extension of Sink. If a whole frame without a To lies
+// in the Conn's own memory, the Conn may call Copy instead of Buffer and Arrived.
+// The body is valid only during the call. The peer may still be able to write to
+// it, so copy it first and inspect only the copy. A Conn need not support CopySink.
 type CopySink interface {
 	Copy(h Header, body []byte)
 }
 
-// A Sharer is a Transport that can give the n ranks of a group one piece of
-// memory. All call Share with equal name, ranks and size; it returns when all
-// have come, or ctx ended; ranks that disagree get fault.Mismatch. The memory is
-// zeroed and starts at a multiple of 64 bytes. release gives it back when all have
-// called it; it may not be used from this rank's release on.
+// A Sharer is a Transport that can give the n ranks of a group one piece of memory.
+// Each rank calls Share with the same name, ranks and size. Share returns when all
+// ranks have called it, or when ctx has ended. Ranks whose arguments differ get
+// fault.Mismatch. The memory is zeroed and starts at a multiple of 64 bytes. A rank
+// must not use the memory after it has called its release. The memory is freed when
+// all ranks have called release.
 type Sharer interface {
 	Share(ctx context.Context, name string, ranks, size int) (mem []byte, release func() error, err error)
 }
 
-// An Allocator is a Transport with memory of its own, which its Conns expose where
-// they can expose no other, or at less cost. Alloc returns size zero bytes from a
-// multiple of 64 on; fault.Refused says that there is no such memory, and that
-// ordinary memory has to do. The garbage collector does not know the memory: it
+// An Allocator is a Transport that allocates memory for its Conns to expose. Its
+// Conns can expose only this memory, or can expose it at less cost than other
+// memory. Alloc returns size zeroed bytes that start at a multiple of 64. An error
+// of kind fault.Refused means that there is no such memory: the caller uses
+// ordinary memory. The garbage collector does not manage the memory. The memory
 // exists until free, also after the Transport's Close, and must not be touched
-// afterwards. free is fault.Misuse while a part of the memory is exposed, and the
-// second time.
+// after free. free returns fault.Misuse while a part of the memory is exposed, and
+// when it is called again.
 type Allocator interface {
 	Alloc(size int) (mem []byte, free func() error, err error)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxSlice is the most bytes of body that one Progress copies. So the layer above can process the
-// first bytes while the next ones arrive, and a slice stays in the second-level cache.
+// maxSlice is the most bytes of body that one Progress copies. The limit lets the layer above
+// process the first bytes while the next ones arrive, and keeps a slice in the second-level cache.
 const maxSlice = 256 << 10
 
 // A link joins the two Conns of a pair. They share one lock, because a Send changes the peer's
@@ -28,12 +28,12 @@ type link struct {
 //	no      not empty  waits; the sender's Close fails it
 //	yes     not empty  Progress is copying it; the sender's Close leaves it to that Progress
 //
-// reading is the receiver's role, which one goroutine holds during Progress. waiting mirrors
-// the state of the inbox, so that a poll of an empty one needs no lock.
+// reading is the receiver's role. One goroutine holds it during Progress. waiting mirrors the state
+// of the inbox: it lets Progress poll an empty inbox without the lock.
 //
-// An end is open until err is set, and failed from then on. Frames that this end has sent are
-// failed by this end only: in Close, in a later Send, or in the next Progress. So no Done runs on
-// a goroutine of another rank, except that of a frame which the peer has received.
+// An end is open until err is set, and failed from then on. Only the end that has sent a frame
+// fails this frame: in Close, in a later Send, or in the next Progress. So Done runs on a goroutine
+// of the sender's rank, unless the peer has received the frame.
 type conn struct {
 	link    *link
 	home    *Transport
@@ -48,26 +48,26 @@ type conn struct {
 	ready  func() // the armed callback
 	listed bool   // the notifier will run ready
 
-	// guarded by link.mu: for the peer's Unsent, which reports that this end receives nothing
+	// guarded by link.mu; the peer's Unsent uses these fields to report that this end receives nothing
 	received uint64    // calls of Progress that received something
 	seen     uint64    // received, as of the peer's last Unsent
-	since    time.Time // when the peer's Unsent first saw that
+	since    time.Time // when the peer's Unsent first saw that number
 
-	nextReady *conn // the notifier's; guarded by home.mu
+	nextReady *conn // link in the notifier's list; guarded by home.mu
 
 	// The arriving frame; only Progress uses it.
 	begun  bool
 	header transport.Header
-	got    int    // bytes of it that are in
-	dst    []byte // the Sink's buffer for its body; nil drops it
-	target handle // the exposed memory it goes to instead
+	got    int    // bytes of the body that have arrived
+	dst    []byte // the Sink's buffer for the body; nil drops the body
+	target handle // the exposed memory for the body, if the frame has a To
 	head   [transport.MaxHead]byte
 
 	exposures exposureTable
 }
 
-// newPair makes a link between two Transports, which may be the same one. Neither Conn is
-// registered yet.
+// newPair makes a link between two Transports, which may be the same one. It returns both Conns,
+// not registered yet.
 func newPair(near, far *Transport) (*conn, *conn) {
 	l := new(link)
 	a := &conn{link: l, home: near}
@@ -77,7 +77,7 @@ func newPair(near, far *Transport) (*conn, *conn) {
 }
 
 // Send implements transport.Conn. It queues f at the peer's end, where the peer's Progress receives
-// it. The queue is not bounded: its frames are the senders' memory.
+// it. The queue is not bounded: the memory of its frames belongs to the senders.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
 		f.Done(failure(fault.Misuse, "send",
@@ -101,10 +101,10 @@ func (c *conn) Send(f *transport.Frame) {
 // peer has copied it, so its slices cannot be returned at once.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
-// Unsent implements transport.Conn: all frames in the peer's inbox wait. Receiving reads no
-// clock, which would cost more than a small frame does. So the time is that of the first
-// Unsent since the peer has received something, and a stall seems up to one interval between
-// two calls shorter than it is.
+// Unsent implements transport.Conn. It counts all frames in the peer's inbox. Receiving does not
+// read the clock, which would cost more than a small frame. So since is the time of the first
+// Unsent call after the peer last received something. The reported stall is shorter than the real
+// one by at most the time between two calls.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -123,8 +123,9 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return bytes, p.since
 }
 
-// updateWaiting counts what Progress would find, frames or a failure, and schedules the armed callback
-// if there is anything. Each change of the inbox or of err calls it. The link is locked.
+// updateWaiting sets waiting to the number of frames, plus one after a failure, that Progress would
+// find. If the number is not 0, it schedules the armed callback. Code that changes the inbox or err
+// calls it. The link is locked.
 func (c *conn) updateWaiting() {
 	n := c.inbox.Len()
 	if c.err != nil {
@@ -136,8 +137,8 @@ func (c *conn) updateWaiting() {
 	}
 }
 
-// wakeUp schedules the armed callback. listed keeps it from being in the notifier's list twice. The
-// link is locked.
+// wakeUp schedules the armed callback. It checks listed, because a Conn is in the notifier's list
+// at most once. The link is locked.
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true
@@ -158,7 +159,7 @@ func (c *conn) detachUnreceived() items {
 	return out
 }
 
-// Arm implements transport.Conn. The notifier runs ready, also when Progress could move something
+// Arm implements transport.Conn. The notifier runs ready also when Progress can move something
 // already.
 func (c *conn) Arm(ready func()) {
 	c.link.mu.Lock()
@@ -169,8 +170,8 @@ func (c *conn) Arm(ready func()) {
 	}
 }
 
-// fire runs the armed callback; the notifier calls it. The callback is disarmed before it runs, so
-// that it may arm the Conn again.
+// fire disarms the callback and runs it. So the callback may arm the Conn again. The notifier calls
+// fire.
 func (c *conn) fire() {
 	c.link.mu.Lock()
 	ready := c.ready
@@ -181,17 +182,17 @@ func (c *conn) fire() {
 	}
 }
 
-// Close implements transport.Conn. It ends both ends of the link. A frame that the peer is copying is ended by the peer, after
-// its current slice; its Done then runs on the peer's goroutine.
+// Close implements transport.Conn. It ends both ends of the link. If the peer is copying a frame,
+// the peer ends this frame after the current slice, and runs its Done on the peer's goroutine.
 func (c *conn) Close() error {
 	c.end(failure(fault.Closed, "this end has closed", nil), errPeerClosed)
 	c.home.unregister(c)
 	return nil
 }
 
-// end fails both ends with their errors, unless they have failed already. Done of this end's
-// frames runs here. Done of the peer's frames runs when the peer next uses its Conn, so that it
-// does not run on a goroutine of another rank.
+// end fails both ends with their errors, unless they have failed already. end runs Done for this
+// end's frames. The peer runs Done for its own frames when it next uses its Conn, so that Done does
+// not run on a goroutine of another rank.
 func (c *conn) end(own error, theirs func() error) {
 	c.link.mu.Lock()
 	if c.err == nil {

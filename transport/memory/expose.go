@@ -29,29 +29,30 @@ func (s handle) token() (t transport.Token) {
 	return t
 }
 
-// An exposureTable holds the memory that one Conn has exposed to its peer. Entries and their
-// release functions are used again, so that an Expose for each receive allocates nothing.
+// An exposureTable holds the memory that one Conn has exposed to its peer. It reuses entries and
+// their release functions, so an Expose for each receive allocates nothing.
 //
-// Locks: the table's mu is for finding and freeing entries, an entry's mu for what it exposes.
-// Neither is taken inside the other.
+// The table's mu guards the search for entries and the list of free ones. An entry's mu guards the
+// memory that it exposes. No goroutine holds both.
 type exposureTable struct {
 	mu    sync.Mutex // guards the table, not the entries
 	table []*exposure
 	free  []uint32
 }
 
-// An exposure is one entry of the table. Its lock is held while a slice is copied into the
-// memory, for at most about 30 µs; release may have to wait that long.
+// An exposure is one entry of the table. Progress holds its lock while it copies a slice into the
+// memory, for at most about 30 µs. release may have to wait that long.
 type exposure struct {
 	mu         sync.Mutex // guards the rest
 	generation uint64     // 0 when the entry is free
 	id         uint32
 	buf        []byte
-	release    func() // made once, given out at each use
+	release    func() // made once, returned by each Expose of the entry
 }
 
-// Expose implements transport.Exposer for any memory of the process, since both ends are in it. It
-// never fails. It reports every frame, also with transport.NoNotify, as an Exposer may.
+// Expose implements transport.Exposer. It exposes any memory of the process, since both ends are in
+// one process. It never fails. Frames with the id transport.NoNotify are reported, too, as the
+// contract permits.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	generation := c.home.hub.exposures.Add(1)
 	index, e := c.exposures.claim()
@@ -61,8 +62,8 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	return handle{generation, index}.token(), e.release, nil
 }
 
-// claim returns a free entry, or adds one. The table never shrinks: it stays as large as the most
-// exposures at a time have been.
+// claim returns a free entry, or adds one. The table never shrinks: it has as many entries as there
+// were exposures at the same time.
 func (x *exposureTable) claim() (uint32, *exposure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -77,9 +78,9 @@ func (x *exposureTable) claim() (uint32, *exposure) {
 	return index, e
 }
 
-// release ends an exposure and frees its entry. It waits while a slice is being copied in, as the
-// entry's lock is held then. Once the generation is 0 no frame finds the entry any more, so
-// nothing writes into the memory after release has returned.
+// release ends an exposure and frees its entry. It waits for the entry's lock while Progress copies
+// a slice into the memory. Once the generation is 0 no frame finds the entry any more, so nothing
+// writes into the memory after release has returned.
 func (x *exposureTable) release(index uint32, e *exposure) {
 	e.mu.Lock()
 	used := e.generation != 0 // a second release must not free the entry twice
@@ -93,9 +94,9 @@ func (x *exposureTable) release(index uint32, e *exposure) {
 	x.free = append(x.free, index)
 }
 
-// lock returns the exposure that s names, locked, or nil when it has been released. The table's lock
-// is given up before the entry's lock is taken, so a release may come in between; then the
-// generation differs.
+// lock locks and returns the exposure that s names, or returns nil when the exposure has been
+// released. It unlocks the table before it locks the entry. A release may come in between, so lock
+// compares the generation afterwards.
 func (x *exposureTable) lock(s handle) *exposure {
 	x.mu.Lock()
 	var e *exposure
@@ -125,9 +126,9 @@ func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	return e.id, at >= 0 && at <= len(e.buf) && size <= len(e.buf)-at
 }
 
-// write copies n bytes of the body, from offset off on, into the exposed memory. It returns
-// false when that has been released meanwhile, which may happen between two slices of a body:
-// the link fails then.
+// write copies n bytes of the body, from offset off on, into the exposed memory. It returns false
+// when the memory has been released, which may happen between two slices of a body. The link fails
+// then.
 func (x *exposureTable) write(s handle, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {

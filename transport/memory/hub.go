@@ -1,13 +1,12 @@
 // Package memory is the transport between ranks that are goroutines of one
 // process: no wire, one copy per body.
 //
-// A frame is queued at the peer's end by reference. The peer's Progress copies its body once,
-// into the buffer that the Sink returns or into exposed memory, and then runs the sender's
-// Done, on the receiver's goroutine. So a queued frame uses its sender's memory and none of
-// the receiver's, and a frame that is done has been received: there is no buffer between the
-// two.
+// A frame is queued at the peer's end by reference. The peer's Progress copies its body once, into
+// the buffer that the Sink returns or into exposed memory, and then runs the sender's Done, on the
+// receiver's goroutine. There is no buffer in between. So a queued frame uses only its sender's
+// memory, and a frame that is done has been received.
 //
-// The way of a frame:
+// A frame passes as follows:
 //
 //	sender                          receiver
 //	Send puts a reference into
@@ -17,7 +16,7 @@
 //	                                ... further calls of Progress copy the rest
 //	Done runs               <-----  Progress removes the whole frame from the inbox
 //
-// What a failure does:
+// Failures have these effects:
 //
 //	what happens                      this end                    the peer
 //	Close of this Conn                fails with fault.Closed     fails with fault.LinkLost
@@ -27,21 +26,21 @@
 //	a Sink that does not receive      nothing; the peer's Unsent  frames wait
 //	                                  reports it
 //
-// Three kinds of locks guard the state, from the outside in: the lock of a link, of which each
-// pair of Conns has one; the lock of a Transport, for its Conns and its notifier; and the lock
-// of the Hub, which is never held together with another one. No lock is held while a Sink, a
-// Done, a ready or an accept runs.
+// Three kinds of locks guard the state. Each pair of Conns has the lock of its link. Each Transport
+// has a lock for its Conns and its notifier, which may be taken inside a link's lock. The Hub has a
+// lock that is never held together with another one. No lock is held while a Sink, a Done, a ready
+// or an accept runs.
 //
-// Its Conns are Exposers and its Transport is a Sharer. The package proves these abilities for
-// hardware, so it is no more generous than hardware: a frame into exposed memory arrives
+// Its Conns are Exposers and its Transport is a Sharer. Tests with this package have to hold on
+// hardware as well. So it offers no more than hardware does: a frame into exposed memory arrives
 // without its Head.
 //
-// A steady state allocates nothing per frame. The package does not know ranks: an address is
+// In the steady state a frame causes no allocation. The package does not know ranks: an address is
 // the number of a Transport in its Hub.
 //
-// What bounds its memory: queued frames are their senders', and cost 16 bytes each here; the
-// exposures of a Conn are as many as its owner has made at a time; a Hub keeps an entry for
-// each Transport that it has ever made.
+// Its memory is bounded as follows. A queued frame belongs to its sender, and costs 16 bytes here.
+// A Conn keeps as many exposure entries as its owner has used at the same time. A Hub keeps an
+// entry for each Transport that it has ever made.
 package memory
 
 import (
@@ -92,15 +91,15 @@ func New() *Hub {
 	}
 }
 
-// ID returns a random text of 16 letters that no other Hub has, in any process. By it a rank
-// knows whether an address was issued by its own Hub.
+// ID returns a random text of 16 letters that no other Hub has, in any process. A rank uses it to
+// check whether its own Hub has issued an address.
 func (h *Hub) ID() string { return h.id }
 
 // Addr returns the address that Transport number n serves on.
 func (h *Hub) Addr(n int) string { return addrPrefix + strconv.Itoa(n) }
 
-// Transport makes the Transport with the lowest unused number, from 0. It holds nothing until
-// it serves, dials or shares; then it needs a Close.
+// Transport makes the Transport with the lowest unused number, from 0. The Transport holds no
+// resources until it serves, dials or shares. After that it needs a Close.
 func (h *Hub) Transport() *Transport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +109,8 @@ func (h *Hub) Transport() *Transport {
 	return h.make(h.next)
 }
 
-// Number makes Transport number n, for ranks that come in any order. A number that is in use, or
-// was, is fault.Misuse.
+// Number makes Transport number n, for ranks that come in any order. It returns fault.Misuse for a
+// number that was used before.
 func (h *Hub) Number(n int) (*Transport, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +133,7 @@ func (h *Hub) make(n int) *Transport {
 	return t
 }
 
-// find returns the Transport that issued addr, or nil. It may have closed meanwhile.
+// find returns the Transport whose address is addr, or nil. That Transport may have closed already.
 func (h *Hub) find(addr string) *Transport {
 	digits, ok := strings.CutPrefix(addr, addrPrefix)
 	n, err := strconv.Atoi(digits)
@@ -155,7 +154,7 @@ func (h *Hub) find(addr string) *Transport {
 //	closed   any     yes     nothing; its Conns have failed
 type Transport struct {
 	hub  *Hub
-	addr string        // that others dial, once it serves
+	addr string        // the address that others dial, once the Transport serves
 	done chan struct{} // closed when Close begins
 
 	mu       sync.Mutex // guards the rest; may be taken inside a link's lock, never around one
@@ -163,14 +162,14 @@ type Transport struct {
 	accept   func(transport.Conn)
 	closed   bool
 	notifier notifier
-	wake     sync.Cond // rung for the notifier
+	wake     sync.Cond // wakes the notifier
 }
 
 // Name returns "memory".
 func (t *Transport) Name() string { return Name }
 
-// Serve lets others dial the address that it returns. It needs no listener and ignores that
-// argument. A second call is fault.Misuse.
+// Serve implements transport.Transport. Others can dial the address that it returns. It needs no
+// listener and ignores that argument. A second call returns fault.Misuse.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,12 +181,12 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	case accept == nil:
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
 	}
-	t.accept = accept // from now on find's result is serving
+	t.accept = accept // from now on serving returns true
 	return t.addr, nil
 }
 
-// Dial opens a Conn to the Transport that serves addr. It never waits: an address that no Transport
-// serves, not yet or not any more, is fault.Refused. Both ends exist when it returns; the peer's
+// Dial opens a Conn to the Transport that serves addr. It never waits: if no Transport serves the
+// address at this moment, it returns fault.Refused. Both ends exist when Dial returns. The peer's
 // notifier passes the other end to accept soon after that.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctxFailure(ctx, "dial "+addr); err != nil {
@@ -209,7 +208,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 }
 
 // Close ends every Conn made here and every Share that waits. It waits for the notifier, and so for
-// an accept or ready that is running; it must not be called from those. The number stays used.
+// an accept or ready that is running. So accept and ready must not call Close. The Transport's
+// number is not used again.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	first := !t.closed
@@ -229,8 +229,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// serving reports whether others may dial. A Dial that finds it true may still come too late;
-// acceptFrom decides.
+// serving reports whether others may dial. After serving has returned true, the Transport may still
+// close before a Dial completes; acceptFrom decides.
 func (t *Transport) serving() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -248,8 +248,8 @@ func (t *Transport) register(c *conn) bool {
 	return true
 }
 
-// acceptFrom registers a Conn that a peer has opened, and lets the notifier accept it. It returns
-// false after Close.
+// acceptFrom registers a Conn that a peer has opened, and schedules the call of accept on the
+// notifier. It returns false after Close.
 func (t *Transport) acceptFrom(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,8 +274,8 @@ func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "memory: " + op, Rank: -1, Err: err}
 }
 
-// ctxFailure returns the error of a call whose context has ended, or nil: fault.Timeout or
-// fault.Canceled.
+// ctxFailure returns an error of kind fault.Timeout or fault.Canceled if ctx has ended, and nil
+// otherwise.
 func ctxFailure(ctx context.Context, op string) error {
 	err := ctx.Err()
 	if err == nil {
@@ -284,8 +284,8 @@ func ctxFailure(ctx context.Context, op string) error {
 	return failure(fault.ContextKind(err), op, err)
 }
 
-// errPeerClosed returns the error of a Conn whose peer has called Close. Other ends than that do not
-// occur: a rank of this process cannot die alone.
+// errPeerClosed returns the error of a Conn whose peer has called Close. That is the only way to
+// lose a peer here: all ranks share one process, so none can die alone.
 func errPeerClosed() error { return failure(fault.LinkLost, "the peer closed the link", io.EOF) }
 
 var (

@@ -5,14 +5,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An item is a queued frame. It refers to the frame; nothing is copied.
+// An item is a queued frame. It holds a pointer to the frame and no copy.
 type item struct {
 	f    *transport.Frame
 	size int // bytes of body
 }
 
-// items is a queue of frames, 16 bytes for each. The frames belong to their senders, so the
-// senders bound their number.
+// items is a queue of frames, 16 bytes for each. The queue has no bound of its own: the frames are
+// the senders' memory, so the senders bound it.
 type items = fifo.Queue[item]
 
 // failAll runs the Done of every frame in q with err, oldest first. No lock may be held.
@@ -22,8 +22,8 @@ func failAll(q items, err error) {
 	}
 }
 
-// copyPart fills dst with the body's bytes from offset off on: those of Body, and then those of
-// Parts. It searches the parts from the first one each time, which is cheap because a slice is
+// copyPart fills dst with the bytes of the body that begin at offset off. The body is Body followed
+// by Parts. It searches the parts from the first one each time, which is cheap because a slice is
 // large and the parts are few.
 func (it *item) copyPart(dst []byte, off int) {
 	b := it.f.Body

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// pair returns both ends of a link, whose Transports are closed at the test's end.
+// pair returns both ends of a new link. It closes their Transports at the test's end.
 func pair(t testing.TB) (near, far transport.Conn) {
 	t.Helper()
 	hub := New()

@@ -1,9 +1,8 @@
 package memory
 
-// A notifier is the one goroutine of a Transport. It runs accept and the ready callbacks, so
-// that they never run on a sender's goroutine, under its locks or deep in its stack. It starts
-// with the first of them: a Transport that needs none has no goroutine. The Transport's mu
-// guards its fields.
+// A notifier is the one goroutine of a Transport. It runs accept and the ready callbacks, so that
+// they never run on a sender's goroutine, under its locks or deep in its stack. The goroutine
+// starts when the first callback is scheduled. The Transport's mu guards the fields.
 //
 //	state      ended   stopping   what holds
 //	none       nil     false      nothing was ever scheduled
@@ -11,13 +10,13 @@ package memory
 //	stopping   open    true       it runs what is scheduled, and then ends
 //	stopped    closed  true       a wake-up runs on a goroutine of its own
 type notifier struct {
-	arrivals    []*conn // opened by peers, for accept; one for each Dial of a peer
-	first, last *conn   // Conns whose ready is to run, linked by nextReady; each at most once
+	arrivals    []*conn // Conns that peers have dialled and accept has not got yet
+	first, last *conn   // Conns whose ready has to run, linked by nextReady; each at most once
 	ended       chan struct{}
 	stopping    bool
 }
 
-// wakeNotifier wakes the notifier, and starts it the first time. t.mu is held.
+// wakeNotifier wakes the notifier. The first call starts it. t.mu is held.
 func (t *Transport) wakeNotifier() {
 	if t.notifier.ended == nil {
 		t.notifier.ended = make(chan struct{})
@@ -27,8 +26,8 @@ func (t *Transport) wakeNotifier() {
 	t.wake.Signal()
 }
 
-// scheduleReady lets the notifier run c's ready callback. c's link is locked. Once the notifier is
-// stopping, each wake-up gets a goroutine of its own, because none may be lost.
+// scheduleReady schedules c's ready callback on the notifier. c's link is locked. Once the notifier
+// is stopping, each callback gets a goroutine of its own, because no wake-up may be lost.
 func (t *Transport) scheduleReady(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +46,7 @@ func (t *Transport) scheduleReady(c *conn) {
 	t.wakeNotifier()
 }
 
-// notify is the notifier's loop. It ends when it is stopping and nothing is scheduled.
+// notify is the notifier's loop. It ends when stopping is set and nothing is scheduled.
 func (t *Transport) notify() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,8 +73,8 @@ func (t *Transport) notify() {
 	}
 }
 
-// acceptNext passes one arrival to accept, unless Close has ended it meanwhile. t.mu is held, but
-// not during the call, so that accept may use the Transport.
+// acceptNext passes the oldest arrival to accept. After Close it drops the arrival. t.mu is held,
+// but not during the call, so that accept may use the Transport.
 func (t *Transport) acceptNext() {
 	n := &t.notifier
 	c := n.arrivals[0]
@@ -90,7 +89,7 @@ func (t *Transport) acceptNext() {
 	t.mu.Lock()
 }
 
-// stopNotifier lets the notifier finish what is scheduled, and waits for it.
+// stopNotifier waits until the notifier has run all scheduled callbacks and has ended.
 func (t *Transport) stopNotifier() {
 	t.mu.Lock()
 	t.notifier.stopping = true

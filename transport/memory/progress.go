@@ -8,11 +8,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// brokenFrame stands for the received bytes of a frame that will never be whole: no Size equals it.
+// brokenFrame is the value of got for a frame that will never be whole. It differs from every Size.
 const brokenFrame = -1
 
-// Progress implements transport.Conn. It receives at most one slice of one frame. There is nothing
-// to write: frames are in the peer's inbox since Send. A poll of an empty inbox costs two
+// Progress implements transport.Conn. It receives at most one slice of one frame. It has nothing to
+// write, because Send has put the frames into the peer's inbox. A poll of an empty inbox costs two
 // atomic operations and no lock. It does not spin: ranks that are goroutines of one process make
 // progress when the others yield.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
@@ -36,8 +36,8 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 }
 
 // pin pins the oldest frame and returns it, or an empty item. After a failure it fails the frames
-// that this end has sent, and returns the error instead. So frames that the peer has sent and
-// this end has not received are lost with the failure: none of them was done.
+// that this end has sent, and returns the error instead. Frames that the peer has sent and this end
+// has not received are lost with the failure. Their Done has not run without an error before.
 func (c *conn) pin() (item, error) {
 	c.link.mu.Lock()
 	if c.err != nil {
@@ -54,9 +54,9 @@ func (c *conn) pin() (item, error) {
 	return *c.inbox.First(), nil
 }
 
-// unpin unpins the frame. If it is whole, or the link has failed meanwhile, unpin removes it from the
-// inbox and runs its Done; otherwise the next Progress continues with it. A whole frame is done
-// without an error also on a failed link, because the receiver has it.
+// unpin unpins the frame. If it is whole, or the link has failed meanwhile, unpin removes it from
+// the inbox and runs its Done; otherwise the next Progress continues with it. Done of a whole frame
+// gets no error, also on a failed link, because the receiver has the frame.
 func (c *conn) unpin() {
 	whole := c.begun && c.got == c.header.Size
 	c.link.mu.Lock()
@@ -76,8 +76,9 @@ func (c *conn) unpin() {
 	f.Done(err)
 }
 
-// receive copies the next slice of the frame to its destination, and calls Arrived. The role and the
-// pin protect the frame, and no lock is held, so that the Sink may send, and may close this Conn.
+// receive copies the next slice of the frame to its destination, and calls Arrived. The receiver's
+// role and the pin protect the frame. No lock is held, so the Sink may send, and may close this
+// Conn.
 func (c *conn) receive(it *item, in transport.Sink) error {
 	if !c.begun {
 		if err := c.begin(it, in); err != nil {
@@ -91,7 +92,7 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 			return errNotExposed(it.size)
 		}
 	case c.dst == nil:
-		n = it.size // dropped: there is nothing to copy, so it completes at once
+		n = it.size // the Sink drops the body: nothing is copied, and the frame completes at once
 	default:
 		it.copyPart(c.dst[c.got:c.got+n], c.got)
 	}
@@ -100,9 +101,9 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 	return nil
 }
 
-// begin finds the destination of the frame's body: exposed memory, a buffer of the Sink, or none. It
-// copies the head, because the sender may get its frame back, by Close, before the frame is
-// whole, and the Sink may read the head until then.
+// begin finds the destination of the frame's body: exposed memory, a buffer of the Sink, or none.
+// It copies the head: the Sink may read the head until the frame is whole, and the sender may get
+// its frame back earlier, by Close.
 func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {
@@ -124,8 +125,8 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	return nil
 }
 
-// errNotExposed returns the error of a link after a frame into memory that is not exposed, or is
-// too small for it. Hardware breaks the connection then, and so does this package.
+// errNotExposed returns the error for a frame into memory that is not exposed, or is too small. The
+// link fails with this error, as a connection of real hardware does.
 func errNotExposed(size int) error {
 	return failure(fault.Misuse, fmt.Sprintf("a frame of %d bytes into exposed memory", size),
 		errors.New("got a token of memory that is not exposed, or not that large"))

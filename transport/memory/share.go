@@ -10,12 +10,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// cacheLine is the alignment of shared memory, so that ranks can place their flags on lines of
-// their own.
+// cacheLine is the alignment of shared memory. It lets ranks place their flags on separate cache
+// lines.
 const cacheLine = 64
 
-// A shareGroup is a Share for which some ranks have not come yet. The Hub's mu guards it until
-// done is closed; after that nothing changes.
+// A shareGroup is the state of one Share. The Hub's mu guards it until done is closed. After that
+// nothing in it changes.
 type shareGroup struct {
 	ranks, size int
 	present     map[*Transport]bool // the ranks that wait
@@ -24,10 +24,10 @@ type shareGroup struct {
 	mem         []byte
 }
 
-// Share implements transport.Sharer with memory of the Go heap that starts on a cache line. Callers
-// that disagree about ranks or size all get fault.Mismatch. The name may be used again once all
-// have come. release only checks that it is called once: the garbage collector frees the memory
-// when no rank uses it any more.
+// Share implements transport.Sharer with memory of the Go heap that starts on a cache line. If
+// callers disagree about ranks or size, all get fault.Mismatch. The name may be used again once all
+// ranks have called Share. release only checks that it is called once: the garbage collector frees
+// the memory when no rank uses it any more.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := "share " + name
 	if ranks < 1 || size < 0 {
@@ -50,9 +50,9 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return t.shared(ctx, op, g)
 }
 
-// join joins the group of that name, and completes it when t is the last member, or when t asks for
-// something else than the group. A completed group is no longer in the Hub's table, so that
-// the next Share of that name makes a new one.
+// join adds t to the group of that name. It completes the group when t is the last member, or when
+// the arguments of t differ from those of the group. It removes a completed group from the Hub's
+// table, so the next Share of that name makes a new group.
 func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	h := t.hub
 	h.mu.Lock()
@@ -80,9 +80,9 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	return g, nil
 }
 
-// withdraw removes t from a group, because its wait has ended, unless the group is complete
-// meanwhile: then t has the memory, or the mismatch, like the others. The last one to withdraw
-// removes the group.
+// withdraw removes t from a group that t no longer waits for. If the group is complete already,
+// withdraw does nothing: t gets the memory or the mismatch, like the others. The last member to
+// withdraw removes the group.
 func (t *Transport) withdraw(name string, g *shareGroup) {
 	h := t.hub
 	h.mu.Lock()
@@ -96,8 +96,8 @@ func (t *Transport) withdraw(name string, g *shareGroup) {
 	}
 }
 
-// shared returns what Share returns to a rank that has waited. A group that is complete counts, also
-// when the rank's context has ended meanwhile, because the others have the memory.
+// shared returns the results of Share after the wait. If the group is complete, the rank gets the
+// memory even if its context has ended, because the others have the memory.
 func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byte, func() error, error) {
 	select {
 	case <-g.done:
@@ -120,8 +120,8 @@ func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byt
 	return g.mem, release, nil
 }
 
-// allocAligned returns zeroed memory that starts on a cache line. The garbage collector aligns small
-// pieces to 8 bytes only, so it allocates up to 63 bytes more and skips the first ones.
+// allocAligned returns zeroed memory that starts on a cache line. Go aligns small allocations to 8
+// bytes only. So allocAligned allocates 63 more bytes and skips bytes up to the next cache line.
 func allocAligned(size int) []byte {
 	b := make([]byte, size+cacheLine-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)
