@@ -8,31 +8,33 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Adasum is an operator of AllReduce for gradients of float32 and float64. They are summed as far
-// as they point in different directions, and averaged as far as they agree:
+// Adasum is an AllReduce operator for gradients of type float32 or float64. It adds the components
+// of two gradients that point in different directions, and averages the components that agree:
 //
 //	adasum(a, b) = (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
 //
-// So a learning rate need not change with the number of ranks. Orthogonal gradients are added; the
-// result of equal ones is one of them. More than two are combined in a tree: neighbors in the order
-// of the ranks, then their results, and so on; one without a neighbor goes up as it is. The
-// products are of whole tensors, summed in float64. So a tensor is never cut into parts, and its
-// result does not depend on what it is fused with. Ranks that have joined contribute zeros, which
-// change nothing.
+// The learning rate therefore need not change with the number of ranks. The result of orthogonal
+// gradients is their sum. The result of equal gradients is one of them. More than two gradients are
+// combined in a tree: first the gradients of neighboring ranks, then the results of neighboring
+// pairs, and so on. At each level, a vector without a neighbor goes up unchanged. The scalar
+// products are taken over whole tensors and summed in float64. Therefore a tensor is never cut into
+// parts, and its result does not depend on the tensors that it is fused with. Ranks that have
+// joined contribute zeros, which do not change the result.
 //
-// Collectives of package comm refuse it, since they would cut vectors into chunks.
+// The collectives of package comm refuse Adasum, since they would cut vectors into chunks.
 //
 // Source: Maleki, Musuvathi, Mytkowicz, Saarikivi, Xu, Eksarevskiy, Ekanayake and Barsoum, "Scaling
-// Distributed Training with Adaptive Summation", MLSys 2021. The tree, which needs no power of two,
-// is as there and as in Horovod.
+// Distributed Training with Adaptive Summation", MLSys 2021. The tree is the paper's and Horovod's.
+// It does not need a power of two.
 var Adasum = reduce.Func[float32]("coordinator.Adasum", reduce.Commutative, nil)
 
-// adasum combines a Bucket. Rank r gets every rank's chunk r, so that each element is combined
-// once, on one rank. The tree also needs three products for each pair and tensor, over all chunks;
-// they are gathered level by level.
+// adasum reduces a Bucket with Adasum. Rank r receives chunk r of every rank, and combines these
+// chunks. So each element is combined once, on one rank. Each level of the tree also needs three
+// scalar products for each pair of shares and each tensor, over all chunks. An allgather at each
+// level collects them.
 //
-// Cost, n ranks and m bytes: about m sent and received twice, as for a sum, and log n small
-// allgathers.
+// Cost, n ranks and m bytes: each rank sends and receives about m bytes twice, as for a sum, and
+// takes part in about log n small allgathers.
 func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	n, me := len(s.ranks), s.c.Rank()
 	l := layout{items, n}
@@ -42,7 +44,7 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	if err := comm.AllToAll(ctx, s.c, shares, comm.From(buf)); err != nil {
 		return err
 	}
-	lengths := make([]int, len(items)) // of each tensor's piece of a chunk, with the zeros after it
+	lengths := make([]int, len(items)) // for each tensor, the elements of its piece of a chunk, including the padding zeros
 	for i := range items {
 		lengths[i] = l.chunkWidth(&items[i])
 	}
@@ -63,8 +65,8 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	return nil
 }
 
-// adasumTree combines the ranks' shares, one after the other in raw, into the first one. Each share
-// consists of pieces of these lengths, one of each tensor.
+// adasumTree combines the ranks' shares into the first share. The shares are one after the other in
+// raw. Each share consists of one piece for each tensor; lengths has the lengths of the pieces.
 func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []byte, lengths []int) error {
 	all := tensor.Elements[T](raw)
 	shares := make([][]T, c.Size())
@@ -73,8 +75,8 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 		shares[r] = all[r*size : (r+1)*size]
 	}
 	for len(shares) > 1 {
-		// Each rank has the products over its chunk of every tensor. Their sums over the ranks are
-		// the products over the whole tensors.
+		// Each rank has the products over its own chunk of every tensor. The sums of these products
+		// over the ranks are the products over whole tensors.
 		dots := products(shares, lengths)
 		gathered := make([]float64, c.Size()*len(dots))
 		if err := comm.AllGather(ctx, c, gathered, comm.From(dots)); err != nil {
@@ -84,7 +86,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 		for i, v := range gathered { // in rank order, so the sums are equal on all ranks
 			dots[i%len(dots)] += v
 		}
-		// The next level has half as many shares; one without a neighbor goes up as it is.
+		// The next level has half as many shares. A share without a neighbor goes up unchanged.
 		up := shares[:0]
 		for p := 0; p < len(shares); p += 2 {
 			if p+1 < len(shares) {
@@ -97,7 +99,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 	return nil
 }
 
-// products are a·b, a·a and b·b for each pair of neighbors and each piece.
+// products returns a·b, a·a and b·b for each pair of neighbors and each piece.
 func products[T float32 | float64](shares [][]T, lengths []int) (dots []float64) {
 	for p := 0; p+1 < len(shares); p += 2 {
 		at := 0
@@ -117,7 +119,7 @@ func products[T float32 | float64](shares [][]T, lengths []int) (dots []float64)
 	return dots
 }
 
-// combine leaves adasum(a, b) in a, piece by piece. Each element is rounded once.
+// combine stores adasum(a, b) in a, piece by piece. Each element is rounded once.
 func combine[T float32 | float64](a, b []T, lengths []int, dots []float64) {
 	at := 0
 	for k, n := range lengths {
@@ -130,8 +132,8 @@ func combine[T float32 | float64](a, b []T, lengths []int, dots []float64) {
 	}
 }
 
-// adasumFactor is the factor of a vector with this square. It is 1 for zeros, which have no
-// direction.
+// adasumFactor returns the factor of a vector, from a·b and the vector's scalar square. The factor
+// of a zero vector, which has no direction, is 1.
 func adasumFactor(ab, square float64) float64 {
 	if square == 0 {
 		return 1

@@ -8,10 +8,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// tuneEnvironment reads what rank 0's environment asks for. TUTTI_AUTOTUNE=1 or HOROVOD_AUTOTUNE=1
-// turns Autotune on, with the log, steps and samples of the variables below. A file named by
-// TUTTI_AUTOTUNE_FILE is loaded if it exists, instead of tuning; otherwise the settings that are
-// found are written to it.
+// tuneEnvironment reads the variables of Autotune from rank 0's environment. TUTTI_AUTOTUNE=1 or
+// HOROVOD_AUTOTUNE=1 turns Autotune on. The variables below set its log, steps and samples. If the
+// file named by TUTTI_AUTOTUNE_FILE exists, its settings are loaded and nothing is tuned. Otherwise
+// Autotune writes the settings that it finds to this file.
 func (o *options) tuneEnvironment(c *comm.Comm) error {
 	if c.Rank() != 0 {
 		return nil
@@ -54,7 +54,7 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 	return nil
 }
 
-// first returns the first of some variables that is set, and its value.
+// first returns the name and the value of the first of the named variables that is set.
 func first(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := os.Getenv(n); v != "" {
@@ -64,7 +64,7 @@ func first(names ...string) (name, value string) {
 	return "", ""
 }
 
-// An appender appends to a file, which it opens for each write.
+// An appender appends to the named file, which it opens for each write.
 type appender struct{ name string }
 
 // Write implements io.Writer.

@@ -2,15 +2,16 @@ package coordinator
 
 import "github.com/tutti-go/tutti/coordinator/negotiate"
 
-// A busyTime is a stopwatch that runs while any tensor is in flight. Time in which the program does
-// something else says nothing about settings, so rates are per busy time.
+// A busyTime is a stopwatch that runs while any tensor is in flight. Rates are computed per busy
+// time, because the time that the program spends on other work says nothing about the settings.
 type busyTime struct {
 	tensors     int            // in flight; the stopwatch runs while it is above 0
-	since       negotiate.Time // when it was started last
-	accumulated negotiate.Time // what it showed then
+	since       negotiate.Time // when the stopwatch was last started
+	accumulated negotiate.Time // the busy time before since
 }
 
-// add starts the stopwatch with the first tensor and stops it with the last.
+// add adds to the number of tensors in flight. The stopwatch starts with the first tensor and stops
+// when none is left.
 func (u *busyTime) add(now negotiate.Time, tensors int) {
 	if u.tensors == 0 {
 		u.since = now
@@ -20,7 +21,7 @@ func (u *busyTime) add(now negotiate.Time, tensors int) {
 	}
 }
 
-// elapsed is what the stopwatch shows.
+// elapsed returns the busy time until now.
 func (u *busyTime) elapsed(now negotiate.Time) negotiate.Time {
 	if u.tensors == 0 {
 		return u.accumulated
@@ -28,10 +29,10 @@ func (u *busyTime) elapsed(now negotiate.Time) negotiate.Time {
 	return u.accumulated + now - u.since
 }
 
-// reset sets it to 0. It keeps running if it runs.
+// reset sets the busy time to 0. A running stopwatch keeps running.
 func (u *busyTime) reset(now negotiate.Time) { u.accumulated, u.since = 0, now }
 
-// noteInput counts tensors that get in flight on rank 0, and those that are executed.
+// noteInput counts the tensors that are put in flight on rank 0 and those that are executed.
 func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	switch in := in.(type) {
 	case *negotiate.Submit:
@@ -51,7 +52,7 @@ func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	}
 }
 
-// noteOutput counts tensors that end in other ways.
+// noteOutput counts the submissions that end other than in a Bucket.
 func (s *sampler) noteOutput(now negotiate.Time, out negotiate.WorkerOutput) {
 	switch o := out.(type) {
 	case negotiate.Fail:

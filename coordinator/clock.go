@@ -9,23 +9,25 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Rank 0 answers pings with its time, on the goroutine that receives them, so that the answer does
-// not wait for what the coordinator is doing.
+// Rank 0 answers a ping with its time on the goroutine that receives the ping. So the answer does
+// not wait for other work of the coordinator.
 const (
 	clockStep = step + 1
 	pingName  = "ping"
 	pongName  = "pong"
 
-	pings = 16 // whose fastest round trip counts
-	// pingLimit is for all pings together. A rank 0 that needs longer is gone or very busy.
+	pings = 16 // number of pings; the one with the fastest round trip is used
+	// pingLimit bounds the time of all pings together. If rank 0 needs longer, it is gone or very
+	// busy.
 	pingLimit = time.Second
 )
 
-// A clockSample compares the clocks at a time of this rank: rank 0's shows offset more, give or
-// take maxError, half a round trip (Cristian, "Probabilistic clock synchronization", 1989).
+// A clockSample compares the clocks of this rank and rank 0. When this rank's clock shows at, rank
+// 0's clock shows at + offset, with an error of at most maxError. maxError is half a round trip
+// (Cristian, "Probabilistic clock synchronization", 1989).
 type clockSample struct{ at, offset, maxError int64 }
 
-// A clock translates this rank's time into rank 0's. It assumes that the offset changes evenly
+// A clock translates this rank's time into rank 0's. It assumes that the offset changes linearly
 // between two samples.
 type clock struct {
 	from, to int64
@@ -33,7 +35,7 @@ type clock struct {
 	maxError int64
 }
 
-// newClock makes a clock of any number of samples, of which the first and the last count.
+// newClock makes a clock from any number of samples. It uses the first and the last sample.
 func newClock(marks []clockSample) clock {
 	if len(marks) == 0 {
 		return clock{}
@@ -41,7 +43,7 @@ func newClock(marks []clockSample) clock {
 	a, b := marks[0], marks[len(marks)-1]
 	c := clock{a.at, b.at, [2]int64{a.offset, b.offset}, max(a.maxError, b.maxError)}
 	if drift := b.offset - a.offset; 10*max(drift, -drift) >= b.at-a.at {
-		// Too near to each other to say anything of drift.
+		// The two samples are too close together to measure the drift.
 		if b.maxError < a.maxError {
 			a = b
 		}
@@ -50,7 +52,7 @@ func newClock(marks []clockSample) clock {
 	return c
 }
 
-// toRoot is a time of this rank in rank 0's time. It keeps the order of times.
+// toRoot translates a time of this rank into rank 0's time. It preserves the order of times.
 func (c clock) toRoot(t int64) int64 {
 	if c.to <= c.from {
 		return t + c.offset[0]
@@ -59,7 +61,8 @@ func (c clock) toRoot(t int64) int64 {
 	return t + c.offset[0] + int64(share*float64(c.offset[1]-c.offset[0]))
 }
 
-// answerPings has rank 0 send its time to a rank that asks, until the coordinator ends.
+// answerPings runs on rank 0. It sends rank 0's time to the rank from for each ping, until the
+// coordinator ends.
 func (co *Coordinator) answerPings(from int) {
 	err := co.control.OnNamed(clockStep, from, pingName, nil, func(_ comm.Tensor, err error) {
 		if err != nil {
@@ -71,12 +74,12 @@ func (co *Coordinator) answerPings(from int) {
 			co.answerPings(from)
 		}
 	})
-	_ = err // the communicator has failed, which its other receives report
+	_ = err // the communicator has failed; its other receives report the error
 }
 
-// sampleClock compares the clocks. Of several pings the fastest counts, whose error is the
-// smallest. If rank 0 does not answer there is no sample, and it is not asked again: a late answer
-// would be mistaken for that of the next ping.
+// sampleClock compares the clocks with several pings, and records the sample with the smallest
+// error, which is that of the fastest ping. If rank 0 does not answer, sampleClock records no
+// sample and never pings again: a late answer would be mistaken for the answer to the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	m := clockSample{at: int64(co.now())}
 	if co.rank != 0 {
@@ -90,7 +93,7 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 		var ok bool
 		for range pings {
 			if one := co.ping(ctx); one.maxError < 0 {
-				co.clockUnavailable = true // a late answer would be mistaken for that of the next ping
+				co.clockUnavailable = true // a late answer would be mistaken for the answer to the next ping
 				break
 			} else if !ok || one.maxError < m.maxError {
 				m, ok = one, true
@@ -105,14 +108,15 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	r.samples = append(r.samples, m)
 }
 
-// ping asks rank 0 for its time once:
+// ping asks rank 0 for its time once. sent and back are times of this rank, theirs is a time of
+// rank 0:
 //
 //	this rank  sent ─────┐               ┌───► back
 //	rank 0               └──► theirs ────┘
 //
-// If the ways there and back take equally long, rank 0's clock showed theirs at the middle of sent
-// and back. At worst one of them took no time, so the error is at most half the round trip.
-// maxError is -1 when there is no answer.
+// If both directions take equally long, rank 0's clock showed theirs halfway between sent and back.
+// In the worst case one direction took no time, so the error is at most half the round trip.
+// maxError is -1 if there is no answer.
 func (co *Coordinator) ping(ctx context.Context) clockSample {
 	none := clockSample{maxError: -1}
 	answer := make(chan int64, 1)

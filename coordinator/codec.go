@@ -12,16 +12,17 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TopK has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send of each rank's buffer
-// only the keep elements that are furthest from zero; of equal ones, the first. A NaN is the
-// furthest.
+// TopK compresses an AllReduce of float32 or float64 by comm.Sum or comm.Mean. Each rank sends only
+// the keep elements of its buffer with the largest magnitude. Of elements with equal magnitude, it
+// sends the first. A NaN counts as the largest magnitude.
 //
-// What a rank does not send it adds to residual, and it adds residual to the buffer first: the
-// error is fed back. residual has the length of the buffer and zeros before the first step. It is
-// the coordinator's while the submission is in flight. With nil, what is not sent is lost.
+// residual keeps the error for the next step (error feedback). Each rank first adds residual to the
+// buffer. After encoding, residual has the elements that were not sent. It has the length of the
+// buffer, and the caller fills it with zeros before the first step. It belongs to the coordinator
+// while the submission is in flight. If residual is nil, the elements that are not sent are lost.
 //
-// A rank sends 8 bytes (float64: 12) for each element kept to every other rank. The shares are
-// added in the order of the ranks.
+// A rank sends 8 bytes (float64: 12) to every other rank for each element that it keeps. The shares
+// are added in rank order.
 //
 // Sources: Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
 // Interspeech 2015; Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
@@ -29,19 +30,20 @@ func TopK[T float32 | float64](keep int, residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.TopK, n: keep, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// OneBit has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send one bit for each
-// element: whether it is below zero. All elements below zero are replaced by their mean, and so are
-// the others. residual is as in TopK; without one a training learns little.
+// OneBit compresses an AllReduce of float32 or float64 by comm.Sum or comm.Mean to one bit for each
+// element, which says whether the element is below zero. Each element below zero is replaced by the
+// mean of all elements below zero, and each other element by the mean of the others. residual is as
+// in TopK. Without a residual a training converges badly.
 //
 // Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to
-// data-parallel distributed training of speech DNNs", Interspeech 2014. The two means are over a
-// tensor here, and over a column there.
+// data-parallel distributed training of speech DNNs", Interspeech 2014. The paper takes the two
+// means over each column; OneBit takes them over the tensor.
 func OneBit[T float32 | float64](residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.OneBit, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// validateFold says why Adasum or a codec cannot be used. It is "" if they can, or are not asked
-// for.
+// validateFold returns why Adasum or the codec of a request cannot be used. It returns "" if they
+// can be used, or if the request has neither.
 func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	plain := q.Operation == negotiate.AllReduce && floats && q.Wire == q.DType
@@ -63,7 +65,7 @@ func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	return ""
 }
 
-// coded reduces one tensor of which each rank sends a short message to all.
+// coded reduces one tensor with a codec. Each rank sends one short message to all ranks.
 func (x *executor) coded(ctx context.Context, s *setComm, it *item, contributors int) error {
 	if it.Spec.DType == tensor.Float32 {
 		return codedSum[float32](ctx, x, s, it, contributors)
@@ -71,8 +73,8 @@ func (x *executor) coded(ctx context.Context, s *setComm, it *item, contributors
 	return codedSum[float64](ctx, x, s, it, contributors)
 }
 
-// codedSum encodes this rank's share, gathers all messages, and adds them in the order of the
-// ranks, so that all ranks get the same bits.
+// codedSum encodes this rank's share, gathers the messages of all ranks, and adds them in rank
+// order. So all ranks get the same bits.
 func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm, it *item, contributors int) error {
 	t := it.Spec
 	c := codecOf[T](t)
@@ -108,7 +110,8 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	return nil
 }
 
-// A codec encodes n elements in few bytes.
+// A codec encodes n elements into a short message. The residual keeps the part of the elements that
+// the message lacks.
 //
 //	        message                                                  what stays in the residual
 //	TopK    keep indices of 4 bytes, then keep elements              all other elements
@@ -119,13 +122,13 @@ type codec[T float32 | float64] struct {
 	n, keep int
 }
 
-// codecOf is the codec of a tensor. It never keeps more elements than there are.
+// codecOf returns the codec of a tensor. It limits keep to the number of elements.
 func codecOf[T float32 | float64](t *negotiate.Spec) codec[T] {
 	n := t.Elements()
 	return codec[T]{t.Codec, n, min(t.Keep, n)}
 }
 
-// bytes is the length of a message.
+// bytes returns the length of a message.
 func (c codec[T]) bytes() int {
 	size := tensor.TypeOf[T]().Size()
 	switch {
@@ -137,8 +140,8 @@ func (c codec[T]) bytes() int {
 	return 2*size + (c.n+7)/8
 }
 
-// accumulate returns what is to be sent: the buffer, scaled, plus what was not sent before. The
-// result is in the residual or, without one, in memory of the executor's.
+// accumulate returns the elements to encode: the buffer, scaled, plus the residual of earlier
+// steps. It computes them in the residual or, if there is no residual, in memory of the executor.
 func (c codec[T]) accumulate(x *executor, it *item) []T {
 	src, pre := tensor.Elements[T](it.h.src), T(it.Spec.Pre)
 	sum := tensor.Elements[T](it.h.residual)
@@ -152,7 +155,7 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 	return sum
 }
 
-// encode writes a message, and leaves in sum what the message does not have.
+// encode writes a message, and leaves in sum the part of the elements that the message lacks.
 func (c codec[T]) encode(msg []byte, sum []T) {
 	if len(sum) == 0 {
 		return
@@ -164,8 +167,8 @@ func (c codec[T]) encode(msg []byte, sum []T) {
 	c.encodeBits(msg, sum)
 }
 
-// encodeTop writes the elements above the limit in their order, and of those equal to it the first
-// ones.
+// encodeTop writes the elements whose magnitude is above the limit, in their order. It also writes
+// the first elements whose magnitude equals the limit, until keep elements are written.
 func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	limit, ties := kthLargest(sum, c.keep)
 	indices, values := msg[:4*c.keep], msg[4*c.keep:]
@@ -185,7 +188,7 @@ func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	}
 }
 
-// encodeBits sums in float64, so that the means of long tensors are exact enough.
+// encodeBits sums in float64, so that the means of long tensors are accurate enough.
 func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	var below, other float64
 	var belows int
@@ -213,7 +216,8 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	}
 }
 
-// add adds a message to dst. It reports false if the message has an index that is out of range.
+// add decodes a message and adds it to dst. It returns false if an index in the message is out of
+// range.
 func (c codec[T]) add(dst []T, msg []byte) bool {
 	size := tensor.TypeOf[T]().Size()
 	if c.kind == negotiate.TopK {
@@ -233,18 +237,19 @@ func (c codec[T]) add(dst []T, msg []byte) bool {
 	return true
 }
 
-// magnitude orders elements by their distance from zero. A NaN is the furthest.
+// magnitude returns a number that orders elements by their absolute value. A NaN has the largest.
 func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
 
 // kthLargest returns the k-th largest magnitude, and how many elements of that magnitude are among
-// the k largest. It is a radix selection from the highest byte on: each pass counts the next byte
-// of the elements that agree with the bytes found so far, and finds in which bucket the k-th
-// largest is. So it takes as many passes as a magnitude has bytes, and no memory but the counters.
+// the k largest. It is a radix selection that starts at the highest byte. Each pass looks only at
+// the elements whose higher bytes equal the bytes found so far. It counts the values of their next
+// byte, and finds the value that the k-th largest has. The number of passes is the number of bytes
+// in a magnitude. The only memory is the counters.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 	var known uint64 // the bits of limit that are decided
 	last := 0
 	if tensor.TypeOf[T]() == tensor.Float32 {
-		last = 24 // a float32 has no bits below
+		last = 24 // the lower bits of a float32's magnitude are all zero
 	}
 	for shift := 56; shift >= last; shift -= 8 {
 		var counts [256]int

@@ -5,14 +5,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// compresses reports whether a request can travel in the type that it asks for.
+// compresses reports whether the elements of a request can be converted to the wire type that the
+// request asks for.
 func compresses(q *negotiate.TensorRequest) bool {
 	from := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	to := q.Wire == tensor.F16 || q.Wire == tensor.BF16
 	return q.Operation == negotiate.AllReduce && from && to
 }
 
-// narrow writes src, of float32 or float64, times factor as 16-bit floats.
+// narrow multiplies the float32 or float64 elements of src by factor, and writes them to dst as
+// 16-bit floats.
 func narrow(wire tensor.DType, dst []byte, d tensor.DType, src []byte, factor float64) {
 	if d == tensor.Float32 {
 		narrowFrom(wire, dst, tensor.Elements[float32](src), float32(factor))
@@ -21,7 +23,7 @@ func narrow(wire tensor.DType, dst []byte, d tensor.DType, src []byte, factor fl
 	narrowFrom(wire, dst, tensor.Elements[float64](src), factor)
 }
 
-// narrowFrom rounds each element once, after it has been scaled in its own type.
+// narrowFrom multiplies each element by factor in the element's own type, and then rounds it once.
 func narrowFrom[T float32 | float64](wire tensor.DType, dst []byte, src []T, factor T) {
 	if wire == tensor.F16 {
 		out := tensor.Elements[tensor.Float16](dst)
@@ -36,7 +38,7 @@ func narrowFrom[T float32 | float64](wire tensor.DType, dst []byte, src []T, fac
 	}
 }
 
-// widen writes 16-bit floats as float32 or float64, which is exact.
+// widen converts 16-bit floats to float32 or float64. The conversion is exact.
 func widen(d tensor.DType, dst []byte, wire tensor.DType, src []byte) {
 	if d == tensor.Float32 {
 		widenTo(tensor.Elements[float32](dst), wire, src)
@@ -45,7 +47,7 @@ func widen(d tensor.DType, dst []byte, wire tensor.DType, src []byte) {
 	widenTo(tensor.Elements[float64](dst), wire, src)
 }
 
-// widenTo is exact: every 16-bit float is a float32.
+// widenTo converts 16-bit floats to type T. It is exact, because every 16-bit float is a float32.
 func widenTo[T float32 | float64](dst []T, wire tensor.DType, src []byte) {
 	if wire == tensor.F16 {
 		for i, v := range tensor.Elements[tensor.Float16](src) {

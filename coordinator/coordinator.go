@@ -12,10 +12,11 @@ import (
 	"github.com/tutti-go/tutti/internal/callsite"
 )
 
-// A Coordinator is one rank's part of the negotiation, and executes what is decided. Any number of
-// goroutines may call its methods and the functions that it is passed to.
+// A Coordinator is one rank's part of the negotiation. It also executes the operations that are
+// negotiated. Any number of goroutines may call its methods, and the functions that take it as an
+// argument.
 //
-// The life of a submission, and the goroutines in it:
+// The life of a submission, with the goroutine of each step:
 //
 //	program        Submit puts the handle in flight and steps the Worker, which collects requests
 //	program, loop  the Worker sends its list: the step is complete, a goroutine waits, or time is up
@@ -24,10 +25,10 @@ import (
 //	loop, poller   each rank's Worker applies the order and queues Buckets for the executor
 //	executor       the collective runs; the handles are done, and their waiters are woken
 //
-// The poller is a goroutine of the program in Wait, or the executor; so nothing but the last line
-// need wake a goroutine while any of the program's waits.
+// The poller is a goroutine of the program in Wait, or the executor. So while a goroutine of the
+// program waits, only the last step has to wake a goroutine.
 //
-// Who may touch what:
+// Who may access which field:
 //
 //	fields                      owner
 //	rank to started, opts       immutable after Start
@@ -39,87 +40,89 @@ import (
 //	events to closed, handles
 //	exec                        see executor
 //
-// A goroutine that holds mu may not step the state machines, and one that steps them takes mu for
-// moments only. So mu is always the last lock taken.
+// A goroutine that holds mu may not step the state machines. A goroutine that steps them may take
+// mu, but only for moments. So mu is always the last lock taken.
 type Coordinator struct {
-	// rank and size are those in the communicator that Start was given; worldRank is a rank's
-	// number in the job, which errors name.
+	// rank and size are this rank's number and the number of ranks in the communicator that Start
+	// was given. worldRank maps a rank of that communicator to its number in the job, which errors
+	// name.
 	rank, size int
 	worldRank  func(rank int) int
 	all        *ProcessSet
-	// homeGoroutine is the goroutine that called Start. Its stack answers where this rank is,
-	// since it mostly runs the program's main loop.
+	// homeGoroutine is the goroutine that called Start. It mostly runs the program's main loop, so
+	// its stack shows where this rank is.
 	homeGoroutine uint64
 	cfg           negotiate.Config
 	log           *logWriter
-	// control carries the lists of the negotiation, data the tensors of all ranks. Process sets
-	// have communicators of their own, see executor.
+	// control carries the lists of the negotiation. data carries the tensors that all ranks reduce.
+	// Process sets have their own communicators; see executor.
 	control, data *comm.Comm
 	started       time.Time
 
 	worker *negotiate.Worker
 	// coord is nil except on rank 0.
 	coord *negotiate.Coordinator
-	// local holds the lists on their way between the two on rank 0.
+	// local holds the lists that the Coordinator and the Worker of rank 0 have sent each other and
+	// that are not delivered yet.
 	local []any
-	// cost is the input of every finished Bucket, used again and again so that none is
-	// allocated.
+	// cost is the input that reports a finished Bucket. It is reused, so that a Bucket allocates
+	// none.
 	cost negotiate.Executed
-	// clock is the time of this step. To read a clock for each event would take longer than
-	// most events.
+	// clock is the time of the current step. Reading a clock for each event would take longer than
+	// handling most events.
 	clock negotiate.Time
-	// workerDue and coordDue are when the machines want to be called again; never: not.
+	// workerDue and coordDue are when the Worker and the Coordinator want to be called again, or
+	// never.
 	workerDue, coordDue negotiate.Time
-	timer               *time.Timer    // for the earlier of the two
-	timerAt             negotiate.Time // what timer is set to
-	// endCause is why the coordinator ended. It is nil when all ranks have shut down.
+	timer               *time.Timer    // fires at the earlier of workerDue and coordDue
+	timerAt             negotiate.Time // the time that timer is set to
+	// endCause is why the coordinator ended. It is nil if the end is the shutdown of all ranks.
 	endCause *fault.Error
 
 	progress progress
 	pollEnd  pollEnd
-	wake     chan struct{} // has the loop process events
-	// stopped is closed after the last step, and ended when nothing more will happen on this
-	// rank.
+	wake     chan struct{} // wakes the loop to process events
+	// stopped is closed after the last step. ended is closed when this rank has finished all work.
 	stopped chan struct{}
 	ended   chan struct{}
 	closeMu sync.Mutex // makes a second Close wait for the first
 
 	opts          *options
-	sampler       *sampler   // of autotune, on rank 0
-	tuneLog       *logWriter // of autotune, or nil
+	sampler       *sampler   // of Autotune, on rank 0
+	tuneLog       *logWriter // of Autotune, or nil
 	settings      Settings
 	settingsFinal bool
 
 	rec              atomic.Pointer[recorder] // of the timeline, or nil
-	clockMu          sync.Mutex               // one exchange of pings at a time
-	clockUnavailable bool                     // rank 0 has not answered a ping
+	clockMu          sync.Mutex               // serializes exchanges of pings
+	clockUnavailable bool                     // rank 0 has failed to answer a ping
 
 	mu          sync.Mutex
 	events      []event
-	spareEvents []event     // the slice before, for reuse
-	handles     handleTable // of what is in flight
+	spareEvents []event     // the slice that popEvents returned before, for reuse
+	handles     handleTable // the handles in flight
 	idleWaiters []*waiter   // for reuse
 	sites       map[callsite.Site]string
-	err         error // why it ended; nil before, and when all ranks have shut down
+	err         error // why the coordinator ended; nil before the end and after a shutdown of all ranks
 	closed      bool
 
 	exec executor
 }
 
-// An event is an input of the state machines that waits for the owner of stepping. One of in, body
-// and err is set.
+// An event is a queued input of the state machines. The goroutine that owns stepping processes it.
+// Exactly one of in, body and err is set.
 type event struct {
 	in   negotiate.WorkerInput // from this rank
-	from int                   // the rank that has sent body, a list
+	from int                   // the rank that sent body
 	body []byte
-	err  error // the wires have failed, or the caller gives up
+	err  error // the wires have failed, or the caller has given up
 }
 
-// Start starts a coordinator among the ranks of c, all of which call it. It makes two communicators
-// of its own, so collectives on c go on beside it. Rank 0's options hold for all ranks. Close ends
-// it.
+// Start starts a coordinator among the ranks of c. All ranks of c call it. Start makes two
+// communicators, so collectives on c may run at the same time. Rank 0's options hold for all ranks.
+// Close ends the coordinator.
 func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, error) {
-	began := time.Now() // earlier on rank 0 than anything that another rank does after Start
+	began := time.Now() // on rank 0, earlier than any event on another rank after Start
 	o, err := newOptions(c, opts)
 	if err != nil {
 		return nil, err
@@ -164,17 +167,18 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	return co, nil
 }
 
-// Close says that this rank submits nothing more, and waits until all ranks have said so and
-// everything submitted is done. What other ranks submit meanwhile and need this rank for fails
-// there with fault.Closed. A second Close waits for the first one.
+// Close says that this rank submits nothing more. It waits until all ranks have called Close and
+// every submission is done. If another rank then submits an operation that needs this rank, the
+// operation fails there with fault.Closed. A second Close waits for the first.
 //
-// The error is why the coordinator ended, if it was not this. When ctx ends first, the coordinator
-// ends on all ranks with fault.Timeout or fault.Canceled. Where ctx has no deadline, the limit of
-// WithStallLimits applies.
+// Close returns the error that ended the coordinator, or nil if Close ended it. If ctx ends first,
+// the coordinator ends on all ranks with fault.Timeout or fault.Canceled. If ctx has no deadline,
+// the limit of WithStallLimits applies.
 //
-// What is still to be written, to the logger or by Autotune, has 5 s each, and 1 s after the end of
-// ctx. If Autotune's log or file is incomplete then, a warning says so; if the logger still blocks,
-// the error is fault.Timeout or fault.Canceled unless there is another one.
+// Close also waits for output to the logger and for Autotune's output, up to 5 s each, and up to 1
+// s each after ctx has ended. If Autotune's log or file is incomplete then, a warning says so. If
+// the logger still blocks then, the error is fault.Timeout or fault.Canceled, unless there already
+// is an error.
 func (co *Coordinator) Close(ctx context.Context) error {
 	co.closeMu.Lock()
 	defer co.closeMu.Unlock()
@@ -184,7 +188,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	if r := co.rec.Load(); r != nil {
-		co.sampleClock(ctx, r) // while rank 0 is there
+		co.sampleClock(ctx, r) // while rank 0 still answers
 	}
 	co.post(event{in: negotiate.Shutdown{}})
 	co.processEvents()
@@ -194,7 +198,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		co.post(event{err: &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: "close coordinator", Rank: co.worldRank(co.rank), Err: ctx.Err()}})
 		co.processEvents()
 		co.exec.abandon()
-		<-co.ended // soon, since it waits for no other rank now
+		<-co.ended // comes soon, since this rank waits for no other rank now
 	}
 	unwritten := co.drainLogs(ctx)
 	co.mu.Lock()
@@ -205,7 +209,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits until what this rank has to say is written. Nothing is added any more.
+// drainLogs waits until the queued log entries are written. No entries are added any more.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())
@@ -216,7 +220,7 @@ func (co *Coordinator) drainLogs(ctx context.Context) error {
 	return nil
 }
 
-// site is the program's call of this package, in words.
+// site describes the program's call of this package in words.
 func (co *Coordinator) site() string {
 	at := callsite.Here()
 	co.mu.Lock()
@@ -224,8 +228,8 @@ func (co *Coordinator) site() string {
 	return co.describeSite(at)
 }
 
-// describeSite puts a call site into words. To look up its file and line takes long, so they are
-// kept. co.mu is held.
+// describeSite describes a call site in words. Looking up its file and line takes long, so the
+// descriptions are cached. co.mu is held.
 func (co *Coordinator) describeSite(at callsite.Site) string {
 	s, known := co.sites[at]
 	if !known {
@@ -237,5 +241,5 @@ func (co *Coordinator) describeSite(at callsite.Site) string {
 	return s
 }
 
-// maxSites bounds the call sites that are kept in words, for programs that generate code.
+// maxSites bounds the cache of call site descriptions, for programs that generate code.
 const maxSites = 4096

@@ -9,15 +9,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An element leads from a DType, which is known only when a tensor runs, to comm's generic
-// functions. The executor has the buffers as bytes, and casts them here, without a copy.
+// An element calls comm's generic functions for a DType, which is known only when a tensor runs.
+// The executor has the buffers as bytes. An element converts them to slices of its type without a
+// copy.
 type element interface {
 	allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error
 	reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error
 	allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error
 }
 
-// typed is the element of a Go type.
+// typed implements element for a Go type.
 type typed[T comm.Element] struct{}
 
 func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error {
@@ -32,7 +33,7 @@ func (typed[T]) allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, c
 	return comm.AllGather(ctx, c, tensor.Elements[T](dst), comm.From(tensor.Elements[T](src)), comm.Counts(counts))
 }
 
-// elementOf returns the way for a type. It is never nil for a valid one.
+// elementOf returns the element of a type. It is never nil for a valid type.
 func elementOf(d tensor.DType) element {
 	if d.IsLoc() {
 		return locOf(d.Base())
@@ -70,7 +71,7 @@ func elementOf(d tensor.DType) element {
 	return typed[bool]{}
 }
 
-// locOf is elementOf for a Loc of a base type.
+// locOf returns the element of a Loc with a base type.
 func locOf(base tensor.DType) element {
 	switch base {
 	case tensor.Int8:
@@ -99,7 +100,8 @@ func locOf(base tensor.DType) element {
 	return typed[tensor.Loc[float64]]{}
 }
 
-// builtin returns the operator of package comm with an id. Only these have identities.
+// builtin returns package comm's operator with an id, and whether there is one. Only these
+// operators have identities.
 func builtin(id uint64) (op comm.Op, known bool) {
 	for _, op := range [...]comm.Op{
 		comm.Sum, comm.Mean, comm.Prod, comm.Min, comm.Max, comm.LogicalAnd, comm.LogicalOr, comm.LogicalXor,
@@ -112,12 +114,12 @@ func builtin(id uint64) (op comm.Op, known bool) {
 	return comm.Op{}, false
 }
 
-// reduces reports whether an operation folds elements, and so has an operator.
+// reduces reports whether an operation folds elements and therefore has an operator.
 func reduces(k negotiate.Operation) bool {
 	return k == negotiate.AllReduce || k == negotiate.ReduceScatter
 }
 
-// scales reports whether elements of a type can be multiplied by a factor.
+// scales reports whether elements of type d can be multiplied by a factor.
 func scales(d tensor.DType) bool {
 	switch d {
 	case tensor.F16, tensor.BF16, tensor.Float32, tensor.Float64, tensor.Complex64, tensor.Complex128:
@@ -126,9 +128,9 @@ func scales(d tensor.DType) bool {
 	return false
 }
 
-// scale multiplies elements by a factor. Each product is rounded once to the type: float32 and
-// float64 in their own arithmetic, 16-bit floats by way of float32, and complex numbers part by
-// part.
+// scale multiplies the elements of buf by a factor. Each product is rounded once to the element
+// type. float32 and float64 are multiplied in their own arithmetic, 16-bit floats in float32. The
+// real and imaginary parts of complex numbers are multiplied separately.
 func scale(d tensor.DType, buf []byte, factor float64) {
 	if factor == 1 || len(buf) == 0 {
 		return
@@ -138,7 +140,7 @@ func scale(d tensor.DType, buf []byte, factor float64) {
 		scaleFloats[float32](buf, factor)
 	case tensor.Float64:
 		scaleFloats[float64](buf, factor)
-	case tensor.Complex64: // its parts are scaled each by itself
+	case tensor.Complex64: // the real and imaginary parts are scaled separately
 		scaleFloats[float32](buf, factor)
 	case tensor.Complex128:
 		scaleFloats[float64](buf, factor)
@@ -153,8 +155,7 @@ func scale(d tensor.DType, buf []byte, factor float64) {
 	}
 }
 
-// scaleFloats multiplies in the elements' own type, not in float64, so that each product is rounded
-// once.
+// scaleFloats multiplies in the element type, not in float64, so that each product is rounded once.
 func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 	f := T(factor)
 	v := tensor.Elements[T](buf)
@@ -163,9 +164,9 @@ func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 	}
 }
 
-// identity fills buf with the value that changes no share that it is folded with, to the bit. That
-// of a sum is -0, since 0 would turn a -0 into 0. The operator is one of package comm's and accepts
-// the type.
+// identity fills buf with the operator's identity: folding it with a share leaves every bit of the
+// share unchanged. The identity of a floating-point sum is -0, since adding 0 would turn -0 into 0.
+// The operator must be one of package comm's and accept the type.
 func identity(op uint64, d tensor.DType, buf []byte) {
 	if len(buf) == 0 {
 		return
@@ -177,7 +178,8 @@ func identity(op uint64, d tensor.DType, buf []byte) {
 	}
 }
 
-// identityOf is the identity of an operator as one element. It is nil where all bits of it are 0:
+// identityOf returns the identity of an operator as one element. It returns nil if all bits of the
+// identity are 0:
 //
 //	operator                       identity
 //	sum, mean                      -0 for floats, since 0 + -0 is 0; 0 for integers
@@ -210,7 +212,7 @@ func identityOf(op uint64, d tensor.DType) []byte {
 	return nil
 }
 
-// ones is n bytes of one bits.
+// ones returns n bytes with all bits set.
 func ones(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -219,10 +221,11 @@ func ones(n int) []byte {
 	return b
 }
 
-// of is a value as the bytes of one element, in the order of the host.
+// of returns a value as the bytes of one element, in host byte order.
 func of[T comm.Element](v T) []byte { return tensor.Bytes([]T{v}) }
 
-// number is a number as one element of a type. The imaginary part of a complex -0 is -0, too.
+// number returns v as one element of type d. If v is -0 and d is complex, the imaginary part is -0
+// too.
 func number(d tensor.DType, v float64) []byte {
 	im := 0.0
 	if v == 0 {
@@ -249,7 +252,7 @@ func number(d tensor.DType, v float64) []byte {
 	return b
 }
 
-// integer is v in size bytes, in the order of the host.
+// integer returns the lowest size bytes of v, in host byte order.
 func integer(size int, v int64) []byte {
 	switch size {
 	case 1:
@@ -262,7 +265,7 @@ func integer(size int, v int64) []byte {
 	return of(v)
 }
 
-// extreme is the largest value of a type, or with sign -1 the smallest.
+// extreme returns the largest value of type d or, if sign is -1, the smallest.
 func extreme(d tensor.DType, sign int) []byte {
 	switch d {
 	case tensor.F16, tensor.BF16, tensor.Float32, tensor.Float64:
@@ -280,8 +283,8 @@ func extreme(d tensor.DType, sign int) []byte {
 	return integer(d.Size(), top)
 }
 
-// locExtreme is a Loc of the extreme value and the largest index: of two equal values, the one with
-// the lower index wins.
+// locExtreme returns a Loc with the extreme value and the largest index. Of two equal values, the
+// one with the lower index wins, so this index loses every tie.
 func locExtreme(d tensor.DType, sign int) []byte {
 	b := make([]byte, d.Size())
 	copy(b, extreme(d.Base(), sign))

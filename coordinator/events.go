@@ -8,10 +8,11 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
-// never is a time that does not come.
+// never is a time that is never reached.
 const never = negotiate.Time(math.MaxInt64)
 
-// post queues an event. The caller then calls processEvents or, where it must be quick, wakeOwner.
+// post queues an event. The caller then calls processEvents or, if it must return quickly,
+// wakeOwner.
 func (co *Coordinator) post(ev event) {
 	co.mu.Lock()
 	if !co.closed {
@@ -21,9 +22,9 @@ func (co *Coordinator) post(ev event) {
 	co.mu.Unlock()
 }
 
-// processEvents steps the state machines with the queued events, unless another goroutine owns
-// them. The owner looks at the queue once more after it has given them back, so no event is left
-// behind.
+// processEvents steps the state machines with the queued events, unless another goroutine owns the
+// machines. The owner checks the queue once more after it has released the ownership, so no event
+// is left behind.
 func (co *Coordinator) processEvents() {
 	for co.progress.has(hasEvents) && co.progress.tryStep() {
 		co.clock = co.now()
@@ -35,8 +36,8 @@ func (co *Coordinator) processEvents() {
 	}
 }
 
-// drainEvents processes events until there are none. It reports false at the end of the
-// coordinator; then the caller keeps the ownership, so that there is no step any more.
+// drainEvents processes events until the queue is empty. It returns false when the coordinator
+// ends. The caller then keeps the ownership, so that no further step happens.
 func (co *Coordinator) drainEvents() bool {
 	for co.progress.has(hasEvents) {
 		evs := co.popEvents()
@@ -50,8 +51,8 @@ func (co *Coordinator) drainEvents() bool {
 	return true
 }
 
-// popEvents returns what was posted since the last call. The slice is valid until the call after
-// the next one.
+// popEvents returns the events that were posted since the last call. The slice is valid until the
+// second call after this one.
 func (co *Coordinator) popEvents() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -62,8 +63,8 @@ func (co *Coordinator) popEvents() []event {
 	return evs
 }
 
-// wakeOwner has another goroutine process the events: the poller, which looks soon, or else the
-// loop. Callbacks of the wires call it, which must return quickly.
+// wakeOwner makes another goroutine process the events: the poller, if there is one, or else the
+// loop. Callbacks of the wires call it, because they must return quickly.
 func (co *Coordinator) wakeOwner() {
 	if co.progress.has(polling) {
 		return
@@ -74,29 +75,30 @@ func (co *Coordinator) wakeOwner() {
 	}
 }
 
-// inlineRanks is how many ranks rank 0 sends an order to on the program's goroutine. For more it
-// wakes the loop, which costs less than the program's time.
+// inlineRanks is the largest number of ranks to which rank 0 sends an order on the program's
+// goroutine. For more ranks rank 0 wakes the loop, which costs less than the program's time.
 const inlineRanks = 8
 
-// stepInline gives the Worker an input on the caller's goroutine, if that can own the state
-// machines, and otherwise queues it. It is the path of every Submit and Wait, so it reads the clock
-// only if the time matters: for the first submission of a list.
+// stepInline gives the Worker an input. If the caller can become the owner of the state machines,
+// the step runs on the caller's goroutine. Otherwise stepInline queues the input. Every Submit and
+// Wait calls it, so it reads the clock only if the time matters: for the first submission of a
+// list.
 func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	if !co.progress.tryStep() {
 		co.post(event{in: in})
 		co.processEvents()
 		return
 	}
-	// The first submission of a list starts the Worker's cycle, so its time matters; that of the
-	// others does not.
+	// The first submission of a list starts the Worker's cycle, so its time matters. The times of
+	// the later submissions do not matter.
 	if co.workerDue == never || co.progress.has(hasEvents) {
 		co.clock = co.now()
 	}
-	if !co.drainEvents() { // what was submitted before
+	if !co.drainEvents() { // events that were queued earlier
 		return
 	}
-	// On rank 0 the Worker's list goes to the Coordinator right here, whose order may go out to the
-	// other ranks. With many ranks that is left to the loop.
+	// On rank 0 the Worker's list goes directly to the Coordinator, which may then send its order
+	// to the other ranks. With many ranks the loop does that.
 	over := co.stepWorker(in)
 	wake := !over && len(co.local) > 0 && co.size > inlineRanks
 	if len(co.local) > 0 && !wake {
@@ -110,14 +112,14 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.armTimer()
 	co.progress.endStep()
 	if wake {
-		co.post(event{in: negotiate.Flush{}}) // an event, so that the loop has something to process
+		co.post(event{in: negotiate.Flush{}}) // an event, so that the loop has work
 		co.wakeOwner()
 		return
 	}
 	co.processEvents()
 }
 
-// deadlineIn is the time after a wait, or never.
+// deadlineIn returns the time at which a wait ends, or never if some is false.
 func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never
@@ -125,8 +127,9 @@ func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.
 	return co.clock + negotiate.Time(wait)
 }
 
-// armTimer has the loop call the state machines when they want it. A timer that is not wanted any
-// more is not stopped, which takes longer than the empty step that it causes.
+// armTimer sets the timer to the next time at which the state machines want to be called. It does
+// not stop a timer that is no longer needed: stopping takes longer than the empty step that the
+// timer causes.
 func (co *Coordinator) armTimer() {
 	at := min(co.workerDue, co.coordDue)
 	if at == never || at == co.timerAt {
@@ -136,7 +139,7 @@ func (co *Coordinator) armTimer() {
 	co.timer.Reset(max(0, time.Duration(at-co.now())))
 }
 
-// peersOf lists the ranks that control messages come from.
+// peersOf lists the ranks from which this rank receives control messages.
 func peersOf(c *comm.Comm) []int {
 	if c.Rank() != 0 {
 		return []int{0}

@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An executor executes what the Coordinator has ordered, one job after the other, on a goroutine of
-// its own, so that negotiation goes on meanwhile. Each job is the same on all ranks, in the same
-// order, so its collectives need no further agreement.
+// An executor executes the jobs that the Coordinator has ordered, one after the other. It has its
+// own goroutine, so negotiation continues while a job runs. All ranks have the same jobs in the
+// same order, so the collectives of a job need no further agreement.
 //
 //	state      finishing  abandoned  next does
 //	running    false      false      waits for a job; polls for the waiters meanwhile
@@ -21,58 +21,58 @@ import (
 //	abandoned  true       true       exits; the communicators are closed, so a collective that
 //	                                 is running fails
 //
-// The executor ends with the first error, which ends the coordinator on all ranks.
+// The executor ends with the first error. The error ends the coordinator on all ranks.
 type executor struct {
 	co     *Coordinator
 	wake   chan struct{}
 	exited chan struct{} // closed when loop has returned
 
-	// mu guards the next four.
-	mu        sync.Mutex // guards the next four
+	// mu guards the next four fields.
+	mu        sync.Mutex // guards the next four fields
 	queue     []job
-	comms     []*comm.Comm // of process sets
+	comms     []*comm.Comm // the communicators of process sets
 	finishing bool
 	abandoned bool
 
-	// The rest belongs to loop; err is read after exited is closed.
+	// loop owns the remaining fields. Others read err only after exited is closed.
 	sets map[uint32]*setComm
-	// scratch is memory that is kept from Bucket to Bucket: the fusion buffer, and one more for
-	// operations that need a destination beside it.
+	// scratch is memory that is reused for each Bucket: the fusion buffer, and a second buffer for
+	// operations that need a separate destination.
 	scratch [2][]uint64
 	counts  []int
-	// items are those of the Bucket that is being executed, packedItems those of them that are
-	// packed, and list the vectors that are reduced as a list.
+	// These fields describe the Bucket that is being executed. items are its tensors. packedItems
+	// are the items that are packed. list has the vectors that are reduced as a list.
 	items       []item
 	packedItems []item
 	list        [][]byte
-	// absent are the ranks that contribute nothing to it.
+	// absent are the ranks that contribute nothing to the Bucket.
 	absent []int
-	// times are those of the Bucket, for the timeline.
+	// times are the times of the Bucket, for the timeline.
 	times bucketTimes
-	class uint8 // of algorithms, an index of classes()
+	class uint8 // the class of algorithms, an index of classes()
 	err   error
 }
 
-// A job is one of these outputs of the Worker.
+// A job is one output of the Worker: one of these fields is set.
 type job struct {
 	bucket     *negotiate.Bucket
 	set        *negotiate.SetChanged
 	joined     *negotiate.JoinDone
 	tuned      *negotiate.Tunables
-	negotiated int64 // when the Bucket came, for the timeline
+	negotiated int64 // when the order for the Bucket came, for the timeline
 }
 
-// A setComm is the communicator of a process set, with the algorithms of its allreduces.
+// A setComm is the communicator of a process set and the algorithms of its allreduces.
 type setComm struct {
 	c     *comm.Comm
 	ranks []int // numbered as in the coordinator's communicator
-	// foldAlgorithm fixes the order of the folds. It is "" where a reduce-scatter and an
-	// allgather do.
+	// foldAlgorithm fixes the order of the folds. "" means a reduce-scatter followed by an
+	// allgather.
 	foldAlgorithm   string
 	vectorAlgorithm string // the same for one contiguous vector; see algorithmOf
 }
 
-// newSetComm makes the setComm of a communicator, which is nil on ranks outside of the set.
+// newSetComm makes the setComm of a communicator. c is nil on ranks outside of the set.
 func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	s := &setComm{c: c, ranks: ranks}
 	if c != nil {
@@ -81,13 +81,13 @@ func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	return s
 }
 
-// init prepares an executor of which loop has not begun.
+// init initializes an executor before loop starts.
 func (x *executor) init(co *Coordinator) {
 	x.co, x.wake, x.exited = co, make(chan struct{}, 1), make(chan struct{})
 	x.sets = map[uint32]*setComm{negotiate.World: newSetComm(co.data, ranks(co.size))}
 }
 
-// add queues a job. The queue is bounded by the Coordinator, which launches Config.Credit bytes
+// add queues a job. The Coordinator bounds the queue: it launches at most Config.Credit bytes
 // ahead.
 func (x *executor) add(j job) {
 	x.mu.Lock()
@@ -97,8 +97,8 @@ func (x *executor) add(j job) {
 	x.signal()
 }
 
-// signal wakes loop if it waits. The channel has room for one signal, which is enough: loop looks
-// at all of its state after each.
+// signal wakes loop if it waits. The channel has room for one signal. One is enough, because loop
+// checks all of its state after each signal.
 func (x *executor) signal() {
 	select {
 	case x.wake <- struct{}{}:
@@ -106,31 +106,30 @@ func (x *executor) signal() {
 	}
 }
 
-// abandon makes loop return soon. It closes the communicators, so that the collective that is
-// running fails.
+// abandon makes loop return soon. It closes the communicators, so that a running collective fails.
 func (x *executor) abandon() {
 	x.mu.Lock()
 	x.finishing, x.abandoned = true, true
-	x.co.progress.set(executing) // the loop stops polling for it
+	x.co.progress.set(executing) // ends the polling of loop
 	x.mu.Unlock()
 	x.co.data.Close(context.Background())
 	x.closeSets()
 	x.signal()
 }
 
-// finish returns when all queued jobs are done, with the error that has ended the executor.
+// finish returns when all queued jobs are done. It returns the error that ended the executor.
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true
-	x.co.progress.set(executing) // the loop stops polling for it
+	x.co.progress.set(executing) // ends the polling of loop
 	x.mu.Unlock()
 	x.signal()
 	<-x.exited
 	return x.err
 }
 
-// next returns the next job, and false when there will be none. While it waits and goroutines of
-// the program wait too, for what must be negotiated first, it polls for them.
+// next returns the next job, or false when there will be no more. While next waits for a job, it
+// polls for goroutines of the program that also wait.
 func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	for {
 		x.mu.Lock()
@@ -144,7 +143,8 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 			x.mu.Unlock()
 			return j, true
 		}
-		// Under mu, like the set in add: otherwise a job that is added now could be marked as done.
+		// mu is held here as in add. Otherwise a job that is added at this moment could be marked
+		// as done.
 		x.co.progress.clear(executing)
 		x.mu.Unlock()
 		if x.co.progress.waiters() > 0 {
@@ -156,10 +156,10 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	}
 }
 
-// loop executes jobs until there are no more, or one fails.
+// loop executes jobs until there are no more or one fails.
 func (x *executor) loop() {
 	defer close(x.exited)
-	ctx := context.Background() // abandon ends what blocks
+	ctx := context.Background() // abandon interrupts blocked calls
 	for {
 		j, ok := x.next(ctx)
 		if !ok {
@@ -174,7 +174,7 @@ func (x *executor) loop() {
 	}
 }
 
-// execute executes one job. It ends a Bucket in an order that matters:
+// execute executes one job. The steps that end a Bucket must happen in this order:
 //
 //	1  the Worker learns that the Bucket is finished, and accepts its names again
 //	2  the handles are done, and the program may submit the names at once
@@ -204,13 +204,13 @@ func (x *executor) execute(ctx context.Context, j job) error {
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Entries)
 	}
-	// Only now does nobody read the entries any more.
+	// From here on, nothing reads the entries.
 	x.co.post(event{in: negotiate.Released{Bucket: b}})
 	x.co.processEvents()
 	return nil
 }
 
-// run executes a Bucket of which this rank's process set is a part.
+// run executes a Bucket on a rank that is a member of the Bucket's process set.
 func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	t := b.Entries[0].Spec
 	s := x.sets[t.Set]
@@ -236,13 +236,13 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	return nil
 }
 
-// clearItems forgets the handles of a Bucket, whose buffers may be large.
+// clearItems drops the references to the handles of a Bucket, whose buffers may be large.
 func (x *executor) clearItems() {
 	clear(x.items)
 	clear(x.packedItems)
 }
 
-// lookup finds the handles of a Bucket's tensors.
+// lookup returns items with the handles of a Bucket's tensors.
 func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	x.items = slices.Grow(x.items[:0], len(b.Entries))[:len(b.Entries)]
 	x.co.mu.Lock()
@@ -284,18 +284,18 @@ func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, c
 	return nil
 }
 
-// An item is one tensor of a Bucket with its buffers. h is nil when this rank is absent.
+// An item is one tensor of a Bucket and its buffers. h is nil if this rank is absent.
 type item struct {
 	negotiate.BucketEntry
 	h      *Handle
-	lo, hi int // its elements, or those of the part
+	lo, hi int // the range of its elements in this Bucket: the whole tensor, or one part
 }
 
-// bytes is the size of an item's elements in its Bucket.
+// bytes returns the size of an item's elements in its Bucket.
 func (it *item) bytes() int { return (it.hi - it.lo) * it.Spec.DType.Size() }
 
-// scratchBuffer returns one of two buffers of the executor's, aligned for every element type. It is
-// valid until the same one is asked for again.
+// scratchBuffer returns one of the executor's two buffers, aligned for every element type. The
+// buffer is valid until the next call with the same number.
 func (x *executor) scratchBuffer(which, bytes int) []byte {
 	words := (bytes + 7) / 8
 	if cap(x.scratch[which]) < words {
@@ -304,7 +304,7 @@ func (x *executor) scratchBuffer(which, bytes int) []byte {
 	return tensor.Bytes(x.scratch[which][:words])[:bytes:bytes]
 }
 
-// perRank returns n zeros, valid until the next call.
+// perRank returns n zeros. The slice is valid until the next call.
 func (x *executor) perRank(n int) []int {
 	if cap(x.counts) < n {
 		x.counts = make([]int, n)
@@ -314,7 +314,7 @@ func (x *executor) perRank(n int) []int {
 	return x.counts
 }
 
-// broadcast sends one tensor from where it is, and packs several.
+// broadcast sends a single tensor from its own memory. It packs several tensors first.
 func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) error {
 	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {
@@ -347,7 +347,7 @@ func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) erro
 	return nil
 }
 
-// allGather gathers rows. The Bucket has every rank's count, so no further message is needed.
+// allGather gathers rows. The Bucket has every rank's row count, so no further message is needed.
 func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	row := rowSize(it.Spec)
 	counts := x.perRank(len(s.ranks))
@@ -362,8 +362,8 @@ func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	return comm.AllGather(ctx, s.c, it.h.result(total, slices.Clone(it.Rows)), comm.From(it.h.src), comm.Counts(counts))
 }
 
-// allToAll exchanges the counts first: unlike those of an AllGather they are no part of the
-// negotiation.
+// allToAll first exchanges the row counts. Unlike the row counts of an AllGather, they are not part
+// of the negotiation.
 func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
 	n, row := len(s.ranks), rowSize(it.Spec)
 	sends, recvs := make([]int, n), make([]int, n)

@@ -8,8 +8,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Gradients are those of a training. They are declared once, submitted one by one while the
-// backward pass computes the next ones, and waited for before the optimizer moves the parameters:
+// Gradients manages the gradients of a training. The program declares each gradient once. In each
+// step it submits them one by one while the backward pass computes the next ones. It waits for all
+// of them before the optimizer updates the parameters:
 //
 //	g := coordinator.NewGradients[float32](co, comm.Mean)
 //	for i, layer := range layers {
@@ -24,37 +25,37 @@ import (
 //		... move the parameters ...
 //	}
 //
-// One goroutine at a time uses it.
+// Only one goroutine at a time may use it.
 type Gradients[T comm.Element] struct {
 	co       *Coordinator
 	op       comm.Op
 	opts     []CallOption
 	declared map[string]*Handle
-	ready    []*Handle     // of this step
-	unknown  error         // a name was ready that was not declared
-	began    time.Duration // the step's first submission
+	ready    []*Handle     // the handles submitted in this step
+	unknown  error         // the error of a Ready whose name was not declared
+	began    time.Duration // the time of the step's first submission
 
-	// Sums over all steps.
+	// These are sums over all steps.
 	steps            int
 	inFlight, hidden time.Duration
 }
 
-// NewGradients has gradients reduced by op, mostly comm.Mean, with options that
-// hold for all of them.
+// NewGradients returns a Gradients without gradients. op, mostly comm.Mean, reduces all of them,
+// and opts hold for all of them.
 func NewGradients[T comm.Element](co *Coordinator, op comm.Op, opts ...CallOption) *Gradients[T] {
 	return &Gradients[T]{co: co, op: op, opts: opts, declared: make(map[string]*Handle)}
 }
 
-// Declare adds a gradient, or gives one of that name another buffer. Its options add to those of
-// NewGradients: Priority lets the layers that the next forward pass needs first overtake the
-// others. The buffer is the coordinator's from Ready to Wait.
+// Declare adds a gradient. If a gradient of this name exists, Declare replaces its buffer. opts add
+// to the options of NewGradients. With Priority, the layers that the next forward pass needs first
+// can overtake the others. The buffer belongs to the coordinator from Ready to Wait.
 func (g *Gradients[T]) Declare(name string, grad []T, opts ...CallOption) {
 	all := append(g.opts[:len(g.opts):len(g.opts)], opts...)
 	g.declared[name] = Declare(g.co, name, grad, g.op, all...)
 }
 
-// Ready submits a gradient that has been declared. Ranks may differ in the order of their
-// gradients. What is wrong is returned by Wait.
+// Ready submits a gradient that has been declared. The ranks may submit their gradients in
+// different orders. Wait returns the errors of Ready.
 func (g *Gradients[T]) Ready(name string) {
 	h := g.declared[name]
 	if h == nil {
@@ -68,9 +69,9 @@ func (g *Gradients[T]) Ready(name string) {
 	g.ready = append(g.ready, h)
 }
 
-// Wait returns when all gradients of the step are reduced, or with the error of the
-// first that is not, in the order of their submission; then the next step begins.
-// When ctx ends first, what is in flight stays so; see Handle.Wait.
+// Wait waits until all gradients of the step are reduced, and then begins the next step. It returns
+// the first error, in the order of submission. If ctx ends first, the submissions stay in flight;
+// see Handle.Wait.
 func (g *Gradients[T]) Wait(ctx context.Context) error {
 	from := time.Since(g.co.started)
 	err := WaitAll(ctx, g.ready...)
@@ -84,7 +85,7 @@ func (g *Gradients[T]) Wait(ctx context.Context) error {
 	return err
 }
 
-// measure counts a step whose Wait began at from.
+// measure adds a step to the sums. from is the time at which the step's Wait began.
 func (g *Gradients[T]) measure(from time.Duration) {
 	var last time.Duration
 	for _, h := range g.ready {
@@ -96,8 +97,8 @@ func (g *Gradients[T]) measure(from time.Duration) {
 }
 
 // Overlap returns how much of the reduction of gradients was hidden behind their computation on
-// this rank, as sums over all steps so far: the time from each step's first submission until its
-// last tensor was done, and the part of it that passed before Wait.
+// this rank, as sums over all steps so far. inFlight is the time from each step's first submission
+// until its last tensor was done. hidden is the part of inFlight that passed before Wait.
 func (g *Gradients[T]) Overlap() (steps int, inFlight, hidden time.Duration) {
 	return g.steps, g.inFlight, g.hidden
 }

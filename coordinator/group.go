@@ -9,16 +9,17 @@ import (
 	"github.com/tutti-go/tutti/internal/callsite"
 )
 
-// A TensorGroup collects submissions that run as one: none of them runs before all of them are
-// ready on all ranks, and a mismatch in one fails all. One goroutine uses it.
+// A TensorGroup collects submissions that run together. None of them runs before all of them are
+// ready on all ranks. If one of them has a mismatch, all of them fail. Only one goroutine may use a
+// TensorGroup.
 type TensorGroup struct {
 	co      *Coordinator
 	handles []*Handle
 }
 
-// Group submits as one what collect submits to the group. All of it must be of one process set.
-// Nothing is submitted before collect has returned, so collect must not wait for any of it. The
-// handles cannot be submitted again one by one.
+// Group calls collect, and then submits together the operations that collect has submitted to g.
+// All of them must be in one process set. Nothing is submitted before collect returns, so collect
+// must not wait for these operations. Their handles cannot be submitted again individually.
 func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 	g := &TensorGroup{co: co}
 	collect(g)
@@ -28,7 +29,7 @@ func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 // coordinator implements Submitter.
 func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
-// submit adds a handle to the group, or fails it if it is invalid by itself.
+// submit adds a handle to the group. An invalid handle fails instead.
 func (g *TensorGroup) submit(h *Handle, at callsite.Site) {
 	g.co.mu.Lock()
 	defer g.co.mu.Unlock()
@@ -42,8 +43,8 @@ func (g *TensorGroup) submit(h *Handle, at callsite.Site) {
 	g.handles = append(g.handles, h)
 }
 
-// submitAll submits the handles under a number that follows from their names, so that all ranks
-// give the group the same one.
+// submitAll submits the handles as a group. The group's number is computed from the names of the
+// handles, so that all ranks use the same number.
 func (g *TensorGroup) submitAll() {
 	if len(g.handles) == 0 {
 		return
@@ -71,7 +72,7 @@ func (g *TensorGroup) submitAll() {
 	g.co.submitTogether(g.handles)
 }
 
-// completeHandles fails handles that have not been submitted.
+// completeHandles completes handles that have not been submitted with err.
 func (co *Coordinator) completeHandles(hs []*Handle, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -80,7 +81,7 @@ func (co *Coordinator) completeHandles(hs []*Handle, err error) {
 	}
 }
 
-// submitTogether submits the requests of handles in flight as one.
+// submitTogether submits the requests of handles in flight as one input.
 func (co *Coordinator) submitTogether(hs []*Handle) {
 	in := negotiate.Submit{Requests: make([]negotiate.TensorRequest, len(hs)), Submissions: make([]negotiate.SubmissionID, len(hs))}
 	now := co.timestamp()

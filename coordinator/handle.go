@@ -13,10 +13,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Handle is one operation on a named tensor: its buffers, its operator and its options. Declare
-// returns one that has not been submitted, AllReduce and the other one-shot functions return one
-// that has. Like a persistent request of MPI it can be submitted again after each Wait, with the
-// same buffers, without an allocation. Any number of goroutines may call Wait and Done.
+// A Handle is one operation on a named tensor, with its buffers, operator and options. Declare
+// returns a handle that has not been submitted. AllReduce and the other one-shot functions return a
+// handle that has been submitted. Like a persistent request of MPI, a handle can be submitted again
+// after each Wait, with the same buffers and without an allocation. Any number of goroutines may
+// call Wait and Done.
 //
 //	state     Submit                      completion    Wait
 //	idle      in flight                   -             returns the last outcome
@@ -28,25 +29,26 @@ import (
 type Handle struct {
 	co *Coordinator
 
-	// The coordinator's mutex guards these.
+	// The coordinator's mutex guards these fields.
 	state handleState
 	err   error // the outcome of the last submission
-	// misuse is the error of a Submit that came too early. It is the next outcome, unless err
-	// is set.
+	// misuse is the error of a Submit that came too early. The next Wait returns it, unless err is
+	// set.
 	misuse error
 	// done is nil until Done is called, since most programs wait without a channel.
 	done chan struct{}
 	// waiters are the goroutines in Wait, linked by waiter.next.
 	waiters *waiter
-	// call is "allreduce w1 float32 [4] sum". It is made when it is needed, mostly for errors.
+	// call describes the operation, such as "allreduce w1 float32 [4] sum". It is made when it is
+	// first needed, mostly for errors.
 	call string
-	// site is the call of the last Submit, which requests[0].Site has in words. Most programs
-	// submit a tensor at one place, so the words are made once.
+	// site is the call site of the last Submit. requests[0].Site describes it in words. Most
+	// programs submit a tensor at one place, so the description is made once.
 	site callsite.Site
-	// invalid is why no submission of this handle can succeed, whatever the other ranks do.
+	// invalid is why no submission of this handle can succeed, whatever the other ranks submit.
 	invalid error
-	// A handle of several parts is their parent: parts counts those in flight, and combine
-	// makes the result of theirs, once, in the first Wait.
+	// A handle of several parts is their parent. parts counts the parts in flight. combine makes
+	// the result of the parts, once, in the first Wait.
 	parent    *Handle
 	parts     int
 	combine   func() error
@@ -54,29 +56,29 @@ type Handle struct {
 	combined  error
 
 	submittedAt int64 // for the timeline
-	// completedAt is when the handle last succeeded, since the coordinator started.
+	// completedAt is when the handle last succeeded, as the time since the coordinator started.
 	completedAt time.Duration
 
-	// These do not change while the handle is in flight. The state machines read the request.
+	// These fields do not change while the handle is in flight. The state machines read requests.
 	requests    [1]negotiate.TensorRequest
 	submissions [1]negotiate.SubmissionID
-	// input is the Worker's input of these two, which is passed by pointer and so costs no
+	// input is the Worker's input for the two fields above. It is passed by pointer, so it costs no
 	// allocation.
 	input negotiate.Submit
-	// grouped handles are submitted by their group.
+	// A grouped handle is submitted only by its group.
 	grouped bool
 
 	dst, src []byte
 	op       comm.Op
-	// residual is what earlier steps of a codec did not send, and residualType its element
-	// type.
+	// residual has the elements that earlier steps of a codec did not send. residualType is its
+	// element type.
 	residual     []byte
 	residualType tensor.DType
-	splits       []int // alltoall: rows to each rank
-	// result makes room for the result of an operation whose size was not known, and gets the
-	// rows of each rank.
+	splits       []int // alltoall: the number of rows to each rank
+	// result allocates the result of an operation whose size was not known before. counts has the
+	// number of rows of each rank.
 	result func(bytes int, counts []int) []byte
-	// set is the process set that it belongs to, and the result of addset.
+	// set is the process set of the operation, and the result of addset.
 	set  *ProcessSet
 	last int // the result of join
 }
@@ -90,9 +92,9 @@ const (
 	done
 )
 
-// Submit submits the tensor, which must not be in flight and whose last submission a Wait must
-// have returned. Otherwise the next Wait returns fault.Misuse, and the submission that is in
-// flight goes on. A handle that was submitted in a group is submitted by its group only.
+// Submit submits the tensor. The tensor must not be in flight, and a Wait must have returned its
+// last submission. Otherwise the next Wait returns fault.Misuse, and a submission in flight
+// continues. Only its group can submit a handle that was submitted in a group.
 func (h *Handle) Submit() {
 	var at callsite.Site
 	at.Capture()
@@ -127,7 +129,7 @@ func (h *Handle) submit(at callsite.Site) {
 	co.mu.Unlock()
 }
 
-// misused is an error for a call that came in the wrong state. co.mu is held.
+// misused returns an error for a call in the wrong state. co.mu is held.
 func (h *Handle) misused(format string, args ...any) error {
 	return fault.New(fault.Misuse, h.describe(), h.co.worldRank(h.co.rank), format, args...)
 }
@@ -135,7 +137,7 @@ func (h *Handle) misused(format string, args ...any) error {
 // restart puts an idle handle in flight. co.mu is held.
 func (h *Handle) restart() { h.state, h.err, h.misuse, h.done = inFlight, nil, nil, nil }
 
-// refusal is why a submission fails at once. co.mu is held.
+// refusal returns why a submission fails at once, or nil. co.mu is held.
 func (h *Handle) refusal() error {
 	if h.invalid != nil {
 		return h.invalid
@@ -167,7 +169,7 @@ func (h *Handle) complete(err error) {
 	}
 }
 
-// outcome is the result of the last submission. co.mu is held.
+// outcome returns the result of the last submission. co.mu is held.
 func (h *Handle) outcome() error {
 	if h.err == nil {
 		return h.misuse
@@ -175,8 +177,8 @@ func (h *Handle) outcome() error {
 	return h.err
 }
 
-// newParent makes a handle that is done when some others are, which are not in flight yet. Its Wait
-// calls combine once.
+// newParent makes a handle that is done when all of parts are done. The parts are not in flight
+// yet. The first Wait of the parent calls combine.
 func newParent(call string, combine func() error, parts ...*Handle) *Handle {
 	p := &Handle{co: parts[0].co, call: call, state: inFlight, parts: len(parts), combine: combine, grouped: true}
 	for _, h := range parts {
@@ -185,7 +187,8 @@ func newParent(call string, combine func() error, parts ...*Handle) *Handle {
 	return p
 }
 
-// describe is the operation in words. co.mu is held, or nobody else knows the handle.
+// describe describes the operation in words. The caller holds co.mu, unless no other goroutine has
+// the handle.
 func (h *Handle) describe() string {
 	if h.call == "" {
 		h.call = h.requests[0].Call()
@@ -193,9 +196,9 @@ func (h *Handle) describe() string {
 	return h.call
 }
 
-// Wait returns when the submission is done, with its error. When ctx ends first, the submission
-// stays in flight and its buffers in use, because other ranks may have begun it. Wait also
-// flushes what this rank has submitted to rank 0. A nil ctx is fault.Misuse.
+// Wait waits until the submission is done, and returns its error. If ctx ends first, the submission
+// stays in flight and its buffers stay in use, because other ranks may have begun it. Wait also
+// makes this rank send its collected submissions to rank 0 at once. A nil ctx is fault.Misuse.
 func (h *Handle) Wait(ctx context.Context) error {
 	err := h.wait(ctx)
 	if err == nil && h.combine != nil {
@@ -205,9 +208,8 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return err
 }
 
-// wait is Wait without combine. A goroutine that has found the handle in flight gets the outcome of
-// that submission from its waiter, since another goroutine may have submitted the handle again by
-// then.
+// wait is Wait without combine. If the goroutine has to sleep, it takes the outcome from its waiter
+// and not from the handle: another goroutine may already have submitted the handle again.
 func (h *Handle) wait(ctx context.Context) error {
 	co := h.co
 	co.mu.Lock()
@@ -237,12 +239,12 @@ func (h *Handle) wait(ctx context.Context) error {
 
 const noContext = "the context is nil; context.Background() waits without a limit"
 
-// failedHandle is a handle that has failed and cannot be submitted.
+// failedHandle returns a handle that has failed and cannot be submitted.
 func failedHandle(co *Coordinator, call string, err error) *Handle {
 	return &Handle{co: co, call: call, state: done, err: err, grouped: true}
 }
 
-// detach removes a waiter that gives up. co.mu is held.
+// detach removes the waiter of a goroutine that stops waiting. co.mu is held.
 func (h *Handle) detach(w *waiter) {
 	for at := &h.waiters; *at != nil; at = &(*at).next {
 		if *at == w {
@@ -253,7 +255,7 @@ func (h *Handle) detach(w *waiter) {
 	h.co.progress.addWaiters(-1)
 }
 
-// sleep returns when w has finished, or with the error of ctx.
+// sleep returns when w is finished, or with the error of ctx.
 func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
 	co.stepInline(negotiate.Flush{})
 	co.poll(ctx, w)
@@ -265,8 +267,8 @@ func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
 	}
 }
 
-// Done is closed when the submission is done, and as long as there is none. Each submission has
-// a channel of its own.
+// Done returns a channel that is closed when the submission is done. If nothing has been submitted,
+// the channel is closed. Each submission has its own channel.
 func (h *Handle) Done() <-chan struct{} {
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
@@ -279,8 +281,8 @@ func (h *Handle) Done() <-chan struct{} {
 	return h.done
 }
 
-// WaitAll waits for all handles and returns the first error in their order. A nil context or a
-// nil handle is fault.Misuse, before anything is waited for.
+// WaitAll waits for all handles and returns the first error in the order of hs. If the context or a
+// handle is nil, WaitAll returns fault.Misuse without waiting.
 func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	if i := slices.Index(hs, nil); i >= 0 {
 		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
@@ -288,7 +290,8 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	if ctx == nil && len(hs) > 0 {
 		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
 	}
-	// The last handle is mostly done last, so that this goroutine sleeps once.
+	// The last handle is mostly done last. Waiting for it first lets this goroutine sleep only
+	// once.
 	for _, h := range slices.Backward(hs) {
 		if err := h.Wait(ctx); err != nil {
 			first = err
@@ -297,17 +300,17 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	return first
 }
 
-// A waiter is a goroutine in Wait. Its channel has room for the one token that it gets when the
-// submission is done. Unlike a channel that is closed it can be used again, so that a Wait does
-// not allocate. The coordinator's mutex guards all but the channel.
+// A waiter represents a goroutine in Wait. Its channel has room for the one token that the
+// completion sends. Unlike a channel that is closed, this channel can be reused, so that a Wait
+// does not allocate. The coordinator's mutex guards all fields but the channel.
 type waiter struct {
 	woken    chan struct{}
 	next     *waiter
 	finished bool
-	err      error // the outcome; the handle's may be that of a later submission
+	err      error // the outcome; the handle may already have the outcome of a later submission
 }
 
-// finish wakes a waiter. co.mu is held.
+// finish wakes the goroutine of a waiter with an outcome. co.mu is held.
 func (w *waiter) finish(co *Coordinator, err error) {
 	w.finished, w.err = true, err
 	co.progress.addWaiters(-1)
@@ -317,7 +320,7 @@ func (w *waiter) finish(co *Coordinator, err error) {
 // maxIdle bounds the waiters that are kept for reuse.
 const maxIdle = 64
 
-// newWaiter returns a waiter that nothing has finished. co.mu is held.
+// newWaiter returns an unfinished waiter. co.mu is held.
 func (co *Coordinator) newWaiter() *waiter {
 	if n := len(co.idleWaiters); n > 0 {
 		w := co.idleWaiters[n-1]
@@ -327,7 +330,7 @@ func (co *Coordinator) newWaiter() *waiter {
 	return &waiter{woken: make(chan struct{}, 1)}
 }
 
-// releaseWaiter keeps a waiter that no handle knows any more. co.mu is held.
+// releaseWaiter keeps a waiter for reuse. No handle may refer to it. co.mu is held.
 func (co *Coordinator) releaseWaiter(w *waiter) {
 	select { // the context may have ended at the same time
 	case <-w.woken:

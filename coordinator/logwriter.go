@@ -10,10 +10,9 @@ import (
 	"time"
 )
 
-// A logWriter writes what a coordinator has to say on a goroutine of its own, which exists while
-// something waits to be written. The program's log may block, and so may a disk, but the goroutines
-// that step the state machines may not: some of them are the program's. Any number of goroutines
-// may use it.
+// A logWriter writes a coordinator's log entries on its own goroutine, which exists while entries
+// wait. The program's logger or a disk may block. The goroutines that step the state machines must
+// not block, because some of them are the program's. Any number of goroutines may use a logWriter.
 //
 //	state    waiting entries  idle  enqueue                leaves by
 //	idle     none             nil   starts the goroutine   an entry
@@ -21,38 +20,40 @@ import (
 //	full     capacity         open  drops and counts;      run has written one
 //	                                enqueueAlways adds
 type logWriter struct {
-	capacity int          // entries that may wait
-	log      *slog.Logger // for warn
-	// onError gets what could not be written, and how much was dropped. run calls it.
+	capacity int          // the limit of waiting entries
+	log      *slog.Logger // the logger of warn
+	// onError gets a text about an entry that could not be written or about dropped entries. run
+	// calls it.
 	onError func(text string)
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	jobs    []func() error
-	dropped int           // entries since onError was last called for them
-	idle    chan struct{} // closed when all is written; nil while nothing waits
+	dropped int           // entries dropped since onError was last called for dropped entries
+	idle    chan struct{} // closed when all entries are written; nil while no entry waits
 }
 
-// logCapacity bounds the entries of the log that wait: lines, or reports of up to 16 stalls each.
+// logCapacity bounds the waiting log entries. An entry is a line, or the report of up to 16 stalls.
 const logCapacity = 64
 
-// newLogWriter writes to the coordinator's log.
+// newLogWriter returns a logWriter for the coordinator's log.
 func newLogWriter(log *slog.Logger) *logWriter {
 	return &logWriter{capacity: logCapacity, log: log, onError: func(text string) { log.Warn("tutti: coordinator: log: " + text) }}
 }
 
-// newTuneLogWriter writes what a search has to say: a header and one line for each sample. Its
-// errors go to the log.
+// newTuneLogWriter returns a logWriter for Autotune's log, which has a header and one line for each
+// sample. Its errors go to the coordinator's log.
 func newTuneLogWriter(samples int, log *logWriter) *logWriter {
 	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: coordinator: autotune: " + text) }}
 }
 
-// enqueue has an entry written after all others, or drops it when too many wait.
+// enqueue queues an entry to be written after all others. It drops the entry if too many wait.
 func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 
-// enqueueAlways is enqueue for entries that must not be dropped. The caller bounds their number.
+// enqueueAlways queues an entry that must not be dropped. The caller bounds the number of these
+// entries.
 func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
-// add queues an entry unless too many wait, and starts the goroutine if there is none.
+// add queues an entry unless most entries or more wait. It starts the goroutine if there is none.
 func (s *logWriter) add(most int, job func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +68,7 @@ func (s *logWriter) add(most int, job func() error) {
 	}
 }
 
-// run writes until nothing waits.
+// run writes entries until none waits.
 func (s *logWriter) run() {
 	for {
 		job, dropped := s.next()
@@ -83,8 +84,8 @@ func (s *logWriter) run() {
 	}
 }
 
-// next returns the next entry, and how many were dropped before it. It is nil when nothing waits;
-// then run returns.
+// next returns the next entry, and the number of entries dropped before it. If no entry waits, next
+// returns nil and run returns.
 func (s *logWriter) next() (job func() error, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +94,7 @@ func (s *logWriter) next() (job func() error, dropped int) {
 	case len(s.jobs) > 0:
 		job, s.jobs = s.jobs[0], s.jobs[1:]
 	case dropped > 0:
-		job = func() error { return nil } // so that run reports them first
+		job = func() error { return nil } // makes run report the dropped entries first
 	default:
 		s.jobs = nil
 		close(s.idle)
@@ -102,7 +103,7 @@ func (s *logWriter) next() (job func() error, dropped int) {
 	return job, dropped
 }
 
-// warn has lines written to the log.
+// warn queues lines as warnings of the log.
 func (s *logWriter) warn(lines ...string) {
 	s.enqueue(func() error {
 		for _, text := range lines {
@@ -112,7 +113,8 @@ func (s *logWriter) warn(lines ...string) {
 	})
 }
 
-// printf has a line of text written. It does nothing on a nil logWriter or to a nil Writer.
+// printf queues text to be written to a Writer. It does nothing on a nil logWriter or with a nil
+// Writer.
 func (s *logWriter) printf(to io.Writer, format string, args ...any) {
 	if s == nil || to == nil {
 		return
@@ -124,15 +126,15 @@ func (s *logWriter) printf(to io.Writer, format string, args ...any) {
 	})
 }
 
-// writeLimit bounds how long Close waits for a logWriter. After Close's context has ended it waits
-// for writeGrace only, which a log that does not block needs.
+// writeLimit bounds how long Close waits for a logWriter. After Close's context has ended, Close
+// waits only for writeGrace, which is enough for a log that does not block.
 const (
 	writeLimit = 5 * time.Second
 	writeGrace = time.Second
 )
 
-// wait returns when all has been written. Its error says that it took longer than writeLimit, or
-// than writeGrace after ctx ended.
+// wait returns when all entries are written. It returns an error if that takes longer than
+// writeLimit, or longer than writeGrace after ctx has ended.
 func (s *logWriter) wait(ctx context.Context) error {
 	if s == nil {
 		return nil

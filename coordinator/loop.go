@@ -12,15 +12,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Lists travel as named tensors of one step. To send one never blocks, and to receive one calls
-// back, so an idle coordinator waits for its channel only.
+// The lists of the negotiation are sent as named tensors of one step. Sending a list never blocks,
+// and receiving a list calls a callback. So an idle coordinator waits only on its channel.
 const (
 	step          = 0
 	requestsName  = "requests"
 	responsesName = "responses"
 )
 
-// loop steps the state machines when no other goroutine does, and ends the coordinator after the
+// loop steps the state machines when no other goroutine does. It ends the coordinator after the
 // last step.
 func (co *Coordinator) loop() {
 	for {
@@ -38,9 +38,9 @@ func (co *Coordinator) loop() {
 	}
 }
 
-// startNegotiation is the first step: it posts the receives and sends the first settings.
+// startNegotiation runs the first step. It posts the receives and sends the first settings.
 func (co *Coordinator) startNegotiation() {
-	co.progress.tryStep() // succeeds, since no other goroutine knows the coordinator yet
+	co.progress.tryStep() // succeeds, since no other goroutine has the coordinator yet
 	co.timer.Stop()
 	co.clock = co.now()
 	co.listenAll()
@@ -53,10 +53,10 @@ func (co *Coordinator) startNegotiation() {
 	co.processEvents()
 }
 
-// now is the time since Start on this rank.
+// now returns the time since Start on this rank.
 func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.started)) }
 
-// handleEvent processes an event, and reports whether it was the last.
+// handleEvent processes an event and reports whether it was the last event.
 func (co *Coordinator) handleEvent(ev *event) bool {
 	switch {
 	case ev.err != nil:
@@ -67,7 +67,7 @@ func (co *Coordinator) handleEvent(ev *event) bool {
 	return co.receive(ev.from, ev.body)
 }
 
-// receive processes another rank's list, and posts the receive for the next one.
+// receive processes a list from another rank and posts the receive of the next list.
 func (co *Coordinator) receive(from int, body []byte) bool {
 	if co.coord != nil {
 		up, err := negotiate.ParseRequestList(body)
@@ -86,16 +86,16 @@ func (co *Coordinator) receive(from int, body []byte) bool {
 	return co.stepAll(negotiate.ResponsesReceived{List: down})
 }
 
-// stepAll gives the Worker an input, and delivers what follows between the two machines of this
-// rank.
+// stepAll gives the Worker an input, and then delivers the resulting lists between the Worker and
+// the Coordinator of this rank.
 func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
-		co.timerAt = never // it has fired
+		co.timerAt = never // the timer has fired
 		if co.coord != nil {
 			co.stepCoordinator(negotiate.Tick{})
 		}
 	}
-	// The credit comes back before the Worker frees the names, so that the Coordinator can launch
+	// The credit must come back before the Worker frees the names. Then the Coordinator can launch
 	// the next parts in the same step.
 	if b, ok := in.(negotiate.Finished); ok && co.coord != nil {
 		co.cost.Cost = b.Bucket.Cost
@@ -106,8 +106,8 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	return co.deliverLocal() || over
 }
 
-// deliverLocal delivers the lists between the Coordinator and the Worker of rank 0, until there are
-// none.
+// deliverLocal delivers the lists between the Coordinator and the Worker of rank 0 until none is
+// left.
 func (co *Coordinator) deliverLocal() (over bool) {
 	for len(co.local) > 0 {
 		m := co.local[0]
@@ -123,7 +123,7 @@ func (co *Coordinator) deliverLocal() (over bool) {
 	return over
 }
 
-// stepCoordinator gives the Coordinator an input, and sends its responses to all ranks.
+// stepCoordinator gives the Coordinator an input and sends its responses to all ranks.
 func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 	for _, o := range co.coord.Step(co.clock, in) {
 		switch o := o.(type) {
@@ -144,8 +144,8 @@ func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 	co.coordDue = co.deadlineIn(co.coord.Next())
 }
 
-// stepWorker gives the Worker an input and carries its outputs out. It reports whether the
-// coordinator has ended.
+// stepWorker gives the Worker an input and handles its outputs. It reports whether the coordinator
+// has ended.
 func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 	if co.sampler != nil {
 		co.sampler.noteInput(co.clock, in)
@@ -184,8 +184,8 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 	return over
 }
 
-// toWorldRanks copies an error of the state machines, whose ranks are those of the communicator,
-// with the ranks of the job, which the program knows.
+// toWorldRanks copies an error of the state machines. It replaces the error's ranks, which are
+// numbered as in the communicator, by the ranks of the job, which the program knows.
 func (co *Coordinator) toWorldRanks(e *fault.Error) *fault.Error {
 	if e == nil {
 		return nil
@@ -202,8 +202,8 @@ func (co *Coordinator) toWorldRanks(e *fault.Error) *fault.Error {
 	return &out
 }
 
-// fromWorldRanks copies an error of the layers below, whose ranks are the job's, for the state
-// machines.
+// fromWorldRanks copies an error of the layers below for the state machines. It replaces the ranks
+// of the job by the ranks of the communicator.
 func (co *Coordinator) fromWorldRanks(err error) *fault.Error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
@@ -224,8 +224,8 @@ func (co *Coordinator) fromWorldRanks(err error) *fault.Error {
 	return &out
 }
 
-// shutdown ends the coordinator on this rank. It first stops the executor, so that no buffer is in
-// use when its handle is done.
+// shutdown ends the coordinator on this rank. It stops the executor first, so that the buffers of a
+// handle are no longer in use when the handle is done.
 func (co *Coordinator) shutdown() {
 	ctx := context.Background()
 	if co.endCause != nil {
@@ -253,8 +253,8 @@ func (co *Coordinator) shutdown() {
 	close(co.ended)
 }
 
-// closedError is what a call gets after the end: why the coordinator ended, or that it was closed.
-// co.mu is held.
+// closedError returns the error of a call after the end: why the coordinator ended, or that it was
+// closed. co.mu is held.
 func (co *Coordinator) closedError(call string) error {
 	var f *fault.Error
 	if errors.As(co.err, &f) {
@@ -265,7 +265,7 @@ func (co *Coordinator) closedError(call string) error {
 	return fault.New(fault.Closed, call, co.worldRank(co.rank), "the coordinator has been closed")
 }
 
-// listenAll posts the receives of the negotiation: for rank 0 one for each other rank.
+// listenAll posts the receives of the negotiation. Rank 0 posts one for each other rank.
 func (co *Coordinator) listenAll() {
 	if co.coord == nil {
 		co.listen(0, responsesName)
@@ -287,7 +287,7 @@ func (co *Coordinator) listen(from int, name string) {
 	}
 }
 
-// send sends a list without blocking. A rank that is gone is noticed where its lists are received.
+// send sends a list without blocking. If a rank is gone, the receive of its lists reports the loss.
 func (co *Coordinator) send(to int, name string, body []byte) {
 	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
 	if err := co.control.SendNamed(step, to, name, t, nil); err != nil {
@@ -295,7 +295,7 @@ func (co *Coordinator) send(to int, name string, body []byte) {
 	}
 }
 
-// complete ends a submission that is in flight, and does nothing for one that is not.
+// complete ends a submission. It does nothing if the submission is not in flight.
 func (co *Coordinator) complete(t negotiate.SubmissionID, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -324,14 +324,14 @@ func (co *Coordinator) lookup(t negotiate.SubmissionID) *Handle {
 	return co.handles.at(t)
 }
 
-// A handleTable finds the handles in flight by their submissions. IDs are used again, so the table
-// grows with what is in flight at once, not with what was ever submitted.
+// A handleTable maps submission IDs to the handles in flight. IDs are reused. So the table grows
+// with the number of submissions in flight at once, not with the number of submissions ever made.
 type handleTable struct {
-	all  []*Handle // the handle of submission 1 first
+	all  []*Handle // all[i] is the handle of submission i+1
 	free []negotiate.SubmissionID
 }
 
-// add gives a handle a submission ID, which remove frees.
+// add gives a handle a submission ID. remove frees the ID.
 func (b *handleTable) add(h *Handle) negotiate.SubmissionID {
 	if n := len(b.free); n > 0 {
 		id := b.free[n-1]
