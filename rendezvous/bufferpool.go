@@ -2,10 +2,11 @@ package rendezvous
 
 import "math/bits"
 
-// A bufferPool keeps the memory of eager messages that matched no receive, for the next ones. Free
-// pieces are sorted by size class, because few lengths recur: that of a segment, and what is left
-// of a message for its last one. Where several ranks send to one, they run ahead of it for as long
-// as their credit lasts, so the pool may keep as many bytes as that. The engine's lock guards it.
+// A bufferPool recycles the memory of eager messages that waited for a receive. Free pieces are
+// sorted by size class, because few lengths recur: mostly the length of a full segment and the
+// length of a message's last segment. When several ranks send to this rank, each may run ahead by
+// its whole credit, so the pool may keep the credit of all peers. The engine's lock guards the
+// pool.
 type bufferPool struct {
 	free  [bits.UintSize + 1][][]byte // by bits.Len of the capacity
 	size  int                         // bytes in free
@@ -18,19 +19,20 @@ const (
 	poolTries = 4        // pieces per class that get looks at before it makes a new one
 )
 
-// newBufferPool returns a pool for the messages of a number of peers, each with credit bytes of
-// credit.
+// newBufferPool returns a pool for a job with the given number of peers. Each peer may have credit
+// bytes of messages waiting here.
 func newBufferPool(peers, credit int) bufferPool {
 	return bufferPool{limit: min(max(peers, 1)*min(credit, maxPooled), maxPooled)}
 }
 
-// get returns n bytes with any content. Their capacity is at most a little more than twice n, so
-// that a small message does not keep a large piece.
+// get returns a slice of n bytes with arbitrary content. Its capacity is at most a little more than
+// 2n, because a small message must not occupy a large piece.
 func (st *bufferPool) get(n int) []byte {
 	if n == 0 {
 		return []byte{}
 	}
-	// A piece of the wanted capacity is in its own class; one of up to twice that may be in the next.
+	// A piece of capacity least is in the class of least. A piece of up to 2*least may be in the
+	// next class.
 	least := (n + poolAlign - 1) / poolAlign * poolAlign
 	for class := bits.Len(uint(least)); class <= bits.Len(uint(2*least)); class++ {
 		free := st.free[class]
@@ -47,8 +49,8 @@ func (st *bufferPool) get(n int) []byte {
 	return make([]byte, n, least)
 }
 
-// put keeps b for another get; the caller must not use b any more. If there is no room, pieces of
-// other classes are given up first: the program has gone over to other lengths.
+// put adds b to the pool. The caller must not use b afterwards. If the pool is full, put first
+// frees pieces of other classes, because the program now uses messages of b's length.
 func (st *bufferPool) put(b []byte) {
 	if cap(b) == 0 || cap(b) > st.limit {
 		return
@@ -65,7 +67,7 @@ func (st *bufferPool) put(b []byte) {
 	}
 }
 
-// drop frees pieces of a class until the pool has that many bytes less.
+// drop frees pieces of a class until it has freed the given number of bytes or the class is empty.
 func (st *bufferPool) drop(class, bytes int) {
 	free := st.free[class]
 	for len(free) > 0 && bytes > 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Protocol says when a message's bytes travel: with its envelope, or on request.
+// A Protocol says when the bytes of a message are sent: with the envelope, or when the receiver
+// requests them.
 type Protocol uint8
 
 // The protocols. Auto is the default.
@@ -29,14 +30,14 @@ const (
 	DefaultSendBuffer = 256 << 20
 	DefaultStepBytes  = 1 << 30
 
-	// minCredit is what every peer may send before it knows of a larger grant. Both ranks
-	// assume it, so that the first message needs no round trip.
+	// minCredit is the number of bytes that a rank may send before a header has granted it more.
+	// Both ranks assume minCredit, so the first message needs no round trip.
 	minCredit = 512 << 10
-	// envelopeCost is what a message costs in credit besides its bytes. It stands for the memory
-	// that a waiting message takes: its struct, its place in two lists and a bucket.
+	// envelopeCost is the credit that a message takes in addition to its bytes. It accounts for the
+	// memory of a waiting message: its struct, its two list entries and a bucket.
 	envelopeCost = 256
-	// segment is the size of a data frame's body. Frames of other requests get their turn in
-	// between.
+	// segment is the size of a data frame's body. Frames of other requests are sent between two
+	// segments of a message.
 	segment = 256 << 10
 	// spillAfter is how long a large Send waits for its receive before it copies the body.
 	spillAfter = time.Millisecond
@@ -46,28 +47,30 @@ const (
 type Config struct {
 	Rank, Size int
 
-	// Credit is the bytes of messages that each peer may have waiting here; at least 512 KiB. The
-	// memory that waiting messages take is at most Credit for each peer.
+	// Credit is the number of bytes of unmatched messages that each peer may have waiting on this
+	// rank, at least 512 KiB. It bounds the memory of waiting messages per peer.
 	Credit int
 
-	// Threshold is the largest message in bytes that Auto sends eagerly: up to it a copy is cheaper
-	// than a round trip. It must be the same on all ranks.
+	// Threshold is the size in bytes of the largest message that Auto sends eagerly. Up to this
+	// size a copy is cheaper than a round trip. Threshold must be the same on all ranks.
 	Threshold int
 
-	// SendBuffer is the bytes that the copies of accepted sends may hold, for all peers together.
+	// SendBuffer is the number of bytes that the copies of accepted sends may take, over all peers.
 	SendBuffer int64
 
-	// StepBytes is the bytes that one step's named sends may hold, and the largest tensor that a
-	// receive without a buffer allocates.
+	// StepBytes is the number of bytes that the unfinished named sends of one step may take. It is
+	// also the size of the largest tensor that a receive without a buffer allocates.
 	StepBytes int64
 
 	// Protocol is what Auto means: Eager or Rendezvous for every message, or by Threshold.
 	Protocol Protocol
 
-	// Static is the bytes of buffers that the engine may prepare for the tensors that recur; 0: none.
+	// Static is the number of bytes of buffers that the engine may prepare for recurring tensors.
+	// With 0 the engine prepares none.
 	Static int64
 
-	// Checksum adds a CRC-32C to bodies. It rules out exposed memory and the fast path.
+	// Checksum adds a CRC-32C to bodies. With Checksum the engine exposes no memory and does not
+	// use the fast path.
 	Checksum bool
 
 	Log *slog.Logger // nil: slog.Default
@@ -77,9 +80,9 @@ type Config struct {
 // with every peer. Its methods may be called by any number of goroutines.
 //
 // One lock, mu, guards all state of the engine, its contexts, peers, requests and messages. It is
-// held for bookkeeping only. Whatever takes time or calls other code is put into deferred, or
-// queued as a frame, and done by unlock after the lock is released. So a caller may hold mu, change
-// state, and trust that nothing runs in between:
+// held for bookkeeping only. Work that takes time or calls other code is appended to deferred or
+// queued as a frame, and unlock does this work after it has released mu. So no other code runs
+// between two state changes of a caller that holds mu:
 //
 //	e.mu.Lock()
 //	... change state, defer actions, enqueue frames ...
@@ -92,29 +95,32 @@ type Engine struct {
 
 	mu sync.Mutex // guards all below
 
-	// contexts are the contexts that are open here, or that messages have arrived for. closedIDs
-	// are those that were closed; messages for them are dropped.
+	// contexts holds the contexts that are open on this rank and the unopened contexts that
+	// messages have arrived for. closedIDs holds the ids of closed contexts; messages for closed
+	// contexts are dropped.
 	contexts  map[uint64]*MatchContext
 	closedIDs map[uint64]struct{}
 
-	// peers are indexed by rank. The own one is for sends to this rank itself.
+	// peers are indexed by rank. The entry of this rank is for sends to itself.
 	peers []*peer
 
-	// spilled counts the bytes of copies that accepted sends hold, of Config.SendBuffer.
+	// spilled counts the bytes of Config.SendBuffer that the copies of accepted sends take.
 	spilled int64
 
-	// undelivered is the error of the first accepted send that was lost; Drain returns it.
+	// undelivered is the error of the first accepted send that could not be delivered. Drain
+	// returns it.
 	undelivered error
 
-	// ended is set by End: the error of every call from then on.
+	// ended is the error that every call returns after End. End sets it.
 	ended error
 
-	// deferred are the actions, and dirtyPeers the peers with frames, that unlock takes care of.
+	// deferred holds the actions that unlock runs. dirtyPeers holds the peers whose queued frames
+	// unlock sends.
 	deferred   []deferredAction
 	dirtyPeers []*peer
 
-	// Free lists, so that a steady exchange allocates nothing. pool has the memory of eager
-	// messages that wait.
+	// Free lists, so that a steady exchange allocates nothing. pool holds memory for eager messages
+	// that wait for a receive.
 	freeRequests *Request
 	freeControl  *controlFrame
 	freeMessages *message
@@ -123,13 +129,14 @@ type Engine struct {
 	// postedAny counts the posted receives with source Any, in all contexts.
 	postedAny int
 
-	// steps are those of named tensors.
+	// steps is the state of the steps of named tensors.
 	steps steps
 
 	// drainWaiter is woken when Drain should check again; nil while nobody drains.
 	drainWaiter *mesh.Waiter
 
-	// plan prepares receives; nil without Config.Static. It has a lock of its own.
+	// plan prepares the receives of recurring tensors. It is nil if Config.Static is 0. It has its
+	// own lock.
 	plan *staticPlan
 }
 
@@ -157,8 +164,8 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// Bind gives the engine the mesh that its frames travel over. The two need each other: the mesh
-// calls Sink and LinkDown, which may happen before Bind.
+// Bind sets the mesh that carries the engine's frames. The mesh calls the engine's Sink and
+// LinkDown, possibly before Bind.
 func (e *Engine) Bind(m *mesh.Mesh) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,10 +175,11 @@ func (e *Engine) Bind(m *mesh.Mesh) {
 	}
 }
 
-// Mesh returns what Bind was given.
+// Mesh returns the mesh that was passed to Bind.
 func (e *Engine) Mesh() *mesh.Mesh { return e.m }
 
-// Sink implements mesh.Data: the peer at the other end of a link is the sink of its frames.
+// Sink implements mesh.Data. It returns the peer of the link's rank, which handles the frames that
+// arrive on the link.
 func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	p := e.peers[l.Rank]
 	e.mu.Lock()
@@ -180,17 +188,17 @@ func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	return p
 }
 
-// bind gives p its link. Bind and the first Conn both do so, whichever comes first. The field is
-// written once, before anyone reads it: frames are sent without the lock.
+// bind sets p.link. Bind and Sink both call it, and the first call sets the field. Later calls do
+// not write the field again, because frames are sent without the lock and read it.
 func (p *peer) bind(l *mesh.Link) {
 	if p.link != l {
 		p.link = l
 	}
 }
 
-// LinkDown implements mesh.Data. Requests in flight are kept until FailPeer brings the verdict,
-// which names the rank to blame. Only buffers that the Conn was writing into are detached: the Conn
-// has stopped.
+// LinkDown implements mesh.Data. It keeps the requests in flight: FailPeer ends them later, with an
+// error that names the failed rank. LinkDown only detaches the buffers that the Conn was writing
+// into, because the Conn has stopped.
 func (e *Engine) LinkDown(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
@@ -200,8 +208,8 @@ func (e *Engine) LinkDown(rank int, err error) {
 	e.unlock()
 }
 
-// A deferredAction is work that was decided under the lock and is done after its release, by
-// Engine.unlock. It is a struct and not a closure, so that deferring allocates nothing.
+// A deferredAction is work that Engine.unlock does after it has released the lock. It is a struct
+// and not a closure, so that deferring an action allocates nothing.
 type deferredAction struct {
 	kind    actionKind
 	req     *Request
@@ -224,12 +232,13 @@ const (
 func (e *Engine) deferAction(c deferredAction) { e.deferred = append(e.deferred, c) }
 
 // unlock ends a critical section. It runs the deferred actions in the order they were added, sends
-// the queued frames, and returns with the lock released. Actions may defer more. Frames to one peer
-// keep their order, because flush lets one goroutine at a time send to a peer.
+// the queued frames, and returns with the lock released. An action may defer further actions.
+// Frames to one peer keep their order, because flush allows only one goroutine at a time to send to
+// a peer.
 func (e *Engine) unlock() {
 	for {
 		switch {
-		case len(e.deferred) > 0: // before the frames: an action may have one to add, such as a request
+		case len(e.deferred) > 0: // actions run before frames are sent, because an action may queue a frame
 			c := e.deferred[0]
 			e.deferred = e.deferred[:copy(e.deferred, e.deferred[1:])]
 			e.mu.Unlock()
@@ -246,8 +255,8 @@ func (e *Engine) unlock() {
 	}
 }
 
-// runAction runs one action without the lock. Actions that end a request take the lock again and
-// leave it by unlock, because to finish a request may defer its callback.
+// runAction runs one action without the lock. An action that ends a request locks mu again and
+// releases it with unlock, because finish may defer the request's callback.
 func (e *Engine) runAction(c deferredAction) {
 	switch c.kind {
 	case actionRun:
@@ -283,9 +292,9 @@ func (e *Engine) runAction(c deferredAction) {
 	}
 }
 
-// wait returns req.err when req is done. When ctx or p ends the wait first, a request that nothing
-// has matched is canceled. A matched one is waited for: its peer has promised the bytes, and if the
-// peer does not deliver, the failure detector ends the request.
+// wait blocks until req is done and returns req.err. If ctx or p ends the wait first, wait cancels
+// req, unless req is matched. A matched request is waited for, because its peer has promised the
+// bytes. If the peer does not deliver them, the failure detector ends the request.
 func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	ls := req.Links()
 	if e.m.Poll(ctx, req, p, ls) {
@@ -294,7 +303,7 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 	w := e.m.NewWaiter()
 	req.waiter.Store(w)
 	err := e.m.Sleep(ctx, w, req, p, ls)
-	if err != nil { // not the request's error but the wait's: ctx or p has ended it
+	if err != nil { // err is the error of the wait, which ctx or p has ended, not the request's error
 		e.cancel(req, err)
 		e.waitLinks(context.Background(), w, req, nil)
 	}
@@ -303,13 +312,13 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 	return req.err
 }
 
-// waitLinks waits for req and moves the links that its frames can come on.
+// waitLinks waits for req and makes progress on the links that req's frames can arrive on.
 func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, req *Request, p mesh.WaitPolicy) error {
 	return e.m.Wait(ctx, w, req, p, req.Links()...)
 }
 
-// Links returns the links on which frames can arrive that make req done: its peer's, or all links
-// for a receive from any source.
+// Links returns the links on which frames that complete req can arrive: the link of its peer, or
+// all links for a receive from any source.
 func (req *Request) Links() []*mesh.Link {
 	if req.send {
 		return req.e.LinksOf(req.peer.rank)
@@ -317,11 +326,12 @@ func (req *Request) Links() []*mesh.Link {
 	return req.e.LinksOf(int(req.key.source))
 }
 
-// Watch wakes w when req is done. A nil w ends that. A request has one waiter at a time.
+// Watch makes req wake w when it is done. A nil w removes the waiter. A request has at most one
+// waiter.
 func (req *Request) Watch(w *mesh.Waiter) { req.waiter.Store(w) }
 
-// Cancel ends req with err, unless it is matched: then it goes on, and err counts only if the
-// sender takes the message back.
+// Cancel ends req with err, unless req is matched. A matched request goes on; it ends with err only
+// if the sender withdraws the message.
 func (req *Request) Cancel(err error) { req.e.cancel(req, err) }
 
 // cancel implements Cancel. See Request for the phases.
@@ -342,13 +352,13 @@ func (e *Engine) cancel(req *Request, err error) {
 	e.unlock()
 }
 
-// Wait blocks until req is done, or ctx or p has ended the wait and req is canceled. It returns
-// req's error. The caller frees req afterwards.
+// Wait blocks until req is done and returns req's error. If ctx or p ends the wait first, Wait
+// cancels req. The caller frees req afterwards.
 func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	return e.wait(ctx, req, p)
 }
 
-// misuse returns an error about this rank's own call.
+// misuse returns a fault.Misuse error: the caller on this rank has made an invalid call.
 func (e *Engine) misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, e.cfg.Rank, format, args...)
 }

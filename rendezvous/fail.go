@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// What a failure ends. "At once" means as soon as no Conn touches the buffer: see Engine.abort.
+// What each kind of failure ends. "At once" means as soon as no Conn uses the request's buffer: see
+// Engine.abort.
 //
 //	                     LinkDown      FailPeer      revoke, close    End
 //	posted receives      stay          at once (1)   at once          at once
@@ -17,17 +18,19 @@ import (
 //	arrived messages     stay          stay          dropped          dropped
 //	prepared buffers     closed        closed        being closed     closed
 //
-// (1) From any source: when a member is lost, or when all others have closed. (2) Those that were
-// aborted before end now. (3) If the peer has closed in order, a send whose bytes the Conn has got
-// succeeds. (4) A close lets accepted sends go on; a revoke does not.
+// (1) A receive from any source ends when a member is lost, or when all other members have closed.
+// (2) Receives that were aborted before LinkDown end now. (3) If the peer has closed in order, a
+// send whose bytes are all with the Conn succeeds. (4) After a close, accepted sends go on; a
+// revoke ends them.
 
-// FailPeer ends every call that needs a rank, now and later, with err: the verdict about the rank,
-// or its goodbye. Messages that have arrived from it completely can still be received. A receive
-// from any source ends when a rank of its context is lost, or when all others have said goodbye.
+// FailPeer ends every current and later call that needs the given rank, with err. err says that the
+// rank is lost, or that it has closed in order. Messages from the rank that have arrived completely
+// can still be received. A receive from any source ends when a rank of its context is lost, or when
+// all other ranks have closed.
 //
-// It works in three steps, because a Conn may still write into buffers: the requests are aborted
-// under the lock; the link is closed without it; then nothing touches a buffer any more, and what
-// has waited for the Conn ends.
+// FailPeer works in three steps, because a Conn may still write into buffers. First it aborts the
+// requests, under the lock. Then it closes the link, without the lock. After that no Conn uses a
+// buffer, and FailPeer ends the requests that waited for the Conn.
 func (e *Engine) FailPeer(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
@@ -44,7 +47,7 @@ func (e *Engine) FailPeer(rank int, err error) {
 	link := p.link
 	e.unlock()
 	if link != nil {
-		link.Close(err) // without the lock: the frames' Done functions take it
+		link.Close(err) // without the lock, because the frames' Done functions lock it
 	}
 	e.mu.Lock()
 	p.dropInbound() // no Conn writes into a buffer any more
@@ -59,8 +62,8 @@ func (e *Engine) Gone(rank int) error {
 	return e.peers[rank].gone
 }
 
-// failSource ends the receives of a context that p was to serve, and drops p's messages that have
-// not arrived completely.
+// failSource ends the receives of a context that need a message from p, and drops the messages from
+// p that have not arrived completely.
 func (mc *MatchContext) failSource(p *peer, err error) {
 	e := mc.e
 	anySource := error(nil)
@@ -86,7 +89,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 		}
 		req = next
 	}
-	// Messages that have arrived completely stay: their sender may have closed in order.
+	// Messages that have arrived completely stay, because their sender may have closed in order.
 	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
 		if m.peer == p && (m.offer != 0 || !m.complete) {
@@ -108,9 +111,9 @@ func (mc *MatchContext) hasMember(rank int) bool {
 	return false
 }
 
-// Drain returns when every accepted send has been delivered, and each peer has acknowledged all
-// that was sent to it, or is gone. It is the first half of an orderly close. It returns the error
-// of an accepted message that could not be delivered.
+// Drain waits until every accepted send has been delivered, and each peer has acknowledged all
+// frames sent to it or is gone. It is the first half of an orderly close. Drain returns the error
+// of the first accepted message that could not be delivered.
 func (e *Engine) Drain(ctx context.Context) error {
 	d := &drain{e: e}
 	w := e.m.NewWaiter()
@@ -132,24 +135,25 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return lost
 }
 
-// wakeDrain lets Drain check again; e.mu is held.
+// wakeDrain wakes the goroutine in Drain, which checks its condition again. e.mu is held.
 func (e *Engine) wakeDrain() {
 	if w := e.drainWaiter; w != nil {
 		w.Wake()
 	}
 }
 
-// A drain is the condition that every peer has acknowledged our bye.
+// A drain is the condition that every peer has acknowledged this rank's bye frame.
 type drain struct{ e *Engine }
 
-// sendBye sends our bye to a peer once no send to it is left. It reports whether the peer needs
-// nothing more: it has acknowledged the bye, is gone, or was never sent anything.
+// sendBye queues the bye frame for a peer when no send to the peer is left. It reports whether
+// Drain is finished with the peer: the peer has acknowledged the bye, is gone, or was never sent a
+// frame.
 func (d *drain) sendBye(p *peer) bool {
 	switch {
 	case d.e.ended != nil:
-		return true // by a verdict: nothing more is sent
+		return true // the engine has ended: nothing more is sent
 	case p.rank == d.e.cfg.Rank:
-		return true // no goroutine will receive what this rank sent to itself
+		return true // no goroutine will receive the messages that this rank sent to itself
 	case p.gone != nil:
 		return true
 	case p.pending.first != nil || p.sends.first != nil:
@@ -174,7 +178,7 @@ func (d *drain) Met() bool {
 	return all
 }
 
-// pendingRanks names the peers that have not acknowledged all.
+// pendingRanks returns a text that names the peers for which sendBye reports false.
 func (d *drain) pendingRanks() string {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
@@ -187,7 +191,7 @@ func (d *drain) pendingRanks() string {
 	return s
 }
 
-// End makes every call fail with err, now and later. It sends nothing to anyone.
+// End ends every current and later call with err. It sends no frames.
 func (e *Engine) End(err error) {
 	e.mu.Lock()
 	if e.ended == nil {

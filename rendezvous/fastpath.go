@@ -7,25 +7,25 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// This file is the fast path of small messages. Between two ranks that both wait for the exchange,
-// a message needs none of what a Request is for: nobody cancels it, nothing waits for credit, and
-// no other receive has precedence. TrySend and TryRecv handle that case without a Request, and leave
-// every other one to PostSend and PostRecv, which know all cases. The frames are the same, so each
-// side decides for itself (docs/adr/0016).
+// This file is the fast path of small messages. When both ranks wait for the exchange, a message
+// does not need a Request: nobody cancels the message, it does not wait for credit, and no other
+// receive has precedence. TrySend and TryRecv handle this case without a Request. In every other
+// case they report false, and the caller uses PostSend or PostRecv. Both paths use the same frames,
+// so each rank chooses its path independently of the other (docs/adr/0016).
 
 // maxInline is the largest message in bytes that the fast path handles.
 const maxInline = 8 << 10
 
 // A headerCache is the encoded header of the last small message to a peer. In a steady exchange the
-// next message has the same header and need not encode it. The engine's lock guards it.
+// next message has the same header, which is then not encoded again. The engine's lock guards it.
 type headerCache struct {
 	header frameHeader
 	raw    [transport.MaxHead]byte
 	rawLen int // bytes of raw that are the header; 0: none
 }
 
-// get returns the encoded header of a message without a name and a checksum. It is valid until the
-// next call.
+// get returns the encoded header of an eager message that has neither a name nor a checksum. The
+// returned slice is valid until the next call.
 func (l *headerCache) get(context uint64, tag int32, size int, fingerprint uint64, credit uint32) []byte {
 	h := &l.header
 	if l.rawLen == 0 || h.context != context || h.tag != tag || h.size != uint64(size) || h.fingerprint != fingerprint || h.credit != credit {
@@ -35,13 +35,14 @@ func (l *headerCache) get(context uint64, tag int32, size int, fingerprint uint6
 	return l.raw[:l.rawLen]
 }
 
-// A small message returns credit only when it is this part of the peer's credit or more, because a
-// header that changes each time must be encoded here and decoded there.
+// A small message returns credit only when at least 1/inlineCreditPart of the peer's credit is to
+// be returned. A header whose credit field changes with each message would have to be encoded and
+// decoded each time.
 const inlineCreditPart = 64
 
-// TrySend sends a small message like Send if that is possible at once, and reports whether it did.
-// It never waits, and body is the caller's again when it returns. If it reports false, nothing has
-// happened, and Send follows.
+// TrySend sends a small message if that is possible without waiting, and reports whether it has
+// sent it. The caller may reuse body when TrySend returns. If TrySend reports false, it has had no
+// effect, and the caller uses Send.
 func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []byte) bool {
 	e := mc.e
 	p := e.peers[to]
@@ -57,7 +58,7 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 	}
 	h := p.headers.get(mc.id, tag, len(body), fingerprint, back)
 	p.credit -= cost
-	p.flushing = true // what is decided from here on comes behind it
+	p.flushing = true // frames that are queued from here on are sent after this message
 	e.mu.Unlock()
 	sent := p.link.TrySend(h, body)
 	e.mu.Lock()
@@ -67,7 +68,7 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 		e.mu.Unlock()
 		return true
 	}
-	if !sent { // sends that found too little credit meanwhile may be waiting for what this one reserved
+	if !sent { // sends that found too little credit meanwhile may be waiting for the credit that this one reserved
 		p.unreturned += int64(back)
 		p.addCredit(uint32(cost), 0)
 		p.grantExtra()
@@ -77,8 +78,8 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 	return sent
 }
 
-// canSendInline reports whether a message of that size may go to p without a Request: it is small
-// and eager, and nothing that was decided before it waits to be sent. e.mu is held.
+// canSendInline reports whether a message of the given size may be sent to p without a Request. The
+// message must be small and eager, and no earlier send or frame may be waiting. e.mu is held.
 func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 	e := p.e
 	return size <= min(maxInline, e.cfg.Threshold) && e.cfg.Protocol != Rendezvous && !e.cfg.Checksum &&
@@ -86,20 +87,21 @@ func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 		!p.flushing && p.out.First == nil && p.pending.first == nil && p.link != nil && p.link.IsUp() && p.inline.worthTrying()
 }
 
-// An inlineProbe finds out whether a peer's wire sends inline, so that messages to
-// others do not pay for a TrySend each. Until one has succeeded, each refusal doubles
-// the number of messages that go without one, up to maxSkip; a Conn that is still
-// being set up refuses at first, too. The engine's lock guards it, but for copies.
+// An inlineProbe finds out whether the Conn to a peer supports inline sends. Without such support,
+// most messages then skip the useless TrySend. Until a TrySend has succeeded, each refusal doubles
+// the number of messages that skip TrySend, up to maxSkip. A Conn that is still being set up also
+// refuses, so one refusal does not settle the question. The engine's lock guards all fields except
+// copies.
 type inlineProbe struct {
 	works  bool // a TrySend has succeeded
 	skip   uint8
-	left   uint8       // of skip
+	left   uint8       // messages that will still skip TrySend
 	copies atomic.Bool // the Conn has delivered a frame by Copy
 }
 
 const maxSkip = 63
 
-// worthTrying reports whether the next small message goes by TrySend.
+// worthTrying reports whether the next small message is tried with TrySend.
 func (i *inlineProbe) worthTrying() bool {
 	if i.works || i.left == 0 {
 		return true
@@ -108,7 +110,7 @@ func (i *inlineProbe) worthTrying() bool {
 	return false
 }
 
-// report notes what TrySend has returned.
+// report records the result of a TrySend.
 func (i *inlineProbe) report(sent bool) {
 	switch {
 	case sent:
@@ -119,9 +121,10 @@ func (i *inlineProbe) report(sent bool) {
 	}
 }
 
-// A fastRecv is a receive that spins for a bounded time, for one message that goes straight into
-// its buffer. At most one goroutine per peer uses it at a time. For everyone else the receive has
-// not been posted yet: whatever is not simple makes it fall back, and PostRecv follows.
+// A fastRecv is a receive that spins for a bounded time for one message, which is copied straight
+// into the receive's buffer. At most one goroutine per peer uses it at a time. The receive is not
+// in the table, so other requests do not see it. In any case that is not simple the receive falls
+// back, and the caller posts it with PostRecv.
 //
 //	busy   open   state     meaning
 //	false  false  any       free
@@ -130,17 +133,17 @@ func (i *inlineProbe) report(sent bool) {
 //	true   false  done      the message is in buf
 //	true   false  fallback  the receive must be posted
 //
-// The engine's lock guards open and what is below it, but size, which deliverFast writes before
-// state, and TryRecv reads after it.
+// The engine's lock guards open and the fields below it, except size. deliverFast writes size
+// before it stores state, and TryRecv reads size after it has loaded state.
 type fastRecv struct {
 	busy  atomic.Bool   // a goroutine uses it
 	state atomic.Uint32 // 0, or one of the states below
 
-	// open: the message may arrive. The one that closes it, under the lock, decides what becomes of the
-	// receive: deliverFast, or fallBack.
+	// open says that the message may still arrive. deliverFast or fallBack clears open, under the
+	// lock. The function that clears it decides how the receive ends.
 	open bool
 
-	// What the message must be.
+	// The context, tag and fingerprint that the message must have.
 	mc          *MatchContext
 	tag         int32
 	fingerprint uint64
@@ -152,16 +155,17 @@ type fastRecv struct {
 // The states of a fastRecv that is not open any more.
 const (
 	fastRecvDone     = 1 + iota // the message is in buf
-	fastRecvFallback            // it must be posted
+	fastRecvFallback            // the receive must be posted
 )
 
 // Met implements mesh.Condition.
 func (c *fastRecv) Met() bool { return c.state.Load() != 0 }
 
-// TryRecv receives a small message with this source and tag, neither a wildcard, into buf, if it
-// arrives while this rank spins. n is its size. If ok is false, nothing has happened, and Recv
-// follows. With a buffer larger than maxInline it returns at once: a large message that came
-// meanwhile would find no posted receive and be copied twice.
+// TryRecv receives a small message with the given source and tag into buf, if the message arrives
+// while this rank spins. Neither source nor tag may be a wildcard. n is the message's size. If ok
+// is false, TryRecv has had no effect, and the caller uses Recv. If buf is larger than maxInline,
+// TryRecv returns at once. Otherwise a large message that arrives during the spin would find no
+// posted receive and be copied twice.
 func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []byte) (n int, ok bool) {
 	if len(buf) > maxInline {
 		return 0, false
@@ -175,7 +179,7 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 	if !e.m.Spin(p.link, c) {
 		c.giveUp(e)
 	}
-	for c.state.Load() == 0 { // another goroutine is copying it
+	for c.state.Load() == 0 { // another goroutine is copying the message
 		runtime.Gosched()
 	}
 	n, ok = c.size, c.state.Load() == fastRecvDone
@@ -184,8 +188,8 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 	return n, ok
 }
 
-// start opens c. It reports false if another goroutine uses c, if the link delivers no frames by
-// Copy, or if a message or receive is there that has precedence.
+// start opens c. It reports false if another goroutine uses c, if the link does not deliver frames
+// with Copy, or if an earlier message or receive has precedence.
 func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint64, buf []byte) bool {
 	e := p.e
 	e.mu.Lock()
@@ -200,14 +204,15 @@ func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint6
 	return true
 }
 
-// giveUp ends the spin of a receive whose message has not come.
+// giveUp closes c when its message has not arrived during the spin.
 func (c *fastRecv) giveUp(e *Engine) {
 	e.mu.Lock()
 	c.fallBack()
 	e.mu.Unlock()
 }
 
-// fallBack closes c, so that the receive is posted, unless it has got its message. e.mu is held.
+// fallBack closes c, unless its message is in or is being copied. The caller of TryRecv then posts
+// the receive. e.mu is held.
 func (c *fastRecv) fallBack() {
 	if c.open {
 		c.open = false
@@ -225,16 +230,16 @@ func (mc *MatchContext) fallBackFastRecvs() {
 	}
 }
 
-// onQueued closes c if a message for it has entered the table: messages behind that one must not
-// overtake it. e.mu is held.
+// onQueued is called when message m has entered the table. It closes c if m could be for c, because
+// a later message must not reach the receive before m. e.mu is held.
 func (c *fastRecv) onQueued(m *message) {
 	if c.open && c.mc == m.mc && c.tag == m.key.tag {
 		c.fallBack()
 	}
 }
 
-// Copy implements transport.CopySink: it consumes a whole small frame, whose body is valid during
-// this call only. It runs under the link's progress role.
+// Copy implements transport.CopySink. It consumes a whole small frame. body is valid during this
+// call only. Copy runs under the link's progress role.
 func (p *peer) Copy(f transport.Header, body []byte) {
 	if !p.inline.copies.Load() {
 		p.inline.copies.Store(true)
@@ -248,10 +253,10 @@ func (p *peer) Copy(f transport.Header, body []byte) {
 	p.Arrived(f, f.Size)
 }
 
-// deliverFast copies a small message, whose header is in p.in, to the fast-path receive that waits
-// for exactly that message. It reports false where there is none, or anything is unusual: flags,
-// another fingerprint, a body that does not fit. Those take the ordinary path, which knows all
-// cases.
+// deliverFast copies a small message into the buffer of the fast-path receive that waits for it.
+// The message's header is in p.in. deliverFast reports false if no such receive waits, or if the
+// message has flags, a different fingerprint or a body that does not fit. The caller then handles
+// the message on the ordinary path.
 func (p *peer) deliverFast(body []byte) bool {
 	c, h, e := &p.fast, &p.in.header, p.e
 	if !c.busy.Load() || h.kind != kindEager || h.flags != 0 {
@@ -275,7 +280,7 @@ func (p *peer) deliverFast(body []byte) bool {
 	e.mu.Unlock()
 	c.size = copy(buf, body)
 	c.state.Store(fastRecvDone)
-	if more { // after the message, whose receive waits for nothing else
+	if more { // run actions and send frames only now: the receive does not wait for them
 		e.mu.Lock()
 		e.unlock()
 	}

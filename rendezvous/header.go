@@ -19,24 +19,26 @@ const (
 	kindRequest
 	kindData
 
-	// kindCredit returns credit when no other frame has carried it for a while, and grants
+	// kindCredit returns credit when no other frame has carried it for a while. It also grants
 	// envelopes beyond the credit.
 	kindCredit
 
-	// kindWithdraw, kindDrop and kindAbandon end a rendezvous early: the sender before the
-	// request, the receiver, and the sender after it.
+	// kindWithdraw, kindDrop and kindAbandon end a rendezvous early. The sender sends kindWithdraw
+	// before it has received the request, and kindAbandon after that. The receiver sends kindDrop.
 	kindWithdraw
 	kindDrop
 	kindAbandon
 
-	// kindBye is a rank's last frame to a peer, and kindByeAck its answer.
+	// kindBye is a rank's last frame to a peer. kindByeAck answers it.
 	kindBye
 	kindByeAck
 
-	// kindName gives a tensor's name a number, so that a header needs 4 bytes for it.
+	// kindName assigns a number to a tensor's name. Headers then carry the 4-byte number instead of
+	// the name.
 	kindName
 
-	// kindWake is for ranks that share memory: a flag was set that the peer may sleep for.
+	// kindWake is for ranks that share memory. It wakes a peer that may sleep until a flag in
+	// shared memory is set.
 	kindWake
 
 	// kindPrepare to kindRelease are for direct writes; see PreparedRecv and remoteBuffer.
@@ -52,25 +54,25 @@ const (
 // The flags of a header.
 const (
 	flagNamed   = 1 << iota // a named tensor: step, name and dimensions follow
-	flagDead                // its producer did not run
+	flagDead                // a dead tensor: its producer did not run
 	flagToken               // a token follows
 	flagBodyCRC             // the body's CRC-32C follows; set with Config.Checksum
 	flagExtra               // an offer that takes a granted envelope instead of credit
 )
 
-// maxDims is the most dimensions a named tensor may have. A header with all of them fits
-// transport.MaxHead.
+// maxDims is the most dimensions a named tensor may have. A header with maxDims dimensions fits
+// into transport.MaxHead.
 const maxDims = 8
 
-// maxMessage is the largest message in bytes. A header that claims more is invalid; the bound keeps
-// sums of sizes and offsets from overflowing.
+// maxMessage is the largest message in bytes. A header with a larger size is invalid. The bound
+// prevents overflow in sums of sizes and offsets.
 const maxMessage = 1 << 46
 
 // A frameHeader is a frame's header in decoded form. The package comment has its layout by kind;
 // fields that a kind does not carry are zero.
 type frameHeader struct {
-	// Of every kind. What id numbers depends on the kind: an offer, a receive, a name or a
-	// prepared buffer.
+	// Fields of every kind. id is the number of an offer, a receive, a name or a prepared buffer,
+	// depending on the kind.
 	kind   frameKind
 	flags  uint8
 	dtype  uint8
@@ -78,18 +80,18 @@ type frameHeader struct {
 	id     uint32
 	credit uint32 // bytes returned to the receiver of this frame
 
-	// Of messages: the envelope.
+	// Fields of messages: the envelope.
 	context     uint64
 	tag         int32
-	size        uint64 // bytes of the message, or of what the frame is about
+	size        uint64 // bytes of the message, of the data frame's body or of the prepared buffer
 	fingerprint uint64
 
-	// Of named tensors.
+	// Fields of named tensors.
 	step uint64
 	name uint32
 	dims [maxDims]int64
 
-	// Of requests, data and prepared buffers.
+	// Fields of requests, data and prepared buffers.
 	recvID uint32
 	offset uint64
 	token  transport.Token
@@ -99,11 +101,12 @@ type frameHeader struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// commonHeaderSize is the size of what every header begins with.
+// commonHeaderSize is the size in bytes of the fields that every header begins with.
 const commonHeaderSize = 12
 
 // encode writes h to b, with its CRC, and returns the header's length. encode, headerSize and
-// decodeFields must agree about every kind's fields; a test encodes and decodes one header of each.
+// decodeFields must use the same fields for each kind; a test encodes and decodes one header of
+// each kind.
 func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	le := binary.LittleEndian
 	b[0], b[1], b[2], b[3] = byte(h.kind), h.flags, h.dtype, h.ndim
@@ -150,7 +153,8 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	return n + 4
 }
 
-// headerSize returns how long a header with these first fields must be, without its CRC.
+// headerSize returns the length that h must have when encoded, without its CRC. It depends on the
+// common fields of h only.
 func (h *frameHeader) headerSize() int {
 	n := commonHeaderSize
 	switch h.kind {
@@ -175,12 +179,13 @@ func (h *frameHeader) headerSize() int {
 	return n
 }
 
-// decode reads the header of a frame with a body of that many bytes. Any error means that the peer
-// or the wire is broken, and the link must not be used further.
+// decode reads the header of a frame from b. body is the size of the frame's body in bytes. Any
+// error means that the peer or the wire is broken, and that the link must not be used any more.
 //
-// The CRC is checked first: not every wire has one, and a flipped bit in a context, tag or token
-// would lead to a wrong receive or to wrong memory, without an error. The length is checked once,
-// so that decodeFields may index b directly: this is the hot path of every frame.
+// The CRC is checked first. Not every wire has a checksum of its own, and a flipped bit in a
+// context, tag or token would silently select the wrong receive or the wrong memory. The length is
+// checked once, which allows decodeFields to index b directly, because decode is on the hot path of
+// every frame.
 func (h *frameHeader) decode(b []byte, body int) error {
 	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
 		return fmt.Errorf("header: got %d bytes, want %d to %d", len(b), commonHeaderSize+4, transport.MaxHead)
@@ -207,7 +212,7 @@ func (h *frameHeader) decode(b []byte, body int) error {
 	return h.check(body)
 }
 
-// decodeFields reads what follows the common fields. The length of b has been checked.
+// decodeFields reads the fields after the common ones. The caller has checked the length of b.
 func (h *frameHeader) decodeFields(b []byte) {
 	le := binary.LittleEndian
 	switch h.kind {
@@ -242,10 +247,11 @@ func (h *frameHeader) decodeFields(b []byte) {
 	}
 }
 
-// check compares the header with the frame's body, of that many bytes, and with the bounds of its
+// check compares the header with the size of the frame's body, in bytes, and with the bounds of its
 // kind.
 func (h *frameHeader) check(body int) error {
-	// want is the body's size. For a name it is not in the header: any size in bounds will do.
+	// want is the size that the header gives for the body. The header of a name does not contain
+	// the name's size, so any size within bounds is valid.
 	want := uint64(0)
 	switch h.kind {
 	case kindEager, kindData:
@@ -267,7 +273,7 @@ func (h *frameHeader) check(body int) error {
 	if h.kind == kindWritten && h.flags&flagNamed == 0 {
 		return errors.New("direct write: got a message without a name, want a named tensor")
 	}
-	// The bounds make sums of sizes and offsets safe in every handler.
+	// These bounds prevent overflow in sums of sizes and offsets in every handler.
 	if h.size > maxMessage || h.offset > maxMessage {
 		return fmt.Errorf("message: got %d bytes at offset %d, want at most %d", h.size, h.offset, int64(maxMessage))
 	}
@@ -282,7 +288,7 @@ func (h *frameHeader) check(body int) error {
 	return nil
 }
 
-// checkNameSize checks the body of a frame that is a tensor's name.
+// checkNameSize checks the size of a frame's body that is a tensor's name.
 func checkNameSize(n int) error {
 	if n < 1 || n > maxName {
 		return fmt.Errorf("tensor name: got %d bytes, want 1 to %d", n, maxName)

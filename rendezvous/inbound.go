@@ -2,14 +2,15 @@ package rendezvous
 
 import "github.com/tutti-go/tutti/fault"
 
-// This file handles the frames of messages. A frame with a body comes in two steps. Buffer, when
-// the header is in, finds the memory for the body: startEager and startData. Arrived, when the
-// body is in, acts on it: finishEager and handleData. Between the two the Conn writes into that
-// memory, so whatever ends meanwhile leaves it alone: a receive has bufBusy set, and a message is
-// marked dropped. If the Conn fails between the two, detachInbound takes the memory back.
+// This file handles the frames of messages. A frame with a body is handled in two steps. When the
+// header has arrived, Buffer finds the memory for the body: startEager and startData. When the body
+// has arrived, Arrived acts on it: finishEager and handleData. Between the two steps the Conn
+// writes into the memory, so the memory must not be reused. A receive has bufBusy set during this
+// time, and a message that ends is only marked dropped. If the Conn fails between the two steps,
+// detachInbound releases the memory.
 
-// deliver matches a message that is complete, or is an offer, with a posted receive, or puts it
-// into the table. e.mu is held.
+// deliver matches m with a posted receive. If there is none, deliver puts m into the table. m is
+// complete or an offer. e.mu is held.
 func (e *Engine) deliver(m *message) {
 	mc := m.mc
 	if req := mc.table.popRecv(m.key); req != nil {
@@ -24,16 +25,16 @@ func (e *Engine) deliver(m *message) {
 	}
 }
 
-// startEager finds the memory for an eager message's bytes: the buffer of the receive that it
-// matches, or memory of the pool while it waits in the table. Messages for a context or step that
-// has ended are dropped, and their credit is returned.
+// startEager finds the memory for the bytes of an eager message. If a posted receive matches, the
+// memory is the receive's buffer. Otherwise the message waits in the table, with memory from the
+// pool. A message for a context or step that has ended is dropped, and its credit is returned.
 func (p *peer) startEager(h *frameHeader) {
 	e := p.e
 	mc := e.contextFor(h.context)
 	k, ok := p.keyOf(h)
 	if mc == nil || mc.err != nil || !ok {
-		// Nobody can receive it. It is charged all the same, so that a peer beyond its credit is
-		// found out, and the bytes are dropped.
+		// Nobody can receive the message, so its bytes are dropped. Its credit is charged all the
+		// same, which detects a peer that exceeds its credit.
 		p.chargeCredit(envelopeCost + int64(h.size))
 		p.returnCredit(envelopeCost + int64(h.size))
 		return
@@ -44,13 +45,14 @@ func (p *peer) startEager(h *frameHeader) {
 	}
 	if req := mc.table.popRecv(k); req != nil {
 		e.setMatch(req, p, p.envelopeOf(h))
-		p.in.req, req.bufBusy = req, true // also when the bytes are dropped: p.in refers to req until they are in
+		p.in.req, req.bufBusy = req, true // also when the bytes are dropped: p.in refers to req until all bytes have arrived
 		if e.validate(req) {
 			p.in.dst = req.buf
 		}
 		return
 	}
-	// It enters the table before its bytes are in, so that messages behind it cannot overtake it.
+	// The message enters the table before its bytes have arrived, so that later messages cannot
+	// overtake it.
 	m := e.getMessage(mc, k)
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.data = e.pool.get(int(h.size))
@@ -61,7 +63,8 @@ func (p *peer) startEager(h *frameHeader) {
 	p.grantExtra()
 }
 
-// finishEager ends what startEager began, when the message's last byte is in.
+// finishEager is called when the last byte of an eager message has arrived. It finishes the
+// receive, or marks the message in the table complete.
 func (p *peer) finishEager(in *inboundFrame) {
 	e := p.e
 	switch {
@@ -73,7 +76,7 @@ func (p *peer) finishEager(in *inboundFrame) {
 		m := in.msg
 		m.complete = true
 		switch {
-		case m.dropped: // its context or step has ended meanwhile
+		case m.dropped: // the message's context or step has ended meanwhile
 			e.discard(m)
 		case m.claimedBy != nil: // a receive was posted meanwhile
 			req := m.claimedBy
@@ -88,8 +91,8 @@ func (p *peer) finishEager(in *inboundFrame) {
 	}
 }
 
-// handleOffer delivers an offer. An offer for a context or step that has ended is answered by a
-// drop.
+// handleOffer delivers an offer. It answers an offer for a context or step that has ended with a
+// drop frame.
 func (p *peer) handleOffer(h *frameHeader) {
 	e := p.e
 	mc := e.contextFor(h.context)
@@ -114,8 +117,9 @@ func (p *peer) handleOffer(h *frameHeader) {
 	e.deliver(m)
 }
 
-// chargeOffer counts what an offer takes: credit, or one of the envelopes granted beyond it, whose
-// cost is 0. fair is false if the peer had neither, which ends the link.
+// chargeOffer charges the peer for an offer. An offer costs credit, or uses one of the envelopes
+// that were granted beyond the credit; then cost is 0. If the peer had neither, chargeOffer reports
+// a protocol error, and fair is false.
 func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 	if h.flags&flagExtra == 0 {
 		return envelopeCost, p.chargeCredit(envelopeCost)
@@ -129,7 +133,7 @@ func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 	return 0, true
 }
 
-// returnCost undoes chargeOffer or chargeCredit when the message is consumed.
+// returnCost undoes chargeOffer or chargeCredit when the message has been consumed.
 func (p *peer) returnCost(cost int64) {
 	if cost == 0 {
 		p.extraQueued--
@@ -138,15 +142,16 @@ func (p *peer) returnCost(cost int64) {
 	p.returnCredit(cost)
 }
 
-// handleWithdraw takes an offer out of the table. A receive that has matched it goes back to where
-// it stood, as if the message had never been sent: see repost. While the receive's buffer is
-// exposed, or about to be, it is only marked; the deferred action reposts it.
+// handleWithdraw removes a withdrawn offer from the table. If a receive has matched the offer,
+// repost returns the receive to its position in the table, as if the message had never been sent.
+// While the receive's buffer is exposed or being exposed, handleWithdraw only marks the receive;
+// the deferred action reposts it.
 func (p *peer) handleWithdraw(offer uint32) {
 	e := p.e
 	if m := p.queuedOffers[offer]; m != nil {
 		delete(p.queuedOffers, offer)
 		if m.mc.ordered {
-			m.withdrawn, m.offer = true, 0 // it keeps its place before later messages
+			m.withdrawn, m.offer = true, 0 // the message keeps its position before later ones
 			return
 		}
 		m.mc.table.removeMessage(m)
@@ -158,10 +163,10 @@ func (p *peer) handleWithdraw(offer uint32) {
 			continue
 		}
 		switch {
-		case req.unexpose != nil: // its request has crossed the withdrawal
+		case req.unexpose != nil: // the receive's request and the withdrawal have crossed
 			req.withdrawn = true
 			e.unexposeAndFinish(req, req.pendingErr)
-		case req.bufBusy: // exposeAndRequest is running, and looks at withdrawn
+		case req.bufBusy: // exposeAndRequest is running; it checks withdrawn
 			req.withdrawn = true
 		case req.pendingErr != nil:
 			e.finish(req, req.pendingErr)
@@ -172,7 +177,7 @@ func (p *peer) handleWithdraw(offer uint32) {
 	}
 }
 
-// handleAbandon ends a receive whose sender was aborted after some of its bytes.
+// handleAbandon ends a receive whose send was aborted before it had sent all its bytes.
 func (p *peer) handleAbandon(id uint32) {
 	req := p.activeRecvs[id]
 	if req == nil {
@@ -189,27 +194,28 @@ func (p *peer) handleAbandon(id uint32) {
 	p.e.abort(req, err)
 }
 
-// startData finds where a data frame's bytes belong in its receive's buffer. Those of a receive
-// that has ended are dropped.
+// startData sets p.in.dst to the part of the receive's buffer that a data frame's bytes belong to.
+// The bytes of a receive that has ended are dropped.
 func (p *peer) startData(h *frameHeader) {
 	req := p.activeRecvs[h.id]
 	if req == nil {
-		return // the receive has ended; its bytes are dropped
+		return // the receive has ended; the bytes are dropped
 	}
 	if h.offset+h.size > uint64(len(req.buf)) {
 		p.protocolError("data: got %d bytes at offset %d, want them within a message of %d", h.size, h.offset, len(req.buf))
 		return
 	}
 	if req.pendingErr != nil {
-		return // aborted: the buffer is not written any more
+		return // the receive is aborted: its buffer must not be written any more
 	}
 	req.bufBusy = true
 	p.in.req = req
 	p.in.dst = req.buf[h.offset : h.offset+h.size]
 }
 
-// handleData counts n more bytes of req's message, and ends req with the last of them. An exposed
-// buffer is unexposed first, without the lock; the receive is complete all the same.
+// handleData counts n more bytes of req's message, and ends req when all bytes have arrived. If the
+// buffer is exposed, a deferred action unexposes it before req ends. Such a receive is complete and
+// will succeed even if its sender fails meanwhile.
 func (p *peer) handleData(req *Request, n int) {
 	if req == nil || req.phase != phaseMatched {
 		return
@@ -231,8 +237,8 @@ func (p *peer) handleData(req *Request, n int) {
 	}
 }
 
-// keyOf returns the key of a message from p. It reports false for one that cannot be matched: a
-// step that has ended, a name that was not sent, or a tag that only this package uses.
+// keyOf returns the key of a message from p. It reports false if the message cannot be matched: its
+// step has ended, p has not sent its name, or its tag is reserved for this package.
 func (p *peer) keyOf(h *frameHeader) (key, bool) {
 	k := key{source: int32(p.rank), tag: h.tag}
 	if h.flags&flagNamed == 0 {
@@ -243,7 +249,7 @@ func (p *peer) keyOf(h *frameHeader) (key, bool) {
 	return k, ok && !p.e.steps.hasEnded(h.context, h.step)
 }
 
-// envelopeOf returns the envelope that a header describes.
+// envelopeOf returns the envelope of the message that a header from p describes.
 func (p *peer) envelopeOf(h *frameHeader) envelope {
 	return envelope{
 		source: p.rank, tag: h.tag, size: int(h.size), fingerprint: h.fingerprint,

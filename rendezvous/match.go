@@ -8,14 +8,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exposeFrom is the size in bytes from which a receive's buffer is exposed to its sender, where the
-// Conn can do that and bodies carry no checksum. What is written into exposed memory arrives
-// without its header, and so without its checksum. Below it the exposure costs more than the copy
-// that it saves.
+// exposeFrom is the smallest size in bytes of a buffer that a receive exposes to its sender. For a
+// smaller buffer the exposure costs more than the copy that it saves. A buffer is exposed only if
+// the Conn can expose memory and bodies carry no checksum: bytes that are written into exposed
+// memory arrive without a header, and so without a checksum.
 const exposeFrom = 16 << 10
 
-// onMatch joins a receive with its message, which has been removed from every list. What happens
-// next depends on where the bytes are:
+// onMatch records that req has matched m, and starts the transfer of the bytes. m has been removed
+// from every list. The transfer depends on where the bytes are:
 //
 //	a prepared buffer, req has none   req gets that buffer: loanBuffer
 //	a send of this rank               they are copied from the sender's buffer
@@ -33,7 +33,7 @@ func (e *Engine) onMatch(req *Request, m *message) {
 	}
 	fits := e.validate(req)
 	switch {
-	case m.local != nil: // both ends are here; a receive that does not fit copies nothing
+	case m.local != nil: // both ends are on this rank; if m does not fit, nothing is copied
 		from := m.local
 		from.local = nil
 		e.freeMessage(m)
@@ -44,13 +44,13 @@ func (e *Engine) onMatch(req *Request, m *message) {
 		}
 		req.bufBusy = true
 		e.deferAction(deferredAction{kind: actionCopyLocal, req: req, sendReq: from})
-	case m.withdrawn: // it has used up its turn in the order of messages
+	case m.withdrawn: // m has kept its position in the order of messages; now req waits on
 		e.discard(m)
 		e.repost(req)
 	case m.offer != 0:
 		delete(m.peer.queuedOffers, m.offer)
 		e.acceptOffer(req, m, fits)
-	case !m.complete: // finishEager goes on
+	case !m.complete: // finishEager will complete the receive
 		m.claimedBy, req.claimed = req, m
 	case !fits:
 		e.discard(m)
@@ -60,14 +60,14 @@ func (e *Engine) onMatch(req *Request, m *message) {
 	}
 }
 
-// deferCopy copies a message that has arrived completely to its receive, after the lock is
-// released. From now on the receive succeeds, even if its sender fails meanwhile.
+// deferCopy defers the copy of a completely arrived message into the buffer of its receive. From
+// now on the receive succeeds, even if the sender fails before the copy.
 func (e *Engine) deferCopy(req *Request, m *message) {
 	req.bufBusy, req.complete = true, true
 	e.deferAction(deferredAction{kind: actionCopy, req: req, msg: m})
 }
 
-// setMatch records which message a receive has matched.
+// setMatch moves a receive to phaseMatched and records the envelope of its message and the sender.
 func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 	if req.phase == phasePosted {
 		e.untrackPosted(req)
@@ -80,8 +80,8 @@ func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 	}
 }
 
-// A FingerprintError is the cause of a fault.Mismatch: the fingerprint of a message is not that of
-// its receive, so the two ranks are in different operations.
+// A FingerprintError is the cause of a fault.Mismatch. A message and its receive have different
+// fingerprints, so the two ranks are in different operations.
 type FingerprintError struct {
 	Source, Tag  int
 	Sent, Wanted uint64
@@ -91,9 +91,9 @@ func (e *FingerprintError) Error() string {
 	return fmt.Sprintf("message from rank %d with tag %d: got fingerprint %x, want %x", e.Source, e.Tag, e.Sent, e.Wanted)
 }
 
-// validate checks a message against the receive that it matched, and cuts or allocates the
-// receive's buffer. It reports false, with the error in req.pendingErr, when the two do not fit.
-// The message is consumed all the same, as in MPI.
+// validate checks whether a receive can accept the message that it matched. If so, it cuts the
+// receive's buffer to the message's size, or allocates the buffer. If not, it sets req.pendingErr
+// and reports false. The message is consumed in both cases, as in MPI.
 func (e *Engine) validate(req *Request) bool {
 	env := &req.match
 	switch {
@@ -117,8 +117,9 @@ func (e *Engine) validate(req *Request) bool {
 	return true
 }
 
-// acceptOffer requests the bytes of an offer, or drops the offer if it does not fit. A large buffer
-// is exposed first, without the lock, and the request then carries its token.
+// acceptOffer requests the bytes of an offer. If the message does not fit, acceptOffer drops the
+// offer. A large buffer is first exposed by a deferred action, and the request then carries the
+// buffer's token.
 func (e *Engine) acceptOffer(req *Request, m *message, fits bool) {
 	p, offer := m.peer, m.offer
 	e.discard(m)
@@ -140,15 +141,16 @@ func (e *Engine) acceptOffer(req *Request, m *message, fits bool) {
 	}
 }
 
-// exposer returns the Conn's ability to expose memory, or nil.
+// exposer returns the Conn to p as a transport.Exposer, or nil if the Conn cannot expose memory.
 func (p *peer) exposer() transport.Exposer {
 	x, _ := p.link.Conn().(transport.Exposer)
 	return x
 }
 
-// exposeAndRequest exposes req's buffer to the peer and requests the bytes into it. It runs without
-// the lock: Expose may pin memory, which takes a device some 200 µs per MiB. Meanwhile the request
-// may have been aborted or its offer withdrawn; then nothing is requested and the exposure ends.
+// exposeAndRequest exposes req's buffer to the peer and requests the message's bytes. It calls
+// Expose without the lock, because Expose may pin memory, which takes some 200 µs per MiB on a
+// device. If req is aborted or its offer is withdrawn during this time, exposeAndRequest requests
+// nothing and ends the exposure.
 func (e *Engine) exposeAndRequest(req *Request) {
 	p := req.peer
 	h := frameHeader{kind: kindRequest, id: req.offer, recvID: req.id, size: uint64(len(req.buf))}
@@ -168,7 +170,7 @@ func (e *Engine) exposeAndRequest(req *Request) {
 	switch {
 	case req.pendingErr == nil && !req.withdrawn:
 		p.sendControl(h)
-	case req.unexpose != nil: // it was retired, or taken back, and the sender knows nothing of it
+	case req.unexpose != nil: // req was aborted or its offer withdrawn; the sender does not know the exposure
 		e.unexposeAndFinish(req, req.pendingErr)
 	case req.withdrawn:
 		e.repost(req)
@@ -177,18 +179,19 @@ func (e *Engine) exposeAndRequest(req *Request) {
 	}
 }
 
-// errConnGone says that the Conn has failed, and its abilities with it.
+// errConnGone is the reason not to expose a buffer when the Conn has failed.
 var errConnGone = errors.New("the connection has failed")
 
-// repost puts a receive back to where it stood before its match, because the sender took the offer
-// back. A receive that was aborted or canceled meanwhile ends instead. In an ordered context it
-// matches nothing any more, see SetOrdered.
+// repost returns a receive to its position in the table, because the sender has withdrawn the
+// matched offer. A receive that was aborted or canceled meanwhile ends instead. In an ordered
+// context the receive cannot match any other message: see SetOrdered.
 func (e *Engine) repost(req *Request) {
 	if err := firstError(req.pendingErr, req.canceled); err != nil {
 		e.finish(req, err)
 		return
 	}
-	// Everything that the match has set goes back to what PostRecv set. order stays.
+	// All fields that the match has set get the values that PostRecv gave them, except order, which
+	// stays.
 	e.unmatch(req)
 	req.phase, req.peer, req.offer, req.id, req.withdrawn, req.unexposing = phaseIdle, nil, 0, 0, false, false
 	req.buf = req.fullBuf

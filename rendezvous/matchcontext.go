@@ -7,11 +7,12 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// A MatchContext is MPI's context: messages match receives of the same context only. A communicator
-// has two, one for point-to-point messages and one for collectives.
+// A MatchContext corresponds to MPI's context: a message matches only receives of its own context.
+// A communicator has two contexts, one for point-to-point messages and one for collectives.
 //
-// Messages may arrive before this rank has opened the context. They wait in it, within the peer's
-// credit. All methods may be called concurrently; the engine's lock guards the fields.
+// Messages may arrive before this rank has opened the context. They wait in its table, within the
+// credit of their senders. All methods may be called concurrently; the engine's lock guards the
+// fields.
 //
 //	state    err     in Engine.contexts  calls
 //	unopened nil     yes                 none yet; messages wait
@@ -22,33 +23,33 @@ type MatchContext struct {
 	e  *Engine
 	id uint64
 
-	// members are the ranks of the job that are in it; nil until it is opened. A receive from any
-	// source depends on them.
+	// members are the job ranks of the context's members. It is nil until the context is opened. A
+	// receive from any source fails when a member is lost.
 	members []int
 
-	// table has the posted receives and the messages that match none. matchedRecvs are the receives
-	// that have matched a message and are not done.
+	// table holds the posted receives and the messages that no receive has matched. matchedRecvs
+	// holds the receives that have matched a message and are not done.
 	table        table
 	matchedRecvs requestList
 
 	// waiters are woken by notify.
 	waiters map[*mesh.Waiter]struct{}
 
-	// err is why calls fail: the context was revoked or closed.
+	// err is set when the context has been revoked or closed. Calls then fail with err.
 	err error
 
 	onUnexpected UnexpectedFunc // nil: nobody is interested
 	ordered      bool           // see SetOrdered
 
-	// dead says that err is set, for readers without the lock.
+	// dead reports whether err is set, for readers without the lock.
 	dead atomic.Bool
 }
 
 // Dead reports whether the context was revoked or closed. It takes no lock.
 func (mc *MatchContext) Dead() bool { return mc.dead.Load() }
 
-// Await waits until ev is met. It checks again after every WakePeer of another rank, and after
-// every arrival and failure in the context. ctx and p bound the wait.
+// Await waits until ev is met. It checks ev again after every wake frame that another rank sends
+// with WakePeer, and after every arrival and failure in the context. ctx and p bound the wait.
 func (mc *MatchContext) Await(ctx context.Context, p mesh.WaitPolicy, ev mesh.Condition) error {
 	w := mc.e.m.NewWaiter()
 	defer w.Free()
@@ -57,8 +58,9 @@ func (mc *MatchContext) Await(ctx context.Context, p mesh.WaitPolicy, ev mesh.Co
 	return mc.e.m.Wait(ctx, w, ev, p)
 }
 
-// WakePeer lets a rank check again what its goroutines Await. Ranks that share memory use it after
-// they have set a flag that the other one sleeps for.
+// WakePeer makes the goroutines of another rank that are in Await check their conditions again.
+// Ranks that share memory call it after they have set a flag that the other rank may be waiting
+// for.
 func (e *Engine) WakePeer(rank int) {
 	if rank == e.cfg.Rank {
 		return
@@ -70,22 +72,23 @@ func (e *Engine) WakePeer(rank int) {
 	e.unlock()
 }
 
-// wakeAll wakes every goroutine that awaits something, in any context. e.mu is held.
+// wakeAll wakes every goroutine that is in Await, Probe or PreparedRecv.Close, in all contexts.
+// e.mu is held.
 func (e *Engine) wakeAll() {
 	for _, mc := range e.contexts {
 		mc.notify(nil)
 	}
 }
 
-// An UnexpectedFunc is called with a message that no receive is posted for. It runs under the
-// engine's lock, so it must be short and must not call the engine.
+// An UnexpectedFunc is called with the envelope of a message for which no receive is posted. It
+// runs under the engine's lock, so it must be short and must not call the engine.
 type UnexpectedFunc func(source int, tag int32, fingerprint uint64)
 
-// SetOrdered makes a receive whose message was taken back match nothing any more. It then waits
-// until its context or its peer ends. This is for contexts in which messages are the segments of a
-// whole, and are taken back only when the context has ended for their sender: the later segments,
-// already in flight, must not match in place of the missing one. It must be called before the
-// context is used.
+// SetOrdered changes what happens to a receive whose message is withdrawn: the receive matches no
+// other message, and waits until its context or its peer ends. SetOrdered is for contexts whose
+// messages are segments of larger transfers. Their sender withdraws a segment only when the context
+// has ended on its rank. Later segments, which are already in flight, must not match in place of
+// the withdrawn one. SetOrdered must be called before the context is used.
 func (mc *MatchContext) SetOrdered() {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -93,15 +96,15 @@ func (mc *MatchContext) SetOrdered() {
 	mc.table.nonEmpty.Store(mc.table.arrivals.first != nil)
 }
 
-// SetUnexpected lets j be called with unexpected messages from now on.
+// SetUnexpected registers j, which is called for each unexpected message from now on.
 func (mc *MatchContext) SetUnexpected(j UnexpectedFunc) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	mc.onUnexpected = j
 }
 
-// Unreceived returns the source of a message with that tag that no receive has matched. In an
-// ordered context it takes no lock while no message waits.
+// Unreceived looks for a message with the given tag that no receive has matched, and returns its
+// source. In an ordered context it takes no lock while no message waits.
 func (mc *MatchContext) Unreceived(tag int32) (source int, ok bool) {
 	if mc.ordered && !mc.table.nonEmpty.Load() {
 		return 0, false
@@ -116,8 +119,8 @@ func (mc *MatchContext) Unreceived(tag int32) (source int, ok bool) {
 	return 0, false
 }
 
-// UnreceivedMismatch returns the source of a message with that tag that no receive has matched and
-// whose fingerprint differs, as the argument decides.
+// UnreceivedMismatch looks for a message with the given tag that no receive has matched and for
+// whose fingerprint differs returns true. It returns the message's source.
 func (mc *MatchContext) UnreceivedMismatch(tag int32, differs func(fingerprint uint64) bool) (source int, ok bool) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -129,24 +132,25 @@ func (mc *MatchContext) UnreceivedMismatch(tag int32, differs func(fingerprint u
 	return 0, false
 }
 
-// Open returns the context with this id, for its members, which are ranks of the job. An id that
-// was closed is never used again: a fresh context for it fails every call.
+// Open returns the context with the given id. members are the job ranks of its members. An id can
+// be used only once: if the context was closed, Open returns a context in which every call fails.
 func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	e.mu.Lock()
 	defer e.unlock()
 	mc := e.contextFor(id)
-	if mc == nil { // an id that was closed is never used again: the new context fails every call
+	if mc == nil { // the id was closed before: every call in the new context fails
 		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x has been closed; open one with another id", id)}
 	}
 	mc.members = members
 	return mc
 }
 
-// ID returns the context's number, which is the same on all members.
+// ID returns the context's id, which is the same on all members.
 func (mc *MatchContext) ID() uint64 { return mc.id }
 
-// contextFor returns the context of an arriving message, and makes one if this rank has not opened
-// it yet. It returns nil if the context was closed. e.mu is held.
+// contextFor returns the context with the given id. If this rank has not opened the context yet,
+// contextFor creates it, because messages may arrive before that. It returns nil if the context was
+// closed. e.mu is held.
 func (e *Engine) contextFor(id uint64) *MatchContext {
 	if mc := e.contexts[id]; mc != nil {
 		return mc
@@ -159,20 +163,21 @@ func (e *Engine) contextFor(id uint64) *MatchContext {
 	return mc
 }
 
-// maxClosed bounds the closed contexts that are remembered, so that messages which still arrive for
-// them are dropped.
+// maxClosed is the maximum number of closed contexts that the engine remembers. Messages that
+// arrive for a remembered context are dropped.
 const maxClosed = 1 << 16
 
-// Close ends the context: calls in it fail with err, and messages that wait or still arrive are
-// dropped. What Send and SendNamed have accepted is still delivered.
+// Close ends the context. Calls in it fail with err, and messages that wait in it or still arrive
+// for it are dropped. Messages that Send and SendNamed have accepted are still delivered.
 func (mc *MatchContext) Close(err error) {
 	e := mc.e
 	e.mu.Lock()
 	defer e.unlock()
 	if mc.err == nil {
 		mc.abortAll(err)
-		// Sends that this rank has sent to itself have no receiver any more. Of the others those
-		// end that a caller waits for; the accepted ones and the named ones are still delivered.
+		// Sends from this rank to itself end, because they have no receiver any more. A send to
+		// another rank ends if a caller waits for it. Accepted sends and named sends are still
+		// delivered.
 		for _, p := range e.peers {
 			p.endSendsIf(err, func(req *Request) bool {
 				return req.mc == mc && (p.rank == e.cfg.Rank || !req.detached && req.tensor == nil)
@@ -181,27 +186,28 @@ func (mc *MatchContext) Close(err error) {
 	}
 	delete(e.contexts, mc.id)
 	if len(e.closedIDs) >= maxClosed {
-		clear(e.closedIDs) // a message for an older one would wait in a context that nobody opens, within its credit
+		clear(e.closedIDs) // a message for a forgotten id waits in a context that nobody opens, and keeps its credit
 	}
 	e.closedIDs[mc.id] = struct{}{}
 }
 
-// Revoke ends every call in the context with err, now and later. The first error stays.
+// Revoke ends every current and later call in the context with err. If the context has been revoked
+// or closed before, Revoke does nothing.
 func (mc *MatchContext) Revoke(err error) {
 	mc.e.mu.Lock()
 	defer mc.e.unlock()
 	mc.fail(err)
 }
 
-// Err returns why the context was revoked or closed, or nil.
+// Err returns the error with which the context was revoked or closed, or nil.
 func (mc *MatchContext) Err() error {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	return mc.err
 }
 
-// fail ends all requests of the context, also the accepted sends, unless it has ended before. e.mu
-// is held.
+// fail ends all requests of the context, including accepted sends. It does nothing if the context
+// has ended before. e.mu is held.
 func (mc *MatchContext) fail(err error) {
 	if mc.err != nil {
 		return
@@ -245,15 +251,15 @@ func (mc *MatchContext) eachPosted(do func(*Request)) {
 	}
 }
 
-// dropMessage drops a message that was removed from its table, and releases its sender: an offer is
-// answered by a drop. A message whose bytes are still arriving is only marked; finishEager discards
-// it.
+// dropMessage drops a message that was removed from its table. If the message is an offer,
+// dropMessage sends a drop frame, which completes the send. A message whose bytes are still
+// arriving is only marked dropped; finishEager discards it.
 func (e *Engine) dropMessage(m *message) {
 	switch {
-	case m.local != nil: // its send is ended by the caller
+	case m.local != nil: // the caller ends the send
 		m.local.local = nil
 		e.freeMessage(m)
-	case !m.complete: // its bytes are still arriving
+	case !m.complete: // the message's bytes are still arriving
 		m.dropped = true
 	default:
 		if m.offer != 0 {
@@ -266,14 +272,15 @@ func (e *Engine) dropMessage(m *message) {
 	}
 }
 
-// endSends ends the sends to p of one context, or of all when mc is nil.
+// endSends ends the sends to p in the context mc, or in all contexts if mc is nil.
 func (p *peer) endSends(mc *MatchContext, err error) {
 	p.endSendsIf(err, func(req *Request) bool { return mc == nil || req.mc == mc })
 }
 
-// endSendsIf ends those sends to p that which selects, the youngest first. The peer handles the
-// withdrawals one by one: if the oldest went first, the peer's receive could match a younger offer
-// that is about to be withdrawn, too.
+// endSendsIf ends the sends to p for which the function which returns true. It starts with the
+// newest send, because the peer handles the withdrawals one by one. If the oldest offer were
+// withdrawn first, the peer's receive could match a newer offer that is about to be withdrawn as
+// well.
 func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	for _, list := range []*requestList{&p.pending, &p.sends} {
 		for req := list.last; req != nil; {
@@ -286,11 +293,12 @@ func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	}
 }
 
-// endSend ends one send. If the Conn has all its bytes and the peer has said goodbye, the send is
-// left to succeed: it ends with the link at the latest.
+// endSend ends one send with err. If the Conn has all bytes of the send and the peer has closed in
+// order, endSend does nothing: the send succeeds when the Conn is done with its frames, at the
+// latest when the link closes.
 func (p *peer) endSend(req *Request, err error) {
 	if req.handedOver() && req.inFlight > 0 && p.closedInOrder() {
-		return // it ends well with the link, at the latest; the Conn still has it
+		return // the Conn still has the send's frames; frameDone lets it succeed
 	}
 	if req.phase == phaseOffered {
 		p.e.withdraw(req)
@@ -298,8 +306,8 @@ func (p *peer) endSend(req *Request, err error) {
 	p.e.abort(req, err)
 }
 
-// notify wakes the goroutines that probe or await something in the context. A message m that is
-// unexpected is also shown to onUnexpected; nil is none. e.mu is held.
+// notify wakes the goroutines that wait for a condition in the context. If m is not nil, it is an
+// unexpected message, and notify also passes it to onUnexpected. e.mu is held.
 func (mc *MatchContext) notify(m *message) {
 	if mc.onUnexpected != nil && m != nil {
 		mc.onUnexpected(m.env.source, m.env.tag, m.env.fingerprint)
@@ -309,7 +317,8 @@ func (mc *MatchContext) notify(m *message) {
 	}
 }
 
-// Probe waits for a message that from and tag match, and returns its envelope. The message stays.
+// Probe waits for a message that from and tag match, and returns its source, tag and size. The
+// message stays in the table.
 func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, tag int32) (RecvInfo, error) {
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
 	if pr.Met() {
@@ -326,8 +335,8 @@ func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, 
 	return pr.found, pr.err
 }
 
-// TryProbe is Probe without waiting. ok is false when no such message is there. It moves the links
-// once.
+// TryProbe is like Probe but does not wait. It makes progress on the links once. ok is false if no
+// such message has arrived.
 func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, err error) {
 	for _, l := range mc.e.LinksOf(from) {
 		l.Progress()
@@ -337,7 +346,7 @@ func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, er
 	return pr.found, ok && pr.err == nil, pr.err
 }
 
-// addWaiter lets notify wake w, until removeWaiter.
+// addWaiter registers w, which notify wakes until removeWaiter is called.
 func (mc *MatchContext) addWaiter(w *mesh.Waiter) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -354,7 +363,7 @@ func (mc *MatchContext) removeWaiter(w *mesh.Waiter) {
 	delete(mc.waiters, w)
 }
 
-// A probe is the condition that a message is there, or can never come.
+// A probe is the condition that a message has arrived, or can never arrive.
 type probe struct {
 	mc    *MatchContext
 	key   key
@@ -375,8 +384,8 @@ func (pr *probe) Met() bool {
 	return pr.err != nil
 }
 
-// LinksOf returns the links on which messages from a source, or from Any, can arrive. Messages from
-// this rank itself arrive on none.
+// LinksOf returns the links on which messages from a source, or from Any, can arrive. It returns
+// nil for this rank itself, whose messages do not use a link.
 func (e *Engine) LinksOf(from int) []*mesh.Link {
 	switch {
 	case from == Any:

@@ -1,28 +1,29 @@
 package rendezvous
 
-// A message is an envelope that arrived and matched no receive yet, with its bytes or as an offer.
-// It is in a table, unless inTable is false, and in exactly one of these states:
+// A message is an arrived envelope that no receive has matched when it arrived. Its bytes come with
+// it, or it is an offer. It is in a table if inTable is true, and in exactly one of these states:
 //
 //	local != nil       a send of this rank to itself; its bytes are in the sender's buffer
-//	offer != 0         an offer; its bytes are at the peer
+//	offer != 0         an offer; its bytes are still on the peer
 //	withdrawn          an offer that its sender took back, in an ordered context
 //	loan.from != nil   complete, in a prepared buffer
 //	complete           complete, in data
 //	none of these      eager, and its bytes are arriving in data
 //
-// While bytes arrive, claimedBy is the receive that matched it, and dropped says that nobody wants
-// it any more.
+// While bytes arrive, claimedBy is the receive that has matched the message. dropped says that the
+// message is to be discarded when its bytes have arrived.
 type message struct {
 	mc   *MatchContext
 	key  key
 	env  envelope
 	peer *peer // the sender; nil: this rank
 
-	// cost is the credit that the message holds until it is consumed. An envelope beyond the credit
-	// holds none.
+	// cost is the credit that the message holds until it is consumed. It is 0 for an envelope
+	// granted beyond the credit.
 	cost int64
 
-	// data are the bytes: memory of the pool, or, with a loan, of a prepared buffer.
+	// data holds the message's bytes. It is memory from the pool or, if loan is set, part of a
+	// prepared buffer.
 	data      []byte
 	complete  bool
 	claimedBy *Request
@@ -32,14 +33,15 @@ type message struct {
 	loan      loan
 	local     *Request // the send
 
-	// A message in a table is in two lists: its bucket's, in the order of arrival per key, and the
-	// table's arrivals, in the order of arrival.
+	// A message in a table is in two lists: the list of its bucket, and the table's arrivals. Both
+	// are in the order of arrival. prev and next link the first list, earlier and later the second.
 	prev, next     *message
 	earlier, later *message
 	inTable        bool
 }
 
-// getMessage returns a message with its context and key set, from the free list if there is one.
+// getMessage returns a message with the given context and key. It takes the message from the free
+// list or allocates one.
 func (e *Engine) getMessage(mc *MatchContext, k key) *message {
 	m := e.freeMessages
 	if m == nil {
@@ -52,7 +54,8 @@ func (e *Engine) getMessage(mc *MatchContext, k key) *message {
 	return m
 }
 
-// freeMessage returns a message's memory: the prepared buffer to its sender, or data to the pool.
+// freeMessage recycles a message. It returns data to the pool, or releases the prepared buffer to
+// its sender.
 func (e *Engine) freeMessage(m *message) {
 	if pr := m.loan.from; pr != nil {
 		pr.release()
@@ -63,7 +66,7 @@ func (e *Engine) freeMessage(m *message) {
 	e.freeMessages = m
 }
 
-// discard ends a message whose bytes are not needed any more, and returns its credit.
+// discard frees a message whose bytes are not needed any more, and returns its credit.
 func (e *Engine) discard(m *message) {
 	if m.peer != nil {
 		m.peer.returnCost(m.cost)
@@ -72,10 +75,10 @@ func (e *Engine) discard(m *message) {
 }
 
 // abandonMessage drops a message whose remaining bytes will never arrive. If a receive has claimed
-// it, the receive ends with its peer's verdict.
+// the message, FailPeer ends the receive.
 func (e *Engine) abandonMessage(m *message) {
 	if m.inTable {
 		m.mc.table.removeMessage(m)
 	}
-	m.complete, m.dropped = true, true // a claim ends with the verdict
+	m.complete, m.dropped = true, true // FailPeer ends the claiming receive
 }
