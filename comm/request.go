@@ -56,6 +56,8 @@ type Request struct {
 	status Status
 
 	persistent, active, freed bool
+
+	refused bool // not begun, for the reason in err, which no wait has reported yet
 }
 
 // ISend begins to send buf to rank to, and never blocks; see Send (MPI_Isend, and
@@ -102,7 +104,7 @@ func (r *Request) allowPersistent(opts []CallOption) {
 	for _, o := range opts {
 		if o.kind != optionPersistent {
 			r.bad = r.c.misuse(r.sig.callName, "options: got %v, want none but Persistent", o.kind)
-			r.err = r.bad
+			r.err, r.refused = r.bad, true
 			return
 		}
 		r.persistent = true
@@ -116,6 +118,9 @@ func (r *Request) allowPersistent(opts []CallOption) {
 // persistent or has wrong arguments, and beside another goroutine's collective; else why
 // the communicator takes no more calls.
 func (r *Request) Start(ctx context.Context) error {
+	if err := checkContext("start", ctx); err != nil {
+		return err
+	}
 	switch {
 	case r.bad != nil:
 		return r.bad
@@ -159,8 +164,12 @@ func (r *Request) Free() error {
 // that has met nothing is withdrawn, and a collective's communicator is revoked on every
 // rank, as for a blocking call.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
+	if err := checkContext("wait", ctx); err != nil {
+		return Status{}, err
+	}
 	switch {
 	case !r.active:
+		r.refused = false
 		return r.status, r.err
 	case r.work != nil:
 		r.work.wait(ctx)
@@ -200,6 +209,7 @@ func (r *Request) call(ctx context.Context) *call {
 func (r *Request) Test() (st Status, done bool, err error) {
 	switch {
 	case !r.active:
+		r.refused = false
 		return r.status, true, r.err
 	case r.work != nil:
 		if !r.work.poll() {
@@ -253,10 +263,17 @@ func checkRequests(op string, rs []*Request) error {
 
 // checkWait is checkRequests with the context of a wait.
 func checkWait(op string, ctx context.Context, rs []*Request) error {
+	if err := checkContext(op, ctx); err != nil {
+		return err
+	}
+	return checkRequests(op, rs)
+}
+
+func checkContext(op string, ctx context.Context) error {
 	if ctx == nil {
 		return fault.New(fault.Misuse, op, -1, "context: got nil, want one; context.Background() waits without a limit")
 	}
-	return checkRequests(op, rs)
+	return nil
 }
 
 // StartAll starts persistent requests in their order (MPI_Startall). An error is that of the
@@ -321,7 +338,7 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 		return -1, Status{}, err
 	}
 	for i, r := range rs {
-		if r.active && r.isDone() {
+		if r.isOver() {
 			st, err := r.Wait(ctx)
 			return i, st, err
 		}
@@ -337,7 +354,7 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 		return nil, nil, err
 	}
 	for i, r := range rs {
-		if !r.active || !r.isDone() {
+		if !r.isOver() {
 			continue
 		}
 		st, e := r.Wait(ctx)
@@ -349,7 +366,12 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 	return done, sts, err
 }
 
-// waitForOne returns when an active request is done, and at once when none is active. All of
+// isOver reports whether WaitAny and WaitSome return r now: it is done, or it was refused and
+// nobody knows that yet.
+func (r *Request) isOver() bool { return r.refused || r.active && r.isDone() }
+
+// waitForOne returns when an active request is done, and at once when none is active, or when
+// one was refused, so that its error is not lost. All of
 // them may be messages, collectives or both: one waiter is registered with each, and the links
 // of the messages are polled meanwhile.
 func waitForOne(ctx context.Context, op string, rs []*Request) error {
@@ -359,6 +381,9 @@ func waitForOne(ctx context.Context, op string, rs []*Request) error {
 	var active []*Request
 	var links []*mesh.Link
 	for _, r := range rs {
+		if r.refused {
+			return nil
+		}
 		if !r.active {
 			continue
 		}
@@ -479,6 +504,9 @@ func (w *collectiveWork) poll() bool {
 // wait returns when the start is over. When ctx ends first, it ends the operation on all ranks
 // by revoking the communicator, and then returns soon.
 func (w *collectiveWork) wait(ctx context.Context) {
+	if w.poll() { // a collective that is over is not revoked, even if ctx has ended too
+		return
+	}
 	select {
 	case <-w.finished:
 		return
@@ -486,6 +514,9 @@ func (w *collectiveWork) wait(ctx context.Context) {
 		w.runAbandoned()
 		return
 	case <-ctx.Done():
+		if w.poll() {
+			return
+		}
 	}
 	if w.cancel != nil {
 		w.cancel(ctx.Err())
@@ -536,7 +567,7 @@ func (r *Request) reject(err error) {
 	if errors.Is(err, fault.Misuse) { // this call was refused, and no blocking one
 		err = r.c.withOp(name, err)
 	}
-	r.err = err
+	r.err, r.refused = err, !r.persistent
 	if r.persistent {
 		r.bad = err
 	}
