@@ -181,7 +181,7 @@ func (o *Options) memory() (*memory.Transport, error) {
 func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, Log: o.Log}) }
 
 // A Picker is the transport "auto", or "shm". It implements transport.Transport, transport.Greeter,
-// transport.Chooser and transport.Allocator. All its methods may be called concurrently.
+// transport.Selector and transport.Allocator. All its methods may be called concurrently.
 //
 // It is no transport.Sharer, though memory and shm are, because whether ranks can share memory
 // depends on which ranks they are: SharerFor decides.
@@ -304,7 +304,7 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 	return nil, failure(fault.Refused, fmt.Sprintf("dial %q", addr), errors.New(c.why))
 }
 
-// SharerFor implements transport.Chooser.
+// SharerFor implements transport.Selector.
 //
 // memory is used if all ranks are in this process, else shm if all are on this host. A Sharer of
 // another kind would have to be the same on all of these ranks, and no rank can check that alone.
@@ -339,7 +339,7 @@ func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 	return alloc(p.shm, size)
 }
 
-// Explain implements transport.Chooser: "wire: reason", or "no wire: reason".
+// Explain implements transport.Selector: "wire: reason", or "no wire: reason".
 //
 // comm prints it for every peer if TUTTI_REPORT_TRANSPORT is set, and takes the word before the
 // colon for the wire's name.

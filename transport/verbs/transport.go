@@ -140,7 +140,7 @@ func (o *Options) applyDefaults() error {
 	}
 	switch {
 	case o.Setup == nil:
-		return failure(fault.Misuse, "open", errors.New("Setup is nil, want the transport to set up over"))
+		return failure(fault.Misuse, "open", errors.New("option Setup: got nil, want the transport to set up over"))
 	case o.Depth < minDepth || o.Depth > maxDepth:
 		return failure(fault.Misuse, "open", fmt.Errorf("option Depth: got %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
