@@ -20,16 +20,17 @@ const (
 	maxFramesPerTurn = 64        // frames read from one link before the other links have their turn
 )
 
-// drainTimeout is how long the link to a rank that was marked dead stays open. The rank may only
-// have been suspended, and learns from what is queued on the link that it was blamed.
+// drainTimeout is how long the link to a rank that was marked dead stays open. The rank may not be
+// dead but suspended. When it resumes, it learns from the messages queued on the link that it was
+// marked dead.
 const drainTimeout = 30 * time.Second
 
 // abortTimeout is how long a start that failed waits for all ranks to agree on the reason.
 const abortTimeout = 600 * time.Millisecond
 
-// A control is the one goroutine that knows who belongs to the job. It owns the membership machine
-// and the control links. It never waits for a Conn or for the layer above, and is reached through
-// post only.
+// A control runs the control goroutine, which knows who belongs to the job. The goroutine owns the
+// membership machine and the control links. It never waits for a Conn or for the layer above. Other
+// goroutines reach it only through post.
 //
 //	state     running  stopped  posted functions
 //	new       no       no       kept until run
@@ -78,8 +79,8 @@ func newControl(m *Mesh) *control {
 	}
 }
 
-// run starts the goroutine, which first runs what was posted before. joined says that all ranks are
-// known to have started.
+// run starts the control goroutine, which first runs the functions that were posted earlier. If
+// joined is set, all ranks are known to have started.
 func (c *control) run(joined bool) {
 	cfg := &c.m.cfg
 	c.state = membership.New(membership.Config{
@@ -109,8 +110,8 @@ func (c *control) stop() {
 	<-c.done
 }
 
-// post runs do on the control goroutine, in the order of the posts. It never blocks: the queue
-// grows, and only floods, which users of the layer above cause, are bounded by full.
+// post runs do on the control goroutine, in the order of the posts. post never blocks, because the
+// queue grows without limit. Only floods, which the layer above starts, are limited; see full.
 func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
@@ -151,10 +152,10 @@ const (
 	suspendThreshold = 2 * maxIdle
 )
 
-// detectSuspend records when the process resumed, before any peer is judged by how long it has read
-// nothing. The goroutine turns at least once per maxIdle, so a gap of more than suspendThreshold
-// means that the process did not run: SIGSTOP, a debugger, a laptop's lid, a paused virtual
-// machine.
+// detectSuspend records when the process resumed after it was suspended. The checks for peers that
+// read nothing use that time. The goroutine runs a turn at least once per maxIdle, so a gap of more
+// than suspendThreshold means that the process did not run. Causes are SIGSTOP, a debugger, a
+// closed laptop lid, or a paused virtual machine.
 func (c *control) detectSuspend() {
 	now := time.Now()
 	if now.Sub(c.lastTurn) > suspendThreshold {
@@ -176,8 +177,8 @@ func (c *control) idleTime() time.Duration {
 // of each; 3. a Tick, so that the machine acts on the time; 4. the queues of all links, and the
 // links that drain; 5. stalls of data Conns, about once a second.
 //
-// What has arrived comes before the clock, so that a rank that was suspended first learns what
-// happened meanwhile, and does not suspect peers whose heartbeats wait to be read.
+// Messages are handled before the Tick. A rank that was suspended therefore first reads the waiting
+// heartbeats, and does not suspect the peers that sent them.
 func (c *control) turn() {
 	c.mu.Lock()
 	posted := c.posted
@@ -202,7 +203,7 @@ func (c *control) turn() {
 	c.m.links.checkStall(c.lastTurn, c.m.cfg.Stall, c.resumed)
 }
 
-// closeLinks closes every link, those that are draining included.
+// closeLinks closes every link, including the links that are draining.
 func (c *control) closeLinks() {
 	for _, l := range slices.Concat(c.links, c.closing) {
 		if l != nil {
@@ -211,14 +212,15 @@ func (c *control) closeLinks() {
 	}
 }
 
-// now returns the time of the machine: since this control was made.
+// now returns the machine's time, which starts at 0 when the control is made.
 func (c *control) now() membership.Time { return membership.Time(time.Since(c.start)) }
 
-// step gives the machine one Input, executes its Outputs, and repeats that for Inputs that arise on
-// the way. A nested call only queues its Input, so the machine is never entered twice.
+// step passes one Input to the machine and executes the machine's Outputs. A nested call of step
+// only queues its Input, and the outer call handles that Input next. So the machine is never
+// entered twice.
 //
-// Inputs arise while an Output is executed when the layer above floods in an event, when a link
-// turns out to be broken on a send, or when a question is answered at once.
+// Nested calls happen when a method of Events calls Flood, when a send finds that its link is
+// broken, and when the layer above answers a question.
 func (c *control) step(in membership.Input) {
 	c.inputs = append(c.inputs, in)
 	if c.stepping {
@@ -234,8 +236,8 @@ func (c *control) step(in membership.Input) {
 	c.inputs, c.stepping = c.inputs[:0], false
 }
 
-// execute carries out one Output of the machine. Events run here, on the control goroutine; that is
-// why they must not block.
+// execute carries out one Output of the machine. The methods of Events run here, on the control
+// goroutine, so they must not block.
 func (c *control) execute(o membership.Output) {
 	events := c.m.cfg.Events
 	switch o := o.(type) {
@@ -277,9 +279,9 @@ func (c *control) execute(o membership.Output) {
 	}
 }
 
-// report passes a failure to the layer above and, before all ranks have started, to Start. Dials
-// and handshakes learn of a lost rank first, so that a call of the layer above in reaction finds it
-// refused.
+// report passes a failure to the layer above and, before all ranks have started, to Start. It first
+// records the lost ranks in m.peers. If the layer above reacts by dialling a lost rank, that dial
+// fails.
 func (c *control) report(e *fault.Error) {
 	if e.Kind == fault.PeerLost {
 		for _, p := range e.Peers {
@@ -294,7 +296,7 @@ func (c *control) report(e *fault.Error) {
 	c.m.cfg.Events.Failed(e)
 }
 
-// fail makes Start fail with e, unless it has a reason already.
+// fail makes Start fail with e, unless Start already has a reason to fail.
 func (c *control) fail(e *fault.Error) {
 	select {
 	case c.failed <- e:
@@ -302,7 +304,7 @@ func (c *control) fail(e *fault.Error) {
 	}
 }
 
-// updatePeer changes, under the lock, what dials and handshakes know of a rank.
+// updatePeer calls change with the peer of a rank while it holds m.mu.
 func (m *Mesh) updatePeer(rank int, change func(*peer)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,8 +323,8 @@ func (m *Mesh) countLocalRanks() (n int) {
 	return n
 }
 
-// await returns when all ranks have started. If they do not, all ranks should report the same
-// reason rather than each other:
+// await returns when all ranks have started. If some ranks do not start, await makes all ranks
+// report the same reason instead of blaming each other:
 //
 //	Start is ended by             await returns
 //	all ranks have started        nil
@@ -348,9 +350,9 @@ func (c *control) await(ctx context.Context) error {
 	return c.abortStart(e)
 }
 
-// abortStart announces e, and returns the failure that the ranks agree on within abortTimeout, or
-// else e. Without the announcement each rank would report that the previous one has gone, and the
-// first reason would be lost.
+// abortStart announces e and waits up to abortTimeout for the failure that the ranks agree on. It
+// returns that failure, or e if none has come. Without the announcement, each rank would only
+// report that another rank has exited, and the first reason would be lost.
 func (c *control) abortStart(e *fault.Error) *fault.Error {
 	c.post(func(c *control) { c.step(membership.Announce{Err: e, Exiting: true}) })
 	select {
@@ -416,9 +418,9 @@ func (c *control) dial(rank int) {
 	})
 }
 
-// dialFailed lets the machine retry later. A permanent refusal before all ranks have started fails
-// Start, with the peer to blame; afterwards it is logged, since the job may go on without this
-// link.
+// dialFailed reports a failed dial to the machine, which retries later. A permanent refusal also
+// makes Start fail with an error that names the peer. Once all ranks have started, the refusal is
+// only logged, since the job may go on without this link.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -446,8 +448,9 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 	})
 }
 
-// retireLink closes a link once all that was sent on it has left, or after drainTimeout. The last
-// messages matter: a goodbye's acknowledgement, or the failure that says why the link is cut.
+// retireLink closes a link once its queue is empty, or after drainTimeout. The last messages must
+// reach the peer: the acknowledgement of a goodbye, or the failure that explains why the link
+// closes.
 func (c *control) retireLink(rank int) {
 	if l := c.links[rank]; l != nil {
 		c.links[rank] = nil

@@ -38,9 +38,8 @@ func (l channel) String() string {
 // refusalTimeout is how long a peer may take to read why it is refused.
 const refusalTimeout = time.Second
 
-// dialChannel opens a Conn to rank and does the handshake. It tries once, for at most
-// handshakeTimeout after the connection is open; retries are the caller's, who knows how urgent the
-// Conn is.
+// dialChannel opens a Conn to rank and does the handshake. It tries once, and the handshake may
+// take at most handshakeTimeout. The caller decides whether to retry.
 //
 // A refusal is a fault.Refused that names rank, with two exceptions. A duplicate is errDuplicate:
 // the peer has such a Conn already or is opening one. And a refusal because the peer has marked
@@ -77,8 +76,9 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	return nil, e
 }
 
-// address returns where a rank can be dialled, or why it cannot be: a dead rank's failure, a closed
-// rank as fault.Closed. Asking first saves a dial that can only time out, and gives a better error.
+// address returns the address at which a rank is dialled. For a dead rank it returns the failure
+// that marked the rank dead, and for a closed rank fault.Closed. Checking first avoids a dial that
+// can only time out, and gives a better error.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,8 +96,8 @@ func (m *Mesh) address(rank int) (string, error) {
 	}
 }
 
-// handshake does the dialling side's handshake, within handshakeTimeout and before the Mesh shuts
-// down.
+// handshake does the dialling side of the handshake. It fails after handshakeTimeout, or when the
+// Mesh shuts down.
 func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -112,10 +112,10 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	return nil
 }
 
-// claimRank records which process is a rank: the first one that proves it is that rank from then
-// on, and any other one is refused. This keeps two processes that were started with the same rank
-// by mistake, or a restarted one, from taking turns in one job. Both sides check: the accepting one
-// by the hello, the dialling one by the welcome.
+// claimRank assigns a rank to the first process that proves to be that rank, and refuses any other
+// process. Without this check, two processes that were started with the same rank by mistake, or a
+// restarted process, could take turns in one job. Both sides check: the accepting side when it has
+// the hello, the dialling side when it has the welcome.
 func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,9 +136,9 @@ func (m *Mesh) accept(c transport.Conn) {
 	}
 }
 
-// serveConn does the accepting side's handshake, and passes the Conn to its channel. The welcome is
-// sent after Admit, so that a peer that has it no longer holds a slot, and before the channel's
-// owner sends its first frame.
+// serveConn does the accepting side of the handshake, and passes the Conn to the owner of its
+// channel. It calls Admit before it sends the welcome, so a peer that has received the welcome no
+// longer holds a slot. It sends the welcome before the channel's owner sends its first frame.
 func (m *Mesh) serveConn(c transport.Conn) {
 	ctx := m.ctx
 	if _, pending := c.(transport.Pending); !pending || m.mux == nil {

@@ -25,11 +25,12 @@ const (
 // MaxFlood is the maximum size, in bytes, of the body of a Flood, a question or an answer.
 const MaxFlood = 3 << 10
 
-// MaxCall is the maximum number of bytes of a last call that a heartbeat carries.
+// MaxCall is the maximum size, in bytes, of the text in a heartbeat that names the sender's last
+// call.
 const MaxCall = 200
 
-// MaxSize is the maximum number of ranks of a job. A question names the ranks it is for by a bit
-// each, beside a body of MaxFlood bytes.
+// MaxSize is the maximum number of ranks of a job. The message of a question holds one bit for each
+// rank, and a body of up to MaxFlood bytes.
 const MaxSize = 8 * (maxBody - MaxFlood)
 
 // A Config says who a rank is and how it reaches the others. Size, Transport and, unless Size is 1,
@@ -56,27 +57,30 @@ type Config struct {
 	Data         Data                // the layer above the data Conns; nil: there are none
 }
 
-// Events is the layer above a Mesh, as the control goroutine calls it. Its methods are called one
-// at a time; they are short and never block, and may call Flood, Suspect and Announce, but not Ask
-// or Close. They may be called before Start has returned, and are not called after Close has.
+// The layer above a Mesh implements Events. The control goroutine calls the methods, one at a time.
+// A method must be short and must not block. It may call Flood, Suspect and Announce, but not Ask
+// or Close. Methods may be called before Start has returned. No method is called after Close has
+// returned.
 type Events interface {
-	// Failed reports a failure: fault.PeerLost, fault.LinkLost, or what a rank announced. e.Peers
-	// names the blamed ranks, and e is the same on all ranks. A rank that is blamed itself gets it,
-	// too.
+	// Failed reports a failure: fault.PeerLost, fault.LinkLost, or a failure that a rank announced.
+	// e.Peers names the blamed ranks. All ranks get the same e, including a blamed rank that still
+	// runs.
 	Failed(e *fault.Error)
 	// Goodbye reports that a rank has closed in order.
 	Goodbye(rank int)
-	// Flooded brings another rank's Flood. body may be kept, but not changed.
+	// Flooded delivers a body that another rank has sent with Flood. The method may keep body, but
+	// must not change it.
 	Flooded(from int, kind byte, body []byte)
-	// Question returns the answer to an Ask; nil declines. At most MaxFlood bytes are sent.
+	// Question returns the answer to a question that another rank has sent with Ask. A nil answer
+	// declines. At most MaxFlood bytes of the answer are sent.
 	Question(from int, q []byte) []byte
-	// LastCall appends to b the call that this rank is in, or was in last, for heartbeats. At most
-	// MaxCall bytes are sent.
+	// LastCall appends to b a text that names the call that this rank is in, or was in last.
+	// Heartbeats carry at most MaxCall bytes of the text.
 	LastCall(b []byte) []byte
 }
 
-// An Answer is the result of a question to one rank. A rank that answers has a Body; for a silent
-// rank Last and Silent are what its neighbours know.
+// An Answer is the result of a question to one rank. If the rank answered, Body is set. If the rank
+// is silent, Last and Silent hold what its neighbours know about it.
 type Answer struct {
 	Rank   int
 	Body   []byte        // the rank's own answer; nil when there is none
@@ -95,8 +99,8 @@ type Answer struct {
 //	            the control goroutine
 //	ended       shutDown                    spawn, dials, handshakes
 //
-// mu guards ended and peers. It is never held while another lock of this package is taken, nor
-// while calling out.
+// mu guards ended and peers. A goroutine that holds mu takes no other lock of this package, and
+// calls neither the transport nor the layer above.
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
@@ -122,7 +126,8 @@ type Mesh struct {
 }
 
 // A peer is what dials and handshakes need to know of a rank. The membership machine has the full
-// state; it belongs to the control goroutine, so what other goroutines need is copied here.
+// state, but only the control goroutine may read the machine. A peer is the copy for other
+// goroutines.
 //
 //	departed  lost  dials                      hellos of that rank
 //	no        nil   go to record.addr          are accepted
@@ -144,9 +149,9 @@ type peer struct {
 //	control links     all ranks to have all their links         a Mesh
 //
 // Its errors are *fault.Error: Misuse for a wrong Config, Refused when a peer refused this rank,
-// Timeout naming the ranks that never started, PeerLost when one died meanwhile. All ranks that
-// fail together name the same reason, as far as they can still talk. After an error nothing is left
-// running, and the Transport and the Listener are closed.
+// Timeout naming the ranks that never started, PeerLost when a rank died during the start. Ranks
+// that fail together report the same reason if they can still reach each other. When Start returns
+// an error, nothing is left running, and the Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {
@@ -225,8 +230,9 @@ func newMesh(cfg Config) *Mesh {
 	return m
 }
 
-// start runs the steps of Start: listen, exchange addresses, wait for all ranks. Control links of
-// other ranks may come before this rank's own control goroutine runs; what they post waits for it.
+// start runs the steps of Start: listen, exchange addresses, wait for all ranks. Another rank may
+// open its control link before this rank's control goroutine runs. The functions that such a link
+// posts wait until the goroutine runs.
 func (m *Mesh) start(ctx context.Context) error {
 	addr, err := m.serve(ctx)
 	if err != nil {
@@ -253,9 +259,10 @@ func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	return m.cfg.Transport.Serve(in, m.accept)
 }
 
-// outward returns the address under which other ranks reach a listener. One that listens on all
-// interfaces is reached by the interface that leads to root. Connecting a UDP socket finds it, and
-// sends nothing but perhaps a query to the resolver.
+// outward returns the address under which other ranks reach a listener. If the listener listens on
+// all interfaces, outward returns the address of the interface that leads to root. It finds that
+// interface by connecting a UDP socket, which sends no packet, except perhaps a query to the name
+// server.
 func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	ta, ok := addr.(*net.TCPAddr)
 	if !ok || !ta.IP.IsUnspecified() {
@@ -299,8 +306,8 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	return nil
 }
 
-// failure returns an error of Start. If err is a *fault.Error, its kind takes precedence over k, so
-// that a Misuse found by a transport stays one.
+// failure returns an error of Start. If err is a *fault.Error, its kind takes precedence over k.
+// For example, a Misuse that a transport has found stays a Misuse.
 func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	e := &fault.Error{Kind: k, Op: "init", Rank: m.cfg.Rank, Err: err}
 	var cause *fault.Error
@@ -310,8 +317,8 @@ func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	return e
 }
 
-// spawn runs f on a goroutine that shutDown waits for; f ends when m.ctx does. It returns false,
-// without running f, when the Mesh is shutting down.
+// spawn runs f on a goroutine that shutDown waits for. f must return when m.ctx ends. If the Mesh
+// is shutting down, spawn does not run f and returns false.
 func (m *Mesh) spawn(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -324,10 +331,10 @@ func (m *Mesh) spawn(f func()) bool {
 
 // shutDown ends everything, from the top down, so that nothing calls a part that has ended:
 //
-// 1. no goroutine is started any more, and m.ctx ends those of dials and handshakes; 2. the join
-// server gives up; 3. data links are closed, and the layer above gets why for each; 4. the control
-// goroutine ends and closes its links; 5. the listener and the transport are closed; 6. all
-// goroutines have ended.
+// 1. spawn starts no more goroutines, and m.ctx ends all dials and handshakes; 2. the join server
+// gives up; 3. the data links close, and the layer above gets the reason for each; 4. the control
+// goroutine closes its links and ends; 5. the listener and the transport close; 6. shutDown waits
+// until all goroutines have ended.
 func (m *Mesh) shutDown(why error) {
 	m.mu.Lock()
 	m.ended = true
@@ -347,11 +354,12 @@ func (m *Mesh) shutDown(why error) {
 	m.work.Wait()
 }
 
-// Close says goodbye, waits until the neighbours have acknowledged it (or are gone, or ctx ends,
-// whose error it then returns), and closes everything. Later calls return the first one's result.
+// Close says goodbye, waits until each neighbour has acknowledged the goodbye or is gone, and
+// closes everything. If ctx ends first, Close stops waiting and returns an error that wraps the
+// error of ctx. Later calls return the result of the first call.
 //
-// The acknowledgements matter: a rank that closed without them might be taken for a dead one by
-// neighbours that notice its closed links before its goodbye.
+// Without the acknowledgements, a neighbour might notice the closed links before the goodbye, and
+// report this rank as dead.
 func (m *Mesh) Close(ctx context.Context) error {
 	m.once.Do(func() {
 		m.mu.Lock()

@@ -28,11 +28,11 @@ const (
 var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
 
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
-// handshake if there is one, and passes those that speak the transport's protocol on as pending
-// connections. It closes the others, with one line of log each.
+// handshake if there is one, and passes a connection that speaks the transport's protocol to the
+// transport, as a transport.Pending. It closes every other connection and logs one line for it.
 //
-// A connection holds its slot from reserve until release, which whatever comes first calls: Admit
-// when the peer has proven its identity, drop when the connection is refused, expires or is closed.
+// A connection holds its slot from reserve until release. Admit calls release when the peer has
+// proven its identity. drop calls release when the connection is refused, expires or is closed.
 type mux struct {
 	ln       net.Listener
 	greeter  transport.Greeter // nil: every connection is the transport's
@@ -49,7 +49,7 @@ type mux struct {
 	loggedAt time.Time // when dropped was logged last
 }
 
-// openMux starts accepting on ln. Close ends that and closes ln.
+// openMux starts accepting on ln. Close stops accepting and closes ln.
 func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slog.Logger) *mux {
 	f := &mux{
 		ln: ln, log: log,
@@ -93,9 +93,9 @@ func (f *mux) Close() {
 	f.work.Wait()
 }
 
-// acceptAll gives each connection a slot and a goroutine, or closes it. An error of Accept, such as
-// too many open files, is retried with growing pauses: the job's own links may be up and must not
-// suffer.
+// acceptAll accepts connections. It gives each connection a slot and a goroutine, or closes it.
+// After an error of Accept, such as too many open files, it retries with growing pauses: the job's
+// links may be up, and the job should go on.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
 	for {
@@ -162,8 +162,8 @@ func (f *mux) release(g *pendingConn) bool {
 	return held
 }
 
-// classify finds out which protocol a connection speaks, and passes it on. It ends within
-// handshakeTimeout, by the connection's deadline.
+// classify finds out which protocol a connection speaks, and passes it on. The connection's
+// deadline ends it after handshakeTimeout at the latest.
 func (f *mux) classify(g *pendingConn) {
 	if err := f.sniff(g); err != nil {
 		if len(g.peeked) == 0 && errors.Is(err, io.EOF) && g.drop() {
@@ -188,7 +188,8 @@ func (f *mux) classify(g *pendingConn) {
 //	the transport's      passed on                refused
 //	anything else        refused                  refused
 //
-// It waits for minPeek bytes and reads no more than maxPeek, which go back in front of the stream.
+// It reads at least minPeek and at most maxPeek bytes. The next reads of the connection return
+// these bytes again.
 func (f *mux) sniff(g *pendingConn) error {
 	buf := make([]byte, maxPeek)
 	n, err := io.ReadAtLeast(g.Conn, buf, minPeek)
@@ -218,7 +219,8 @@ func isTimeout(err error) bool {
 }
 
 // startTLS does the TLS handshake within the connection's deadline. From then on the connection
-// reads and writes through TLS, and there are no peeked bytes: those were TLS's.
+// reads and writes through TLS. Peeked returns no bytes, because the peeked bytes belong to the TLS
+// handshake.
 func (f *mux) startTLS(g *pendingConn) error {
 	g.peeked = nil
 	tc := tls.Server(&g.prefixedConn, f.tls)
@@ -239,7 +241,7 @@ func (f *mux) refuse(g *pendingConn, why string) {
 	}
 }
 
-// A muxListener is the mux as the transport sees it: a listener whose connections are
+// A muxListener is the net.Listener that the mux gives to the transport. Its connections implement
 // transport.Pending.
 type muxListener struct {
 	*mux
@@ -274,8 +276,9 @@ func (d *muxListener) Close() error {
 func (d *muxListener) Addr() net.Addr { return d.addr }
 
 // A pendingConn is an accepted connection whose peer has proven nothing yet. It implements
-// transport.Pending. It reads from the connection's first byte, as if nothing had been peeked. A
-// transport may instead take Peeked and continue with NetConn.
+// transport.Pending. Read starts at the connection's first byte, and returns the peeked bytes
+// first. Instead of calling Read, a transport may take the peeked bytes from Peeked and read the
+// rest from NetConn.
 //
 //	slot      closer  state
 //	held      nil     the mux classifies it, or the transport reads it; Close logs a refusal
@@ -311,9 +314,9 @@ func (g *pendingConn) Admit() {
 	}
 }
 
-// Close closes the connection. The transport calls it when it closes the Conn that it made of the
-// connection, or when it could not make one; in the second case nobody else would log why, so Close
-// does.
+// Close closes the connection. The transport calls it in two cases: it closes the Conn that it has
+// built on this connection, or it failed to build a Conn. In the second case the transport does not
+// log the reason, so Close logs it.
 func (g *pendingConn) Close() error {
 	g.mux.mu.Lock()
 	unsaid := g.closer == nil && !g.mux.closed
@@ -337,17 +340,17 @@ func (g *pendingConn) drop() bool {
 	return held
 }
 
-// SetCloser says that the transport makes a Conn of the connection, and that end closes it. The
-// Conn may have a descriptor of its own, so that closing the accepted connection alone would not
-// close it. From then on the handshake logs why the connection is refused.
+// SetCloser records end, a function that closes the Conn that the transport builds on this
+// connection. The Conn may have a file descriptor of its own, which closing the accepted connection
+// would leave open. After SetCloser the handshake, not the mux, logs why a connection is refused.
 func (g *pendingConn) SetCloser(end func() error) {
 	g.mux.mu.Lock()
 	defer g.mux.mu.Unlock()
 	g.closer = end
 }
 
-// expire closes a connection that was not admitted in time. It ends the transport's Conn, too,
-// which the deadline of the accepted connection may not reach.
+// expire closes a connection that was not admitted in time. It also closes the transport's Conn, to
+// which the deadline of the accepted connection may not apply.
 func (g *pendingConn) expire() {
 	g.mux.mu.Lock()
 	end := g.closer
@@ -358,8 +361,8 @@ func (g *pendingConn) expire() {
 	}
 }
 
-// Read reads through TLS, or from the first byte of the connection. As ever there is one reader at
-// a time.
+// Read reads through TLS if there is TLS. Otherwise it reads from the connection, the peeked bytes
+// first. Only one goroutine may read at a time.
 func (g *pendingConn) Read(b []byte) (int, error) {
 	if g.tls != nil {
 		return g.tls.Read(b)

@@ -83,11 +83,11 @@ func (s *Machine) retract(about int) {
 	d.redialBy = 0
 }
 
-// handleSuspected records a suspicion of another rank's. When it names this rank, this rank refutes
-// it with a flood, which reaches the suspecting rank by another path.
+// handleSuspected records a suspicion that another rank has flooded. If the suspicion names this
+// rank, this rank floods a Refute, which reaches the suspecting rank over other links.
 //
-// A link that broke on the other side is useless on this side, too, and is cut; but not a link that
-// has just come up: the report may be about the one before it.
+// A link that broke on the other side is useless on this side, too, so handleSuspected cuts it. It
+// does not cut a link that has just come up, since the suspicion may be about the previous link.
 func (s *Machine) handleSuspected(m Message) {
 	by := &s.ranks[m.Origin]
 	if by.gone() || s.ranks[m.About].gone() {
