@@ -9,9 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stage is how far a Conn has moved from its set-up link to its queue pair. Each end passes
-// through all of them in order, unless it fails or stays on the set-up link
-// (Options.OnRequest).
+// A stage is the progress of a Conn from its set-up link to its queue pair. Each end passes
+// through all stages in order, unless it fails or stays on the set-up link (Options.OnRequest).
 //
 //	stage        left when, accepting end                dialling end
 //	onSetupLink  Admit (and WANT): sends OFFER           OFFER arrives: sends ANSWER
@@ -19,20 +18,21 @@ import (
 //	switching    READY is Done                           OVER is Done
 //	live         never
 //
-// Receiving switches on its own: recvSwitched is set when the peer's READY or OVER arrives.
+// Receiving switches independently of the stage: recvSwitched is set when READY or OVER of the
+// peer arrives.
 type stage uint8
 
 const (
 	onSetupLink stage = iota // frames go over the set-up link
-	negotiating              // the same; a queue pair is offered or answered
-	switching                // the last frame for the set-up link is not Done: frames wait
+	negotiating              // frames go over the set-up link; a queue pair has been offered or answered
+	switching                // the last frame on the set-up link is not Done yet; later frames wait
 	live                     // frames go over the queue pair
 )
 
-// A conn is one end of a link, TensorFlow's channel. It is a Conn of the set-up transport
-// first, and has a queue pair from Admit on. Frames sent before the switch arrive before those
-// sent after it. The set-up link stays open, because its end is how an idle Conn learns that
-// the peer is gone; a queue pair has no means for that.
+// A conn is one end of a link (TensorFlow calls a link a channel). It starts as a Conn of the
+// set-up transport. It gets a queue pair after Admit. Frames sent before the switch to the queue
+// pair arrive before frames sent after the switch. The set-up link stays open afterwards: when
+// it breaks, an idle Conn learns that the peer is gone. A queue pair cannot report that.
 //
 // Failure and Close:
 //
@@ -41,8 +41,9 @@ const (
 //	set   false   failed: what has arrived whole is still delivered, then err is returned
 //	set   true    closed, or failed by the peer's protocol error: nothing is delivered
 //
-// Lock order: mu, then locks of the device. Neither the set-up link nor a Sink, Done or ready
-// is called with mu held. progressing is the right to be in Progress; it is never waited for.
+// Lock order: mu before locks of the device. mu is not held while the set-up link, a Sink, a
+// Done or ready is called. The goroutine that has set progressing is in Progress. No goroutine
+// waits for progressing.
 type conn struct {
 	// Immutable.
 	transport *Transport
@@ -50,7 +51,7 @@ type conn struct {
 	accepted  bool
 	salt      uint64
 
-	// Used without mu, most of them by every call of Progress.
+	// Used without mu, mostly by every call of Progress.
 	progressing    atomic.Bool // set during each call of Progress
 	setupPending   atomic.Bool // the set-up link may have something to read
 	recvSwitched   atomic.Bool // the peer sends its frames over the queue pair
@@ -73,32 +74,33 @@ type conn struct {
 	setupQueue transport.Queue  // for the set-up link
 	flushing   bool             // a goroutine is sending setupQueue
 	marker     *transport.Frame // the last of setupQueue: this end's READY or OVER
-	// Sending over the queue pair. Frames wait in out; current has been handed to the flow and
-	// is being posted; the endpoint knows those that are posted; those in finished are
-	// acknowledged, and their Done runs once mu is free.
+	// Sending over the queue pair. A frame waits in out. Then it becomes current: the flow has
+	// it, and its parts are being posted. Once all parts are posted, the frame belongs to the
+	// endpoint. Once the frame is acknowledged, it moves to finished, and its Done runs after mu
+	// is unlocked.
 	out        transport.Queue  // for the queue pair
-	current    *transport.Frame // being posted; nil: none
-	currentReg *registration    // current's body, registered
-	body       []byte           // current's; of one in parts a copy, from staging
+	current    *transport.Frame // frame that is being posted; nil: none
+	currentReg *registration    // registration of current's body
+	body       []byte           // body of current; if the body is in parts, a copy of it from staging
 	staging    [][]byte         // buffers that no frame uses; at most maxStaging
 	unposted   int              // bytes of current that are not posted yet
-	// What both ends have agreed. peer is what the hello has said.
+	// What both ends have agreed on. peer is the hello that the peer has sent.
 	flow     *flow
 	endpoint *endpoint // nil before stage negotiating
 	peer     hello
 	// Memory that the peer may write to.
 	exposures []exposure      // by slot
-	bodyReg   *registration   // of the memory for the arriving body
+	bodyReg   *registration   // registration of the memory for the arriving body
 	finished  transport.Queue // frames whose Done is to run without an error
-	// How the Conn ends, and who waits for it.
-	err    error  // the first error, and final
+	// The end of the Conn, and the callback that waits for events.
+	err    error  // the first error; it never changes
 	closed bool   // nothing more is to be delivered
 	ready  func() // callback of Arm; nil: not armed
 	unsent unsent
 }
 
-// newConn returns a Conn over a set-up link. A dialled one always wants a queue pair; an
-// accepted one only if its peer requests it, with Options.OnRequest.
+// newConn returns a Conn over a set-up link. A dialled Conn always wants a queue pair. With
+// Options.OnRequest an accepted Conn wants one only after its peer has requested it.
 func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
 	c := &conn{transport: t, setup: setup, accepted: accepted, salt: newSalt(), wanted: !accepted || !t.opts.OnRequest}
 	c.flow = newFlow(t.opts.Depth, 0, 0, segmentSize)
@@ -120,8 +122,8 @@ func (c *conn) Send(f *transport.Frame) {
 		f.Done(err)
 		return
 	}
-	// A Token means that the peer has exposed memory, so it has a queue pair, and this end is
-	// about to have one. Frames behind such a frame wait, too, to keep the order.
+	// A frame with a Token means that the peer has exposed memory. So the peer has a queue pair,
+	// and this end will have one soon. Frames behind such a frame wait, too, to keep the order.
 	if c.stage < switching && !c.holding && f.To == (transport.Token{}) {
 		c.setupQueue.Push(f)
 		c.flushSetupQueueAndUnlock()
@@ -133,8 +135,9 @@ func (c *conn) Send(f *transport.Frame) {
 	c.pumpAndUnlock()
 }
 
-// flushSetupQueueAndUnlock sends setupQueue over the set-up link in order. One goroutine at a
-// time does so, without mu, because a Done may run inside. It unlocks mu.
+// flushSetupQueueAndUnlock sends the frames of setupQueue over the set-up link in order, and
+// unlocks mu. Only one goroutine at a time sends. It does not hold mu during a Send, because a
+// Done may run inside.
 func (c *conn) flushSetupQueueAndUnlock() {
 	if c.flushing {
 		c.mu.Unlock()
@@ -142,8 +145,8 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	}
 	c.flushing = true
 	for f := c.setupQueue.Pop(); f != nil; f = c.setupQueue.Pop() {
-		// An owner's head may look like that of this package. A LITERAL before the frame says
-		// so.
+		// The head of an owner's frame may look like the head of a set-up message. A LITERAL
+		// before the frame marks it as the owner's.
 		literal := looksLikeSetup(f.Head) && f != c.marker
 		c.mu.Unlock()
 		if literal {
@@ -156,13 +159,15 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	c.mu.Unlock()
 }
 
-// ignore is the Done of frames whose fate nobody waits for: if they fail, the Conn fails.
+// ignore is the Done of frames whose result does not matter: if such a frame fails, the Conn
+// fails, too.
 func ignore(error) {}
 
-// progress is Progress, by the goroutine that has set progressing.
+// progress does the work of Progress. Only the goroutine that has set progressing calls it.
 func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
 	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always false
-	// Before the switch, frames arrive over the set-up link. After it, only its failure does.
+	// Before the switch, frames arrive over the set-up link. After the switch, the set-up link
+	// only reports its failure.
 	if (pending || !c.recvSwitched.Load()) && !c.hasFailed() {
 		if moved := c.progressSetup(in); moved {
 			return transport.Moved, nil
@@ -178,14 +183,15 @@ func (c *conn) hasFailed() bool {
 	return c.err != nil
 }
 
-// progressSetup moves the set-up link. Once the peer has switched, it does so only when
-// something has arrived there.
+// progressSetup calls Progress of the set-up link. Once the peer has switched, progress calls it
+// only when something has arrived on that link.
 func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	c.setupSink.owner = in
 	state, err := c.setup.Progress(&c.setupSink, 1)
 	c.setupSink.owner = nil
 	switch {
-	// The peer's violation is more precise than the error that follows from it.
+	// The protocol violation that setupSink has found is more precise than the error that follows
+	// from it.
 	case c.setupSink.err != nil:
 		c.fail(failure(fault.LinkLost, "protocol error of the peer on the set-up link", c.setupSink.err), true)
 	case err != nil:
@@ -199,13 +205,13 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	return false
 }
 
-// Arm implements transport.Conn. It checks for completions after arming the device, because one
-// that is queued already may not fire it.
+// Arm implements transport.Conn. It polls for completions after arming the device, because a
+// completion that is already queued may not trigger a notification.
 func (c *conn) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
-	// isPending is cheap, and true for most calls under load. Only if it is false does the
-	// device need to be armed, which costs a write to the device.
+	// isPending is cheap, and returns true in most calls under load. The device is armed only if
+	// isPending returns false, because arming costs a write to the device.
 	pending := c.isPending()
 	if !pending && c.endpoint != nil {
 		if err := c.endpoint.qp.Arm(); err != nil {
@@ -223,7 +229,7 @@ func (c *conn) Arm(ready func()) {
 	}
 }
 
-// isPending reports whether Progress would find something. mu is held.
+// isPending reports whether Progress has work to do. mu is held.
 func (c *conn) isPending() bool {
 	return c.err != nil || c.finished.First != nil || c.endpoint != nil && (c.endpoint.arrivals.n > 0 && c.recvSwitched.Load() || c.endpoint.err != nil)
 }
@@ -245,16 +251,16 @@ func (c *conn) setupReady() {
 	c.fire()
 }
 
-// Close implements transport.Conn. A frame whose Done has run without an error is in the peer's
-// memory already.
+// Close implements transport.Conn. If the Done of a frame has run without an error, the frame is
+// already in the peer's memory.
 func (c *conn) Close() error {
 	c.fail(failure(fault.Closed, "this end has closed", nil), true)
 	return nil
 }
 
-// fail ends the Conn with err, unless it has failed before. The queue pair is closed first, so
-// that nothing is written any more; then each frame gets its Done. Unless abrupt is set, frames
-// that have arrived whole are still delivered.
+// fail ends the Conn with err, unless the Conn has failed before. It closes the queue pair
+// first, so that the peer can write nothing more. Then it runs the Done of each frame. If abrupt
+// is false, frames that have arrived completely are still delivered.
 func (c *conn) fail(err error, abrupt bool) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -274,13 +280,13 @@ func (c *conn) fail(err error, abrupt bool) {
 // returns the frames that were sent completely. mu is held.
 func (c *conn) tearDown() (done transport.Queue) {
 	if l := c.endpoint; l != nil && !l.closed {
-		// Unless this is a Close, what has arrived whole is delivered before the error. Poll it
-		// now: closing the queue pair drops its completions.
+		// Unless this is a Close, complete arrivals are delivered before the error. They must be
+		// polled now, because closing the queue pair drops its completions.
 		for !c.closed && c.poll(1) > 0 {
 		}
 		l.close()
 	}
-	// From here on the peer's device is refused all memory of this end.
+	// From here on the device refuses all accesses of the peer to memory of this end.
 	for i := range c.exposures {
 		c.exposures[i].reg.invalidate()
 		c.exposures[i].reg = nil
@@ -336,8 +342,8 @@ func (c *conn) releaseIfDrained() {
 	}
 }
 
-// releaseBuffers releases the message buffers, unless a goroutine is in Progress. That one then
-// does.
+// releaseBuffers releases the message buffers, unless a goroutine is in Progress. In that case
+// Progress releases them before it returns.
 func (c *conn) releaseBuffers() {
 	if !c.progressing.CompareAndSwap(false, true) {
 		return

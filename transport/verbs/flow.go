@@ -2,9 +2,10 @@ package verbs
 
 import "fmt"
 
-// A flow is the protocol of one Conn as one end sees it: what may be posted, what the ends have
-// agreed about memory, and what an arrival means. It moves no bytes and has no time, locks or
-// device. Method step takes it from one state to the next; doc.go has the messages.
+// A flow is the protocol state of one end of a Conn. It decides what may be posted, records what
+// the two ends have agreed about memory, and interprets each arrival. It moves no bytes and uses
+// no time, locks or device. Method step takes it from one state to the next. doc.go lists the
+// messages.
 //
 // Credits. Each message, and each write with an immediate value, consumes one of the receives
 // that the peer has posted, and so one credit. Two rules keep the ends from deadlock:
@@ -19,25 +20,25 @@ import "fmt"
 // Order. The flow posts messages about memory first, then the current frame, then an ACK if one
 // is due. So a frame that names exposed memory never arrives before the TENSOR_REQUEST.
 //
-// Memory. A slot of locals is memory of this end that the peer may write to. Its handle has the
-// slot's generation, so that a stale handle is detected. A slot of remotes is the peer's view
-// of the same.
+// Memory. A slot of locals is memory of this end that the peer may write to. Its handle contains
+// the generation of the slot, so that a stale handle is detected. A slot of remotes is memory of
+// the peer that this end may write to.
 type flow struct {
-	depth   int // receives that this end has posted
-	payload int // most bytes of head and body in a message
-	segment int // most bytes of a write
+	depth   int // number of receives that this end keeps posted
+	payload int // maximum bytes of head and body in a message
+	segment int // maximum bytes of a write
 
-	credits   int // receives of the peer's that this end may still use
-	ungranted int // receives posted again that the peer does not know of
+	credits   int // number of posted receives at the peer that this end may still use
+	ungranted int // number of reposted receives that have not been granted to the peer yet
 
 	out          outgoing
-	sendRing     eagerRing      // the peer's, which this end writes to
+	sendRing     eagerRing      // ring of the peer; this end writes to it
 	remotes      []remoteMemory // the peer's memory, by slot
 	controls     []packet       // messages about memory, oldest first
-	controlsSent int            // how many of controls are posted
+	controlsSent int            // number of controls that have been posted
 
-	recvRing      eagerRing     // this end's, which the peer writes to
-	freed         uint64        // bytes of recvRing that are free, unknown to the peer
+	recvRing      eagerRing     // ring of this end; the peer writes to it
+	freed         uint64        // free bytes of recvRing that have not been reported to the peer yet
 	ringUsed      uint64        // bytes of recvRing that the current arrival uses
 	locals        []localMemory // this end's memory, by slot
 	freeSlots     []int         // unused slots of locals
@@ -45,7 +46,7 @@ type flow struct {
 	requestedSize uint64        // size of the body that outNeedBuffer has asked about; 0: none
 }
 
-// A phase is how far the current outgoing frame has come.
+// A phase is the progress of the current outgoing frame.
 //
 //	idle -> queued -> idle                     it fits a message
 //	        queued -> inRing -> idle           its body is written to the ring first
@@ -57,32 +58,35 @@ type phase uint8
 
 const (
 	idle      phase = iota // there is no frame
-	queued                 // nothing of it is posted
-	inRing                 // its body is in the peer's ring; its message is not posted
+	queued                 // no part of the frame is posted
+	inRing                 // the body has been written to the ring of the peer; the message is not posted
 	requested              // BUFFER_REQUEST is posted; the answer has not arrived
-	renewing               // the same, to renew exposed memory
-	writing                // its memory is known; not all of it is posted
+	renewing               // BUFFER_REQUEST to renew exposed memory is posted; the answer has not arrived
+	writing                // the destination is known; some writes are not posted yet
 )
 
-// An eagerRing is memory of one end that the other writes bodies of middling size to. The
-// writer puts them one behind the other, and wraps around. It asks for none of them: the reader
-// copies each out at once, which costs less than a request, a response and a registration. Both
-// ends compute where the next body lies. The writer learns with the credits which bytes are
-// free again.
+// An eagerRing is memory of one end to which the other end writes bodies that are too large for
+// a message and small enough for the ring. The writer places bodies one behind the other and
+// wraps around at the end. It does not request space for a body. The reader copies each body out
+// at once, which costs less than a request, a response and a registration. Both ends compute
+// where the next body lies. Messages of the reader tell the writer, along with credits, how many
+// bytes are free again.
 type eagerRing struct {
 	addr uint64
-	size uint64 // 0: there is none
+	size uint64 // 0: there is no ring
 	rkey uint32
-	head uint64 // bytes ever used
-	tail uint64 // of those, bytes that are free again; the writer alone uses it
+	head uint64 // total bytes used so far
+	tail uint64 // total bytes freed so far; used by the writer only
 }
 
-// fits reports whether a body may go to the ring. Four must fit: the reader reports free bytes
-// once they are half of the ring, so a writer that waits for a quarter never waits forever.
+// fits reports whether a body of n bytes may go to the ring. A body may take at most a quarter
+// of the ring. The reader reports free bytes once they amount to half of the ring, so a writer
+// that waits for a quarter of the ring never waits forever.
 func (s *eagerRing) fits(n uint64) bool { return n > 0 && n <= s.size/4 }
 
-// next returns where a body of n bytes lies and how many bytes it uses up. The body is
-// contiguous. If the rest of the ring is too short, the rest stays empty and counts as used.
+// next returns the offset of a body of n bytes and the number of bytes that the body uses. A
+// body is contiguous. If the rest of the ring is too short, the body goes to the beginning, and
+// the unused rest counts as used.
 func (s *eagerRing) next(n uint64) (off, used uint64) {
 	off = s.head % s.size
 	if rest := s.size - off; rest < n {
@@ -91,22 +95,23 @@ func (s *eagerRing) next(n uint64) (off, used uint64) {
 	return off, n
 }
 
-// outgoing is the frame that is being sent. The zero value, phase idle, is none.
+// outgoing is the frame that is being sent. The zero value has phase idle and means that there
+// is no frame.
 type outgoing struct {
 	phase phase
 	frame frame
-	to    remoteMemory // writing: the memory
+	to    remoteMemory // writing: the destination
 	sent  uint64
-	off   uint64 // inRing: where the body lies
+	off   uint64 // inRing: offset of the body
 }
 
-// A frame is what a flow knows of a transport.Frame.
+// A frame is the part of a transport.Frame that the flow needs.
 type frame struct {
 	head    int
 	size    uint64
 	id      uint32
-	exposed bool   // it goes to the memory of handle, at offset at
-	handle  uint32 // of remotes
+	exposed bool   // the body goes to the memory that handle names, at offset at
+	handle  uint32 // names an entry of remotes
 	at      uint64
 }
 
@@ -119,7 +124,7 @@ type frame struct {
 //	true       true     closed by BUFFER_IDLE; a TENSOR_REQUEST may use the slot again
 type remoteMemory struct {
 	handle    uint32
-	announced bool // its TENSOR_REQUEST has arrived; else the slot is empty
+	announced bool // its TENSOR_REQUEST has arrived; if false, the slot is empty
 	closed    bool // its BUFFER_IDLE has arrived
 	addr      uint64
 	size      uint64
@@ -128,38 +133,41 @@ type remoteMemory struct {
 	noNotify  bool // writes to it are not reported, and not bounded
 }
 
-// A localMemory is memory of this end that the peer may write to, or could once. It is of one
-// kind until its slot is used again:
+// A localMemory is memory of this end that the peer may write to, or was allowed to write to
+// earlier. Its kind stays the same until the slot is used again:
 //
 //	holdsOne  noNotify   kind
 //	true      false      the buffer of one requested body
 //	false     false      exposed; renewed after the peer has asked for that
 //	false     true       exposed without notification; never renewed
 //
-// open is false once this end has closed it: a write to it is then an error.
+// open is false once this end has closed the memory. A write to closed memory is an error.
 type localMemory struct {
 	handle     uint32
 	id         uint32 // Header.ID of what is written to it
 	size       uint64
-	frameBytes uint64 // of the frame that is arriving
-	totalBytes uint64 // since it was exposed or renewed
+	frameBytes uint64 // bytes of the arriving frame that have arrived
+	totalBytes uint64 // bytes that have arrived since the memory was exposed or renewed
 	open       bool
 	renewed    bool // it has been renewed at least once
 	holdsOne   bool // it is the buffer of one requested body
 	noNotify   bool // writes to it are not reported, and not bounded
 }
 
-// drained reports that no write of the peer to l can be in flight, because it has written as
-// much as it may. Without notification nobody can know.
+// drained reports whether it is certain that no write of the peer to l is in flight. This is so
+// when the peer has written as many bytes as it may. For memory without notification it is never
+// certain.
 func (l *localMemory) drained() bool { return l.totalBytes == l.size && !l.renewed && !l.noNotify }
 
-// newFlow returns the flow of an end with depth receives, whose peer has peerDepth. A message
-// has payload bytes of head and body, a write at most segment bytes.
+// newFlow returns the flow of one end. This end keeps depth receives posted, and the peer keeps
+// peerDepth receives posted. A message carries at most payload bytes, head and body together. An
+// RDMA write carries at most segment bytes.
 func newFlow(depth, peerDepth, payload, segment int) *flow {
 	return &flow{depth: depth, payload: payload, segment: segment, credits: peerDepth, arrivingSlot: -1}
 }
 
-// An input is an event for a flow. The comment of each field has the operations that use it.
+// An input is an event for a flow. The comment of each field names the operations that use the
+// field.
 type input struct {
 	op       inputOp
 	frame    frame  // inFrame
@@ -177,19 +185,19 @@ type inputOp uint8
 
 const (
 	inFrame     inputOp = iota + 1 // a frame is to be sent; the phase must be idle
-	inNext                         // what may be posted now?
+	inNext                         // asks what may be posted next
 	inMessage                      // a message has arrived
 	inWrite                        // a write with an immediate value has arrived
-	inAccept                       // the answer to outNeedBuffer: this memory
-	inDecline                      // the answer to outNeedBuffer: the body is declined
+	inAccept                       // answers outNeedBuffer: the body goes to this memory
+	inDecline                      // answers outNeedBuffer: the body is declined
 	inRingReady                    // this end has allocated its ring, of size bytes at addr
 	inExpose                       // memory is exposed to the peer
 	inUnexpose                     // memory is no longer exposed
 	inReposted                     // the receive of the last arrival has been posted again
 )
 
-// An output is the action that one step demands. The comment of each field has the operations
-// that set it.
+// An output is the action that the caller of step must perform. The comment of each field names
+// the operations that set the field.
 type output struct {
 	op      outputOp
 	packet  packet       // outSend, outNeedBuffer, outFrame
@@ -199,7 +207,7 @@ type output struct {
 	size    uint64       // outWriteImm, outWrite: bytes; outBodyPart: bytes arrived so far; outExposedFrame: of the frame
 	id      uint32       // outExposedFrame
 	handle  uint32       // outWriteImm: the immediate value; outBodyPart, outExposedFrame, outExposed
-	last    bool         // outSend, outWriteImm, outWrite: the frame ends with it
+	last    bool         // this is the last work request of the frame
 	drained bool         // outUnexpose: no write can be in flight
 }
 
@@ -208,20 +216,20 @@ type outputOp uint8
 
 const (
 	outNone         outputOp = iota
-	outSend                  // post a message; if last is set, it has the frame
+	outSend                  // post a message; if last is set, the message contains the frame
 	outWriteImm              // post a write with an immediate value
 	outWrite                 // post a plain write, into the ring or without notification
 	outSkip                  // the frame is done: the peer declines it
-	outNeedBuffer            // find memory for the body of packet, and answer inAccept or inDecline
+	outNeedBuffer            // find memory for the body of packet, then call step with inAccept or inDecline
 	outFrame                 // a frame has arrived in a message, or in the ring at off
-	outBodyPart              // a part of a requested body has arrived; all of it if size is
+	outBodyPart              // size bytes of a requested body have arrived; the body is complete if size is its full size
 	outExposedFrame          // a frame has arrived in exposed memory
-	outExposed               // the answer to inExpose and inAccept: the handle
-	outUnexposed             // the answer to inUnexpose
+	outExposed               // answers inExpose and inAccept with the handle
+	outUnexposed             // answers inUnexpose
 )
 
-// step applies one input and returns what is to be done. It is the whole protocol. An error
-// means that the peer, or the caller, has violated the protocol; the Conn must fail.
+// step applies one input and returns the action to perform. It implements the whole protocol. An
+// error means that the peer or the caller has violated the protocol. The Conn must then fail.
 func (f *flow) step(in input) (output, error) {
 	switch in.op {
 	case inFrame:
@@ -244,13 +252,13 @@ func (f *flow) step(in input) (output, error) {
 		return f.expose(in)
 	case inUnexpose:
 		slot := slotOf(in.handle)
-		// The slot may be used again at once: its next handle differs, and BUFFER_IDLE precedes
-		// the TENSOR_REQUEST of that use.
+		// The slot may be used again at once. Its next handle differs, and this BUFFER_IDLE is
+		// sent before the TENSOR_REQUEST for that next use.
 		f.closeSlot(slot)
 		f.queueControl(packet{kind: bufferIdle, handle: in.handle})
 		return output{op: outUnexposed, drained: f.locals[slot].drained()}, nil
 	case inReposted:
-		// Only now is the ring's memory copied out, and the receive posted.
+		// Only now has the body been copied out of the ring and the receive been posted again.
 		f.ungranted++
 		f.freed += f.ringUsed
 		f.ringUsed = 0
@@ -258,8 +266,9 @@ func (f *flow) step(in input) (output, error) {
 	return output{}, nil
 }
 
-// next returns what may be posted next: messages about memory first, because others wait for
-// them, then the frame, then an ACK if credits or ring bytes are worth one.
+// next returns what may be posted next. Messages about memory come first, because frames and
+// buffers wait for them. The current frame follows. An ACK comes last, if enough credits or ring
+// bytes are waiting to be granted.
 func (f *flow) next() (output, error) {
 	switch {
 	case f.controlsSent < len(f.controls):
@@ -272,24 +281,26 @@ func (f *flow) next() (output, error) {
 			return out, err
 		}
 	case f.out.phase == renewing:
-		if _, _, err := f.target(); err != nil { // it is closed: BUFFER_IDLE is the answer
+		if _, _, err := f.target(); err != nil { // the memory was closed: BUFFER_IDLE arrived instead of a BUFFER_RESPONSE
 			return output{}, err
 		}
 	case f.out.phase == writing && (f.out.to.noNotify || f.credits > 1):
 		return f.nextWrite(), nil
 	}
-	// A frame takes credits along, so an ACK is needed only if none can be posted.
+	// The message of a frame also grants credits. So an ACK is needed only if no frame can be
+	// posted.
 	if f.grantDue() && f.maySend() {
 		return f.send(packet{kind: ack}, false), nil
 	}
 	return output{}, nil
 }
 
-// maySend reports whether a message may be posted. A message grants all ungranted credits, so
-// it may use the last credit if there are any.
+// maySend reports whether a message may be posted. A message grants all ungranted credits. So a
+// message may use the last credit if there are ungranted credits.
 func (f *flow) maySend() bool { return f.credits > 1 || f.credits == 1 && f.ungranted > 0 }
 
-// grantDue reports whether ungranted credits, or free bytes of the ring, are worth an ACK.
+// grantDue reports whether enough ungranted credits, or enough free bytes of the ring, have
+// accumulated to justify an ACK.
 func (f *flow) grantDue() bool {
 	return f.ungranted >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.recvRing.size/2
 }
@@ -305,16 +316,17 @@ func (f *flow) send(p packet, last bool) output {
 	return output{op: outSend, packet: p, last: last}
 }
 
-// spendCredit subtracts the credit of a message, which grants all that is ungranted.
+// spendCredit subtracts the credit that message p costs, and puts all ungranted credits and all
+// free bytes of the ring into p.
 func (f *flow) spendCredit(p *packet) {
 	p.credit, f.ungranted = uint32(f.ungranted), 0
 	p.freed, f.freed = uint32(f.freed), 0
 	f.credits--
 }
 
-// trySend returns the message of a frame with ID 0, if it fits one, nothing is before it and a
-// credit is left. It comes to the same as inFrame and inNext. If it returns false, nothing has
-// changed.
+// trySend returns the message for a frame with ID 0. It returns false, and changes nothing, if
+// the frame does not fit a message, if something is queued before the frame, or if no credit is
+// left. On success the flow is in the same state as after inFrame and inNext.
 func (f *flow) trySend(head, size int) (p packet, ok bool) {
 	if f.out.phase != idle || f.controlsSent < len(f.controls) || head+size > f.payload || !f.maySend() {
 		return p, false
@@ -327,8 +339,9 @@ func (f *flow) trySend(head, size int) (p packet, ok bool) {
 // queueControl queues a message about memory.
 func (f *flow) queueControl(p packet) { f.controls = append(f.controls, p) }
 
-// nextControl removes the oldest queued message. It moves the others to the front once at least
-// half of the slice is used up, so that the slice does not grow forever.
+// nextControl removes and returns the oldest queued message. It moves the remaining messages to
+// the front of the slice once at least half of the slice is used up. So the slice does not grow
+// forever.
 func (f *flow) nextControl() packet {
 	p := f.controls[f.controlsSent]
 	if f.controlsSent++; 2*f.controlsSent >= len(f.controls) {
@@ -338,7 +351,7 @@ func (f *flow) nextControl() packet {
 	return p
 }
 
-// beginFrame posts the first part of the queued frame, if credits permit.
+// beginFrame returns the first part of the queued frame to post, if credits permit.
 func (f *flow) beginFrame() (output, error) {
 	fr := &f.out.frame
 	if fr.exposed {
@@ -364,9 +377,10 @@ func (f *flow) beginFrame() (output, error) {
 	return f.send(p, true), nil
 }
 
-// beginExposed begins a frame into exposed memory. That memory is written up to its size in
-// all, so that its owner knows from the bytes that have arrived that no more are in flight. To
-// write more, the frame first renews it.
+// beginExposed begins a frame whose body goes to exposed memory. The sender writes at most as
+// many bytes as the memory has. So the owner of the memory can tell from the number of bytes
+// that have arrived that no write is in flight. To write more bytes, the sender first renews the
+// memory.
 func (f *flow) beginExposed() (output, error) {
 	fr := &f.out.frame
 	to, ok, err := f.target()
@@ -383,7 +397,7 @@ func (f *flow) beginExposed() (output, error) {
 		f.out.phase = renewing
 		return f.send(packet{kind: bufferRequest, flag: flagRenew, handle: to.handle}, false), nil
 	}
-	// All bytes of the frame are subtracted at once: its writes follow one another.
+	// All bytes of the frame are subtracted at once, because nothing comes between its writes.
 	f.remotes[slotOf(fr.handle)].left -= fr.size
 	f.out.phase, f.out.to = writing, to
 	if f.credits <= 1 {
@@ -392,11 +406,11 @@ func (f *flow) beginExposed() (output, error) {
 	return f.nextWrite(), nil
 }
 
-// writeToRing writes the frame's body to the peer's ring, if it has room.
+// writeToRing returns the write of the frame's body to the peer's ring, if the ring has room.
 func (f *flow) writeToRing() output {
 	s, n := &f.sendRing, f.out.frame.size
 	off, used := s.next(n)
-	// The frame waits until the reader has freed enough.
+	// Without room the frame waits until the reader has freed enough bytes.
 	if s.head-s.tail+used > s.size {
 		return output{}
 	}
@@ -405,8 +419,8 @@ func (f *flow) writeToRing() output {
 	return output{op: outWrite, remote: remoteMemory{addr: s.addr, rkey: s.rkey}, at: off, size: n}
 }
 
-// target returns the memory that the frame names. It returns false while that memory is not
-// announced: the frame waits. Memory that is closed or too small is an error.
+// target returns the memory that the frame names. It returns false if that memory is not
+// announced yet; the frame then waits. It returns an error if the memory is closed or too small.
 func (f *flow) target() (to remoteMemory, ok bool, err error) {
 	fr := &f.out.frame
 	slot := slotOf(fr.handle)
@@ -423,14 +437,15 @@ func (f *flow) target() (to remoteMemory, ok bool, err error) {
 	return to, true, nil
 }
 
-// nextWrite returns the next write of the frame, of at most segment bytes. Without notification
-// a write consumes no receive, and so no credit.
+// nextWrite returns the next write of the frame, of at most segment bytes. A write without
+// notification consumes no receive, and therefore no credit.
 func (f *flow) nextWrite() output {
 	o := &f.out
 	n := min(o.frame.size-o.sent, uint64(f.segment))
 	out := output{op: outWriteImm, remote: o.to, off: o.sent, at: o.frame.at + o.sent, size: n, handle: o.to.handle}
 	o.sent += n
-	// The top bit of the immediate value tells the receiver whether the frame goes on.
+	// The top bit of the immediate value tells the receiver whether more writes of the frame
+	// follow.
 	if out.last = o.sent == o.frame.size; out.last {
 		o.phase = idle
 	} else {

@@ -9,11 +9,12 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// deliver handles arrivals until one of them delivers something to the Sink. The device is
-// polled up to spins times, once for the first arrival.
+// deliver handles arrivals until one of them delivers something to the Sink. To find the first
+// arrival, the device is polled up to spins times. Later in the loop it is polled once per
+// arrival.
 //
-// Each arrival passes through these steps, and its message buffer stays untouched until the
-// last:
+// Each arrival passes through these steps. Its message buffer is not reused before the last
+// step:
 //
 //	nextArrival        polls completions, posts what they make possible, pops the oldest arrival
 //	stepFlow           steps the flow: what does it mean?
@@ -21,8 +22,8 @@ import (
 //	repostAndUnlock    posts the buffer again, which is a credit for the peer
 func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	state := transport.Idle
-	// Arrivals that carry no frame, such as ACKs, do not end the loop. It is bounded
-	// nevertheless: a peer that sends nothing else must not keep Progress from returning.
+	// Arrivals that carry no frame, such as ACKs, do not end the loop. The loop is bounded, so
+	// that a peer that sends only such messages cannot keep Progress from returning.
 	for range maxDepth {
 		e, moved, ok, err := c.nextArrival(spins)
 		spins = 1
@@ -43,13 +44,13 @@ func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	return state, nil
 }
 
-// nextArrival polls the device, posts what can be posted, and returns the oldest arrival. The
-// error is the Conn's; it is returned once nothing is left to be delivered.
+// nextArrival polls the device, posts what can be posted, and returns the oldest arrival. It
+// returns the Conn's error once nothing is left to deliver.
 func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.endpoint
-	// After a failure, whole arrivals are still delivered, unless the peer's last frame on the
-	// set-up link is missing: they would be out of order.
+	// After a failure, arrivals that are complete are still delivered. Exception: the last frame
+	// that the peer sent on the set-up link is missing. Then the arrivals would be out of order.
 	if l == nil || c.closed || c.err != nil && (l.arrivals.n == 0 || !c.recvSwitched.Load()) {
 		err = c.err
 		c.mu.Unlock()
@@ -59,13 +60,13 @@ func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err er
 		return e, false, false, err
 	}
 	if l.arrivals.n > 0 {
-		spins = 1 // an arrival is at hand; poll only for frames that are Done
+		spins = 1 // an arrival is available already; poll only for frames that are Done
 	}
 	if c.err == nil {
 		moved = c.poll(spins) > 0
 	}
-	// The queue pair has failed. fail polls what is left, which the next call then returns
-	// before the error.
+	// The queue pair has failed. fail polls the remaining completions. The nested call returns
+	// their arrivals first, and the error after them.
 	if l.err != nil && c.err == nil {
 		err = l.err
 		c.mu.Unlock()
@@ -99,14 +100,14 @@ func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 		c.repostAndUnlock(e.ID, err)
 		return false
 	}
-	// A requested body is complete: its registration must end before the Sink may use the
-	// memory for something else.
+	// A requested body is complete. Its registration must end before the Sink may use the memory
+	// for something else.
 	var last *registration
 	if out.op == outBodyPart && c.bodyReg != nil && out.size == uint64(c.header.Size) {
 		last, c.bodyReg = c.bodyReg, nil
 	}
 	c.mu.Unlock()
-	last.release() // all of it has arrived, so no write is in flight
+	last.release() // the whole body has arrived, so no write is in flight
 	err = c.deliverArrival(&out, buf, in)
 	c.mu.Lock()
 	c.repostAndUnlock(e.ID, err)
@@ -125,13 +126,14 @@ func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
 	return c.flow.step(input{op: inMessage, packet: p})
 }
 
-// repostAndUnlock posts a receive again, and what the arrival has made possible. An error is a
-// protocol error of the peer, which fails the Conn.
+// repostAndUnlock posts receive id again, then posts what the arrival has made possible, and
+// unlocks mu. If err is not nil, it fails the Conn instead. An err without a Kind is a protocol
+// error of the peer.
 func (c *conn) repostAndUnlock(id uint64, err error) {
 	if err != nil {
 		c.mu.Unlock()
-		// An error of the Sink, or of registering its memory, has a Kind already. All others
-		// are violations by the peer.
+		// An error of the Sink, or of registering its memory, has a Kind already. All other errors
+		// are protocol violations of the peer.
 		var f *fault.Error
 		if !errors.As(err, &f) {
 			err = failure(fault.LinkLost, "protocol error of the peer", err)
@@ -146,13 +148,12 @@ func (c *conn) repostAndUnlock(id uint64, err error) {
 	if err := c.endpoint.postReceive(id); err != nil {
 		c.endpoint.setError(failure(fault.LinkLost, "post a receive", err))
 	}
-	// The posted receive is a credit for the peer. It travels with the next message, or by an
-	// ACK.
+	// The posted receive is a credit for the peer. The next message grants it, or an ACK.
 	c.flow.step(input{op: inReposted})
 	c.pumpAndUnlock()
 }
 
-// deliverArrival gives an arrival to the Sink. No lock is held.
+// deliverArrival passes an arrival to the Sink. No lock is held.
 func (c *conn) deliverArrival(out *output, buf []byte, in transport.Sink) error {
 	switch out.op {
 	case outFrame:
@@ -167,7 +168,8 @@ func (c *conn) deliverArrival(out *output, buf []byte, in transport.Sink) error 
 	return nil
 }
 
-// deliverFrame gives a frame to the Sink whose body is in the message or in the ring.
+// deliverFrame passes a frame to the Sink. The body of the frame lies in the message or in the
+// ring.
 func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	head := buf[packetLen : packetLen+out.packet.head]
 	h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
@@ -175,7 +177,8 @@ func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	if out.packet.flag == flagInRing {
 		body = c.endpoint.recvRing.Mem[out.off:][:h.Size]
 	}
-	// A CopySink copies from the message buffer itself, which saves finding memory first.
+	// A CopySink copies directly from the message buffer. So it need not find memory for the body
+	// first.
 	if t, ok := in.(transport.CopySink); ok {
 		t.Copy(h, body)
 		return nil
@@ -195,7 +198,7 @@ func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 // requestBuffer asks the Sink for memory for a body, registers it, and answers the peer.
 func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if c.hasFailed() {
-		return nil // its body will not arrive
+		return nil // the Conn has failed, so the body will not arrive
 	}
 	// The message buffer is posted again before the body arrives, so the head is copied.
 	n := copy(c.head[:], buf[packetLen:packetLen+p.head])
@@ -215,7 +218,8 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if err != nil {
 		return err
 	}
-	// This body is still requested. The ring is for the next ones.
+	// The ring is used by later bodies only. The current body still goes to the memory registered
+	// above.
 	ring := c.newRing(int(p.size))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,10 +241,10 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	return err
 }
 
-// newRing allocates the eager ring for the first body that could have used it, so that links
-// with little traffic have none. It returns nil if there is a ring, the body is too large, or
-// the device has no memory left: without a ring, bodies are slower but arrive. Only Progress
-// calls it.
+// newRing allocates the eager ring when the first body arrives that could have used a ring. So
+// links with little traffic have no ring. It returns nil if a ring exists, if the body is too
+// large for a ring, or if the device has no memory left. Without a ring, such bodies are slower
+// but still arrive. Only Progress calls newRing.
 func (c *conn) newRing(size int) *rdma.Region {
 	o := &c.transport.opts
 	if c.endpoint.recvRing != nil || size > o.Ring/4 {
@@ -253,7 +257,8 @@ func (c *conn) newRing(size int) *rdma.Region {
 	return r
 }
 
-// declineBody tells the peer not to send the body, and the Sink that it is complete.
+// declineBody tells the peer not to send the body. It then calls Arrived with the full size of
+// the body, which ends the frame for the Sink.
 func (c *conn) declineBody(in transport.Sink) error {
 	c.mu.Lock()
 	_, err := c.flow.step(input{op: inDecline})
@@ -265,7 +270,7 @@ func (c *conn) declineBody(in transport.Sink) error {
 	return err
 }
 
-// isClosed reports whether nothing more may be delivered to the Sink.
+// isClosed reports whether the Conn is closed. Nothing more may then be delivered to the Sink.
 func (c *conn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +285,7 @@ func checkBuffer(dst []byte, size int) error {
 	return nil
 }
 
-// registrationError is the error of memory that the device refuses to register.
+// registrationError returns the error for n bytes of memory that the device refuses to register.
 func registrationError(n int, err error) error {
 	return failure(fault.Exhausted, "register memory", fmt.Errorf(
 		"%d bytes: %w; raise the limit on locked memory (ulimit -l unlimited, or LimitMEMLOCK of the service)", n, err))
