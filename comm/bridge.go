@@ -10,11 +10,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Bridge is for the other packages of this module: its type is internal to it.
+// Bridge gives the other packages of this module access to c. Its result type is internal to the
+// module.
 func (c *Comm) Bridge() bridge.Communicator { return (*bridged)(c) }
 
-// bridged is a Comm as package bridge describes it. It is the same memory: a conversion of the
-// pointer costs nothing and allocates nothing.
+// bridged is a Comm with the methods of bridge.Communicator. Converting a *Comm to *bridged costs
+// nothing and allocates nothing.
 type bridged Comm
 
 // AllReduceList implements bridge.Comm.
@@ -44,8 +45,8 @@ func (b *bridged) NewPoller(from ...int) bridge.Poller {
 	return p
 }
 
-// A poller polls the links to some ranks. It holds no state of its own: the mesh knows who
-// polls and who is armed.
+// A poller polls the links to some ranks. It holds no state: the mesh records which goroutine
+// polls and which links are armed.
 type poller struct {
 	mesh  *mesh.Mesh
 	links []*mesh.Link
@@ -63,7 +64,8 @@ func (p *poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
 // Arm implements bridge.Poller.
 func (p *poller) Arm() { p.mesh.Arm(p.links) }
 
-// bindVectors counts the elements of a list of vectors, and refuses what is not one.
+// bindVectors counts the bytes and elements of the plan's vectors. It refuses vectors that are
+// misaligned or hold a fraction of an element, and algorithms that take no list.
 func (pl *plan) bindVectors(c *Comm) error {
 	name := pl.verb.String()
 	if !pl.dtype.Valid() {

@@ -10,14 +10,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Buffer is memory for elements that other ranks may be allowed to write into. Where the job's
-// transport has such memory, a large message that is received into any part of it is copied once,
-// by its sender, straight to its destination. Otherwise it is ordinary memory. It helps receives
-// of 64 KiB and more, and does no harm elsewhere; it pays to make it once and use it often.
+// A Buffer is memory for elements that other ranks can write into directly. Where the job's
+// transport provides such memory, the sender copies a large message once, straight to its
+// destination in the Buffer. Where the transport provides none, a Buffer is ordinary memory. A
+// Buffer speeds up receives of 64 KiB and more. Make it once and use it often.
 //
-// Memory of the transport is outside the garbage collector's: it is not freed when nothing refers
-// to the Buffer or to a slice of it, but by Close alone, and it counts neither for GOGC nor for
-// GOMEMLIMIT. No other rank can reach it except while a receive into it is under way.
+// The garbage collector does not manage memory of the transport. Only Close frees it, and it
+// counts neither for GOGC nor for GOMEMLIMIT. Other ranks can reach it only while a receive into
+// it is under way.
 //
 // Slice may be called concurrently. Nobody may use the memory while Close runs.
 type Buffer[T Element] struct {
@@ -25,7 +25,7 @@ type Buffer[T Element] struct {
 
 	mu   sync.Mutex // guards the rest
 	all  []T
-	free func() error // nil: it is ordinary memory
+	free func() error // frees memory of the transport; nil for ordinary memory
 }
 
 // Alloc makes a Buffer of n zero elements.
@@ -35,10 +35,10 @@ type Buffer[T Element] struct {
 //	defer room.Close()
 //	_, err = comm.Recv(ctx, c, from, tag, room.Slice())
 //
-// It is local. The memory belongs to the process and not to the communicator: any communicator
-// of the job may use it, and it stays when they close, until its own Close. Errors:
-// fault.Misuse for an n that is negative or too large, fault.Exhausted when there is not
-// enough memory, or too many Buffers exist, fault.Closed when the job has been closed.
+// Alloc is local. The memory belongs to the process and not to the communicator: any communicator
+// of the job may use it, and it stays valid until Buffer.Close, even after the communicators
+// close. The errors are fault.Misuse if n is negative or too large, fault.Exhausted if memory is
+// short or too many Buffers exist, and fault.Closed if the job has been closed.
 func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	size := tensor.TypeOf[T]().Size()
 	if n < 0 || n > math.MaxInt/size {
@@ -59,17 +59,17 @@ func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	return b, nil
 }
 
-// Slice returns the memory; nil after Close. Every part of it may be received into.
+// Slice returns the memory, or nil after Close. A receive may use any part of it.
 func (b *Buffer[T]) Slice() []T {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.all
 }
 
-// Close frees the memory, which must not be touched afterwards, not even read: that ends the
-// process, as a bad pointer does. While a receive that its sender knows of is under way into
-// the memory, Close frees nothing and returns fault.Misuse. Closing twice is no error.
-// Ordinary memory is left to the garbage collector.
+// Close frees the memory. Any later access, even a read, crashes the process, as a bad pointer
+// does. If a receive into the memory is under way and its sender knows the address, Close frees
+// nothing and returns fault.Misuse. Closing twice is no error. Close leaves ordinary memory to the
+// garbage collector.
 func (b *Buffer[T]) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A signature says what a call does: all that ranks must agree on, and what errors report. Fields
-// that do not apply are zero, or -1 for ranks and tags.
+// A signature describes a call: everything that ranks must agree on, and what errors report.
+// Fields that do not apply are zero, or -1 for ranks and tags.
 type signature struct {
 	callName   string // "allreduce", "send"
 	dtype      tensor.DType
@@ -27,7 +27,7 @@ type signature struct {
 	operator   string // the operator
 	operatorID uint64
 	algorithm  string
-	// segment is the bytes of a segment of a collective's messages.
+	// segment is the size in bytes of one segment of a collective's messages.
 	segment int
 	callID  uint64 // of a collective: a number for its name, its algorithm and noSharedFlag
 }
@@ -35,8 +35,8 @@ type signature struct {
 // String reads "allreduce float32 x1000 sum".
 func (sig signature) String() string { return string(sig.appendTo(nil, 0)) }
 
-// appendTo appends what String returns to b, with a collective's number after its name unless that
-// is 0: "allreduce #41 float32 x1000 sum".
+// appendTo appends the text of String to b. If seq is not 0, it adds seq, the collective's number,
+// after the name: "allreduce #41 float32 x1000 sum".
 func (sig *signature) appendTo(b []byte, seq uint32) []byte {
 	number := func(before string, n int) { b = strconv.AppendInt(append(b, before...), int64(n), 10) }
 	b = append(b, sig.callName...)
@@ -70,8 +70,8 @@ func (sig *signature) appendTo(b []byte, seq uint32) []byte {
 	return b
 }
 
-// details says what String leaves out and ranks must agree on all the same. Errors add it when two
-// calls read alike.
+// details returns the properties that ranks must agree on and that String leaves out. Errors add
+// them when the texts of two calls are equal.
 func (sig signature) details() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "by %s in segments of %d bytes", sig.algorithm, sig.segment)
@@ -93,10 +93,11 @@ const (
 	anyPeer = -2 // AnySource
 )
 
-// hash returns the fingerprint of a collective: equal on ranks that agree, and different with
-// high probability on others. It is never 0, which means "not checked", also in the form of
-// last segments; see p2p.Same. It runs in every call, so it is a few multiplications and no
-// cryptographic hash: it finds mistakes, not attacks.
+// hash returns the fingerprint of a collective. Ranks that agree have equal fingerprints; ranks
+// that disagree have different ones with high probability. The result is never 0, which means
+// "not checked", not even after p2p marks it for a last segment; see p2p.SameFingerprint. hash
+// runs in every call, so it uses a few multiplications instead of a cryptographic hash: it detects
+// mistakes, not attacks.
 func (sig *signature) hash() uint64 {
 	// The products do not depend on each other, so they overlap. Their odd factors are
 	// fractions of square roots.
@@ -107,11 +108,11 @@ func (sig *signature) hash() uint64 {
 }
 
 // A call is one blocking call of the program, or one non-blocking collective, while it is under
-// way. It is also the mesh.WaitPolicy of the call's waits: it says when a wait has to send its
-// fingerprint, to warn, and to give up.
+// way. It is also the mesh.WaitPolicy of the call's waits: it decides when a wait sends the
+// fingerprint, logs a warning, and gives up.
 //
-// Its owner writes it before it is listed. Later readers hold calls.mu, or are the owner. The
-// stages of a long wait follow each other in time:
+// The owner writes the call before the call is listed. After that, only the owner and goroutines
+// that hold calls.mu read it. The stages of a long wait:
 //
 //	stage             after                           once or again
 //	stageFingerprint  100 ms, staggered by rank       each second, until another rank has sent the same
@@ -123,8 +124,8 @@ type call struct {
 	c           *Comm
 	collective  bool
 	hasLimit    bool   // its context has a deadline
-	historyHash uint64 // of all collectives up to this one
-	admission   uint64 // of a blocking collective: what Comm.admitted was
+	historyHash uint64 // covers all collectives up to this one
+	admission   uint64 // the value of Comm.admitted when a blocking collective began
 
 	listed     bool // in calls, whose mu guards it and its neighbours
 	prev, next *call
@@ -136,7 +137,7 @@ type call struct {
 	agreed           bool       // another rank sent the same one: no need to send ours
 }
 
-// A stage is what a call that waits long does next.
+// A stage is an action of a call that waits long.
 type stage uint8
 
 const (
@@ -145,17 +146,17 @@ const (
 	stageTimeout                       // give up
 )
 
-// fingerprintAfter is when a rank that waits in a collective sends its fingerprint to the
-// others. fingerprintSpread staggers ranks that wait together: the first one's is enough for all
-// that agree with it.
+// fingerprintAfter is how long a rank waits in a collective before it sends its fingerprint to the
+// others. fingerprintSpread staggers ranks that wait together: ranks that receive an equal
+// fingerprint need not send their own.
 const (
 	fingerprintAfter    = 100 * time.Millisecond
 	fingerprintSpread   = 100 * time.Millisecond
 	fingerprintInterval = time.Second // for ranks that make the communicator later
 )
 
-// errTimeout is the cause of a call that the communicator's Timeout ended, because its context
-// has no deadline. Errors turn it into fault.Timeout.
+// errTimeout is the cause when the communicator's Timeout ends a call whose context has no
+// deadline. The caller gets fault.Timeout.
 var errTimeout = errors.New("the communicator's Timeout has passed")
 
 // NextCheck implements mesh.WaitPolicy.
@@ -169,7 +170,7 @@ func (cl *call) NextCheck() time.Time {
 	return at
 }
 
-// nextStage returns the next stage and its moment, which is zero when there is none. cl.mu is
+// nextStage returns the next stage and its time. The time is zero when no stage is left. cl.mu is
 // held.
 func (cl *call) nextStage() (at time.Time, s stage) {
 	rt := cl.c.rt
@@ -197,9 +198,9 @@ func stagger(rank, size int) time.Duration {
 	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
 
-// Check implements mesh.WaitPolicy. The mesh calls it when the moment of NextCheck has come;
-// it does what the stage asks for, and ends the wait by an error at the last one. A warning is
-// logged by another goroutine, because it asks other ranks first.
+// Check implements mesh.WaitPolicy. The mesh calls it at the time that NextCheck returned. Check
+// carries out the stage that is due. At stageTimeout it returns an error, which ends the wait.
+// Another goroutine logs the warning, because it asks other ranks first.
 func (cl *call) Check() error {
 	cl.mu.Lock()
 	at, s := cl.nextStage()
@@ -225,8 +226,8 @@ func (cl *call) Check() error {
 	return nil
 }
 
-// waitsFor returns the job's rank that a message call waits for; -1: none in particular, as
-// for a wildcard or a collective.
+// waitsFor returns the rank, numbered in the job, that a message call waits for. It returns -1 for
+// a wildcard or a collective, which wait for no particular rank.
 func (cl *call) waitsFor() int {
 	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
 		return -1
@@ -237,8 +238,8 @@ func (cl *call) waitsFor() int {
 // String reads "allreduce #41 float32 x1000 sum".
 func (cl *call) String() string { return describeCall(cl.signature, cl.collective, cl.seq) }
 
-// describeCall returns the text of a call: that of a collective with its number, that of a
-// message without.
+// describeCall returns the text of a call. The text of a collective includes its number; a message
+// has none.
 func describeCall(sig signature, collective bool, seq uint32) string {
 	if !collective { // one that was not admitted has no number either
 		seq = 0
@@ -246,8 +247,8 @@ func describeCall(sig signature, collective bool, seq uint32) string {
 	return string(sig.appendTo(nil, seq))
 }
 
-// A callRecord is what is kept of a call that has begun: for the history of a communicator, and
-// for those who ask what this rank did last.
+// A callRecord records a call that has begun. The history of a communicator consists of
+// callRecords, and answers to other ranks are made from them.
 type callRecord struct {
 	signature
 	site        callsite.Site
@@ -269,22 +270,22 @@ func (r *callRecord) String() string { return describeCall(r.signature, r.seq !=
 //	message that waits          beginMessage     endMessage
 //	message that does not wait  recordInline: it is recorded and not listed
 //
-// Every collective takes the lock once, when it begins. A blocking one ends without it: it
-// stays listed, and active says whether it is under way.
+// Every collective takes the lock once, when it begins. A blocking collective ends without the
+// lock: it stays listed, and active reports whether it is under way.
 type calls struct {
-	mu           sync.Mutex // guards all of it, and the fields of every Comm that name it
+	mu           sync.Mutex // guards all fields, and the fields of every Comm below its mu
 	oldestListed *call      // the one listed longest
 	newestListed *call      // the youngest
 	lastComm     *Comm      // of the call that began last, for heartbeats
-	lastSeq      uint32     // which of the communicator's collectives it was; 0: a message
+	lastSeq      uint32     // the number of that call among lastComm's collectives; 0: a message
 	lastMessage  signature  // of the last message call
 	lastSite     callsite.Site
 	latest       *call // the call that began last, while it is listed
-	stuckOn      int   // when it gave up: the job's rank that it had waited for; else -1
+	stuckOn      int   // after latest gave up: the rank, numbered in the job, that it waited for; else -1
 }
 
-// beginMessage lists a call that is no collective. It takes the lock, which is why short
-// messages are recorded by recordInline.
+// beginMessage lists a message call that may wait. recordInline is the cheaper form for calls that
+// do not wait.
 func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Lock()
 	cs.add(cl)
@@ -292,8 +293,8 @@ func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// add makes cl the newest call. A blocking call that is listed still, from its last use, is
-// taken off first. cs.mu is held.
+// add makes cl the newest call. A blocking call may still be listed from its last use; add removes
+// it first. cs.mu is held.
 func (cs *calls) add(cl *call) {
 	if cs.newestListed != cl {
 		if cl.listed {
@@ -310,8 +311,8 @@ func (cs *calls) add(cl *call) {
 	cs.lastComm, cs.lastSeq = cl.c, cl.seq
 }
 
-// recordInline records a message call that does not wait. It is over before anyone could ask for
-// it, so it is not listed.
+// recordInline records a message call that does not wait. Such a call ends before another rank
+// could ask about it, so recordInline does not list it.
 func (cs *calls) recordInline(c *Comm, sig *signature) {
 	cs.mu.Lock()
 	cs.lastComm, cs.lastSeq, cs.lastMessage = c, 0, *sig
@@ -338,8 +339,8 @@ func (cs *calls) remove(cl *call) {
 	cl.prev, cl.next, cl.listed = nil, nil, false
 }
 
-// endMessage takes a call off the list, before its error is returned: the program may make its
-// next call at once.
+// endMessage removes a message call from the list. It runs before the call returns to the program,
+// which may make its next call at once.
 func (cs *calls) endMessage(cl *call) {
 	cs.mu.Lock()
 	if cl.listed {
@@ -348,15 +349,15 @@ func (cs *calls) endMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// active reports whether a listed call has not returned yet. A blocking collective is under
-// way while its admission is the last one and no exit has followed it. calls.mu is held.
+// active reports whether a listed call is still under way. A blocking collective is under way
+// while its admission is the latest and no exit has followed. calls.mu is held.
 func (cl *call) active() bool {
 	c := cl.c
 	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission
 }
 
-// oldestActive returns the call that is under way longest, or nil. Of several calls it is the
-// one that most probably hangs. cs.mu is held.
+// oldestActive returns the call that has been under way longest, or nil. The oldest call is the
+// one most likely to hang. cs.mu is held.
 func (cs *calls) oldestActive() *call {
 	for cl := cs.oldestListed; cl != nil; cl = cl.next {
 		if cl.active() {
@@ -366,9 +367,9 @@ func (cs *calls) oldestActive() *call {
 	return nil
 }
 
-// lastRecord returns the call that began last; the zero record when there was none. For a
-// collective it is in the history of its communicator; for a message it is kept here. cs.mu is
-// held.
+// lastRecord returns the record of the call that began last, or the zero record before the first
+// call. The record of a collective comes from its communicator's history, and that of a message
+// from cs. cs.mu is held.
 func (cs *calls) lastRecord() callRecord {
 	if cs.lastSeq == 0 {
 		return callRecord{signature: cs.lastMessage, site: cs.lastSite}
@@ -376,8 +377,9 @@ func (cs *calls) lastRecord() callRecord {
 	return cs.lastComm.history[cs.lastSeq%historySize]
 }
 
-// recordTimeout keeps whom a message call waited for until it gave up, until the next call: ranks
-// in a cycle that give up one after the other all report the cycle.
+// recordTimeout records which rank a message call waited for when it gave up. The record stays
+// until the next call. So when the ranks of a cycle give up one after the other, all of them
+// report the cycle.
 func (cs *calls) recordTimeout(cl *call) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -386,27 +388,26 @@ func (cs *calls) recordTimeout(cl *call) {
 	}
 }
 
-// callPool holds calls that nobody uses: a message that waits takes one, so that it allocates
-// nothing.
+// callPool holds unused calls, so that a message that waits need not allocate one.
 var callPool = sync.Pool{New: func() any { return new(call) }}
 
-// newCall returns a call from the pool; free returns it there. c.blocking needs none: it is
-// part of its communicator.
+// newCall returns a call from the pool, and free puts it back. Blocking collectives use c.blocking
+// instead, which is part of the communicator.
 func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
 	cl.callRecord, cl.c = &cl.ownRecord, c
 	return cl
 }
 
-// free returns cl to the pool. Nobody else may refer to it: it is off the list, and a report
-// has copied what it needs.
+// free returns cl to the pool. No other goroutine may refer to cl: it is off the list, and a report
+// has its own copy of the fields.
 func (cl *call) free() {
 	cl.reset()
 	cl.callRecord, cl.ownRecord, cl.c, cl.collective = nil, callRecord{}, nil, false
 	callPool.Put(cl)
 }
 
-// reset forgets how long the last call waited, before the next one.
+// reset clears the wait state of the last call, before the next call uses cl.
 func (cl *call) reset() {
 	if !cl.waitingSince.IsZero() || cl.agreed {
 		cl.waitingSince, cl.stagesDone, cl.agreed, cl.fingerprintsSent = time.Time{}, 0, false, 0

@@ -5,10 +5,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A CallOption changes one call: From gives it a separate input, Counts unequal parts,
-// Algorithm the algorithm that runs, Persistent makes it a request that can be started
-// many times. It is a value, costs no allocation, and holds what it was made of until the
-// call returns.
+// A CallOption changes one call. From gives the call a separate input, Counts gives it unequal
+// parts, Algorithm names the algorithm, and Persistent makes it a request that can be started many
+// times. A CallOption is a value and costs no allocation. It refers to its slices until the call
+// returns.
 type CallOption struct {
 	kind   callOptionKind
 	dtype  tensor.DType // of src
@@ -17,7 +17,7 @@ type CallOption struct {
 	name   string
 }
 
-// A callOptionKind tells which field of a CallOption counts.
+// A callOptionKind says which option a CallOption is.
 type callOptionKind uint8
 
 const (
@@ -38,36 +38,37 @@ func (k callOptionKind) String() string {
 //
 //	comm.AllGather(ctx, c, all, comm.From(mine))
 //
-// Without From a collective works in place: it reads its input where buf holds it, as MPI does
-// with MPI_IN_PLACE; the table of the collectives says where. src stays as it is. It has the
-// element type of buf, and does not overlap buf, unless it is the very input that the call in
-// place would read. The buffers belong to the library until the call returns, or its request
-// is done.
+// Without From a collective works in place, as MPI does with MPI_IN_PLACE: it reads its input from
+// buf. The table in collectives.go lists which part of buf holds the input. The collective does not
+// change src. src must have the element type of buf. It must not overlap buf, unless it is exactly
+// the input that the call in place would read. The buffers belong to the library until the call
+// returns or its request is done.
 func From[T Element](src []T) CallOption {
 	return CallOption{kind: optionFrom, dtype: tensor.TypeOf[T](), src: tensor.Bytes(src)}
 }
 
-// Counts gives each rank i a part of counts[i] elements in place of equal parts: MPI's
-// Allgatherv, Gatherv, Scatterv, Reduce_scatter and Alltoallv.
+// Counts gives each rank i a part of counts[i] elements, where parts would otherwise be equal. It
+// makes a call MPI's Allgatherv, Gatherv, Scatterv, Reduce_scatter or Alltoallv.
 //
 //	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
 //
-// All ranks give it. AllGather and ReduceScatter need equal counts on all ranks. Gather and
-// Scatter read those of the root only, and those of other ranks may be nil. In AllToAll they
-// are what this rank receives from each. A count may be 0. The counts are the caller's again
-// when the call returns, or when its request is done; a persistent request copies them.
+// All ranks must give the option. AllGather and ReduceScatter need equal counts on all ranks.
+// Gather and Scatter read only the root's counts, and other ranks may pass nil. In AllToAll,
+// counts[i] is what this rank receives from rank i. A count may be 0. The caller must not change
+// the slice until the call returns or its request is done. A persistent request copies the slice.
 func Counts(counts []int) CallOption { return CallOption{kind: optionCounts, counts: counts} }
 
-// SendCounts says how many elements AllToAll sends to each rank, beside Counts, which says how
-// many it receives. Without SendCounts it sends as many as it receives. What a rank sends
-// another must be what that one receives: else both get fault.Mismatch.
+// SendCounts sets how many elements AllToAll sends to each rank. It is used together with Counts,
+// which sets how many elements AllToAll receives. Without SendCounts, AllToAll sends each rank as
+// many elements as it receives. If two ranks disagree on the count of a message between them, both
+// get fault.Mismatch.
 func SendCounts(counts []int) CallOption { return CallOption{kind: optionSendCounts, counts: counts} }
 
-// Algorithm runs the algorithm of that name, as Comm.Algorithm returns it, whatever the
-// table would choose. It fixes the order of a reduction's steps for vectors of all sizes.
-// An algorithm that cannot run here, or does not exist, is fault.Misuse. Ranks that name
-// different ones get fault.Mismatch. Dup takes a list for all collectives of the new
-// communicator, as WithAlgorithm does.
+// Algorithm forces the algorithm of that name in place of the table's choice. Comm.Algorithm
+// returns such names. Forcing an algorithm fixes the order of a reduction's steps for vectors of
+// all sizes. An algorithm that does not exist or cannot run here gives fault.Misuse. Ranks that
+// name different algorithms get fault.Mismatch. In Dup the name is a list for all collectives of
+// the new communicator, in the form of WithAlgorithm.
 func Algorithm(name string) CallOption { return CallOption{kind: optionAlgorithm, name: name} }
 
 // Persistent makes a non-blocking call a persistent one (MPI's Send_init, Allreduce_init): it
@@ -80,10 +81,11 @@ func Algorithm(name string) CallOption { return CallOption{kind: optionAlgorithm
 //	r.Wait(ctx)
 //	}
 //
-// What can be decided beforehand is decided once. Wrong arguments are reported by Start.
+// The call checks its arguments and chooses its algorithm once, when it makes the request. Start
+// reports wrong arguments.
 func Persistent() CallOption { return CallOption{kind: optionPersistent} }
 
-// vectorVerb is the verb with a count for each rank; 0 when there is none.
+// vectorVerb returns the form of v that has a count for each rank, or 0 if v has no such form.
 func vectorVerb(v collective.Verb) collective.Verb {
 	switch v {
 	case collective.VerbAllGather:
@@ -141,8 +143,8 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	return nil
 }
 
-// bind completes a plan by the options of its call, and finds input and output within buf,
-// which pl.dst holds, where the call is in place. It comes before prepare.
+// bind adds the options of the call to the plan. For a call in place it also finds the input and
+// the output within buf, which the builder stored in pl.dst. bind runs before prepare.
 func (pl *plan) bind(c *Comm, opts []CallOption) error {
 	if len(opts) > 0 {
 		if err := pl.apply(c, opts); err != nil {
@@ -175,8 +177,8 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 	return nil
 }
 
-// measure sets the elements that ranks must agree on (count) and the bytes by which the
-// algorithm is chosen (bytes):
+// measure sets count, the number of elements that ranks must agree on, and bytes, the size by which
+// the table chooses the algorithm:
 //
 //	verb                      count                bytes
 //	AllReduce, Reduce, Scan,  of the input         of the input
@@ -189,8 +191,8 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 //	AllToAll with Counts
 //	Barrier                   none                 0
 //
-// The last two rows have neither, because a rank does not know the counts of the others; all
-// ranks must make the same choice.
+// Gather, Scatter and AllToAll with Counts have neither, because a rank does not know the counts of
+// the others, and all ranks must choose the same algorithm.
 func (pl *plan) measure(c *Comm) {
 	es, n := pl.dtype.Size(), c.Size()
 	switch pl.verb {
@@ -212,10 +214,10 @@ func (pl *plan) measure(c *Comm) {
 	}
 }
 
-// ownPart returns this rank's part of a vector that has one for each rank: by counts, else,
-// for ReduceScatter, by tensor.Chunk, else an equal one. It returns nil where the counts do
-// not fit the vector, which checkBuffers reports: bind comes before prepare, so the counts are
-// not checked yet.
+// ownPart returns this rank's part of b, a vector with a part for each rank. The parts follow the
+// counts if there are any. Otherwise they follow tensor.Chunk for ReduceScatter, and are equal for
+// other collectives. ownPart returns nil if the counts do not fit the vector; checkBuffers reports
+// that error later.
 func (pl *plan) ownPart(c *Comm, b []byte) []byte {
 	es, n, rank := pl.dtype.Size(), c.Size(), c.Rank()
 	var lo, hi int

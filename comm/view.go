@@ -6,23 +6,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A View is a matrix in a slice, whose rows need not be adjacent: tensor.Slice, tensor.Strided,
-// tensor.Dense and tensor.Vec make one of slices and of gonum's matrices and vectors. It plays the
-// role of MPI's derived datatypes.
+// A View is a matrix in a slice, whose rows need not be adjacent. tensor.Slice, tensor.Strided,
+// tensor.Dense and tensor.Vec make Views of slices and of gonum's matrices and vectors. Views play
+// the role of MPI's derived datatypes.
 type View[T Element] = tensor.View[T]
 
-// viewPartBytes bounds the bytes of a view that are handled at a time, and so the memory for
-// staging. Rows that are not adjacent are staged in a buffer of that size; a contiguous view
-// is used where it lies. The parts depend on the view's length alone, so ranks may differ in
-// how theirs lie.
+// viewPartBytes is the largest part of a view, in bytes, that one call moves. Rows that are not
+// adjacent are copied through a staging buffer of at most this size; a contiguous view needs no
+// copy. The parts depend only on the view's length, so ranks may use different row layouts.
 const viewPartBytes = 4 << 20
 
 // AllReduceView is AllReduce of a view's elements, in row-major order. Elements of the slice
 // outside the view are neither read nor written.
 //
-// A large view is handled in parts of viewPartBytes, each by a call of its own, so the errors
-// name AllReduce, and a part may have been reduced when a later one fails. Ranks may give
-// views whose rows lie differently, if they have one length.
+// AllReduceView reduces a large view in parts of viewPartBytes, with one AllReduce call per part.
+// Errors therefore name AllReduce, and earlier parts may already be reduced when a later part
+// fails. Ranks may use different row layouts, but all views must have the same length.
 func AllReduceView[T Element](ctx context.Context, c *Comm, v View[T], op Op) error {
 	return inParts(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
 }
@@ -54,9 +53,9 @@ func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T])
 	})
 }
 
-// inParts calls do for one part of v after another, at least once, also for an empty view: a
-// collective is called by all ranks equally often. read says whether do reads the elements,
-// write whether it changes them.
+// inParts calls do for each part of v in turn. For an empty view it calls do once, because the call
+// may be a collective, which every rank must make. read says whether do reads the elements, and
+// write says whether do changes them.
 func inParts[T Element](v View[T], read, write bool, do func([]T) error) error {
 	part := max(1, viewPartBytes/tensor.TypeOf[T]().Size())
 	all, contiguous := v.Contiguous()
