@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// A locality is where a process runs, as far as sharing memory is concerned: processes of equal
-// localities can share it. As text:
+// A locality tells which processes can share memory: those whose localities are equal. Its text
+// form:
 //
 //	locality = boot "/" host "/" net "/" user
 //	address  = locality "/@" name            name of a unix socket without a file
 //
-// boot is a hash of the kernel's boot ID. host is the host name, escaped, since containers of
-// one kernel are different hosts to their users. net is the number of the network namespace,
-// within which the socket's name is known. user is the user's number and that of the user
+// boot is a hash of the kernel's boot ID. host is the host name, escaped, since containers of one
+// kernel are different hosts to their users. net is the number of the network namespace, because
+// the socket's name is known only within one. user is the user's number and that of the user
 // namespace.
 type locality struct{ boot, host, net, user string }
 
@@ -22,7 +22,7 @@ type locality struct{ boot, host, net, user string }
 // transport.MaxAddr.
 const maxFieldLen = 100
 
-// String returns the locality as it stands in an address.
+// String returns the locality in the form that addresses use.
 func (p locality) String() string {
 	return strings.Join([]string{p.boot, p.host, p.net, p.user}, "/")
 }
@@ -34,8 +34,8 @@ func escape(s string) string {
 	return s[:min(len(s), maxFieldLen)]
 }
 
-// difference returns in what q differs from p, or "" when processes of the two can share
-// memory. It is symmetric.
+// difference names the part in which q differs from p. It returns "" when processes of both
+// localities can share memory. It is symmetric.
 func (p locality) difference(q locality) string {
 	switch {
 	case p.boot != q.boot:
@@ -58,17 +58,17 @@ func unescape(s string) string {
 	return s
 }
 
-// An address is what a Transport is dialled by.
+// An address names a Transport that others can dial.
 type address struct {
 	locality
-	name string // of the socket, without the @
+	name string // the socket's name, without the @
 }
 
 // String returns the address as Serve returns it.
 func (a address) String() string { return a.locality.String() + "/@" + a.name }
 
-// parseAddress reads an address. What it returns is equal to what String was called on, or it fails:
-// addresses come from other processes.
+// parseAddress reads an address. It accepts exactly the texts that String returns, and fails for
+// all others, since addresses come from other processes.
 func parseAddress(s string) (address, error) {
 	f := strings.Split(s, "/")
 	if len(f) != 5 || !strings.HasPrefix(f[4], "@") || len(f[4]) < 2 {

@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// maxReceive bounds what one Progress copies out of the ring, so that the layer above
-	// processes it while it is in cache.
+	// maxReceive bounds the bytes that one Progress copies out of the ring. The layer above
+	// processes them while they are in cache.
 	maxReceive = 128 << 10
-	// maxFlush bounds what one Progress, and one Send, puts in, so that both directions move in
-	// turns, and Send returns although the peer empties the ring as fast as it is filled.
+	// maxFlush bounds the bytes that one Progress, or one Send, puts into the ring. So both
+	// directions move in turns, and Send returns even if the peer empties the ring as fast as this
+	// end fills it.
 	maxFlush = 128 << 10
 )
 
-// A conn is one end of a Conn. Any number of goroutines may use it at once, in three roles:
+// A conn implements transport.Conn. Any number of goroutines may use it at once, in three roles:
 //
 //	role     goroutines  how it is held                       what it owns
 //	reader   one         gate.EnterReader, for one call of    consumer, drainBudget, ended
@@ -36,9 +37,9 @@ const (
 //	                     or the socket                        close, and never wait
 //
 // The gate guards the mapping and the socket: a goroutine that touches them is inside the gate, or
-// holds outbox.mu while the outbox accepts frames. The last one to exit a closed gate releases
-// them. outbox.mu and wakeup.mu are held for a few instructions or a short copy, never both,
-// and never while a Sink, a Done or a ready runs.
+// holds outbox.mu while the outbox accepts frames. The last goroutine to exit a closed gate
+// releases the mapping and the socket. outbox.mu and wakeup.mu are held for a few instructions or a
+// short copy, never both, and never while a Sink, a Done or a ready runs.
 //
 // The states of a conn, by what has happened:
 //
@@ -69,13 +70,13 @@ type conn struct {
 	ownDoorbell, peerDoorbell *doorbell
 	wakeup                    wakeup
 
-	exposures  exposureTable // this side's memory
-	peerMemory peerMemory    // the peer's
+	exposures  exposureTable // the memory that this side exposes
+	peerMemory peerMemory    // the memory that the peer exposes
 }
 
-// newConn makes a Conn of the result of a handshake, and owns it. The Conn is inside its own gate
-// until it is complete: a Close of the Transport may find it in the table before that, and must
-// not release what is not set up yet.
+// newConn makes a Conn from the result of a handshake, and takes ownership of that result. It stays
+// inside the Conn's gate until the Conn is complete. A Close of the Transport may find the Conn in
+// the table earlier, and must not release it before it is set up.
 func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
 	c.peerMemory.fd = -1
@@ -87,7 +88,7 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 		c.pending.Store(true)
 		c.handshakeTimer = time.AfterFunc(pendingLife, c.expire)
 	}
-	c.gate.Enter() // a Close from now on releases everything once all is set up
+	c.gate.Enter() // from now on a Close releases everything only when the setup is complete
 	defer c.exit()
 	if !t.register(c) {
 		c.Close()
@@ -95,8 +96,9 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	}
 	var err error
 	if c.watcherID, err = t.watcher.Add(c); err == nil {
-		// Level-triggered, and always registered: the end of the peer is noticed also while nobody
-		// is armed. Bytes come only when this end has asked for a doorbell.
+		// The socket is always registered, and level-triggered. So the watcher notices the end of
+		// the peer also while no callback is armed. Bytes come only when this end has asked for a
+		// doorbell.
 		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.watcherID, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
 	}
 	if err != nil {
@@ -106,16 +108,16 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	return c, nil
 }
 
-// Admit implements transport.Pending. It is called before the peer learns that it is admitted,
-// or else the peer's first large frame may come too early.
+// Admit implements transport.Pending. The layer above calls it before it informs the peer.
+// Otherwise the peer's first large frame could come before Admit.
 func (c *conn) Admit() {
 	if c.pending.CompareAndSwap(true, false) {
 		c.releasePending()
 	}
 }
 
-// Progress implements transport.Conn. A poll that finds nothing costs a look at the header of
-// the next record; while it spins it does nothing else.
+// Progress implements transport.Conn. A poll that finds nothing reads only the header of the next
+// record.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
@@ -134,8 +136,8 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	return state, err
 }
 
-// progress does the work of Progress in the reader's role: it first writes what found no space
-// before, and then receives.
+// progress does the work of Progress in the reader's role. It first writes the frames that wait for
+// space in the ring, and then receives.
 func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
@@ -163,7 +165,7 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// returnSpace publishes the space of what was consumed, if it is not published yet.
+// returnSpace publishes the consumed bytes to the peer, if they are not published yet.
 func (c *conn) returnSpace() {
 	if c.consumer.consumed != c.consumer.published {
 		c.consumer.returnSpace()
@@ -177,8 +179,9 @@ func (c *conn) returnSpace() {
 // receive delivers what has arrived, up to the end of one frame and at most about maxReceive
 // bytes.
 //
-// last is true when the Conn has failed: then what it delivers counts against drainBudget, so that
-// a peer that fills the ring without end cannot keep the failure from being reported.
+// last is true when the Conn has failed. Then receive subtracts the delivered bytes from
+// drainBudget, so that a peer that fills the ring without end cannot delay the report of the
+// failure forever.
 func (c *conn) receive(in transport.Sink, last bool) error {
 	for most := maxReceive; most > 0; {
 		n, whole, err := c.consumer.next(in)
@@ -200,9 +203,9 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 	return nil
 }
 
-// TrySend implements transport.Conn. It succeeds when the frame fits into one record, nothing
-// waits in front of it and the ring has space. The frame is in shared memory then, so a later
-// Close does not take it back.
+// TrySend implements transport.Conn. It succeeds when the frame fits into one record, no other
+// frame waits and the ring has space. The frame is then in shared memory, so a later Close does not
+// cancel it.
 func (c *conn) TrySend(head, body []byte) bool {
 	did, due := c.outbox.trySend(head, body)
 	if due && c.gate.Enter() {
@@ -213,8 +216,8 @@ func (c *conn) TrySend(head, body []byte) bool {
 }
 
 // Send implements transport.Conn. It puts a small frame into the ring at once, or queues it and
-// becomes the writer. When there is a writer already, or the ring is full, the frame stays in
-// the queue: the writer, or a later Progress, continues, after a wake-up if it sleeps.
+// becomes the writer. When there is a writer already, or the ring is full, the frame stays in the
+// queue. Then the writer or a later Progress writes it.
 func (c *conn) Send(f *transport.Frame) {
 	it := item{f, f.Size()}
 	if err := validateFrame(it.f, it.size); err != nil {
@@ -246,8 +249,9 @@ func (c *conn) Send(f *transport.Frame) {
 	}
 }
 
-// flush puts queued frames until none is left, the ring is full, or maxFlush bytes are in. The
-// caller is the writer and inside the gate. It is no longer the writer when flush returns.
+// flush puts queued frames into the ring until none is left, the ring is full, or it has put
+// maxFlush bytes. The caller is the writer and inside the gate. When flush returns, the caller is
+// no longer the writer.
 func (c *conn) flush() (moved bool) {
 	for most, stop := maxFlush, false; ; {
 		f, failed, err := c.outbox.next(stop)
@@ -270,8 +274,8 @@ func (c *conn) flush() (moved bool) {
 			done.Done(nil)
 		}
 	}
-	// A goroutine may have armed the Conn before these frames were queued. It sleeps then without
-	// having asked for space, so this one asks in its place.
+	// A goroutine may have armed the Conn before these frames were queued. That goroutine has not
+	// asked for space, so this one asks in its place.
 	if c.outbox.blocked.Load() && c.wakeup.armed.Load() && c.outbox.awaitRoom(c.ownDoorbell) {
 		c.scheduleReady()
 	}
@@ -282,8 +286,9 @@ func (c *conn) flush() (moved bool) {
 // decides when that is a stall: a Conn has no timers.
 func (c *conn) Unsent() (bytes int, since time.Time) { return c.outbox.unsent() }
 
-// fail makes the Conn failed, with err if it is the first error. It returns the first error. The
-// memory stays mapped until Close, so that what has arrived can still be delivered.
+// fail marks the Conn as failed. It records err unless there is an earlier error, and returns the
+// first error. The memory stays mapped until Close, so Progress can still deliver frames that have
+// arrived.
 func (c *conn) fail(err error) error {
 	failed, err := c.outbox.close(&c.firstErr, err)
 	failAll(failed, err)
@@ -292,7 +297,7 @@ func (c *conn) fail(err error) error {
 }
 
 // Close implements transport.Conn. A Progress that runs at the same time may write into the
-// arriving frame's buffer until it returns. Frames in the ring still reach the peer.
+// arriving frame's buffer until it returns. The peer still receives the frames in the ring.
 func (c *conn) Close() error {
 	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: a goroutine that holds outbox.mu need not be inside
 	if first, last := c.gate.Close(); first && last {
@@ -303,16 +308,16 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// exit leaves the gate, in a role other than the reader's.
+// exit leaves the gate. Only roles other than the reader's use it.
 func (c *conn) exit() {
 	if c.gate.Exit() {
 		c.release()
 	}
 }
 
-// release gives back everything that the Conn holds. Nobody is inside the gate any more, and it
-// is called once, on the goroutine that has exited the gate last. The peer is informed first,
-// and the Transport last, because its Close waits for that.
+// release frees all resources of the Conn. The goroutine that exits the closed gate last calls it,
+// once. release informs the peer first, and the Transport last, because the Transport's Close waits
+// for this.
 func (c *conn) release() {
 	c.announceClose()
 	if c.watcherID != 0 {
@@ -328,23 +333,23 @@ func (c *conn) release() {
 	c.t.unregister(c)
 }
 
-// announceClose lets the peer distinguish a Close from a death: it sets the mark in shared
-// memory before it ends the socket.
+// announceClose sets the mark of a Close in shared memory, and then ends the socket. The mark lets
+// the peer distinguish a Close from a death of the process.
 func (c *conn) announceClose() {
 	c.ownDoorbell.closed.Store(1)
 	syscall.Shutdown(c.fd, syscall.SHUT_RDWR)
 }
 
-// expire closes a Conn that was not admitted in time. The layer above has given up on the peer
-// before; this bounds how long a slot is held when it has not.
+// expire closes a Conn that was not admitted in time. The layer above usually closes such a Conn
+// earlier. If it does not, expire bounds how long the slot is held.
 func (c *conn) expire() {
 	if c.pending.Load() {
 		c.Close()
 	}
 }
 
-// releasePending ends the time of a pending Conn: Admit, or the Conn's end, calls it once. It
-// stops the timer and releases the slot.
+// releasePending ends the pending state of an accepted Conn. It stops the timer and releases the
+// slot. Admit or the end of the Conn calls it, once.
 func (c *conn) releasePending() {
 	c.handshakeTimer.Stop()
 	c.releaseSlot()
@@ -353,7 +358,7 @@ func (c *conn) releasePending() {
 // RemoteAddr returns the number of the peer's process.
 func (c *conn) RemoteAddr() net.Addr { return processAddr{c.peerCred.Pid} }
 
-// A processAddr is a process of this host as a net.Addr, for log lines about peers.
+// A processAddr is a net.Addr that names a process of this host, for log lines about peers.
 type processAddr struct{ pid int32 }
 
 func (processAddr) Network() string  { return Name }

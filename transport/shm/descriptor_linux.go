@@ -23,10 +23,11 @@ func passDescriptor(socket int, b []byte, fd int) error {
 	}
 }
 
-// sendDescriptor is passDescriptor for a connection that Go polls: it waits while the socket is
-// full. A failure that is not the connection's end is fault.Refused, since descriptors do not
-// pass between the two processes. A lack of the moment, such as too many descriptors in flight
-// (ETOOMANYREFS), gives the same error: the layer above takes another wire either way.
+// sendDescriptor does what passDescriptor does, on a connection that Go polls. It waits while the
+// socket is full. If it fails and the connection has not ended, it returns fault.Refused, since
+// descriptors do not pass between the two processes. It returns the same error for a transient
+// shortage, such as too many descriptors in flight (ETOOMANYREFS). In both cases the layer above
+// uses another wire.
 func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -46,16 +47,16 @@ func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
 	return failure(fault.Refused, "pass a descriptor", fmt.Errorf("no descriptor can be sent to the peer: %w", err))
 }
 
-// isConnEnd reports whether err is the end of a connection, or of its deadline.
+// isConnEnd reports whether err means that a connection has ended, or that its deadline has passed.
 func isConnEnd(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.ENOTCONN) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// noDescriptor returns why a message came without the descriptor that was sent with it.
-// The kernel removes it where this process has no room for another one, and where a
-// security module forbids it, and reports neither. So noDescriptor opens one itself.
+// noDescriptor returns why a message came without the descriptor that was sent with it. The kernel
+// removes the descriptor without a report when this process has no room for another one, or when a
+// security module forbids it. To find the cause, noDescriptor opens a descriptor itself.
 func noDescriptor() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -64,8 +65,9 @@ func noDescriptor() error {
 	return noDescriptorFor(err)
 }
 
-// noDescriptorFor is noDescriptor for a process that got err from its own attempt. The
-// remedy comes first, because the answer to the peer is cut at reasonRoom bytes.
+// noDescriptorFor returns the result of noDescriptor, given the error err of the attempt to open a
+// descriptor. The error text begins with the remedy, because the answer to the peer is cut at
+// reasonRoom bytes.
 func noDescriptorFor(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):
@@ -77,9 +79,10 @@ func noDescriptorFor(err error) error {
 		errors.New("none came with the message: a sandbox or security module removes descriptors"))
 }
 
-// probeSharing returns why this process can share no memory, or nil: it makes sealed memory and
-// passes its descriptor to itself. That costs some ten microseconds once, and finds what
-// sandboxes forbid to a process. It does not find what is forbidden between two processes only.
+// probeSharing returns why this process cannot share memory, or nil if it can. It makes sealed
+// memory and passes the descriptor to itself, which costs some ten microseconds, once. It detects
+// what a sandbox forbids to this process. It cannot detect what is forbidden only between two
+// processes.
 func probeSharing() error {
 	memory, err := createMemfd(os.Getpagesize(), fixedSeals)
 	if err != nil {

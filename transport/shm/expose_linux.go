@@ -28,23 +28,24 @@ import (
 //	g<<1 | 1     writing   g<<1 by the peer, after the fragment
 //	                       0 by the owner, when it has given up waiting for the peer
 //
-// g is the number of the exposure, from 1, and never used again on the Conn. Every transition
-// is a compare-and-swap, except those of the owner from free and from writing. They are
-// sequentially consistent, as all of Go's atomics: a fragment is in memory before the word
-// says so. An owner that wants its memory back waits while the word says writing. A fragment
-// takes some ten microseconds; a peer that was stopped or killed in the middle of one is
-// handled by revoke.
+// g is the number of the exposure, from 1, and never used again on the Conn. Every transition is a
+// compare-and-swap, except those of the owner from free and from writing. They are sequentially
+// consistent, as all of Go's atomics. So a fragment is in memory before the word leaves the state
+// writing. An owner that releases its memory waits while the word is in the state writing. A
+// fragment takes some ten microseconds. revoke handles a peer that was stopped or killed in the
+// middle of a fragment.
 //
-// The peer gets the descriptor of this side's pool over the socket, when a part of the pool
-// is first exposed to it. When a body is complete, its sender puts a record of kind written
-// into the ring. The receiver checks that record against a private copy of the table, since
-// the peer can write everywhere in the shared one. A faulty peer can damage no memory of
-// this process but what Alloc gave out.
+// When this side first exposes a part of its pool to the peer, it sends the pool's descriptor over
+// the socket. When a body is complete, its sender puts a record of kind written into the ring. The
+// receiver checks that record against a private copy of the table, since the peer can write
+// everywhere in the shared one. The only memory of this process that a faulty peer can damage is
+// memory from Alloc.
 
-// slotCount is the most exposures of one side of a Conn at a time.
+// slotCount is the largest number of exposures that one side of a Conn has at a time.
 const slotCount = 64
 
-// A token names exposed memory, as the peer gets it. The peer checks every field of it.
+// A token is the decoded form of a transport.Token, which names exposed memory. The peer that gets
+// it checks every field.
 //
 //	Token  bytes 0..3    the slot
 //	       bytes 8..15   the exposure's number
@@ -62,7 +63,7 @@ func tokenOf(b transport.Token) token {
 	return token{e.Uint32(b[0:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
 }
 
-// bytes returns the token as the peer gets it.
+// bytes encodes the token for the peer.
 func (t token) bytes() (b transport.Token) {
 	e := binary.NativeEndian
 	e.PutUint32(b[0:], t.slot)
@@ -80,9 +81,8 @@ func slotTableAt(mem []byte, at int) slotTable {
 	return slotTable((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
 }
 
-// An exposureTable holds the parts of the pool that one Conn has exposed to its peer. Slots and
-// their release functions are used again, so that an Expose for each receive allocates
-// nothing.
+// An exposureTable holds the parts of the pool that one Conn has exposed to its peer. It reuses
+// slots and their release functions, so an Expose for each receive allocates nothing.
 type exposureTable struct {
 	slots slotTable // shared with the peer
 
@@ -96,9 +96,9 @@ type exposureTable struct {
 // An exposure is the private copy of what one slot exposes.
 type exposure struct {
 	number  uint64 // 0 when the slot is free
-	id      uint32 // of the frames that arrive in it
+	id      uint32 // the ID of frames that arrive in the memory
 	buf     []byte
-	of      *allocation // that buf is a part of; pinned
+	of      *allocation // the pinned allocation that buf is a part of
 	release func()      // made once, returned by each Expose of the slot
 }
 
@@ -111,12 +111,12 @@ var (
 )
 
 // Expose implements transport.Exposer for memory from this Transport's Alloc. It refuses other
-// memory, and costs a binary search then.
+// memory, at the cost of a binary search.
 //
-// It pins the allocation, so that free refuses until release. It sends the pool's descriptor if
-// the peer does not have it, fills a slot's private copy, and publishes the slot last: from
-// that store on the peer may write. The peer learns of the exposure by the token, which the
-// layer above sends in a message.
+// It pins the allocation, so that free refuses until release. It sends the pool's descriptor if the
+// peer does not have it, and fills the private copy of a slot. It publishes the slot last. From
+// that store on the peer may write. The peer learns of the exposure by the token, which the layer
+// above sends in a message.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	a, offset := c.t.pool.pin(buf)
 	if a == nil {
@@ -146,7 +146,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	x.last++
 	e := &x.table[slot]
 	e.number, e.id, e.buf, e.of = x.last, id, buf, a
-	c.seg.refs.Add(1) // release uses the shared table, also after the Conn has closed
+	c.seg.refs.Add(1) // one reference for release, which uses the shared table also after the Conn has closed
 	x.slots[slot].Store(e.number << 1)
 	return token{slot, e.number, uint64(offset), uint64(len(buf))}.bytes(), e.release, nil
 }
@@ -160,10 +160,10 @@ func (x *exposureTable) initialize(c *conn) {
 	}
 }
 
-// sendPool sends the peer the pool's descriptor, unless it has it. c.exposures.mu is held, and the
-// caller is inside the gate. The message overtakes the ring: it is in the socket before the
-// token is sent, and the peer drains the socket when it gets a token of a pool that it does not
-// know.
+// sendPool sends the pool's descriptor to the peer, unless the peer has it already. c.exposures.mu
+// is held, and the caller is inside the gate. The message is in the socket before the token is
+// sent. When the peer gets a token of a pool that it does not know, it drains the socket and finds
+// the descriptor.
 func (c *conn) sendPool() error {
 	x := &c.exposures
 	if !x.sent && passDescriptor(c.fd, []byte{poolMessage}, c.t.pool.fd) != nil {
@@ -177,8 +177,8 @@ func (c *conn) sendPool() error {
 // microseconds, before revoke takes the memory away from it.
 const detachAfter = 250 * time.Millisecond
 
-// revoke ends the exposure in a slot. When it has returned, nothing writes there any more. While
-// the slot says writing, there are three cases:
+// revoke ends the exposure in a slot. When it has returned, nothing writes into the exposed memory
+// any more. If the slot is in the state writing, there are three cases:
 //
 //   - the peer runs: revoke waits for the end of the fragment;
 //   - the peer has died: revoke goes on, because the peer writes nothing any more;
@@ -195,7 +195,7 @@ func (c *conn) revoke(slot uint32) {
 		return
 	}
 	word := &x.slots[slot]
-	// Any other value comes from a faulty peer. It cannot write here by the rules, so the slot
+	// Any other value comes from a faulty peer. It gives the peer no right to write, so the slot
 	// counts as free.
 	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
 		if !c.awaitWriter(word, number) {
@@ -213,8 +213,8 @@ func (c *conn) revoke(slot uint32) {
 // awaitWriter waits until the peer has written its fragment, or has died. It returns false
 // when the peer may still be writing after detachAfter.
 //
-// It yields instead of sleeping, as a fragment is short. The first yield is to other goroutines,
-// the second one to other processes, since the writer may need this core.
+// It yields instead of sleeping, because a fragment takes little time. It first yields to other
+// goroutines, and then to other processes, since the writer may need this core.
 func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 	writing := func() bool { return word.Load() == number<<1|1 }
 	for began, i := time.Now(), 0; writing(); i++ {
@@ -245,8 +245,8 @@ func (c *conn) peerExited() bool {
 	return err == nil && n > 0
 }
 
-// lookup returns the ID of the exposure that the peer claims to have written to. ok is false
-// unless all of what it claims lies in memory that is exposed.
+// lookup returns the ID of the exposure that the peer claims to have written to. ok is false unless
+// the claimed range lies within that exposure.
 func (x *exposureTable) lookup(slot uint64, number, at, size uint64) (id uint32, ok bool) {
 	if slot >= slotCount || number == 0 {
 		return 0, false

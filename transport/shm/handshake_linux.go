@@ -17,11 +17,11 @@ import (
 )
 
 // Two processes shake hands over a unix socket. The side that dials sends a hello with the
-// descriptor of the memory that it has made; the other side maps that memory and answers.
-// Each proves by a nonce that it sees the same memory as the other: the answer repeats the
-// dialer's nonce, which stands in the memory, and the acceptor's, which it has left there.
-// An answer that accepts brings the descriptor back: so a Conn exists only where descriptors
-// pass both ways, and either side can expose memory on it.
+// descriptor of the memory that it has made; the other side maps that memory and answers. Nonces
+// prove that both see the same memory. The memory holds the nonce of the dialer, and the acceptor
+// adds a nonce of its own. The answer repeats both. An answer that accepts also returns the
+// descriptor. So a Conn exists only if descriptors pass both ways, and either side can expose
+// memory on it.
 //
 //	dialer                                    acceptor
 //	makes memory, with its nonce
@@ -54,7 +54,7 @@ const (
 	answerRejected = 1
 )
 
-// A handshakeResult is what becomes a Conn after a handshake.
+// A handshakeResult holds the results of a handshake, from which newConn makes a Conn.
 type handshakeResult struct {
 	seg         *segment
 	fd          int // the socket, taken from Go's poller
@@ -128,7 +128,7 @@ func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
 	return seg, nil
 }
 
-// makeHello returns the hello for a segment with rings of that size.
+// makeHello returns the hello for a segment whose rings have ring bytes each.
 func makeHello(ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
@@ -161,7 +161,8 @@ func readAnswer(nc *net.UnixConn, seg *segment, n nonce) error {
 	return nil
 }
 
-// checkPeerUser returns the peer's process. It refuses one of another user.
+// checkPeerUser returns the credentials of the peer's process. It refuses a process of another
+// user.
 func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -182,8 +183,8 @@ func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 	return *peer, nil
 }
 
-// detachSocket returns a duplicate of a connection's descriptor. When the original is closed,
-// Go's poller does not know the socket any more. It stays non-blocking.
+// detachSocket returns a duplicate of a connection's descriptor. When the original is closed, Go's
+// poller no longer watches the socket. The duplicate stays non-blocking.
 func detachSocket(nc *net.UnixConn) (int, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -197,8 +198,8 @@ func detachSocket(nc *net.UnixConn) (int, error) {
 }
 
 // readWithRights fills b, and returns the one descriptor that came with it, or -1. The caller
-// closes it, also with an error. Further descriptors, which no message of this package has, are
-// closed here.
+// closes the descriptor, also after an error. readWithRights closes further descriptors, since no
+// message of this package has more than one.
 func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	fd = -1
 	oob := make([]byte, unix.CmsgSpace(4))

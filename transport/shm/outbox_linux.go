@@ -13,9 +13,9 @@ import (
 )
 
 // An outbox holds the frames that wait for space in the ring, and elects the one goroutine that
-// writes them, the writer. Other goroutines queue their frames and go. A small frame in front of
-// which nothing waits is written under the lock, which costs less than becoming the writer.
-// Otherwise no lock is held while bytes are copied.
+// writes them, the writer. Other goroutines queue their frames and return. If no frame waits, Send
+// writes a small frame under the lock, which costs less than becoming the writer. Otherwise no lock
+// is held while bytes are copied.
 //
 //	writing  blocked  queue      state
 //	no       no       empty      idle: Send writes at once
@@ -23,26 +23,27 @@ import (
 //	no       yes      not empty  the ring is full, or enough was written: Progress resumes
 //	no       no       not empty  never outside of mu
 //
-// After close nothing is accepted: err is set, and the queue is empty once the writer, if there
-// is one, has seen it.
+// After close the outbox accepts no frames: err is set. The queue is empty once the writer, if
+// there is one, has seen err.
 type outbox struct {
 	blocked atomic.Bool // frames wait and there is no writer: Progress has to resume; written under mu
 
 	mu           sync.Mutex // guards what follows
 	queue        items
-	bytes        int       // of the queued frames, without what is in the ring already
+	bytes        int       // bytes of the queued frames that are not in the ring yet
 	stalledSince time.Time // when the ring last accepted bytes, or first refused some; zero: it refused none
 	writing      bool      // there is a writer
-	inlineRun    int       // frames written at once since the last one that was queued
+	inlineRun    int       // frames written under the lock since a frame was last queued
 	err          error     // why nothing more is accepted
 
-	producer   producer // the writer's, or under mu when there is none
-	remaining  body     // of the queue's first frame; the same owner
-	begun      bool     // some of that frame is in the ring; the same owner
-	bodyLength int      // of a body that goes into exposed memory; the same owner
+	producer   producer // owned by the writer, or guarded by mu when there is none
+	remaining  body     // of the body of the queue's first frame; same owner as producer
+	begun      bool     // a part of that frame is in the ring; same owner
+	bodyLength int      // bytes of a body that goes into exposed memory; same owner
 }
 
-// An item is a frame that waits, and the size of its body, which is needed more than once.
+// An item is a queued frame and the size of its body, which would otherwise be computed several
+// times.
 type item struct {
 	f    *transport.Frame
 	size int // bytes of body
@@ -63,9 +64,9 @@ func validateFrame(f *transport.Frame, size int) error {
 	return nil
 }
 
-// maxInline bounds the depth of recursion of a Done that sends again from inside Send. After
-// maxInline frames that were written at once, one is queued and written by a writer, and what
-// Done sends meanwhile follows in the writer's loop.
+// maxInline bounds the recursion of a Done that calls Send again from inside Send. After maxInline
+// frames written under the lock, the next frame is queued, and its sender becomes the writer.
+// Frames that Done sends from then on are written by the writer's loop, not by recursion.
 const maxInline = 64
 
 // What enqueue did with a frame.
@@ -78,8 +79,8 @@ const (
 	refused                           // the outbox is closed
 )
 
-// enqueue writes a small frame into the ring if nothing waits in front of it, and queues any
-// other. due asks the caller to ring the peer's doorbell.
+// enqueue writes a small frame into the ring if no frame waits. Otherwise it queues the frame. due
+// asks the caller to ring the peer's doorbell.
 func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -98,8 +99,8 @@ func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 			return written, due, nil
 		}
 	}
-	// The frame waits. If nobody writes, and nothing has stopped the last writer, the caller
-	// becomes the writer; otherwise the writer, or a later Progress, will find the frame.
+	// The frame is queued. If there is no writer and the outbox is not blocked, the caller becomes
+	// the writer. Otherwise the writer or a later Progress writes the frame.
 	o.inlineRun = 0
 	o.queue.Push(it)
 	o.bytes += it.size
@@ -113,9 +114,8 @@ func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	return becameWriter, false, nil
 }
 
-// trySend writes a small frame into the ring if nothing waits in front of it, and does nothing
-// else. due asks the caller to ring the peer's doorbell. A protocol error is left for enqueue to
-// find.
+// trySend writes a small frame into the ring if no frame waits. Otherwise it does nothing. due asks
+// the caller to ring the peer's doorbell. trySend reports no protocol error; the next enqueue does.
 func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	o.mu.Lock()
 	if o.err == nil && len(bytes) <= maxWhole && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
@@ -163,8 +163,8 @@ func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
 }
 
 // advance records that n bytes of the first frame are in the ring. If the frame is whole, it is
-// removed and returned for its Done. The caller stays the writer while it runs Done: what Done
-// sends is queued, and follows in the writer's loop.
+// removed and returned for its Done. The caller stays the writer while it runs Done. So frames that
+// Done sends are queued, and the writer's loop writes them.
 func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,10 +183,10 @@ func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	return done
 }
 
-// next returns the frame to continue with, after each record. So it is also where the writer
-// notices a Close. Without one, the caller is no longer the writer:
-// nothing is left, or stop leaves the rest to Progress, or the outbox is closed. In the last
-// case the caller fails the frames that it gets, with err.
+// next returns the frame with which the writer continues. The writer calls it after each record,
+// and so notices a Close. If next returns no frame, the caller is no longer the writer: no frame is
+// left, or stop leaves the rest to Progress, or the outbox is closed. If the outbox is closed, the
+// caller fails the returned frames with err.
 func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,10 +207,10 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	return nil, failed, err
 }
 
-// close makes err the Conn's first error, unless there is one, and from now on every frame fails
-// with the first error. Both happen under mu, so a goroutine that has seen the error finds
-// Send failing, too. It returns the queued frames and the error; if there is a writer, that one
-// fails them itself.
+// close sets the Conn's first error to err, unless it is set already. From now on every frame fails
+// with the first error. Both changes happen under mu, so for a goroutine that has seen the error,
+// Send fails, too. close returns the queued frames and the first error. If there is a writer, close
+// returns no frames, and the writer fails them.
 func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -233,17 +233,17 @@ func (o *outbox) drain() (all items) {
 	return all
 }
 
-// awaitRoom asks the consumer to ring mine when half of the ring is free; not earlier, so that it
-// does not ring for each chunk. It returns true when that is so already, or when the outbox is
-// closed.
+// awaitRoom asks the consumer to ring the doorbell mine when half of the ring is free. With less
+// the consumer would ring for each chunk. It returns true when half of the ring is free already, or
+// when the outbox is closed.
 func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil || !o.blocked.Load() {
 		return o.err != nil
 	}
-	// As around a sleep, see wakeup_linux.go: first the request, then a second look, so that space
-	// that comes in between is not missed.
+	// The order is as in wakeup_linux.go: first the request, then a second look. So space that
+	// comes in between is not missed.
 	half := uint64(len(o.producer.ring) / 2)
 	if o.producer.produced-o.producer.sharedConsumed.Load() <= half {
 		return true
@@ -256,8 +256,8 @@ func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	return false
 }
 
-// unsent implements Conn.Unsent. stalledSince moves with every byte that the ring accepts, so it
-// is old only when the consumer has returned no space since then.
+// unsent implements Conn.Unsent. The outbox updates stalledSince whenever the ring accepts bytes.
+// So it is old only if the consumer has returned no space since then.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,19 +15,19 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxFragment is the most bytes that are written into a peer's memory while its owner, who may
-// want it back, has to wait.
+// maxFragment is the most bytes of one fragment. The owner of the memory has to wait for the end of
+// a fragment before it can release the memory.
 const maxFragment = 128 << 10
 
-// A peerMemory is what this end can write to directly: the peer's pool, once the peer has
-// exposed a part of it. mu orders the socket's reader and the writer of fragments, which are
-// different goroutines.
+// A peerMemory is this end's view of the peer's pool, into which it writes bodies directly. It has
+// the pool once the peer has exposed a part of it. mu orders the goroutine that reads the socket
+// and the goroutine that writes fragments.
 type peerMemory struct {
 	slots slotTable // the peer's exposures; shared with the peer
 
 	mu  sync.Mutex // guards the rest, and is held while a fragment is written
-	fd  int        // of the peer's pool; -1: it has not come
-	mem []byte     // the pool, mapped up to its size when that was last read
+	fd  int        // descriptor of the peer's pool; -1: not received yet
+	mem []byte     // the mapped pool, as large as it was when its size was last read
 	err error      // why nothing more is read from the socket
 }
 
@@ -40,12 +40,13 @@ const (
 // socketRead is how many bytes one read of the socket takes.
 const socketRead = 64
 
-// drainSocket reads what the peer has written to the socket: doorbells, of which rang reports
-// at least one, and its pool. open is false when the peer's end is closed, and after an error.
+// drainSocket reads the messages that the peer has written to the socket: doorbells and the peer's
+// pool. rang reports whether there was a doorbell. open is false when the peer's end is closed, and
+// after an error.
 //
 // Two goroutines may call it: the watcher's, when the socket is readable, and the writer, which
-// needs the pool. p.mu orders them, and the one that reads the pool keeps it for both. A writer
-// that has read a doorbell fires the callback in the watcher's place.
+// needs the pool. p.mu orders them. Either may read the pool's descriptor, and stores it in p. A
+// writer that has read a doorbell runs the callback in the watcher's place.
 func (c *conn) drainSocket() (rang, open bool, err error) {
 	p := &c.peerMemory
 	p.mu.Lock()
@@ -87,8 +88,8 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 }
 
 // readSocket reads without waiting. It does not allocate, since most of what it reads are
-// doorbells. fd is the descriptor that came along, or -1; 0 is a valid one, where standard
-// input is closed.
+// doorbells. fd is the descriptor in the message, or -1. Descriptor 0 is valid in a process whose
+// standard input is closed.
 func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno) {
 	var oob [32]byte // room for one descriptor; the kernel discards others
 	iov := unix.Iovec{Base: &b[0]}
@@ -113,12 +114,12 @@ func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno
 	return int(got), fd, 0
 }
 
-// receivePool keeps the pool that a message has brought; fd is its descriptor, or -1. p.mu is
-// held.
+// receivePool stores the pool from a pool message. fd is the descriptor in the message, or -1 if it
+// had none. p.mu is held.
 func (p *peerMemory) receivePool(fd int, pending bool) error {
 	var err error
 	switch {
-	case fd < 0: // the peer has sent tokens already, so that the Conn cannot go on
+	case fd < 0: // the peer may have sent tokens of the pool, so the Conn cannot continue
 		return failure(fault.Exhausted, "receive the peer's memory",
 			fmt.Errorf("%w; or there was no room for one: raise ulimit -n", noDescriptor()))
 	case pending:
@@ -138,7 +139,7 @@ func (p *peerMemory) receivePool(fd int, pending bool) error {
 	return nil
 }
 
-// close unmaps the pool. No goroutine is inside the gate any more.
+// close unmaps the pool. No goroutine is inside the gate.
 func (p *peerMemory) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,9 +153,9 @@ func (p *peerMemory) close() {
 	}
 }
 
-// mapTo maps the pool at least up to end. ok is false when the pool is smaller. It maps all of the
-// pool, so that one that grows in steps is not mapped again for each of them. Its seal keeps it
-// from shrinking, so what was mapped once stays accessible. p.mu is held.
+// mapTo maps the pool at least up to end. ok is false when the pool is smaller. It maps the whole
+// pool at its present size, to map a growing pool less often. The pool's seal keeps it from
+// shrinking, so mapped memory stays accessible. p.mu is held.
 func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	if end <= uint64(len(p.mem)) {
 		return true, nil
@@ -204,7 +205,7 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	n = min(b.left, maxFragment)
 	from := int(to.offset) + at
 	b.read(p.mem[from : from+n])
-	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the owner has revoked the memory
+	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // the swap fails when the owner has revoked the memory
 	return n, nil
 }
 
@@ -212,8 +213,8 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 // fragment of exposed memory. The caller is the writer. It returns how many bytes of the body
 // it has written, and whether the frame is complete.
 //
-// A body that goes into memory which is not exposed any more is dropped here. Its record is put
-// all the same, and the receiver fails the Conn when it reads that, as the contract demands.
+// If the memory is no longer exposed, writeNext drops the body and still puts the record. The
+// receiver fails the Conn when it reads that record, as transport.Exposer demands.
 func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 	if f.To == (transport.Token{}) {
 		return c.outbox.write(f)
@@ -235,7 +236,7 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		if err != errNotExposed {
 			return n, false, err
 		}
-		n = b.left // the receiver fails the Conn by its private table, when it gets the record
+		n = b.left // the receiver finds no such exposure in its private table, and fails the Conn
 		*b = body{}
 		return n, false, nil
 	}
@@ -255,8 +256,8 @@ func (c *conn) drainAndWrite(to token, at int, b *body) (int, error) {
 	return c.peerMemory.write(to, at, b)
 }
 
-// putWritten puts the record that announces a body in exposed memory. It returns false when
-// there is no room now.
+// putWritten puts the record that announces a body in exposed memory. It returns false when the
+// ring has no space now.
 func (p *producer) putWritten(to token, at, size int) (bool, error) {
 	room, err := p.reserve(recordAlign)
 	if room == 0 {
