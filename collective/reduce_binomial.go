@@ -10,8 +10,8 @@ import (
 // binomialReduce reduces the src of all ranks into dst on the root. dst may be src, and is
 // ignored on other ranks.
 //
-// Vectors are folded up a binomial tree. In every step half of those that are left go to a
-// neighbour. With six ranks, to root 0:
+// Vectors are folded up a binomial tree. In every step, half of the remaining ranks send their
+// folds to a neighbour. With six ranks, to root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 1   1 → 0
@@ -25,10 +25,11 @@ import (
 //
 // Neighbouring blocks of ranks are folded, counted from the root on, the first block as the
 // earlier operand: in each host, then in each rack, then all of them, each a binomial tree in
-// the order of hosts and racks. Every host and every rack but the root's is left once. The
-// order depends on n, that placement and the root alone, so equal runs give equal bits. From
-// root 0 it is rank order unless hosts are interleaved, and made so for
-// reduceBroadcastAllReduce; else op must commute.
+// the order of hosts and racks. One message leaves every host and every rack, except the root's
+// own. The order depends on n, that placement and the root alone, so equal runs give equal bits.
+// With root 0, the order is rank order, unless the hosts' ranks are interleaved. For operators
+// that do not commute, which only reduceBroadcastAllReduce passes, the order is always rank
+// order. All other callers need an op that commutes.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

@@ -10,8 +10,8 @@ import (
 // hierarchicalReduce reduces the src of all ranks into dst on the root. dst may be src, and is
 // ignored on other ranks.
 //
-// On each host one rank reduces all vectors, the root on its own host. The results go up a
-// binomial tree of these ranks. With six ranks on three hosts, to root 1:
+// On each host one rank reduces the host's vectors; on the root's host, this rank is the root.
+// The results go up a binomial tree of these ranks. With six ranks on three hosts, to root 1:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1

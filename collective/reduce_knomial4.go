@@ -10,8 +10,8 @@ import (
 // knomial4Reduce reduces the src of all ranks into dst on the root. dst may be src, and is
 // ignored on other ranks.
 //
-// Vectors are folded up a 4-nomial tree. In every level three of four go to a neighbour. With
-// six ranks, to root 0:
+// Vectors are folded up a 4-nomial tree. In every level, three of four ranks send their folds to
+// the fourth. With six ranks, to root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 1   1 → 0
@@ -24,8 +24,8 @@ import (
 //
 // Neighbouring blocks of ranks are folded, counted from the root on in the order of hosts and
 // racks, one after the other. The order depends on n, that placement and the root alone, so
-// equal runs give equal bits. From root 0 it is rank order unless hosts are interleaved; else
-// op must commute.
+// equal runs give equal bits. With root 0, the order is rank order, unless the hosts' ranks are
+// interleaved. In all other cases op must commute.
 //
 // The k-nomial trees are those of MPICH, src/mpi/coll/reduce/reduce_intra_tree.c.
 func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

@@ -10,8 +10,8 @@ import (
 // pairwiseReduce reduces the src of all ranks into dst on the root. dst may be src, and is
 // ignored on other ranks.
 //
-// The owner of each chunk receives and folds its shares. The root then gathers the results:
-// pairwiseReduceScatter and linearGather. With three ranks, to root 0:
+// The owner of each chunk receives all ranks' shares of the chunk and folds them. The root then
+// gathers the results: pairwiseReduceScatter and linearGather. With three ranks, to root 0:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   2 → 0    1 → 0

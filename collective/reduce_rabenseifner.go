@@ -10,10 +10,10 @@ import (
 // rabenseifnerReduce reduces the src of all ranks into dst on the root. dst may be src, and is
 // ignored on other ranks.
 //
-// Partners at distance 1, 2, 4, … each fold one half of what they still have, and the finished
-// parts gather at the root in the opposite order. Ranks beyond the largest power of two send
-// their share to a neighbour first, except the root. With five ranks, to root 0, and in
-// brackets the ranks whose shares are folded:
+// In step s, partners at distance 2^s each fold one half of the part that both still have. Then
+// the root gathers the folded parts in the opposite order of steps. Ranks beyond the largest
+// power of two send their share to a neighbour first, except the root. With five ranks, to root
+// 0, and in brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3         step 4
 //	rank 0                  34(01) → 2   2(012) → 3

@@ -9,8 +9,8 @@ import (
 
 // sharedReduce folds the src of all ranks into dst on the root. The fold is unfinished.
 //
-// Like sharedAllReduce, every rank folds one part of each fragment over all slots and leaves it
-// in its own. Only the root copies the parts out. With two ranks, to root 0:
+// As in sharedAllReduce, every rank folds one part of each fragment over all slots, and leaves
+// the result in its own slot. Only the root copies the parts out. With two ranks, to root 0:
 //
 //	         step 0        step 1                step 2
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
@@ -18,7 +18,7 @@ import (
 //
 // Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment.
 //
-// Shares are folded in rank order, so bits repeat and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
 func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)

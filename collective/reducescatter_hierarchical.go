@@ -10,9 +10,9 @@ import (
 // hierarchicalReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be
 // that chunk.
 //
-// On each host one rank reduces all vectors; these ranks run the first half of a ring
-// all-reduce, in which a host's chunks count as one; and each scatters its host's chunks on its
-// host. With four ranks on two hosts:
+// On each host one rank, the leader, reduces the host's vectors. The leaders run the first half
+// of a ring all-reduce, in which all chunks of a host travel together. Then each leader scatters
+// the chunks on its host. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0            01 → 2   2301 → 1

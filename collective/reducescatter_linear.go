@@ -11,7 +11,7 @@ import (
 // chunk. The rest of src is not changed.
 //
 // Rank 0 receives all vectors, in rank order, and scatters the chunks: linearReduce and
-// linearScatter. It is the baseline for measurements of the others. With three ranks:
+// linearScatter. It is the baseline for measurements of the other algorithms. With three ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0                     012 → 1   012 → 2

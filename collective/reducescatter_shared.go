@@ -19,7 +19,7 @@ import (
 //
 // Cost: α + m(n-1)/n (β+γ), in cache; α per fragment.
 //
-// Shares are folded in rank order, so bits repeat and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	// A slot holds one subrange for each rank, in whole elements.

@@ -9,8 +9,8 @@ import (
 
 // recursiveDoublingScan reduces the buf of ranks 0 to r and leaves the result on rank r.
 //
-// In every step each rank sends what it has to the rank 1, 2, 4, … after it. The shares that it
-// holds double until they begin at rank 0. With five ranks:
+// In step s each rank sends its fold to the rank 2^s after it. The number of shares in a rank's
+// fold doubles in each step, until the fold begins at rank 0. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    0 → 2    0 → 4
@@ -39,7 +39,7 @@ func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k redu
 		case receives:
 			err = r.Recv(ctx, me-distance, arrived)
 		default:
-			return nil // a rank that neither sends nor receives does not in later steps, either
+			return nil // this rank neither sends nor receives in later steps
 		}
 		if err != nil {
 			return err

@@ -19,14 +19,14 @@ import (
 //
 // Cost: α + mβ + m(n-1)γ, in cache; α per fragment.
 //
-// Shares are folded in rank order, so bits repeat and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
 func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	return scanSlots(ctx, r, buf, k, r.Rank()+1)
 }
 
-// scanSlots replaces buf by the fold of the first ranks' shares. With ranks 0 it leaves buf
-// alone. No rank reads the last rank's share, so it is not copied into a slot, unless the last
-// rank folds it itself.
+// scanSlots replaces buf by the fold of the shares of ranks 0 to ranks-1. If ranks is 0, it does
+// not change buf. No rank reads the last rank's share, so it is not copied into a slot, unless
+// the last rank folds it itself.
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	size := fragmentSize(k.DType().Size())
 	count := fragmentCount(len(buf), size)

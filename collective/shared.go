@@ -22,8 +22,8 @@ import (
 func fragmentSize(elem int) int { return p2p.SlotSize / elem * elem }
 
 // fragmentCount returns the number of fragments of at most size bytes that m bytes need. It is
-// at least 1: also an empty operation exchanges flags, so that ranks that disagree, or are
-// gone, are noticed.
+// at least 1: even an empty operation exchanges flags, so that ranks detect a mismatch or the
+// failure of another rank.
 func fragmentCount(m, size int) int { return max(1, (m+size-1)/size) }
 
 // shared is the name of this family's algorithms. They run only where all ranks share memory.
@@ -32,7 +32,7 @@ const shared = "shared"
 // NeedsShared reports whether an algorithm works in memory that the ranks share.
 func (a Algorithm) NeedsShared() bool { return a.Name() == shared }
 
-// blockOf returns bytes i*size up to (i+1)*size of b, as far as b has them.
+// blockOf returns bytes i*size up to (i+1)*size of b, or up to the end of b.
 func blockOf(b []byte, i, size int) []byte {
 	lo := min(i*size, len(b))
 	return b[lo:min(lo+size, len(b))]
@@ -41,8 +41,9 @@ func blockOf(b []byte, i, size int) []byte {
 // A copyFunc copies bytes as the built-in copy does.
 type copyFunc func(dst, src []byte) int
 
-// resultCopy returns how to copy results out of the slots, given the bytes that all ranks
-// together write. Results that exceed the caches anyway are written past them.
+// resultCopy returns the function that copies results out of the slots. bytes is what all ranks
+// together write. Results that are larger than the caches are written with stores that bypass
+// the caches.
 func resultCopy(bytes int) copyFunc {
 	if bytes >= cpu.MinNonTemporal {
 		return cpu.CopyNonTemporal
@@ -50,19 +51,19 @@ func resultCopy(bytes int) copyFunc {
 	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
-// exchangeFragments hands count fragments, from p on, to all ranks. For each, it calls write to
-// fill this rank's slot, and read for every rank's slot: first for its own, which it has just
-// written, then for the others, beginning with the next rank.
+// exchangeFragments hands over count fragments, beginning with p, among all ranks. For each, it
+// calls write to fill this rank's slot, and read for every rank's slot: first for its own, which
+// it has just written, then for the others, beginning with the next rank.
 //
-// It reads the other ranks' fragments lead fragments behind its own writes. With three
-// fragments and a lead of one:
+// It delays its reads of the other ranks' slots: it reads fragment i after it has written
+// fragment i+lead. With three fragments and a lead of 1:
 //
 //	writes         0   1   2
 //	reads others       0   1   2
 //
-// That gives the others time to write theirs, and the caches time to write the lines back to
-// the level from which another core fetches them at less cost. docs/adr/0018 has the
-// measurement.
+// The delay gives the other ranks time to write their slots. It also gives the caches time to
+// write lines back to a level from which another core fetches them at less cost. docs/adr/0018
+// has the measurement.
 func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count int, write func(p p2p.Fragment, i int), read func(p p2p.Fragment, i, rank int)) error {
 	n, me, lead := r.Size(), r.Rank(), min(r.MaxLead(), count-1)
 	for i, in, out := 0, p, p; i < count+lead; i++ {
@@ -108,7 +109,7 @@ func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k redu
 		copyUnlessSame(dst, own)
 		return
 	}
-	if me > 1 && same(dst, own) { // it would be overwritten before its turn
+	if me > 1 && same(dst, own) { // the first fold would overwrite this rank's share
 		saved := p.Slot(me)[lo:hi]
 		copy(saved, own)
 		own = saved

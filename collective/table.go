@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A TableRule says when an algorithm runs, and in which segments its messages travel: for
-// vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are joined by Wire. A field
+// A TableRule names an algorithm, a segment size, and the calls that use them: those with
+// vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are connected by Wire. A field
 // that is 0, or "", sets no limit.
 type TableRule struct {
 	Algorithm Algorithm
@@ -20,7 +20,8 @@ type TableRule struct {
 	Wire      string // the communicator's name for its wires; it is only compared
 }
 
-// appliesTo reports whether the rule can cover any call of such a communicator.
+// appliesTo reports whether the rule covers any call of a communicator with the given number of
+// ranks and the given wire.
 func (u TableRule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
@@ -45,7 +46,7 @@ const (
 // of a communicator use an equal table and give equal arguments, so they choose alike without a
 // message.
 //
-// Goroutines may share a Table that no one changes.
+// Goroutines may share a Table that none of them changes.
 type Table struct {
 	rules  []TableRule
 	tuned  int // number of rules, the first ones, that were measured
@@ -58,8 +59,9 @@ type selection struct {
 	segment   uint32
 }
 
-// NewTable returns a table of measured rules and, for calls that none of them covers, others.
-// It refuses more than MaxRules rules, and a rule that Check refuses, with fault.Misuse.
+// NewTable returns a table of the measured rules in tuned and the rules in others. The rules in
+// others decide only calls for which no measured rule does. More than MaxRules rules, or a rule
+// for which Check fails, are fault.Misuse.
 func NewTable(tuned, others []TableRule) (*Table, error) {
 	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
 	if len(t.rules) > MaxRules {
@@ -122,16 +124,16 @@ type Choice struct {
 }
 
 // A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a
-// call of that communicator, so that a choice takes nanoseconds: a small collective has no more
-// to spare. It never changes.
+// call of that communicator, so that a choice takes nanoseconds; more would slow down small
+// collectives. A Chooser never changes.
 type Chooser struct {
 	forced [len(verbNames)]selection
 	rules  [len(verbNames)][]candidate
 }
 
-// A candidate is a rule that can cover a call of one communicator. What depends on the
-// communicator alone has been decided: the number of ranks, the wire, the hosts. Choose
-// compares what depends on the call.
+// A candidate is a rule that can cover a call of one communicator. Conditions on the
+// communicator (the number of ranks, the wire, the hosts) have been checked already. Choose
+// checks the conditions on the call.
 type candidate struct {
 	selection
 	maxBytes         uint64
@@ -141,15 +143,15 @@ type candidate struct {
 	number           int
 }
 
-// Chooser returns t for a communicator of that many ranks on one host, joined by wire. Equal
-// tables and arguments choose alike.
+// Chooser returns the Chooser of t for a communicator with the given number of ranks on one
+// host, connected by wire. Equal tables and arguments choose alike.
 func (t *Table) Chooser(ranks int, wire string) *Chooser {
 	flat := topology.Flat(ranks)
 	return t.ChooserOn(&flat, wire)
 }
 
-// ChooserOn is Chooser for ranks that are placed as l says. Rules for hierarchical algorithms
-// count only on several hosts of which one has several ranks.
+// ChooserOn is Chooser for ranks with the placement l. Rules for hierarchical algorithms apply
+// only if there are several hosts and one of them has several ranks.
 func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
 	levels := l.Hosts() > 1 && l.MaxRanksPerHost() > 1
@@ -171,13 +173,13 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	return c
 }
 
-// Choose returns the algorithm for a vector of bytes bytes. commutative describes the operator,
-// and hasShared says whether the call may use shared memory.
+// Choose returns the algorithm and the segment size for a call. commutative describes the
+// operator, and hasShared says whether the call may use shared memory.
 //
-// bytes is the length of the whole vector: of all ranks' chunks together where it has chunks,
-// and 0 for gatherv, scatterv and alltoallv, where ranks may not know it. Choose returns a
-// forced algorithm even where it does not support the operator, or where it needs shared memory
-// and there is none; the call then fails with fault.Misuse.
+// bytes is the length of the whole vector, which includes the chunks of all ranks. It is 0 for
+// gatherv, scatterv and alltoallv, where ranks may not know the length. Choose returns a forced
+// algorithm even where it does not support the operator, or where it needs shared memory and
+// there is none; the call then fails with fault.Misuse.
 func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choice {
 	if int(verb) >= len(c.forced) {
 		return Choice{}

@@ -17,9 +17,9 @@ import (
 //	         └─ 6 ─── 7
 //
 // On several hosts there are three levels of such trees: one over the first nodes of the racks,
-// one in each rack over the first nodes of its hosts, and one in each host over its nodes.
-// Every host and every rack but the root's is then entered by one edge. A subtree is still a
-// run of nodes.
+// one in each rack over the first nodes of its hosts, and one in each host over its nodes. One
+// edge then enters every host and every rack, except the root's own. A subtree is still a run of
+// consecutive nodes.
 type tree struct {
 	walk       topology.Walk
 	n, root    int
@@ -37,8 +37,7 @@ type childNode struct {
 	size int // number of nodes in it
 }
 
-// maxChildren exceeds what a node of a job of 2^31 ranks can have: one child per doubling, and
-// one for each of the three levels.
+// maxChildren is larger than the number of children that a node can have in a job of 2^31 ranks.
 const maxChildren = 36
 
 // treeFrom returns the tree from root in the order of the round's layout.
@@ -60,8 +59,8 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	t := tree{walk: w, n: r.Size(), root: root, me: w.Node(r.Rank())}
 	spot := w.Coordinates(r.Rank())
 
-	// Within the host, whose nodes begin at start.
-	// The parent's index is the own one without its lowest bit, at each of the levels.
+	// Within the host, whose nodes begin at start. At each of the three levels, the parent's
+	// index is this node's index without its lowest bit.
 	start := w.HostStart(spot.Rack, spot.Host)
 	t.parentNode = start + spot.Local&(spot.Local-1)
 	t.end = t.me + 1
@@ -85,10 +84,10 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 }
 
 // addChildren adds the children i+1, i+2, i+4, … of item i in a binomial tree over count items.
-// The items are groups of nodes, and this node is the first of item i. firstNode returns the
-// first node of an item, and the end of the last item for count.
+// The items are groups of nodes, and this node is the first node of item i. firstNode(j) returns
+// the first node of item j; firstNode(count) returns the node after the last item.
 func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
-	// Item i's subtree has as many items as its lowest bit says; item 0's has all.
+	// The subtree of item i has i&-i items. The subtree of item 0 has all items.
 	width := i & -i
 	if i == 0 {
 		width = 1 << bits.Len(uint(count-1))

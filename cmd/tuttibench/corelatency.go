@@ -14,12 +14,12 @@ const (
 	exchangeLimit  = 100 * time.Millisecond
 )
 
-// coreLatency returns how many seconds two cores need to show each other a number: each writes
-// a cache line of its own, and polls the other's until it has the same number. No collective,
-// and no message in one direction, can be faster. The result is the median of many rounds, and
-// 0 if only one goroutine can run at a time.
+// coreLatency returns the round-trip time of a number between two cores, in seconds. Each core
+// writes the number to its own cache line, and polls the other core's line until that line holds
+// the same number. No collective, and no message in one direction, can be faster. The result is
+// the median of many rounds, and 0 if only one goroutine can run at a time.
 //
-// It depends on which two cores they are, which a virtual machine may change while it runs.
+// The result depends on the two cores, which a hypervisor may change while the program runs.
 func coreLatency() float64 {
 	if runtime.GOMAXPROCS(0) < 2 {
 		return 0
@@ -29,7 +29,7 @@ func coreLatency() float64 {
 		_ [120]byte
 	}
 	var stop atomic.Bool
-	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) }) // also within a round: if both share a core, a round takes forever
+	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) }) // also ends a round: a round never ends if both goroutines share a core
 	defer late.Stop()
 	ended := make(chan struct{})
 	go func() {
@@ -54,8 +54,8 @@ func coreLatency() float64 {
 	return rounds[len(rounds)/2]
 }
 
-// echo writes n, and returns once the other core has written it, too. It returns false if that
-// will not happen.
+// echo writes n to own, and returns true when other holds n, too. It returns false after stop is
+// set.
 func echo(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
 	own.Store(n)
 	for looks := 1; other.Load() < n; looks++ {

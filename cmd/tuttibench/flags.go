@@ -36,7 +36,7 @@ func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
 // A durationFlag is a time on the command line.
 type durationFlag time.Duration
 
-// String is the time as Set reads it.
+// String returns the time in the form that Set accepts.
 func (s *durationFlag) String() string { return time.Duration(*s).String() }
 
 // Set reads "150ms", "2s".
@@ -49,11 +49,11 @@ func (s *durationFlag) Set(text string) error {
 	return nil
 }
 
-// maxVector is the most bytes of a vector, so that a typing error is told from a real demand.
-// Whether the host has memory for a smaller one is up to the host.
+// maxVector is the largest vector in bytes that a flag accepts. A larger size is probably a
+// typing error. A smaller vector may still need more memory than the host has.
 const maxVector = 1 << 40
 
-// tooLarge returns an error for a vector that cannot be meant, else nil.
+// tooLarge returns an error if s exceeds maxVector, else nil.
 func tooLarge(flag string, s sizeFlag) error {
 	if int64(s) > maxVector {
 		return fmt.Errorf("-%s %d: want at most %d bytes (1024Gi)", flag, s, int64(maxVector))
@@ -61,8 +61,8 @@ func tooLarge(flag string, s sizeFlag) error {
 	return nil
 }
 
-// onRankZero checks on rank 0, before anything is measured, whether its host can give what a
-// flag demands. All ranks get the result.
+// onRankZero runs check on rank 0, before anything is measured. check tests whether rank 0's
+// host can use the path that a flag names. onRankZero returns the result on all ranks.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
 	if c.Rank() == 0 {
@@ -91,7 +91,8 @@ func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func
 	return fmt.Errorf("-%s %s: %w", flag, path, own)
 }
 
-// checkWritable makes a file's folder, and for a moment the file if there is none.
+// checkWritable creates the folder of a file. If the file does not exist, it creates the file
+// and removes it again.
 func checkWritable(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err

@@ -26,8 +26,8 @@ type method struct {
 
 // sweepNamed compares three ways to reduce a model's gradients: by a coordinator, to which each
 // rank submits them in an order of its own; as separate calls in one order; and as one vector.
-// It also times the negotiation alone. All alternate, so that a disturbance of the machine
-// affects all alike.
+// It also times the negotiation alone. The ways alternate, so that a disturbance of the machine
+// affects all of them alike.
 func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
@@ -59,8 +59,8 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 }
 
 // startNegotiator starts the coordinator that only negotiates: nothing is sent before the last
-// submission of a step. Variables that ask coordinators for a timeline or for autotuning are
-// meant for the other coordinator.
+// submission of a step. It ignores the environment variables for timelines and autotuning, which
+// are for the other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
 	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
 		return nil, err
@@ -104,9 +104,10 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 	return verdict(rows)
 }
 
-// pairedRatios compares the first way with the next two by the medians of ratios of adjacent
-// turns. A machine that is slow for a while is so for both turns, so it does not change their
-// ratio; but it may change the medians of the rows.
+// pairedRatios compares the first way with the next two. For each, it computes the ratio of the
+// times in every pair of adjacent turns, and returns the median of the ratios. A temporary
+// slowdown of the machine affects both turns of a pair, so it hardly changes their ratio, but it
+// may change the medians in the rows.
 func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
@@ -150,7 +151,7 @@ func newGradients(c *comm.Comm, ps []param) *gradients {
 	return g
 }
 
-// load writes new gradients, and shuffles the order of submission.
+// load writes new gradients into the vector, and shuffles the order of submission.
 func (g *gradients) load() {
 	g.mine.fill(g.all, 0)
 	g.shuffle.Shuffle(len(g.order), func(i, j int) { g.order[i], g.order[j] = g.order[j], g.order[i] })
@@ -179,8 +180,8 @@ func (g *gradients) submitAllButLast() {
 	}
 }
 
-// negotiate submits the last name, and waits for all of them. Its time is that of a step's
-// negotiation: no data is packed or sent, only its messages.
+// negotiate submits the last name, and waits for all of them. The time of negotiate is the time
+// of one step's negotiation: the tensors are empty, so no data is packed or sent.
 func (g *gradients) negotiate(ctx context.Context) error {
 	g.empty[g.order[len(g.order)-1]].Submit()
 	return coordinator.WaitAll(ctx, g.empty...)

@@ -49,8 +49,9 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 
 // limits prints for each size how long an allreduce takes, and the least that any algorithm
 // needs on this machine: every rank copies the vector once, and adds (n-1)/n of its elements to
-// it. All ranks do so at once, from memory that no cache holds. For small vectors this is
-// nearly nothing; then the latency between two cores counts, which is printed above the table.
+// it. All ranks do so at once, from memory that no cache holds. For small vectors this time is
+// close to zero, and the limit is the latency between two cores, which is printed above the
+// table.
 func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -59,7 +60,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 		out = io.Discard
 	}
 	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), version.Commit())
-	if c.Rank() == 0 { // the others sleep in the next barrier and leave their cores idle
+	if c.Rank() == 0 { // the other ranks sleep in the next barrier, so their cores are idle
 		if s := coreLatency(); s > 0 {
 			fmt.Fprintf(out, "# two cores show each other a number in %.0f ns\n", 1e9*s)
 		} else {
@@ -88,8 +89,8 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	return nil
 }
 
-// A memStream is the memory that one rank streams through: pairs of vectors. When the turn of a
-// pair comes again, no cache holds it any more.
+// A memStream holds pairs of vectors that one rank uses in turn. There are so many bytes that a
+// pair is no longer in a cache when it is used again.
 type memStream struct {
 	c     *comm.Comm
 	count int // elements of a vector
@@ -98,8 +99,8 @@ type memStream struct {
 	next  int
 }
 
-// maxPairs bounds the time of one pass over all pairs. Small vectors are in a cache then, as
-// those of a program are.
+// maxPairs bounds the number of pairs, and so the time of one pass over them. With this bound,
+// pairs of small vectors stay in a cache, as they do in a typical program.
 const maxPairs = 4096
 
 func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
@@ -110,11 +111,12 @@ func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
 		clear(pair[0]) // touches its pages
 		l.pairs = append(l.pairs, pair)
 	}
-	runtime.GC() // of the last size
+	runtime.GC() // frees the vectors of the previous size
 	return l
 }
 
-// time returns the median of the slowest rank's times of f, each on another pair.
+// time calls f repeatedly, each time on the next pair, and returns the median of the slowest
+// rank's times.
 func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, src []float32) error) (float64, error) {
 	run := func(context.Context) error {
 		l.next++

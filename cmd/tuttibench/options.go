@@ -35,13 +35,13 @@ type options struct {
 	model         string // whose gradients a coordinator reduces
 }
 
-// named is the operation that reduces a model's tensors. It has no sizes.
+// named is the name of the operation that reduces a model's tensors. It has no sweep of sizes.
 const named = "coordinator"
 
 // opNames are the operations on vectors of one size, as -op accepts them.
 var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "scan", "exscan", "pingpong", "barrier"}
 
-// parseFlags parses the command line, and rejects what makes no sense.
+// parseFlags parses and checks the command line.
 func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, maxIterations: maxIterations}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// period is the number of elements after which what ranks send repeats. It is prime, so that
-// data at the offset of another segment or chunk is noticed.
+// period is the number of elements after which the content of a vector repeats. It is prime, so
+// that data at the offset of another segment or chunk is detected as wrong.
 const period = 251
 
 // A pattern is the content of a vector: element i is pattern[i%period].
@@ -17,8 +17,8 @@ type pattern[T comm.Element] [period]T
 // A number converts an integer of at least 0 to an element. Integers wrap, as their sums do.
 type number[T comm.Element] func(v int) T
 
-// The largest numbers that ranks send. Sums of small ones are exact in every type. Where
-// nothing is added, more numbers distinguish more ranks.
+// The largest numbers that ranks send. Small numbers keep sums exact in every type. Operations
+// that add nothing use larger numbers, which distinguish more ranks.
 const (
 	maxAddend = 3
 	maxMoved  = 120
@@ -30,7 +30,7 @@ func share(rank, i, limit int) int {
 	return 1 + int(mixed>>8)%limit
 }
 
-// moved returns what a rank sends where nothing is added.
+// moved returns the pattern that a rank sends in an operation that adds nothing.
 func moved[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	for i := range p {
 		p[i] = of(share(rank, i, maxMoved))
@@ -38,7 +38,8 @@ func moved[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	return p
 }
 
-// addend returns what a rank sends where the shares of all ranks are added.
+// addend returns the pattern that a rank sends in an operation that adds the shares of all
+// ranks.
 func addend[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	for i := range p {
 		p[i] = of(share(rank, i, maxAddend))

@@ -119,11 +119,11 @@ type budget struct {
 // slowest rank, so they stop together without messages.
 func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	t.load()
-	runtime.GC() // not in the midst of the measurement, if that can be helped
+	runtime.GC() // makes a collection during the measurement less likely
 	return timed(ctx, c, t, b)
 }
 
-// timed is measure for a trial that is loaded, in a process whose garbage has been collected.
+// timed measures a trial that has been loaded. The caller has run the garbage collector.
 func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	iterate := func() (float64, error) { return st.iterate(ctx) }
@@ -144,9 +144,9 @@ func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error)
 	return sample{seconds, allocs, wrong}, err
 }
 
-// repeat appends the time of each iteration until the budget is spent. A slow beginning does
-// not cut it short: until all slots of shared memory have been touched once, a call may take
-// ten times as long as later ones.
+// repeat calls iterate until the budget is spent, and appends the time of each iteration to
+// seconds. Slow first iterations do not reduce the number of later ones: until all slots of
+// shared memory have been touched once, a call may take ten times as long as later calls.
 func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]float64, error) {
 	for spent := 0.0; len(seconds) < b.maxIterations; {
 		s, err := iterate()
@@ -162,7 +162,7 @@ func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]flo
 	return seconds, nil
 }
 
-// median is the time that counts.
+// median returns the median time, which is the result of a trial.
 func (s sample) median() float64 { return s.seconds[len(s.seconds)/2] }
 
 // A stopwatch measures the runs of a trial.
@@ -202,8 +202,9 @@ func mallocs(c *comm.Comm) uint64 {
 	return m.Mallocs
 }
 
-// verify checks the result of the last run, and of one more from cleared buffers: a run that
-// writes nothing shows there. It returns the number of wrong elements on all ranks.
+// verify checks the result of the last run. Then it clears the buffers, runs the trial once
+// more, and checks again, which detects a run that writes nothing. It returns the number of
+// wrong elements on all ranks.
 func verify(ctx context.Context, c *comm.Comm, t trial) (int, error) {
 	wrong := []int{t.wrong()}
 	t.load()

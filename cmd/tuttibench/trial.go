@@ -49,7 +49,7 @@ func (k *typedVectors[T]) on(c *comm.Comm) vectors {
 	return &other
 }
 
-// alloc moves the buffers into memory of comm.Alloc, until free.
+// alloc moves the buffers into memory from comm.Alloc. free releases that memory.
 func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	send, err := comm.Alloc[T](k.c, len(k.send))
 	if err != nil {
@@ -171,8 +171,8 @@ func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 	}
 }
 
-// wrongChunks counts the wrong elements of out, which has a chunk of each rank's vector,
-// starting at an index of it.
+// wrongChunks counts the wrong elements of out. out has one chunk from each rank, and each chunk
+// starts at index first of that rank's vector.
 func (k *typedVectors[T]) wrongChunks(out []T, first int) int {
 	wrong := 0
 	for rank := range k.c.Size() {

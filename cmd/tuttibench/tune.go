@@ -127,8 +127,9 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	return nil
 }
 
-// checkReplaceable returns the reason why a file cannot be replaced, before anything is
-// measured for it. It makes a file beside it, and removes that again.
+// checkReplaceable returns an error if the file cannot be replaced, so that the command fails
+// before it measures anything. It creates a temporary file in the same folder and removes it
+// again.
 func checkReplaceable(file string) error {
 	w, err := atomicwriter.New(file, 0o644)
 	if err != nil {

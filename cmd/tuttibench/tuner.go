@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A tuner is one rank's part in a tuning. All ranks take the same decisions, because they take
-// them by times that all of them have.
+// A tuner is one rank's part in a tuning run. All ranks reach the same decisions, because each
+// decides only from timings that every rank holds.
 type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
@@ -65,8 +65,8 @@ func (t *tuner) op(ctx context.Context, op string) error {
 	return nil
 }
 
-// ways returns the ways that this job can use, and possibly some that need shared memory which
-// it lacks. It returns those made so far beside an error, too.
+// ways returns the ways to run verb that this job may be able to use. Some of them may need
+// shared memory that the job lacks. With an error, it returns the ways that it has made so far.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
 	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
@@ -96,10 +96,10 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
 
 // warm runs each way through shared memory once, with a vector of elements that fills all of
-// that memory, and returns the ways that can run. A slot becomes memory when it is first
-// touched, and each call of 16 to 128 KiB touches another one: the first hundreds of calls
-// would take several times as long as later ones. Messages have no such effect, because all
-// ways share their rings.
+// that memory, and returns the ways that can run. The kernel allocates a slot's pages when they
+// are first touched, and each call of 16 to 128 KiB touches another slot. Without warm, the
+// first hundreds of calls would take several times as long as later ones. Messages need no such
+// step, because all ways share the same rings.
 func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
 		if w.algorithm.NeedsShared() {
@@ -107,7 +107,7 @@ func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*w
 			x.load()
 			err := x.run(ctx)
 			if errors.Is(err, fault.Misuse) {
-				continue // these ranks share no memory: refused before anything was sent
+				continue // the ranks share no memory; the call failed before anything was sent
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%v of %d bytes: %w", w.algorithm, x.bytes, err)
@@ -118,8 +118,8 @@ func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*w
 	return able, nil
 }
 
-// size times all ways with vectors of count elements in passes over them. Then those that would
-// replace the default table's way alternate with that one.
+// size times all ways with vectors of count elements, in several passes. Then each way that
+// would replace the default table's way is timed in turns with the default table's way.
 func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
 	bytes := count * k.dtype.Size()
 	if k.op == "barrier" {
@@ -127,7 +127,7 @@ func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways
 	}
 	h := newHeats(t.c.Size(), bytes, t.c.Bridge().Wire(), ways)
 	h.time = func(w *way) (float64, error) { return t.time(ctx, vs.on(w.c).trial(count)) }
-	runtime.GC() // not in the midst of a heat, if that can be helped
+	runtime.GC() // makes a collection during a heat less likely
 	if err := h.run(); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 	return s.median(), nil
 }
 
-// heats find the fastest way for vectors of one size.
+// heats holds the timings that find the fastest way for vectors of one size.
 type heats struct {
 	ranks, bytes int
 	wire         string
@@ -161,7 +161,7 @@ type heats struct {
 	ratios       map[*way][]outcome          // of rivals, one for each usual way
 }
 
-// An outcome is how many times as long as the usual way a rival took, when the two alternated.
+// An outcome is the ratio of a rival's time to the usual way's time, measured in turns.
 type outcome struct {
 	usual *way
 	ratio float64
@@ -206,20 +206,21 @@ func (h *heats) heat(w *way) (float64, error) {
 	return seconds, nil
 }
 
-// passes is how often each way is timed; the least median counts. Passes over all ways keep a
-// slow moment of the machine from deciding.
+// passes is the maximum number of times that each way is timed; the least median counts. Each
+// pass goes over all ways, so that a short disturbance of the machine does not decide.
 const passes = 3
 
-// A way is timed a second time unless it is hopeless, which no slow moment explains. It is
-// timed a third time, and with other segments, if it is within reach of the best. Both are
-// multiples of the best time.
+// Both limits are multiples of the best time. A way that takes longer than hopeless is not timed
+// a second time, because no disturbance explains such a time. A way that takes longer than reach
+// is not timed a third time, and not with other segment sizes.
 const (
 	hopeless = 8
 	reach    = 1.5
 )
 
-// worth reports whether a way is to be timed in this pass. The first pass omits segments. Later
-// ones omit those of which an average message has at most one.
+// worth reports whether a way should be timed in this pass. The first pass times only the
+// default segment size. Later passes omit a segment size if an average message has at most one
+// such segment.
 func (h *heats) worth(w *way, pass int) bool {
 	best := h.best()
 	switch {
@@ -249,8 +250,8 @@ func (h *heats) best() float64 {
 	return best
 }
 
-// nextRivalry is a way that rules would take instead of the default table's, and that
-// has not taken turns with it; false where there is none.
+// nextRivalry returns a comparison that rules would need and that has not been measured in turns
+// yet: a way that would replace the default table's way. It returns false if there is none.
 func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {
@@ -262,12 +263,13 @@ func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) 
 	return choose.Comparison{}, false
 }
 
-// bouts is how often rivals alternate; odd, for the median.
+// bouts is the number of turns in a comparison. It is odd, so that the median is one of the
+// measured values.
 const bouts = 5
 
-// turns alternates two ways. Among many ways the one that looks fastest has often had luck, and
-// a machine that changes its pace between two heats favours one. So the median of the ratios of
-// each turn decides, whatever the rival took in its own heats.
+// turns times two ways alternately. The way that looks fastest among many is often so by chance,
+// and a change of the machine's speed between two heats favours one way. Therefore the median of
+// the ratios of all turns decides, and the times of separate heats do not count.
 func (h *heats) turns(usual, rival *way) error {
 	var ratios []float64
 	for range bouts {
@@ -286,13 +288,13 @@ func (h *heats) turns(usual, rival *way) error {
 	return nil
 }
 
-// seconds returns the time of a way that counts. For a way that has alternated with the usual
-// one, it is the ratio times the usual way's own time.
+// seconds returns the time of a way for the results. For a way that was timed in turns with the
+// usual way, the time is the measured ratio multiplied by the usual way's time.
 //
 // A rival may have several usual ways: one for calls through shared memory and one for others.
-// If it won against each, it must be ahead of the fastest of them: the worst ratio times that
-// time counts. If it lost to any, only those count, because a win against one must not undo a
-// loss against another.
+// If the rival was faster than each of them, its time is the worst of its ratios multiplied by
+// the fastest usual way's time. If it was slower than any of them, only the ratios above 1
+// count, because a win against one usual way must not cancel a loss against another.
 func (h *heats) seconds(w *way) (float64, bool) {
 	if len(h.ratios[w]) == 0 {
 		seconds, ok := h.got[w]

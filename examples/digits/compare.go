@@ -39,14 +39,14 @@ func identical(ctx context.Context, t team, params []float64) error {
 	return nil
 }
 
-// distance returns the norm of got-want relative to that of want.
+// distance returns the norm of got-want divided by the norm of want.
 func distance(got, want []float64) float64 {
 	return floats.Distance(got, want, 2) / floats.Norm(want, 2)
 }
 
 // matchesSingle trains once more on rank 0, in this process alone and on the same batches. It
-// returns on every rank how far params are from the result. It fails beyond the tolerance, and
-// for a distance that is not a number.
+// returns on every rank how far params are from the result. It fails if the distance exceeds the
+// tolerance or is not a number.
 func matchesSingle(ctx context.Context, t team, s settings, data set, params []float64) (float64, error) {
 	answer := make([]float64, 1)
 	if t.rank == 0 {

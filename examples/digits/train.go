@@ -15,19 +15,21 @@ type team struct {
 
 	// average replaces v by its mean over the ranks, with equal bits on all.
 	average func(ctx context.Context, v []float64) error
-	// copyFirst replaces v by rank 0's.
+	// copyFirst replaces v by rank 0's v.
 	copyFirst func(ctx context.Context, v []float64) error
-	// gather returns the bytes of all ranks one after the other, by rank. All
-	// ranks give equally many.
+	// gather returns the bytes of all ranks, one after the other in rank order. All ranks pass
+	// the same number of bytes.
 	gather func(ctx context.Context, mine []byte) ([]byte, error)
 
-	// declare, unless nil, names the parts of a step's numbers once. Then begin has the part
-	// of a name averaged as soon as a step has computed it, and finish returns when all parts
-	// are. The ranks need not begin the parts in the same order. Without it, average gets all.
+	// If declare is nil, a step averages all its numbers by one call of average. Otherwise
+	// declare names each part of these numbers once. A step then calls begin for a part as soon
+	// as it has computed the part, which starts to average it in the background. finish returns
+	// when all parts are averaged. The ranks need not begin the parts in the same order.
 	declare func(name string, part []float64)
 	begin   func(name string)
 	finish  func(ctx context.Context) error
-	// overlap, unless nil, is how much of that was hidden behind the computation.
+	// overlap, unless nil, returns how much of the averaging time was hidden behind the
+	// computation.
 	overlap func() (steps int, inFlight, hidden time.Duration)
 }
 
@@ -147,7 +149,7 @@ func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, e
 	return tally{counts[0], counts[1]}, nil
 }
 
-// learn is the network's learn, also for a rank that has no images in this step.
+// learn calls the network's learn. It also handles a rank that has no images in this step.
 func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
 	if len(rows) > 0 {
 		return s.net.learn(data.pick(rows), s.grad, ready)
@@ -159,7 +161,7 @@ func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
 	return tally{}
 }
 
-// await averages the message, or waits until that is done.
+// await averages the message, or, with begin and finish, waits until it is averaged.
 func (s *stepper) await(ctx context.Context) error {
 	if s.team.begin != nil {
 		return s.team.finish(ctx)

@@ -48,8 +48,8 @@ func (t *table) means(bands []band) []float64 {
 	return all
 }
 
-// checkFloors prints each band. It fails if one is below its floor, or if only one side has run
-// a size: a peer that fails must not be a way to win.
+// checkFloors prints each band. It returns an error if a band is below its floor, or if only
+// tutti or only its peers ran a size: otherwise a failing peer would make tutti look better.
 func (t *table) checkFloors(out io.Writer, bands []band) error {
 	var short []string
 	if lonely := t.unmatched(); len(lonely) > 0 && len(bands) > 0 {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A contender runs the whole sweep once. It returns microseconds by bytes, some of them
-// possibly beside an error.
+// A contender runs the whole sweep once. It returns the time in microseconds of each size in
+// bytes. With an error, it may return the times of some sizes.
 type contender struct {
 	name    string
 	run     func(ctx context.Context) (map[int]float64, error)
@@ -174,7 +174,7 @@ func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]flo
 	}
 	got, err := peer(ctx, nil, program, command(0)...)
 	if err != nil {
-		cancel() // the others would wait for it
+		cancel() // the other ranks would wait for the failed one
 	}
 	for range c.np - 1 {
 		if e := <-ended; err == nil {

@@ -56,7 +56,7 @@ func commit(ctx context.Context, dir, results string) string {
 	return strings.TrimSpace(string(head)) + mark
 }
 
-// versions returns those of the peers' Debian packages, as far as they are known.
+// versions returns the versions of the peers' Debian packages that are installed.
 func versions(ctx context.Context) string {
 	out, _ := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Package} ${Version}, ",
 		"openmpi-bin", "mpich", "libgloo-dev").Output() // it reports missing packages on standard error

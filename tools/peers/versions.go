@@ -73,8 +73,8 @@ func (f versionFlag) contenders(c *benchmark) (all []contender) {
 	return all
 }
 
-// The bars of a new version against an old one. A mean may exceed 1 by meanSlack, or by the
-// noise if that is more.
+// The limits for a new version compared with an old one. A mean may exceed 1 by meanSlack or by
+// the noise, whichever is larger.
 const (
 	meanSlack  = 0.02 // of a geometric mean
 	sizeLimit  = 1.10 // of one size; it must not be exceeded in every run
@@ -188,7 +188,8 @@ func (r *comparison) means() (all, small, noise, smallNoise float64) {
 	return meanRatio(new, old, math.MaxInt), meanRatio(new, old, smallLimit), noiseOf(meanRatio(again, old, math.MaxInt)), noiseOf(meanRatio(again, old, smallLimit))
 }
 
-// noiseOf returns how far a ratio that should be 1 is from it, whichever of the two was faster.
+// noiseOf returns how much slower the slower of two equal contenders was, given the ratio of
+// their times.
 func noiseOf(ratio float64) float64 { return max(ratio, 1/ratio) - 1 }
 
 // meanRatio returns the geometric mean of a over b over the sizes up to most that both have;
@@ -230,7 +231,7 @@ func (r *comparison) unmatched() bool {
 var comparisonHead = fmt.Sprintf("New / old, geometric mean; above 1 the new version is slower. Noise is old against old.\n\n%-28s  %8s  %8s  %8s  %8s  %s\n",
 	"row", "new/old", "noise", "to 4 KiB", "noise", "verdict")
 
-// line returns a row of the summary. It returns false if the row misses a bar.
+// line returns a row of the summary. ok is false if the row exceeds a limit.
 func (r *comparison) line(name string) (text string, ok bool) {
 	all, small, noise, smallNoise := r.means()
 	var missed []string
