@@ -34,15 +34,15 @@ type options struct {
 	cfg negotiate.Config
 	log *slog.Logger
 
-	autotune      *Autotune // nil: no search
-	settings      *Settings // nil: those of cfg
+	autotune      *Autotune // nil: Autotune is off
+	settings      *Settings // nil: the values in cfg
 	deterministic bool
 }
 
-// WithCycle sets how long submissions wait for others to be fused with; the default is 1 ms. Each
-// rank collects its submissions for as long before it sends them to rank 0, unless one of them
-// completes a step or a group, or a goroutine waits for one. Rank 0 holds ready tensors back for
-// as long while others are submitted by some ranks only.
+// WithCycle sets how long a submission waits to be fused with others; the default is 1 ms. Each
+// rank collects its submissions for this time before it sends them to rank 0. It sends them earlier
+// if one of them completes a step or a group, or if a goroutine waits for one. Rank 0 holds ready
+// tensors back for the same time while there are tensors that only some ranks have submitted.
 func WithCycle(d time.Duration) Option {
 	return func(o *options) { o.cfg.Cycle = negotiate.Duration(d) }
 }
@@ -55,8 +55,8 @@ func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = byt
 // default is 256 KiB.
 func WithMaxFusedTensor(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
-// defaultPartition depends on how the ranks reduce large tensors. Between two parts the ranks wait
-// for each other, which takes longer by messages than in shared memory.
+// defaultPartition depends on how the ranks reduce large tensors. The ranks wait for each other
+// between two parts. This wait is longer over messages than in shared memory.
 func defaultPartition(c *comm.Comm) int {
 	if folds, _ := algorithmOf(c); folds == inRankOrder {
 		return defaultSharedPartition
@@ -64,29 +64,29 @@ func defaultPartition(c *comm.Comm) int {
 	return defaultMessagePartition
 }
 
-// WithPartition sets the size in bytes of the parts that larger tensors are cut into, so that an
-// urgent tensor waits for one part and not for the rest. The default is 4,096,000 in shared
-// memory and 16,384,000 by messages. The size changes the order in which the elements of such
-// tensors are folded, and so their bits.
+// WithPartition sets the size in bytes of the parts into which a larger tensor is cut. An urgent
+// tensor then waits for one part and not for the whole tensor. The default is 4,096,000 in shared
+// memory and 16,384,000 over messages. The size changes the order in which the elements of such
+// tensors are folded, and therefore their bits.
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
-// WithCredit sets about how many bytes rank 0 orders ahead of what it has executed, which is the
-// most that an urgent tensor waits for. The default is 1 GiB until some tensor has a priority, so
-// that no rank waits for orders, and 16 MiB from then on. A credit that is set holds from the
-// start.
+// WithCredit sets about how many bytes rank 0 orders ahead of those that it has executed. An urgent
+// tensor waits for at most these bytes. The default is 1 GiB until some tensor has a priority, so
+// that no rank waits for orders, and 16 MiB from then on. A credit set by this option holds from
+// the start.
 func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
-// setCredit sets a credit that was asked for, which holds from the start.
+// setCredit sets a credit that the user asks for. It holds from the start.
 func (o *options) setCredit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
-// WithCache sets how many tensors the response cache holds, which are negotiated by one bit each;
-// the default is 1,024, and 0 turns the cache off.
+// WithCache sets how many tensors the response cache holds. A cached tensor is negotiated with one
+// bit. The default is 1,024; 0 turns the cache off.
 func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = tensors } }
 
-// WithStallLimits sets when a tensor has stalled that some ranks have submitted and others have
-// not. After warn, 60 s by default, rank 0 logs who has submitted it and where the others are.
-// After end, 10 minutes by default, the coordinator ends on all ranks with fault.Timeout
-// that names the missing ones. 0 means never.
+// WithStallLimits sets the limits for a stalled tensor, which some ranks have submitted and others
+// have not. After warn, 60 s by default, rank 0 logs which ranks have submitted it and where the
+// others are. After end, 10 minutes by default, the coordinator ends on all ranks with a
+// fault.Timeout that names the missing ranks. 0 means never.
 func WithStallLimits(warn, end time.Duration) Option {
 	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Duration(warn), negotiate.Duration(end) }
 }
@@ -131,10 +131,11 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	return o, nil
 }
 
-// maxCache bounds the tables of the cache, which grow with the tensors that come.
+// maxCache bounds the tables of the cache, which grow with the number of tensors.
 const maxCache = 1 << 20
 
-// agree returns rank 0's configuration on all ranks. Size is the same everywhere by itself.
+// agree broadcasts rank 0's configuration and returns it on every rank. The broadcast leaves out
+// Size, which every rank already has.
 func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, error) {
 	cfg := o.cfg
 	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.MaxFusedTensor), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd), int64(cfg.UnprioritizedCredit)}
@@ -147,15 +148,15 @@ func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, er
 	return cfg, nil
 }
 
-// A variable is a setting that the environment can have under several names, of which the first
-// that is set counts. Names of Horovod and BytePS have their units.
+// A variable is a setting that can have several names in the environment. The first name that is
+// set wins. Variables of Horovod and BytePS keep their units.
 type variable struct {
 	names []string
 	set   func(o *options, v float64)
 }
 
-// variables are all that the environment can set, but for those of Autotune, which tuneEnvironment
-// reads.
+// variables returns all settings that the environment can set, except the settings of Autotune,
+// which tuneEnvironment reads.
 func variables() []variable {
 	seconds := func(v float64) negotiate.Duration { return negotiate.Duration(v * float64(negotiate.Second)) }
 	return []variable{
@@ -176,7 +177,7 @@ func variables() []variable {
 	}
 }
 
-// environment applies the variables. The program's options are applied later, and so win.
+// environment applies the variables. The program's options are applied later and take precedence.
 func (o *options) environment(rank int) error {
 	for _, v := range variables() {
 		for _, name := range v.names {

@@ -12,9 +12,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// BroadcastParameters replaces every rank's params by the root's, as a training does before its
-// first step. All ranks have the same names and lengths; otherwise they get fault.Mismatch. The
-// tensors are submitted as one group, under "parameter/" and their names.
+// BroadcastParameters replaces params on every rank by the root's params. A training calls it
+// before its first step. All ranks must have the same names and lengths; otherwise they get
+// fault.Mismatch. The tensors are submitted as one group. Their names are prefixed with
+// "parameter/".
 func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, params map[string][]T, root int) error {
 	var hs []*Handle
 	co.Group(func(g *TensorGroup) {
@@ -28,10 +29,11 @@ func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, p
 // maxObject bounds an encoded object, in bytes.
 const maxObject = 1 << 30
 
-// BroadcastObject replaces what v points to, on every rank, by the root's, encoded by encoding/gob:
-// an epoch, the state of an optimizer, a configuration. If the root cannot encode it, all ranks get
-// fault.Misuse; a rank that cannot decode it gets fault.Misuse by itself. It uses the tensor names
-// name+"/size" and name+"/object".
+// BroadcastObject replaces the value that v points to, on every rank, by the root's value. The
+// value is encoded by encoding/gob. It may be an epoch, the state of an optimizer, or a
+// configuration. If the root cannot encode it, all ranks get fault.Misuse. If a rank cannot decode
+// it, only that rank gets fault.Misuse. The function uses the tensor names name+"/size" and
+// name+"/object".
 func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
 	encode := func() ([]byte, error) {
 		var body bytes.Buffer
@@ -39,7 +41,7 @@ func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v
 		return body.Bytes(), err
 	}
 	decode := func(body []byte) error {
-		var got T // gob leaves out zero fields, which must not keep this rank's values
+		var got T // gob leaves out zero fields; decoding into v would keep this rank's values there
 		err := gob.NewDecoder(bytes.NewReader(body)).Decode(&got)
 		if err == nil {
 			*v = got
@@ -49,8 +51,8 @@ func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v
 	return co.broadcastObject(ctx, name, root, encode, decode)
 }
 
-// BroadcastJSON is BroadcastObject by encoding/json, for values with a JSON form of their own and
-// for types that gob does not accept.
+// BroadcastJSON is BroadcastObject with encoding/json. Use it for values with their own JSON form
+// and for types that gob does not accept.
 func BroadcastJSON[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
 	decode := func(body []byte) error {
 		var got T

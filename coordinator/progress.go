@@ -7,22 +7,22 @@ import (
 	"github.com/tutti-go/tutti/internal/bridge"
 )
 
-// progress decides which goroutine of this rank runs the state machines, and which one polls
-// the wires for the control messages. It is one atomic word, so that each decision is one
-// compare-and-swap and no two facts can be seen at different times.
+// progress decides which goroutine of this rank steps the state machines, and which goroutine polls
+// the wires for control messages. Its state is one atomic word. So each decision is one
+// compare-and-swap, and a goroutine always sees a consistent state.
 //
-// The state machines have at most one owner. Nobody waits to become it: a goroutine that does
-// not get the ownership leaves its event in the queue, which the owner looks at before and after
-// it gives the ownership back.
+// The state machines have at most one owner. No goroutine waits to become the owner. A goroutine
+// that does not get the ownership leaves its event in the queue. The owner checks the queue before
+// and after it releases the ownership.
 //
 //	          tryStep                    endStep
 //	free ───────────────► stepping ───────────────► free, then processEvents again
 //	                         │ the coordinator ends
 //	                         └────────────────────► stepping for ever: no more steps
 //
-// The wires have at most one poller. A waiter polls for its own handle, the executor for all
-// waiters while it has nothing to execute. The invariant: while a goroutine waits and the
-// executor is idle, either a goroutine polls or the wires are armed, which means that they wake a
+// The wires have at most one poller. A goroutine in Wait polls for its own handle. The executor
+// polls for all waiters while it has nothing to execute. The invariant: while a goroutine waits and
+// the executor is idle, either a goroutine polls or the wires are armed. Armed wires wake a
 // goroutine when a message comes.
 //
 //	waiters  executor  poller   who moves the control messages
@@ -31,8 +31,8 @@ import (
 //	> 0      idle      yes      the poller
 //	> 0      idle      no       the loop; the last poller has armed the wires as it left
 //
-// A goroutine that finds a poller sleeps on its own channel. So the poller must look, in the
-// same atomic step in which it leaves, whether anybody would be left behind.
+// A goroutine that finds a poller sleeps on its own channel. So the poller must check for sleeping
+// waiters in the same atomic step in which it stops polling.
 type progress struct {
 	word atomic.Uint64
 	wires
@@ -40,8 +40,8 @@ type progress struct {
 
 // wires move the control messages: a bridge.Poller.
 type wires interface {
-	// Poll moves messages until ev has happened, or polling is not worth while any more; in
-	// the latter case the wires are armed.
+	// Poll moves messages until ev has happened and then returns true, or until polling is no
+	// longer worthwhile. In the latter case the wires are armed.
 	Poll(ctx context.Context, ev bridge.PollCondition) bool
 	// Arm arms the wires.
 	Arm()
@@ -56,28 +56,29 @@ const (
 	oneWaiter
 )
 
-// has reports whether a part of the state is set.
+// has reports whether a flag of the state is set.
 func (p *progress) has(part uint64) bool { return p.word.Load()&part != 0 }
 
-// set sets a part of the state and reports whether it was clear.
+// set sets a flag of the state and reports whether the flag was clear.
 func (p *progress) set(part uint64) bool { return p.word.Or(part)&part == 0 }
 
-// clear clears a part of the state.
+// clear clears a flag of the state.
 func (p *progress) clear(part uint64) { p.word.And(^part) }
 
 // addWaiters counts goroutines that wait for a handle.
 func (p *progress) addWaiters(n int) { p.word.Add(uint64(int64(n)) * oneWaiter) }
 
-// waiters is the number of goroutines that wait for a handle.
+// waiters returns the number of goroutines that wait for a handle.
 func (p *progress) waiters() int { return int(p.word.Load() / oneWaiter) }
 
-// tryStep makes the caller the owner of the state machines, unless there is one.
+// tryStep tries to make the caller the owner of the state machines. It fails if there is an owner.
 func (p *progress) tryStep() bool { return p.set(stepping) }
 
-// endStep gives the ownership back.
+// endStep releases the ownership.
 func (p *progress) endStep() { p.clear(stepping) }
 
-// tryPoll makes the caller the poller, unless there is one or the executor is busy.
+// tryPoll tries to make the caller the poller. It fails if there is a poller or the executor is
+// busy.
 func (p *progress) tryPoll() bool {
 	for {
 		old := p.word.Load()
@@ -90,8 +91,8 @@ func (p *progress) tryPoll() bool {
 	}
 }
 
-// endPoll ends the caller's polling. It arms the wires first if a waiter stays behind whom
-// nobody else would wake.
+// endPoll ends the caller's polling. If it leaves a waiter that no other goroutine would wake, it
+// arms the wires first.
 func (p *progress) endPoll() {
 	for armed := false; ; {
 		old := p.word.Load()
@@ -106,9 +107,9 @@ func (p *progress) endPoll() {
 	}
 }
 
-// poll moves the control messages until w's wait is over, the executor gets something to do, in
-// which the caller would only be in its way, or polling is not worth while any more. With a nil w
-// it polls until nobody waits. It returns at once if another goroutine polls.
+// poll moves the control messages until one of three events: the wait of w ends, the executor gets
+// a job, or polling is no longer worthwhile. If w is nil, poll runs until no goroutine waits. If
+// another goroutine polls, poll returns at once.
 func (co *Coordinator) poll(ctx context.Context, w *waiter) {
 	if !co.progress.tryPoll() {
 		return
@@ -127,8 +128,8 @@ type pollEnd struct {
 	happened bool
 }
 
-// Met implements bridge.Condition. It also processes what callbacks have posted. Once true it
-// stays true, though the executor may have become idle again meanwhile.
+// Met implements bridge.Condition. It also processes the events that callbacks have posted. Once
+// Met has returned true, it always returns true, even if the executor is idle again.
 func (e *pollEnd) Met() bool {
 	if e.happened {
 		return true

@@ -8,16 +8,17 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// algorithmOf returns the algorithms of a process set's allreduces, whatever their size, so that
-// the bits of a tensor do not depend on what it is fused with.
+// algorithmOf returns the algorithms of a process set's allreduces. They do not depend on the size
+// of a tensor, so the bits of a tensor do not depend on what it is fused with.
 //
-// folds is the one that the table gives large vectors, if the order in which it folds an element
-// follows from the number of its chunk alone, or from nothing; layout then puts every element into
-// the same chunk, fused or not. It is "" for other algorithms; foldByReduceScatter is used then.
+// folds is the algorithm that the table gives large vectors, if its fold order for an element
+// depends at most on the number of the element's chunk. The layout then puts every element into the
+// same chunk, whether the tensor is fused or not. For other algorithms folds is "", and
+// foldByReduceScatter is used.
 //
-// vector is the algorithm for one contiguous vector, which folds in the same order: the table's own
-// choice. It may be a ring that goes segment by segment, to the same bits, and finds in the cache
-// what it passes on.
+// vector is the table's algorithm for one contiguous vector. It folds in the same order as folds.
+// It may be a segmented ring, which yields the same bits and forwards segments while they are in
+// the cache.
 func algorithmOf(c *comm.Comm) (folds, vector string) {
 	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
@@ -28,29 +29,29 @@ func algorithmOf(c *comm.Comm) (folds, vector string) {
 	return "", ""
 }
 
-// largeVector is a size in bytes that no table tells from larger ones.
+// largeVector is a size in bytes at which every table treats a vector as large.
 const largeVector = 64 << 20
 
-// inRankOrder is the algorithm that folds all elements in the order of the ranks. For it alone, the
-// position of an element in the vector does not matter.
+// inRankOrder is the algorithm that folds all elements in rank order. It is the only algorithm for
+// which the position of an element in the vector does not matter.
 const inRankOrder = "shared"
 
-// A layout says where the tensors of a Bucket are in the fusion buffer: for each rank r, chunk r of
-// every tensor, one after the other, each as wide as the widest chunk of its tensor. So each
-// element is in the chunk of the same rank whatever its tensor is fused with, and is folded in the
-// same order. All chunks of the buffer are equally long, at the cost of less than an element for
-// each tensor and rank.
+// A layout says where the tensors of a Bucket are in the fusion buffer. The buffer has a section
+// for each rank r. The section has chunk r of every tensor, one after the other. Each chunk is
+// padded to the width of the widest chunk of its tensor. So each element is always in the chunk of
+// the same rank, whatever its tensor is fused with, and is always folded in the same order. All
+// sections have the same length. The padding is less than one element for each tensor and rank.
 //
 //	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 -- b1
 //
-// Where the order is that of the ranks, tensors are one after the other. docs/adr/0008 has the
-// reasons.
+// If elements are folded in rank order, the tensors are stored one after the other without chunks.
+// docs/adr/0008 has the reasons.
 type layout struct {
 	items  []item
-	chunks int // of each tensor
+	chunks int // number of chunks of each tensor
 }
 
-// layout is the layout of some items in the fusion buffer of this process set.
+// layout returns the layout of items in the fusion buffer of this process set.
 func (s *setComm) layout(items []item) layout {
 	if s.foldAlgorithm == inRankOrder {
 		return layout{items, 1}
@@ -58,7 +59,7 @@ func (s *setComm) layout(items []item) layout {
 	return layout{items, len(s.ranks)}
 }
 
-// elements is the length of the buffer.
+// elements returns the length of the buffer in elements.
 func (l *layout) elements() int {
 	n := 0
 	for i := range l.items {
@@ -67,10 +68,10 @@ func (l *layout) elements() int {
 	return n
 }
 
-// chunkWidth is the length of an item's widest chunk.
+// chunkWidth returns the length of an item's widest chunk.
 func (l *layout) chunkWidth(it *item) int { return (it.hi - it.lo + l.chunks - 1) / l.chunks }
 
-// A chunkRange is elements lo to hi of an item, which are in the buffer from element at on.
+// A chunkRange is the elements lo to hi of an item. They start at element at of the buffer.
 type chunkRange struct{ lo, hi, at int }
 
 // each calls f for every chunk of every item, in the order of the buffer.
@@ -102,7 +103,8 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 	case t.Codec != negotiate.Plain:
 		return x.coded(ctx, s, &items[0], contributors)
 	}
-	// A tensor alone is cut into chunks just as layout cuts it, so it needs no buffer for its bits.
+	// A single tensor is cut into chunks exactly as layout would cut it. So its bits are the same
+	// without the buffer.
 	if len(items) == 1 && t.Wire == t.DType {
 		buf := x.ownBuffer(&items[0])
 		scale(t.DType, buf, t.Pre)
@@ -124,13 +126,13 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 	return nil
 }
 
-// maxPackedTensor is the size in bytes of the largest tensor that is packed although others of its
-// Bucket are sent from where they are: a vectored write of such a small piece takes longer than a
-// copy.
+// maxPackedTensor is the size in bytes of the largest tensor that is packed in a Bucket whose other
+// tensors are sent from their own memory. Adding such a small tensor to a vectored write takes
+// longer than copying it.
 const maxPackedTensor = 16 << 10
 
-// reducesAsList reports whether the tensors of a Bucket can be reduced where they are. All ranks
-// have the same answer, since it depends on what they have agreed on.
+// reducesAsList reports whether the tensors of a Bucket can be reduced in their own memory. All
+// ranks get the same answer, since it depends only on negotiated values.
 func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors int) bool {
 	if t.Wire != t.DType || contributors < len(s.ranks) {
 		return false
@@ -141,12 +143,13 @@ func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors in
 	return items[0].h != nil
 }
 
-// allReduceList reduces a Bucket as a list of vectors, each tensor where it is. Over messages the
-// tensors of at most maxPackedTensor bytes are packed first. The packed vector is one element of
-// the list, and its layout cuts each tensor as it would be cut by itself.
+// allReduceList reduces a Bucket as a list of vectors, in the tensors' own memory. Over messages,
+// the tensors of at most maxPackedTensor bytes are packed first. The packed vector is one element
+// of the list. Its layout cuts each tensor as if the tensor were alone.
 func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) error {
 	t := items[0].Spec
-	// In shared memory even small tensors go into the shared slots from their own memory.
+	// In shared memory even small tensors are copied directly from their own memory into the shared
+	// slots.
 	small := items[:0:0]
 	if s.foldAlgorithm != inRankOrder {
 		small = x.smallItems(items)
@@ -171,8 +174,8 @@ func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) 
 	if t.OpID == comm.Mean.ID() {
 		op = comm.Mean
 	}
-	// The list is reduced in place, so that the results of all but the packed tensors are where they
-	// belong.
+	// The list is reduced in place, so the results of all tensors but the packed ones are already
+	// in their buffers.
 	err := s.c.Bridge().AllReduceList(ctx, s.foldAlgorithm, t.DType, x.list, op)
 	clear(x.list)
 	if err != nil {
@@ -199,8 +202,8 @@ func (x *executor) smallItems(items []item) []item {
 	return x.packedItems
 }
 
-// ownBuffer is an item's own memory. Where this rank is absent it is as much of the executor's,
-// filled with the operator's identity.
+// ownBuffer returns an item's own memory. If this rank is absent, it returns a buffer of the
+// executor, filled with the operator's identity.
 func (x *executor) ownBuffer(it *item) []byte {
 	if it.h == nil {
 		buf := x.scratchBuffer(0, it.bytes())
@@ -211,13 +214,13 @@ func (x *executor) ownBuffer(it *item) []byte {
 	return it.h.dst[it.lo*es : it.hi*es]
 }
 
-// pack copies a Bucket into the fusion buffer, scaled and in the type that travels. Where this rank
-// is absent the buffer is filled with the identity.
+// pack copies a Bucket into the fusion buffer. It scales the elements and converts them to the wire
+// type. If this rank is absent, pack fills the buffer with the identity.
 func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
 	buf := x.scratchBuffer(0, l.elements()*ws)
-	if l.items[0].h == nil { // it is alone: absent ranks fuse nothing
+	if l.items[0].h == nil { // then it is the only item, since Buckets with absent ranks are not fused
 		identity(t.OpID, t.Wire, buf)
 		return buf
 	}
@@ -235,7 +238,8 @@ func (x *executor) pack(l *layout) []byte {
 	return buf
 }
 
-// unpack copies the results from the fusion buffer to the tensors, in their own type and scaled.
+// unpack copies the results from the fusion buffer to the tensors. It converts them to the tensors'
+// type and scales them.
 func (l *layout) unpack(buf []byte) {
 	if len(l.items) == 0 {
 		return
@@ -257,8 +261,9 @@ func (l *layout) unpack(buf []byte) {
 	})
 }
 
-// fold reduces a contiguous buffer on all ranks of s, in place. A mean over all ranks is divided by
-// the algorithm, once for each element; one over fewer ranks is divided here.
+// fold reduces a contiguous buffer on all ranks of s, in place. If all ranks contribute, the
+// algorithm divides a mean, once for each element. If fewer ranks contribute, fold divides the
+// mean.
 func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind, op := it.Spec, elementOf(it.Spec.Wire), it.wireOp()
 	mean := t.OpID == comm.Mean.ID()
@@ -273,11 +278,11 @@ func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, c
 	return err
 }
 
-// foldByReduceScatter is fold by two calls: every rank folds its chunk, then all ranks gather. A
-// mean is divided by the owner of each chunk. The reduce-scatter has the algorithm for large
-// vectors, whatever the size: the table's choice for this size could fold in another order, and so
-// the bits of a tensor would depend on what it is fused with. The gather changes no bits, so the
-// table chooses for it.
+// foldByReduceScatter is fold by two calls: every rank folds its chunk, and then all ranks gather.
+// The owner of each chunk divides a mean. The reduce-scatter always uses the algorithm for large
+// vectors. The table's choice for this size could fold in another order, and the bits of a tensor
+// would then depend on what it is fused with. The allgather changes no bits, so the table chooses
+// its algorithm.
 func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind := it.Spec, elementOf(it.Spec.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
@@ -300,8 +305,8 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 	return kind.allGatherV(ctx, s.c, buf, own, counts)
 }
 
-// wireOp is the operator to fold with. A mean is folded as a sum and divided later, by the number
-// of ranks that took part.
+// wireOp returns the operator to fold with. A mean is folded as a sum and divided later by the
+// number of contributing ranks.
 func (it *item) wireOp() comm.Op {
 	op, known := builtin(it.Spec.OpID)
 	switch {
@@ -313,7 +318,7 @@ func (it *item) wireOp() comm.Op {
 	return op
 }
 
-// divide makes sums means, if the tensor's operator is the mean.
+// divide divides the sums by contributors if the tensor's operator is the mean.
 func divide(t *negotiate.Spec, sums []byte, contributors int) {
 	if t.OpID != comm.Mean.ID() {
 		return
@@ -323,8 +328,8 @@ func divide(t *negotiate.Spec, sums []byte, contributors int) {
 	}
 }
 
-// reduceScatter leaves this rank's rows in dst. It is neither fused nor cut, so the table may
-// choose by its size.
+// reduceScatter leaves this rank's rows in dst. A ReduceScatter is neither fused nor cut, so the
+// table may choose the algorithm by its size.
 func (x *executor) reduceScatter(ctx context.Context, s *setComm, it item, contributors int) error {
 	t := it.Spec
 	n, row := len(s.ranks), rowSize(t)/t.DType.Size()

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
-// A sampler measures on rank 0 how fast the job is under the settings that are tried. The owner of
-// stepping owns it.
+// A sampler runs on rank 0 and measures the speed of the job under each candidate of the settings.
+// The goroutine that owns stepping owns the sampler.
 //
 // A sample is a number of steps. A step ends when marker, the first tensor of the sample, is
 // executed again:
@@ -24,19 +24,19 @@ type sampler struct {
 	log   *logWriter
 
 	marker string // the first tensor of the sample
-	seen   int    // how often it was executed
+	seen   int    // number of executions of marker
 	skip   int    // steps before the measurement begins
-	// warmUntil is the busy time after which the warm-up is over, however few steps it had;
-	// never: not before.
+	// warmUntil is the busy time after which the warm-up is over even if it had fewer steps. If it
+	// is never, only the number of steps counts.
 	warmUntil negotiate.Time
 	bytes     int
 	busy      busyTime
 }
 
-// leastSteps is how many steps a sample has at least, however long they take.
+// leastSteps is the smallest number of steps in a sample, however long the steps take.
 const leastSteps = 3
 
-// newSampler begins at the settings that hold.
+// newSampler returns a sampler that begins at the current settings.
 func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWriter) (*sampler, error) {
 	axes := []autotune.Axis{
 		{Name: "fusion", Low: 64 << 10, High: 256 << 20, Log: true},
@@ -69,7 +69,7 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWrite
 	return s, nil
 }
 
-// tuning is what a candidate stands for.
+// tuning converts a candidate into settings.
 func (s *sampler) tuning(p autotune.Candidate) negotiate.Tunables {
 	t := negotiate.Tunables{Fusion: int(p[0]), Cycle: negotiate.Duration(p[1]), Cache: p[2] == 1}
 	if s.axes > 3 {
@@ -100,13 +100,13 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 	return next, false
 }
 
-// stepped counts a step, and reports whether it was the last of a sample: there are as many steps
-// as Autotune.Steps, or at least leastSteps that took Autotune.Span together. The warm-up ends
-// likewise, after Autotune.Warmup steps or four times that span.
+// stepped counts a step and reports whether it was the last step of a sample. A sample has
+// Autotune.Steps steps, or fewer if they took at least Autotune.Span together, but at least
+// leastSteps. The warm-up ends after Autotune.Warmup steps, or after four times Autotune.Span.
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer warm up enough
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer are enough to warm up
 		s.skip = s.seen - 1
 	}
 	steps := s.seen - 1 - s.skip
@@ -121,8 +121,8 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 	return steps >= s.conf.Steps || steps >= leastSteps && ran >= negotiate.Time(s.conf.Span)
 }
 
-// next gives the tuner the rate, and begins a sample under the settings that it asks for. The first
-// step of the new sample is not measured, since a part of it went by the old settings.
+// next gives the tuner the measured rate, and begins a sample with the settings that the tuner asks
+// for. The first step of the new sample is not measured, since a part of it used the old settings.
 func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
 	rate := float64(s.bytes) / (math.Max(1, float64(s.busy.elapsed(now))) / float64(negotiate.Second))

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A ProcessSet is some ranks of a coordinator, among which tensors are submitted with In. It is
-// immutable.
+// A ProcessSet is a subset of a coordinator's ranks. The option In submits a tensor to a set. A
+// ProcessSet is immutable.
 type ProcessSet struct {
 	id    uint32
 	name  string
@@ -21,7 +21,7 @@ func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
 	return &ProcessSet{id, name, ranks}
 }
 
-// ranks lists 0 to n-1.
+// ranks returns the numbers 0 to n-1.
 func ranks(n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -30,9 +30,9 @@ func ranks(n int) []int {
 	return all
 }
 
-// AddProcessSet makes a process set while the coordinator is running. All ranks of the coordinator
-// call it, members or not, with the same name and ranks. It returns when all have. Roots and parts
-// of operations on the set are indexes into members.
+// AddProcessSet makes a process set while the coordinator is running. All ranks of the coordinator,
+// members or not, must call it with the same name and ranks. It returns when all ranks have called
+// it. Roots and parts of operations on the set are indexes into members.
 func (co *Coordinator) AddProcessSet(ctx context.Context, name string, members ...int) (*ProcessSet, error) {
 	h, err := co.changeSets(ctx, negotiate.AddSet, name, members)
 	if err != nil {
@@ -48,7 +48,8 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 	return err
 }
 
-// changeSets submits a request for a process set, and waits until all ranks have made it.
+// changeSets submits a request to add or remove a process set, and waits until all ranks have
+// submitted it.
 func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation, name string, list []int) (*Handle, error) {
 	q := negotiate.TensorRequest{Site: co.site()}
 	q.Set, q.Operation, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.SetRegistry, kind, name, slices.Clone(list), -1, 1, 1
@@ -58,7 +59,7 @@ func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation,
 }
 
 // changeSet makes or closes the communicator of a set. All ranks do so at the same point in the
-// order of their jobs, so the collective Split in it finds all of them.
+// order of their jobs. So all ranks take part in the collective Split.
 func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error {
 	if s.Ranks == nil {
 		if m := x.sets[s.ID]; m != nil && m.c != nil {
@@ -88,8 +89,8 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error
 	return nil
 }
 
-// registerComm keeps a communicator for closeSets. It reports false, after closing it, if the
-// executor has been abandoned meanwhile.
+// registerComm registers a communicator for closeSets. If the executor has been abandoned,
+// registerComm closes the communicator and returns false.
 func (x *executor) registerComm(c *comm.Comm) bool {
 	if c == nil {
 		return true
@@ -103,8 +104,8 @@ func (x *executor) registerComm(c *comm.Comm) bool {
 	return !x.abandoned
 }
 
-// closeSets closes the communicators of all process sets. It may be called by any goroutine, and
-// twice.
+// closeSets closes the communicators of all process sets. Any goroutine may call it, more than
+// once.
 func (x *executor) closeSets() {
 	x.mu.Lock()
 	cs := x.comms
@@ -115,8 +116,8 @@ func (x *executor) closeSets() {
 	}
 }
 
-// Join says that this rank has run out of data. Until all ranks have joined it takes part in what
-// the others submit without contributing:
+// Join says that this rank has no more data. Until all ranks have joined, this rank takes part in
+// the operations of the other ranks without contributing:
 //
 //   - to reductions it gives the identity, and means are divided by the number of ranks that
 //     contribute;
@@ -125,10 +126,10 @@ func (x *executor) closeSets() {
 //     a reduction by an operator of the program's own, fails with fault.Misuse on the ranks that
 //     submit it.
 //
-// Submissions that this rank made before are executed as ever. It submits nothing until Join
-// returns.
+// Submissions that this rank made before Join are executed normally. The rank must not submit
+// anything until Join returns.
 //
-// Join returns which rank of the job joined last, the same on all ranks.
+// Join returns the rank, as numbered in the job, that joined last. All ranks get the same result.
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 	h := &Handle{co: co, state: inFlight, call: "join"}
 	co.mu.Lock()

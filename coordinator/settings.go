@@ -13,9 +13,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Settings are what may change while a coordinator runs: what Autotune tries, and what can be saved
-// and loaded. Cycle, Fusion and Cache change no bit of any result. Algorithm changes the order in
-// which shares are folded, on all ranks at once.
+// Settings are the values that may change while a coordinator runs. Autotune tries them, and they
+// can be saved and loaded. Cycle, Fusion and Cache change no bit of any result. Algorithm changes
+// the order in which shares are folded, on all ranks at once.
 type Settings struct {
 	Cycle  time.Duration `json:"cycle_ns"`     // see WithCycle
 	Fusion int           `json:"fusion_bytes"` // see WithFusion
@@ -30,12 +30,12 @@ const (
 	// DefaultAlgorithm is what the communicator's table gives large vectors.
 	DefaultAlgorithm = "table"
 	Ring             = "ring"
-	// ReduceScatterAllGather is two calls, which fold in the order that the table gives large
-	// vectors.
+	// ReduceScatterAllGather is a reduce-scatter followed by an allgather. It folds in the order
+	// that the table gives large vectors.
 	ReduceScatterAllGather = "reduce_scatter+allgather"
 )
 
-// classes lists the classes of algorithms. A class travels as its index here.
+// classes lists the classes of algorithms. Messages carry a class as its index in this list.
 func classes() []string {
 	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
@@ -59,7 +59,7 @@ func (s *setComm) useClass(class uint8) *setComm {
 	return s
 }
 
-// setClass has everything from now on go by a class of algorithms.
+// setClass makes all later operations use a class of algorithms.
 func (x *executor) setClass(class uint8) {
 	if int(class) >= len(classes()) {
 		return
@@ -72,7 +72,7 @@ func (x *executor) setClass(class uint8) {
 	}
 }
 
-// LoadSettings reads what Save has written. Anything else is fault.Misuse.
+// LoadSettings reads a file that Save has written. A file with other contents is fault.Misuse.
 func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	b, err := os.ReadFile(file)
@@ -89,8 +89,8 @@ func LoadSettings(file string) (Settings, error) {
 	return s, nil
 }
 
-// Save writes the settings to a file, as JSON. It replaces the file as a whole and keeps its
-// permissions; when it fails the old file stays. Links, devices and pipes are refused.
+// Save writes the settings to a file, as JSON. It replaces the file atomically and keeps its
+// permissions. If Save fails, the old file stays. Save refuses links, devices and pipes.
 func (s Settings) Save(file string) error {
 	b, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
@@ -115,59 +115,59 @@ func (s Settings) tuning() (negotiate.Tunables, error) {
 	return t, fmt.Errorf("got settings %+v, want Algorithm to be one of %q, and Cycle and Fusion of at least 0", s, classes())
 }
 
-// settingsOf is the reverse of tuning. The class must be valid.
+// settingsOf converts the state machines' tunables into Settings. The class must be valid.
 func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
 
-// Settings returns the settings that this rank goes by, and whether they are final: on rank 0,
-// whether Autotune has finished.
+// Settings returns the settings that this rank uses, and whether they are final. On rank 0, they
+// are final once Autotune has finished.
 func (co *Coordinator) Settings() (s Settings, final bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.settings, co.settingsFinal
 }
 
-// An Autotune says how settings are sought. The zero value of a field means its default. Rank 0's
-// counts.
+// An Autotune configures the search for settings. A field with the zero value means its default.
+// Only rank 0's Autotune is used.
 type Autotune struct {
-	Steps  int // of a sample; 10
-	Warmup int // steps before the first sample; 30
-	// Span is the busy time after which a sample of at least three steps is long enough; 250
-	// ms. Steps of large models vary less, so fewer of them do. Four times Span is enough to
-	// warm up.
+	Steps  int // steps of a sample; default 10
+	Warmup int // steps before the first sample; default 30
+	// Span is the busy time after which a sample of at least three steps may end; the default is
+	// 250 ms. The steps of large models vary less, so fewer steps are enough. Four times Span is
+	// enough for the warm-up.
 	Span    time.Duration
-	Samples int // at most, 1 to 64; 24
-	// Log gets a line of CSV for each sample; nil: none. One goroutine writes to it, for which
-	// nothing waits but Close, and Close for at most 5 s.
+	Samples int // the largest number of samples, 1 to 64; default 24
+	// Log gets a line of CSV for each sample; nil: none. One goroutine writes to it. Only Close
+	// waits for that goroutine, for at most 5 s.
 	Log  io.Writer
-	File string // gets the settings that were found, see LoadSettings; "": none
+	File string // the file to write the found settings to, see LoadSettings; "": none
 }
 
-// The default and the bound of Autotune.Samples. A job is slower while it is tuned, so a search
-// that takes longer is not worth its price.
+// These are the default and the upper bound of Autotune.Samples. A job is slower while it is tuned,
+// so a longer search is not worth its cost.
 const (
 	defaultSamples = 24
 	maxSamples     = 64
 )
 
-// WithAutotune has rank 0 try settings. It measures the bytes executed under each per second of
-// busy time, and finishes after at most Autotune.Samples samples with the best, or with those that
-// it began with unless the best has beaten them again: in two pairs of samples, in one of fewer
-// than 8 samples, and of fewer than 4 by a tenth in the only one. All ranks change settings at the
-// same point in the order of tensors. A step ends when the first tensor of a sample is executed
-// again.
+// WithAutotune makes rank 0 try settings. For each candidate it measures the bytes executed per
+// second of busy time. After at most Autotune.Samples samples it keeps the best settings, or the
+// initial settings unless the best beat them again in a comparison. The comparison is two pairs of
+// samples. With fewer than 8 samples it is one pair; with fewer than 4, the best must win their
+// only comparison by a tenth. All ranks change settings at the same point in the order of tensors.
+// A step ends when the first tensor of a sample is executed again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.autotune = &a } }
 
-// WithSettings begins with settings that were saved. Rank 0's count.
+// WithSettings makes the coordinator begin with saved settings. Only rank 0's settings are used.
 func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s } }
 
-// Deterministic has Autotune and saved settings leave the algorithm as the table gives it, so that
-// results have the same bits from run to run.
+// Deterministic keeps the algorithm that the table gives: neither Autotune nor saved settings
+// change it. So results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
-// beginTuning sends the settings that rank 0 begins with, if they differ from its options, and
-// prepares to try others.
+// beginTuning sends the initial settings of rank 0 if they differ from its options. It also
+// prepares the search.
 func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
@@ -193,7 +193,7 @@ func (co *Coordinator) beginTuning() {
 	co.stepCoordinator(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
 }
 
-// sample counts a Bucket, and changes the settings when it completes a sample.
+// sample counts a Bucket. If the Bucket completes a sample, sample changes the settings.
 func (co *Coordinator) sample(b *negotiate.Bucket) {
 	s := co.sampler
 	if s == nil {

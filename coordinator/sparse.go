@@ -10,22 +10,23 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Sparse is some rows of a tensor, such as the gradient of an embedding: Values holds Width
-// elements for each of Indices. Rows that are not there are zero. An index that is there twice
-// counts as the sum of its rows.
+// A Sparse is some rows of a tensor, such as the gradient of an embedding. Values holds Width
+// elements for each of Indices. Rows without an index are zero. If an index occurs twice, its rows
+// are added.
 type Sparse[T comm.Element] struct {
 	Indices []int64
 	Values  []T
 	Width   int
 }
 
-// AllReduceSparse adds all ranks' rows, by comm.Sum, or by comm.Mean over the ranks that take part.
-// Ranks may give different numbers of rows, and none. The rows travel as they are, under the names
-// name+"/indices" and name+"/values", so it pays where a rank has few of very many rows.
+// AllReduceSparse adds the rows of all ranks by comm.Sum, or averages them by comm.Mean over the
+// contributing ranks. Ranks may give different numbers of rows, including none. The rows are
+// gathered under the names name+"/indices" and name+"/values". So AllReduceSparse pays off if each
+// rank has few of very many rows.
 //
-// Once Wait has returned nil, dst has the rows that any rank gave, in the order of their indices,
-// each once, in memory of its own. Rows of one index are added in the order of the ranks, so
-// results are the same bits on all of them. src is the coordinator's until the handle is done.
+// After Wait has returned nil, dst has each row that any rank gave, once, in the order of the
+// indices and in newly allocated memory. Rows with equal indices are added in rank order, so all
+// ranks get the same bits. src belongs to the coordinator until the handle is done.
 func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], src Sparse[T], op comm.Op, opts ...CallOption) *Handle {
 	co := to.coordinator()
 	call := "sparse allreduce " + name
@@ -33,7 +34,7 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 		return failedHandle(co, call, err)
 	}
 	s := &sparseSum[T]{call: call, op: op, width: src.Width}
-	indices := append([]int64{-1}, src.Indices...) // the first index, of no row, shows that the rank has not joined
+	indices := append([]int64{-1}, src.Indices...) // the leading index -1 has no row; it shows that the rank has not joined
 	rows := append(slices.Clone(opts), Shape(len(src.Indices), src.Width))
 	parts := []*Handle{
 		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/indices", root: -1}, &s.indices, indices), opts),
@@ -50,7 +51,7 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 	return h
 }
 
-// submitParts adds the two gathers to the group, on behalf of the program's one call.
+// submitParts adds the two gathers to the group. at is the call site of AllReduceSparse.
 func (g *TensorGroup) submitParts(parts []*Handle, at callsite.Site) {
 	for _, h := range parts {
 		g.submit(h, at)
@@ -79,7 +80,7 @@ func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, r
 	return nil
 }
 
-// A sparseSum is what the two gathers of an AllReduceSparse bring.
+// A sparseSum holds the results of the two gathers of an AllReduceSparse.
 type sparseSum[T comm.Element] struct {
 	call    string
 	indices Rows[int64]
@@ -95,11 +96,11 @@ type sparseSum[T comm.Element] struct {
 func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {
 	indices, values := o.indices.Values, o.values.Values
 	contributors := 0
-	var order []int // of rows, by index and then by rank
+	var order []int // the rows, sorted by index and then by rank
 	var index []int64
 	for _, n := range o.indices.Counts {
 		if n == 0 {
-			continue // it has joined
+			continue // the rank has joined
 		}
 		contributors++
 		index = append(index, indices[1:n]...)

@@ -9,14 +9,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Submitter accepts submissions: a *Coordinator submits each at once, a *TensorGroup collects
+// A Submitter accepts submissions. A *Coordinator submits each at once. A *TensorGroup collects
 // them.
 type Submitter interface {
 	coordinator() *Coordinator
 	submit(h *Handle, at callsite.Site)
 }
 
-// A CallOption says more about one tensor. All ranks give equal ones.
+// A CallOption is an option of one tensor. All ranks must give equal options.
 type CallOption struct {
 	code     optionCode
 	n        int
@@ -28,8 +28,8 @@ type CallOption struct {
 	residual []byte // of elements of type wire
 }
 
-// An optionCode says what a CallOption is about. Options are values, not functions, so that a call
-// with options does not allocate closures.
+// An optionCode is the kind of a CallOption. Options are values, not functions, so that a call with
+// options does not allocate closures.
 type optionCode uint8
 
 const (
@@ -41,29 +41,30 @@ const (
 	optCodec
 )
 
-// Shape gives the dimensions of the buffer, at most 8; without it, there is one. Ranks that
-// disagree get fault.Mismatch. Gathers and scatters count rows by the first dimension.
+// Shape gives the dimensions of the buffer, at most 8. Without it, the buffer has one dimension.
+// Ranks with different shapes get fault.Mismatch. Rows of gathers and scatters are counted in the
+// first dimension.
 func Shape(dims ...int) CallOption { return CallOption{code: optShape, shape: dims} }
 
-// Priority makes a tensor run before others of lower priority that are ready; the default is 0.
-// From the first tensor with a priority on, less is ordered ahead, see WithCredit.
+// Priority makes a tensor run before ready tensors of lower priority; the default is 0. After the
+// first tensor with a priority, rank 0 orders fewer bytes ahead; see WithCredit.
 func Priority(p int) CallOption { return CallOption{code: optPriority, n: p} }
 
 // Scale multiplies every rank's share by pre, before it is compressed, and the result by post, in
 // the element type. It is for reductions of floating-point types.
 func Scale(pre, post float64) CallOption { return CallOption{code: optScale, pre: pre, pos: post} }
 
-// Compress has the elements of an AllReduce of float32 or float64 travel and be folded as wire,
-// which is tensor.F16 or tensor.BF16. They are rounded to nearest once on each rank and once in
-// each fold. A mean is divided in that type, too.
+// Compress makes an AllReduce of float32 or float64 send and fold the elements as wire, which is
+// tensor.F16 or tensor.BF16. The elements are rounded to nearest once on each rank and once in each
+// fold. A mean is divided in that type, too.
 func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompress, wire: wire} }
 
 // In submits to a process set of which this rank is a member. Roots and parts are indexes into the
 // set.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
-// A request is what one of the functions below asks for. declare checks it and makes a handle of
-// it; start submits that handle as well:
+// A request is the operation that one of the functions below asks for. declare checks the request
+// and makes a handle from it. start also submits the handle:
 //
 //	AllReduce, …  ► request ► declare ► Handle ► Submitter.submit ► in flight, or in a group
 //	Declare       ► request ► declare ► Handle
@@ -74,7 +75,7 @@ type request struct {
 	count    int // elements of src
 	dst, src []byte
 	op       comm.Op
-	root     int // -1: none
+	root     int // -1: no root
 	splits   []int
 	result   func(bytes int, counts []int) []byte
 }
@@ -85,18 +86,18 @@ func AllReduce[T comm.Element](to Submitter, name string, buf []T, op comm.Op, o
 	return start(to, &request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
-// Declare prepares an AllReduce of buf, which each Submit of the handle begins. What can be
-// checked and made once is checked and made here, so that neither Submit nor Wait allocates.
-// What is wrong with the arguments is returned by each Wait. Other handles of the same name may
-// exist, but one submission of a name is in flight at a time.
+// Declare prepares an AllReduce of buf. Each Submit of the handle begins it. Declare does all
+// checks and allocations that need to be done only once, so that neither Submit nor Wait allocates.
+// If an argument is invalid, each Wait returns the error. Other handles of the same name may exist,
+// but only one submission of a name may be in flight at a time.
 func Declare[T comm.Element](co *Coordinator, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
 	return co.declare(&request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
-// ReduceScatter leaves in dst, on rank i, the rows of part i of the reduction of all ranks' src.
-// The rows are cut as evenly as possible, the first parts longer by one. src and dst must not
-// overlap.
+// ReduceScatter reduces the src of all ranks and leaves part i of the result in dst on rank i. The
+// parts consist of whole rows and are as equal as possible; the first parts may be longer by one
+// row. src and dst must not overlap.
 func ReduceScatter[T comm.Element](to Submitter, name string, dst, src []T, op comm.Op, opts ...CallOption) *Handle {
 	return start(to, &request{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
 }
@@ -107,25 +108,25 @@ func Broadcast[T comm.Element](to Submitter, name string, buf []T, root int, opt
 	return start(to, &request{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
 }
 
-// Rows are what a gather brings: the rows of all ranks of the process set, in their order.
+// Rows is the result of a gather: the rows of all ranks of the process set, in rank order.
 type Rows[T comm.Element] struct {
 	Values []T
-	Counts []int // rows from each rank; 0 from one that has joined
+	Counts []int // the number of rows from each rank; 0 for a rank that has joined
 }
 
-// AllGather gives every rank all ranks' src in rank order. First dimensions may differ from rank to
-// rank. Once the handle is done dst has the result, in memory of its own.
+// AllGather gives every rank the src of all ranks, in rank order. The first dimension may differ
+// from rank to rank. Once the handle is done, dst has the result in newly allocated memory.
 func AllGather[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllGather, name: name, root: -1}, dst, src), opts)
 }
 
-// AllToAll sends splits[i] rows of src to rank i, and gives this rank what all ranks have sent to
-// it, in rank order. Once the handle is done dst has the result, in memory of its own.
+// AllToAll sends splits[i] rows of src to rank i. It gives this rank the rows that all ranks have
+// sent to it, in rank order. Once the handle is done, dst has the result in newly allocated memory.
 func AllToAll[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, splits []int, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, dst, src), opts)
 }
 
-// gather completes a request whose result has a size that no rank knows beforehand.
+// gather completes a request whose result size no rank knows in advance.
 func gather[T comm.Element](r *request, dst *Rows[T], src []T) *request {
 	r.dtype, r.count, r.src = tensor.TypeOf[T](), len(src), tensor.Bytes(src)
 	if dst != nil {
@@ -151,9 +152,9 @@ func start(to Submitter, r *request, opts []CallOption) *Handle {
 	return h
 }
 
-// declare makes a handle of a request, and checks what this rank can check by itself. An error is
-// kept in the handle: each submission fails with it at once, so that Wait is the only call that
-// returns errors.
+// declare makes a handle from a request, and makes the checks that need no other rank. The handle
+// keeps an error. Each submission of the handle then fails at once, so that Wait is the only call
+// that returns errors.
 func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
 	h := &Handle{co: co, dst: r.dst, src: r.src, op: r.op, splits: r.splits, result: r.result}
 	q := &h.requests[0]
@@ -171,7 +172,8 @@ func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
 	return h
 }
 
-// apply puts the option into a request and its handle. Of equal options the last counts.
+// apply sets the option in a request and its handle. If an option is given twice, the last one
+// wins.
 func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
 	switch o.code {
 	case optShape:

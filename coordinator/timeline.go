@@ -16,8 +16,8 @@ import (
 // executed: some 8 MB.
 const maxRecorded = 1 << 16
 
-// A tensorTimes is when what happened to a tensor, or to a part of it, in nanoseconds on this
-// rank's clock; 0 where it was not seen.
+// A tensorTimes has the times at which the phases of a tensor, or of a part of it, began and ended.
+// They are in nanoseconds on this rank's clock. A time that was not recorded is 0.
 //
 //	submitted    ├─ negotiate
 //	negotiated   ├─ queue
@@ -34,8 +34,8 @@ type tensorTimes struct {
 	submitted, negotiated, started, packed, transferred, done int64
 }
 
-// A recorder keeps times while a timeline is recorded. Where none is recorded there is no recorder,
-// and the clock is not read.
+// A recorder stores times while a timeline is recorded. Otherwise there is no recorder, and the
+// clock is not read.
 type recorder struct {
 	file string
 
@@ -46,7 +46,7 @@ type recorder struct {
 	samples []clockSample // at the start and at the end
 }
 
-// add keeps the times of a tensor in place of the oldest ones once the recorder is full.
+// add stores the times of a tensor. Once the recorder is full, they replace the oldest times.
 func (r *recorder) add(l tensorTimes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,12 +59,11 @@ func (r *recorder) add(l tensorTimes) {
 	r.dropped++
 }
 
-// StartTimeline has this rank record what becomes of its tensors: how long each was negotiated,
-// waited in the queue, was packed, in transfer and unpacked. StopTimeline, or the end of the
-// coordinator, writes that to the file PartName(file, rank), as Chrome's trace events in the time
-// of rank 0. To compare the clocks takes some round trips to rank 0, at most a second. Each rank
-// starts and stops by itself. The last 65,536 tensors are kept. A second start before a stop is
-// fault.Misuse.
+// StartTimeline makes this rank record its tensors: how long each was negotiated, queued, packed,
+// in transfer and unpacked. StopTimeline, or the end of the coordinator, writes the record to the
+// file PartName(file, rank), as Chrome's trace events in rank 0's time. Comparing the clocks takes
+// some round trips to rank 0, at most a second. Each rank starts and stops independently. The last
+// 65,536 tensors are kept. A second start without a stop is fault.Misuse.
 //
 // `tuttirun --timeline` starts it on all ranks and merges the parts; so does `tuttirun
 // --merge-timeline` for jobs that it did not start.
@@ -76,7 +75,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 		return bad("a timeline is being recorded already; call StopTimeline first")
 	}
 	part := timeline.PartName(file, co.worldRank(co.rank))
-	f, err := os.Create(part) // so that an error is reported now and not after an hour
+	f, err := os.Create(part) // reports an error now and not an hour later
 	if err == nil {
 		err = f.Close()
 	}
@@ -91,8 +90,8 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	return nil
 }
 
-// StopTimeline ends what StartTimeline began, and writes this rank's part. Without a start it does
-// nothing.
+// StopTimeline ends the recording that StartTimeline began, and writes this rank's part. Without a
+// recording it does nothing.
 func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	r := co.rec.Swap(nil)
 	if r == nil {
@@ -102,8 +101,8 @@ func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	return co.writeTimeline(r)
 }
 
-// timelineFile is the file that the environment asks for. Horovod's value DYNAMIC means that the
-// program will start a timeline.
+// timelineFile returns the file name that the environment gives. Horovod's value DYNAMIC means that
+// the program will start a timeline.
 func timelineFile() string {
 	file := cmp.Or(os.Getenv("TUTTI_TIMELINE"), os.Getenv("HOROVOD_TIMELINE"))
 	if file == "DYNAMIC" {
@@ -123,8 +122,8 @@ func (co *Coordinator) endTimeline() {
 	}
 }
 
-// timestamp is the time, or 0 when no timeline is recorded. At the coordinator's very start it is
-// 1, so that a fake clock that stands still does not look like none.
+// timestamp returns the time, or 0 when no timeline is recorded. It never returns 0 while one is
+// recorded: at time 0, which a fake clock may show, it returns 1.
 func (co *Coordinator) timestamp() int64 {
 	if co.rec.Load() == nil {
 		return 0
@@ -132,10 +131,10 @@ func (co *Coordinator) timestamp() int64 {
 	return max(int64(co.now()), 1)
 }
 
-// bucketTimes is when the executor did what with a Bucket.
+// bucketTimes are the times of the executor's phases for a Bucket.
 type bucketTimes struct{ negotiated, started, packed, transferred int64 }
 
-// record keeps the times of a Bucket that has been executed.
+// record stores the times of a Bucket that has been executed.
 func (x *executor) record(b *negotiate.Bucket, items []item) {
 	r := x.co.rec.Load()
 	if r == nil || x.times.started == 0 {
@@ -155,8 +154,8 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 	}
 }
 
-// writeTimeline writes a part to a file beside its own, and renames that when it is complete. So a
-// rank that is killed leaves an empty part, never one that is cut off.
+// writeTimeline writes a part to a temporary file next to the part's file, and renames it when it
+// is complete. So a rank that is killed leaves an empty part, never a truncated one.
 func (co *Coordinator) writeTimeline(r *recorder) error {
 	f, err := os.Create(r.file + ".new")
 	if err != nil {
@@ -169,7 +168,7 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	w := timeline.NewWriter(f, timeline.Info{
 		Rank: co.worldRank(co.rank), Host: host, Offset: clock.offset[0], Error: clock.maxError, Dropped: r.dropped,
 	})
-	ends := make(map[string]int64) // of the last span of each tensor
+	ends := make(map[string]int64) // the end of the last span of each tensor
 	for i := range r.times {
 		r.times[(r.next+i)%len(r.times)].write(w, clock, ends)
 	}
@@ -186,9 +185,9 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	return err
 }
 
-// write writes one span for the whole and one for each phase in it, as type tensorTimes draws them.
-// A phase whose end was not seen is left out. A part of a tensor begins when the part before it has
-// ended, since nothing else is known of it.
+// write writes one span for the tensor and one for each of its phases, as drawn at type
+// tensorTimes. A phase without a recorded end is left out. A part of a tensor is assumed to begin
+// when the previous part has ended.
 func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int64) {
 	t := l.tensor
 	on := t.Name

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// validate completes a request with what follows from its arguments, and returns why it cannot be
-// submitted, or nil. Who checks what:
+// validate completes a request with the values that follow from its arguments. It returns the
+// reason why the request cannot be submitted, or nil. The checks are divided as follows:
 //
 //	this function  the name, shape, buffers, root, scales, operator and type, compression
 //	the Worker     the process set, names in flight, calls after Join or Close
@@ -83,7 +83,7 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 	return nil
 }
 
-// validatePart compares dst with this rank's part of a ReduceScatter.
+// validatePart checks that dst has the size of this rank's part of a ReduceScatter.
 func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad func(string, ...any) error) error {
 	at := slices.Index(h.set.ranks, co.rank)
 	if at < 0 {
@@ -99,7 +99,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 // isFinite reports whether f is neither infinite nor a NaN.
 func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// rowSize is the size in bytes of one row of the first dimension.
+// rowSize returns the size in bytes of one row of the first dimension.
 func rowSize(t *negotiate.Spec) int {
 	n := t.DType.Size()
 	for _, d := range t.Shape[1:] {

@@ -130,8 +130,9 @@ func TestDecoderAcceptsAnUnprovenPeersShortBody(t *testing.T) {
 	}
 }
 
-// FuzzDecoder feeds any bytes, in two ways, which must agree. What it accepts must be the encoding
-// of those frames.
+// FuzzDecoder decodes arbitrary bytes twice: all at once, and in small pieces. Both runs must
+// return the same frames and the same error. It also encodes the decoded frames again. The result
+// must equal the bytes that the decoder used.
 func FuzzDecoder(f *testing.F) {
 	f.Add(encode(&transport.Frame{Head: []byte("head"), Body: []byte("body")}), uint8(3))
 	f.Add(encode(&transport.Frame{}), uint8(1))

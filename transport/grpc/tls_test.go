@@ -65,8 +65,8 @@ func tryTLS(t *testing.T, server, client *tlsopt.Options) error {
 	return err
 }
 
-// A tlsListener has done the TLS handshake itself, and yields what mesh's mux does: a connection
-// that replays what was read, and knows the connection below.
+// A tlsListener does the TLS handshake in Accept, as mesh's listener does. Its connections give
+// access to the *tls.Conn by NetConn.
 type tlsListener struct {
 	net.Listener
 	config *tls.Config
