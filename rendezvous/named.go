@@ -30,7 +30,7 @@ type Tensor struct {
 	loan loan // of the prepared buffer that Data lies in
 }
 
-// encodeTo fills a header's fields with t's type, shape and deadness.
+// encodeTo sets the type, shape and dead flag of t in a header.
 func (t *Tensor) encodeTo(h *frameHeader) {
 	h.dtype, h.ndim = uint8(t.DType), uint8(len(t.Shape))
 	for i, d := range t.Shape {
@@ -41,7 +41,7 @@ func (t *Tensor) encodeTo(h *frameHeader) {
 	}
 }
 
-// decodeTensor fills t with what the envelope says of it. Data is left.
+// decodeTensor sets t's type, shape and Dead from the envelope. It does not change Data.
 func (env *envelope) decodeTensor(t *Tensor) {
 	t.DType, t.Dead = tensor.DType(env.dtype), env.dead
 	t.Shape = make([]int, env.ndim)
@@ -50,15 +50,16 @@ func (env *envelope) decodeTensor(t *Tensor) {
 	}
 }
 
-// A step is an iteration of the program, numbered by it. Steps need no beginning; EndStep on any
-// rank ends one on all ranks, so that what was sent for it and never received is freed. The flood
-// that ends a step may overtake its messages, so ended steps are remembered, and messages that
-// still arrive for them are dropped.
+// A step is an iteration of the program, which chooses its number. A step needs no explicit start.
+// EndStep on any rank ends the step on all ranks and frees messages that were not received. EndStep
+// floods a message, which may overtake messages of the step. Each rank therefore remembers ended
+// steps and drops messages that still arrive for them.
 
-// steps is the state of the steps of all contexts: the bytes that each holds, and which have ended.
+// steps is the state of the steps of all contexts: the bytes that the sends of each step hold, and
+// the steps that have ended.
 type steps struct {
-	held  map[stepID]int64 // bytes of sends that are not done, with their envelopes
-	ended map[stepID]error // what calls in an ended step get; at most maxEndedSteps
+	held  map[stepID]int64 // bytes of unfinished sends, including their envelopes
+	ended map[stepID]error // the error of calls in an ended step; at most maxEndedSteps
 	order []stepID         // of ended, oldest first
 }
 
@@ -66,13 +67,14 @@ type stepID struct {
 	context, step uint64
 }
 
-// hasEnded reports whether a step has ended, as far as that is remembered.
+// hasEnded reports whether a step is remembered as ended.
 func (st *steps) hasEnded(context, step uint64) bool {
 	_, over := st.ended[stepID{context, step}]
 	return over
 }
 
-// end records that a step has ended with err, and forgets the oldest one if there are too many.
+// end records that a step has ended with err. If maxEndedSteps are recorded already, it forgets the
+// oldest.
 func (st *steps) end(id stepID, err error) {
 	if st.ended == nil {
 		st.ended = make(map[stepID]error)
@@ -86,7 +88,7 @@ func (st *steps) end(id stepID, err error) {
 	delete(st.held, id)
 }
 
-// charge adds n bytes, which may be negative, to what a step holds.
+// charge adds n to the bytes that a step's sends hold. n may be negative.
 func (st *steps) charge(id stepID, n int64) {
 	if st.held == nil {
 		st.held = make(map[stepID]int64)
@@ -97,10 +99,11 @@ func (st *steps) charge(id stepID, n int64) {
 	}
 }
 
-// SendNamed sends a tensor by name, within a step, to a rank. It never blocks: t.Data belongs to
-// the engine until done has run, once, with nil when the bytes are the caller's again. StepBytes
-// bounds what the sends of a step may hold; beyond it SendNamed fails at once with fault.Exhausted,
-// and done is not called. done runs on whatever goroutine moved the last bytes. It must not block.
+// SendNamed sends a tensor by name, within a step, to a rank. It never blocks. t.Data belongs to
+// the engine until done is called. done is called once, with nil if the send succeeded. It runs on
+// the goroutine that moved the last bytes, and must not block. Config.StepBytes bounds the bytes
+// that the sends of a step hold; beyond it SendNamed returns fault.Exhausted at once, and done is
+// not called.
 func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	e := mc.e
 	if err := e.checkNamed(name, &t); err != nil {
@@ -124,7 +127,7 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 	req.onFinish = func(req *Request) { // runs without the lock
 		err := req.err
 		e.mu.Lock()
-		if _, over := e.steps.ended[id]; !over { // the end of a step forgets what it holds
+		if _, over := e.steps.ended[id]; !over { // the end of a step has deleted its entry in held
 			e.steps.charge(id, -size)
 		}
 		e.recycle(req)
@@ -162,8 +165,8 @@ func (e *Engine) checkName(op, name string) error {
 	return nil
 }
 
-// stepFull returns the error of a send beyond StepBytes. It names the largest tensors that the step
-// holds, because one of those is what the user has to look at.
+// stepFull returns the error of a send beyond StepBytes. It names the step's largest unfinished
+// sends, which the user should check first.
 func (e *Engine) stepFull(id stepID, name string, size int64) error {
 	var reqs []*Request
 	for _, p := range e.peers {
@@ -185,17 +188,17 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 
-// namesFull reports whether name is new on this link, and one too many.
+// namesFull reports whether name is new on this link and the link has maxNames names already.
 func (p *peer) namesFull(name string) bool {
 	_, known := p.namesOut[name]
 	return !known && len(p.namesOut) >= maxNames
 }
 
-// Names are numbered per link and never forgotten, so that a header needs 4 bytes for one. That is
-// why a program must reuse names over the steps, and not number them.
+// Each link numbers the names that it carries, because a header then needs only 4 bytes for a name.
+// The numbers are never freed, so a program must use the same names at every step.
 
-// nameID returns the number of a name on this link. A new name is sent in full first, in a frame of
-// its own; headers carry the number only.
+// nameID returns the number of a name on this link. It sends a new name in full once, in a name
+// frame. Headers carry only the number.
 func (p *peer) nameID(name string) uint32 {
 	id, ok := p.namesOut[name]
 	if !ok {
@@ -206,9 +209,9 @@ func (p *peer) nameID(name string) uint32 {
 	return id
 }
 
-// RecvNamed receives a tensor by name. Its bytes go into buf. With a nil buf Data is
-// the prepared buffer that the sender wrote into (see PrepareNamed and Config.Static),
-// until Tensor.Release, or a slice of its own of at most StepBytes bytes.
+// RecvNamed receives a tensor by name into buf. If buf is nil, Data is either new memory of at most
+// StepBytes bytes, or the prepared buffer that the sender wrote into; see PrepareNamed and
+// Config.Static. A prepared buffer is the caller's until Tensor.Release.
 func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if buf == nil {
 		mc.prepareFor(from, name)
@@ -223,8 +226,8 @@ func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step u
 	return t, err
 }
 
-// RecvNamedAsync is RecvNamed with a callback: done runs once, on the goroutine that moved the last
-// byte. It must not block, and may send.
+// RecvNamedAsync is like RecvNamed but calls done with the result. done runs once, on the goroutine
+// that moved the last byte. It must not block, but it may send.
 func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf []byte, done func(Tensor, error)) {
 	if buf == nil {
 		mc.prepareFor(from, name)
@@ -246,8 +249,8 @@ func (req *Request) receivedTensor() Tensor {
 	return t
 }
 
-// postNamed posts the receive of a named tensor. With finished set the engine calls it when the
-// request is done; otherwise the caller waits.
+// postNamed posts the receive of a named tensor. If finished is not nil, the engine calls it when
+// the request is done. Otherwise the caller waits for the request.
 func (mc *MatchContext) postNamed(step uint64, from int, name string, buf []byte, finished func(*Request)) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -264,13 +267,13 @@ func (mc *MatchContext) postNamed(step uint64, from int, name string, buf []byte
 	return req
 }
 
-// FloodStep is the kind of the mesh's flood that ends a step on every rank. Its body goes to
-// HandleStepEnd.
+// FloodStep is the kind of the mesh's flood that ends a step on every rank. The receiver of the
+// flood passes its body to HandleStepEnd.
 const FloodStep = 's'
 
 // EndStep ends a step on every rank of the job: its requests fail, and messages that still arrive
-// for it are dropped. A nil cause is the ordinary end; any other aborts the step, and the other
-// ranks' errors quote up to 1 KiB of it.
+// for it are dropped. A nil cause ends the step normally. Any other cause aborts it, and the errors
+// on the other ranks quote up to 1 KiB of the cause.
 func (mc *MatchContext) EndStep(step uint64, cause error) {
 	text := ""
 	if cause != nil {
@@ -283,7 +286,8 @@ func (mc *MatchContext) EndStep(step uint64, cause error) {
 	mc.e.m.Flood(FloodStep, body)
 }
 
-// HandleStepEnd acts on another rank's EndStep. It ignores a body that is too short.
+// HandleStepEnd ends a step for which another rank has called EndStep. It ignores a body that is
+// too short.
 func (e *Engine) HandleStepEnd(from int, body []byte) {
 	if len(body) < 16 {
 		return
@@ -292,7 +296,8 @@ func (e *Engine) HandleStepEnd(from int, body []byte) {
 	e.endStep(id, from, string(body[16:]))
 }
 
-// endStep ends a step on this rank. text is empty for the ordinary end.
+// endStep ends a step on this rank. by is the rank that called EndStep. text is empty for a normal
+// end.
 func (e *Engine) endStep(id stepID, by int, text string) {
 	err := fault.New(fault.Closed, "step", e.cfg.Rank, "step %d was ended by rank %d", id.step, by)
 	if text != "" {

@@ -24,7 +24,7 @@ import (
 // heldCredit + unreturned + the rest is Config.Credit. A peer without credit may still send the
 // envelopes that grantExtra grants.
 //
-// The two errors tell how the peer ended:
+// connErr and gone say how the peer ended:
 //
 //	connErr  gone      meaning
 //	nil      nil       the peer is there; there may be no Conn yet
@@ -36,13 +36,13 @@ type peer struct {
 	rank int
 	link *mesh.Link // see bind
 
-	// out are the frames to send, in the order in which they were decided. One goroutine at a time
-	// sends from it, with flushing set: see flush. inDirty: the peer is in Engine.dirtyPeers.
+	// out holds the frames to send, in the order in which they were queued. One goroutine at a time
+	// sends them, with flushing set: see flush. inDirty says that the peer is in Engine.dirtyPeers.
 	out      transport.Queue
 	flushing bool
 	inDirty  bool
 
-	// inConn counts the frames that were queued and that the Conn has not done yet.
+	// inConn counts the queued frames that the Conn is not done with.
 	inConn int
 
 	// Credit in bytes; see above.
@@ -50,12 +50,13 @@ type peer struct {
 	unreturned int64
 	heldCredit int64
 
-	// postedRecvs counts the posted receives whose source is this peer, in all contexts. Without
-	// any, grantExtra has nothing to do.
+	// postedRecvs counts the posted receives whose source is this peer, in all contexts. grantExtra
+	// grants envelopes only if there are any.
 	postedRecvs int
 
-	// Envelopes beyond the credit: those that we may send; those granted to the peer that have not
-	// arrived yet; and those that have arrived, and no receive has matched.
+	// Envelopes beyond the credit. extraSends counts the envelopes that we may send.
+	// extraOutstanding counts those granted to the peer that have not arrived. extraQueued counts
+	// those that have arrived and that no receive has matched.
 	extraSends       int
 	extraOutstanding int
 	extraQueued      int
@@ -80,21 +81,23 @@ type peer struct {
 	fast    fastRecv
 	inline  inlineProbe
 
-	// prepared are this rank's buffers that the peer may write to, or soon may, by tensor; those
-	// that are closing have left it. preparedByID are those that the peer knows of, also while they
-	// are closing.
+	// prepared are this rank's buffers that the peer may write to, or soon may, by tensor; closing
+	// buffers are not in it. preparedByID are the buffers that the peer knows, including closing
+	// ones.
 	prepared       map[preparedKey]*PreparedRecv
 	preparedByID   map[uint32]*PreparedRecv
 	nextPreparedID uint32
 	warnedExpose   bool // the log says that nothing can be exposed to this peer
 
-	// remote are the peer's buffers by id, also while they are closing. remoteByKey are those that
-	// sends may use. writing are the sends that are being written into one, not announced yet.
+	// remote are the peer's prepared buffers by id, including closing ones. remoteByKey are the
+	// buffers that sends may use. writing are the sends that are being written into a remote buffer
+	// and are not announced yet.
 	remote      map[uint32]*remoteBuffer
 	remoteByKey map[preparedKey]*remoteBuffer
 	writing     []*Request
 
-	// The numbers of tensors' names on this link, of those sent and those received.
+	// The numbers of tensor names on this link. namesOut maps the names that this rank has sent,
+	// namesIn those that the peer has sent.
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
 
@@ -107,8 +110,9 @@ type peer struct {
 }
 
 // An inboundFrame is the frame whose body is arriving. Between Buffer and the last Arrived, active
-// is true and at most one of req, msg and body is set: whom the body is for. The link's progress
-// role guards header, raw and rawLen, which survive the frame; the engine's lock guards the rest.
+// is true and at most one of req, msg and body is set: it is the destination of the body. The
+// link's progress role guards header, raw and rawLen, which survive the frame; the engine's lock
+// guards the rest.
 type inboundFrame struct {
 	active bool
 	header frameHeader
@@ -120,12 +124,12 @@ type inboundFrame struct {
 	dst    []byte                  // where the body arrives; nil: it is dropped
 }
 
-// clear ends a frame. Its header stays: the next frame's is compared with it.
+// clear ends a frame. The header stays, because decodeHeader compares the next header with it.
 func (in *inboundFrame) clear() {
 	in.active, in.req, in.msg, in.body, in.dst = false, nil, nil, nil, nil
 }
 
-// nextID increments n and returns it. It skips 0, which stands for none, and transport.NoNotify.
+// nextID increments n and returns it. It skips 0, which means "no id", and transport.NoNotify.
 func nextID(n *uint32) uint32 {
 	if *n++; *n == 0 || *n == transport.NoNotify {
 		*n = 1
@@ -133,8 +137,8 @@ func nextID(n *uint32) uint32 {
 	return *n
 }
 
-// newPeer returns the peer with this rank. Both sides begin with minCredit; the first header that
-// goes out grants the rest of Config.Credit.
+// newPeer returns the peer with the given rank. Both ranks start with minCredit. The first header
+// that this rank sends grants the rest of Config.Credit.
 func newPeer(e *Engine, rank int) *peer {
 	return &peer{
 		e: e, rank: rank,
@@ -150,8 +154,8 @@ func newPeer(e *Engine, rank int) *peer {
 	}
 }
 
-// A controlFrame is a frame of the exchange itself, with the memory of its header. It returns to a
-// free list when the Conn is done with it.
+// A controlFrame is a frame that carries no message bytes, with memory for its header. It returns
+// to a free list when the Conn is done with it.
 type controlFrame struct {
 	transport.Frame
 	headerBuf [transport.MaxHead]byte
@@ -171,7 +175,8 @@ func (e *Engine) getControl(p *peer) *controlFrame {
 	return c
 }
 
-// newControlFrame is separate from getControl for newRequest's reason.
+// newControlFrame allocates a control frame. It is separate from getControl for the same reason as
+// newRequest.
 func newControlFrame(e *Engine) *controlFrame {
 	c := &controlFrame{}
 	c.Done = func(error) {
@@ -187,7 +192,7 @@ func newControlFrame(e *Engine) *controlFrame {
 // sendControl queues a frame without a body.
 func (p *peer) sendControl(h frameHeader) { p.sendControlBody(h, nil) }
 
-// sendControlBody queues a frame with a small body, which it keeps until the Conn is done.
+// sendControlBody queues a frame with a small body. The caller must not change the body afterwards.
 func (p *peer) sendControlBody(h frameHeader, body []byte) {
 	c := p.e.getControl(p)
 	h.credit = p.popUnreturned()
@@ -210,9 +215,9 @@ func (p *peer) enqueue(f *transport.Frame) {
 	}
 }
 
-// flush sends the queued frames. It is entered and left with e.mu held, and releases it around each
-// Send, because Send may run callbacks that take it. If another goroutine is in flush already, that
-// one sends our frames, too. So frames leave in the order in which they were decided.
+// flush sends the queued frames. e.mu is held on entry and on return. flush releases e.mu around
+// each Send, because Send may run callbacks that lock it. If another goroutine is already in flush,
+// that goroutine sends the new frames too. So frames leave in the order in which they were queued.
 func (p *peer) flush() {
 	p.inDirty = false
 	if p.flushing {
@@ -234,8 +239,8 @@ func (p *peer) popUnreturned() uint32 {
 	return uint32(n)
 }
 
-// returnCredit notes credit that the peer gets back. Headers of other frames carry it; a quarter of
-// Config.Credit is worth a frame of its own.
+// returnCredit records credit that is to be returned to the peer. The next header carries it. When
+// a quarter of Config.Credit is to be returned, returnCredit sends a credit frame.
 func (p *peer) returnCredit(n int64) {
 	p.heldCredit -= n
 	p.unreturned += n
@@ -244,8 +249,8 @@ func (p *peer) returnCredit(n int64) {
 	}
 }
 
-// chargeCredit counts the credit that an arriving message takes. A peer that takes more than it was
-// granted violates the protocol, and chargeCredit reports false.
+// chargeCredit counts the credit that an arriving message takes. If the peer has exceeded its
+// credit, chargeCredit reports a protocol error and returns false.
 func (p *peer) chargeCredit(n int64) bool {
 	p.heldCredit += n
 	if p.heldCredit > int64(p.e.cfg.Credit) {
@@ -262,10 +267,10 @@ const (
 	maxExtra   = 1 << 16
 )
 
-// grantExtra grants envelopes to a peer that has used up its credit while a receive is posted here
-// that one of its next messages may match. Without it, messages that nobody receives would block
-// those behind them, and collectives too. Only envelopes are granted: the bytes stay in the peer's
-// spill buffer, which bounds how many there can be. e.mu is held.
+// grantExtra grants envelopes to a peer that has used up its credit, if a posted receive may match
+// one of the peer's next messages. Without this grant, messages that nobody receives would block
+// later messages, including those of collectives. Only envelopes are granted. The bytes stay in the
+// peer's spill buffer, whose size bounds the number of such messages. e.mu is held.
 func (p *peer) grantExtra() {
 	if p.postedRecvs == 0 && p.e.postedAny == 0 || p.gone != nil || p.connErr != nil {
 		return
@@ -282,8 +287,8 @@ func (p *peer) grantExtra() {
 	}
 }
 
-// addCredit adds credit that the peer has returned, and envelopes granted beyond it, and launches
-// waiting sends as far as these allow.
+// addCredit adds n bytes of credit and extra envelopes that the peer has granted. It then launches
+// pending sends while there is credit.
 func (p *peer) addCredit(n, extra uint32) {
 	p.credit += int64(n)
 	p.extraSends += int(min(extra, maxExtra))
@@ -302,8 +307,9 @@ func (p *peer) Buffer(f transport.Header) []byte {
 	return p.startFrame(f)
 }
 
-// decodeHeader decodes a frame's header into p.in. A header that is equal to the last one, as in a
-// steady exchange, is decoded already. It reports false for an invalid one, which ends the link.
+// decodeHeader decodes a frame's header into p.in. In a steady exchange the header equals the last
+// one, which is in p.in already, and is not decoded again. If the header is invalid, decodeHeader
+// reports a protocol error and returns false.
 func (p *peer) decodeHeader(f transport.Header) bool {
 	in := &p.in
 	if in.rawLen > 0 && string(f.Head) == string(in.raw[:in.rawLen]) && in.header.check(f.Size) == nil {
@@ -345,15 +351,16 @@ func (p *peer) startFrame(f transport.Header) []byte {
 	return into
 }
 
-// Arrived implements transport.Sink. Only the last call of a frame matters here. A body that went
-// straight into exposed memory has no header: the id alone tells its receive.
+// Arrived implements transport.Sink. It acts only on the last call for a frame, when the whole body
+// has arrived. A body that was written into exposed memory has no header; its receive is found by
+// the frame's id.
 func (p *peer) Arrived(f transport.Header, n int) {
 	if n != f.Size {
 		return
 	}
 	p.e.mu.Lock()
 	in := &p.in
-	if !in.active { // it went straight into memory that we exposed
+	if !in.active { // the body was written into memory that this rank exposed
 		if f.ID != 0 && f.ID != transport.NoNotify {
 			p.handleData(p.activeRecvs[f.ID], f.Size)
 		}
@@ -423,8 +430,8 @@ func (p *peer) handleFrame(in *inboundFrame) {
 	}
 }
 
-// dropInbound is called when the Conn has failed. It ends the frame that was arriving, and the
-// receives that were aborted and waited for their sender.
+// dropInbound is called when the Conn has failed. It drops the frame that was arriving. It also
+// ends the aborted receives that were waiting until their sender stops writing.
 func (p *peer) dropInbound() {
 	p.detachInbound()
 	for _, req := range p.activeRecvs {
@@ -434,8 +441,8 @@ func (p *peer) dropInbound() {
 	}
 }
 
-// detachInbound ends a half-arrived frame. Its receive ends now if it was aborted, and otherwise
-// stays matched until the verdict on the peer.
+// detachInbound drops a frame that has arrived only in part. If the frame belongs to an aborted
+// receive, the receive ends now. Any other receive stays matched until FailPeer ends it.
 func (p *peer) detachInbound() {
 	in := &p.in
 	defer in.clear()
@@ -450,8 +457,8 @@ func (p *peer) detachInbound() {
 	}
 }
 
-// protocolError fails the link after the current frame: the peer sent what no correct rank sends,
-// so nothing on this link can be trusted. Nothing is read past it.
+// protocolError fails the link, because the peer has sent a frame that no correct rank sends. The
+// link fails after the current frame and reads no further frames.
 func (p *peer) protocolError(format string, args ...any) {
 	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "protocol violation by rank %d: "+format, append([]any{p.rank}, args...)...))
 }

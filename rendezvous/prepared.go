@@ -8,19 +8,18 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxPrepared bounds the prepared buffers per peer and direction, and so what a peer's
-// frames can make this rank remember.
+// maxPrepared is the maximum number of prepared buffers per peer and direction. It bounds the
+// memory that a peer's frames can make this rank allocate.
 const maxPrepared = 1 << 12
 
 // A PreparedRecv is a buffer of this rank that one peer may write the tensors of one name
 // into, step after step, without an offer and a request. The engine's lock guards it.
 //
-// The program declares the buffer once, with PrepareNamed, and receives as ever, with
-// RecvNamed and no buffer. A tensor that the sender wrote directly lies in the prepared
-// buffer until its Release, which allows the sender to write the next one. Every other
-// tensor of that name comes the ordinary way, into memory of its own: one that is small
-// enough to be sent eagerly, or larger than the buffer, or that is sent before the
-// sender has seen the Release of the one before.
+// The program declares the buffer once, with PrepareNamed, and then calls RecvNamed without a
+// buffer. A tensor that the sender wrote directly stays in the prepared buffer until its Release,
+// which allows the sender to write the next tensor. A tensor comes as an ordinary message, into
+// memory of its own, if it is small enough to be sent eagerly, if it is larger than the buffer, or
+// if it is sent before the sender has received the release of the previous tensor.
 //
 //	state     the peer may write  leaves it when                            to
 //	pending   no                  a receive of the name finds a Conn        exposing
@@ -32,7 +31,7 @@ const maxPrepared = 1 << 12
 //	                              receive copies from the buffer
 //	closed    no                  never; the buffer is the program's
 //
-// A Close while exposing sets closing, and the goroutine that exposes goes on to hiding.
+// A Close in state exposing sets closing. The goroutine that exposes the buffer then sets hiding.
 type PreparedRecv struct {
 	mc   *MatchContext
 	peer *peer
@@ -44,20 +43,21 @@ type PreparedRecv struct {
 	state    preparedState
 	unexpose func() // nil before Expose has succeeded
 
-	// filled: the peer has written a tensor that was not released. generation counts these tensors.
+	// filled says that the buffer holds a tensor that was not released. generation counts the
+	// tensors written so far.
 	filled     bool
 	generation uint32
 
-	// msg is the tensor in buf, from its announcement until its receive has it. While it is set the
-	// buffer cannot be closed.
+	// msg is the message of the tensor in buf, from its announcement until its receive is done.
+	// While msg is set, the buffer cannot be closed.
 	msg *message
 
-	// done: the exposure is withdrawn.
+	// done says that the exposure has ended.
 	done bool
 }
 
-// A preparedState is a state of a PreparedRecv; see there. Their order matters: from preparedHiding
-// on nothing new may begin.
+// A preparedState is a state of a PreparedRecv; see PreparedRecv for their meaning. hide relies on
+// their order: it does nothing in preparedHiding and preparedClosed.
 type preparedState uint8
 
 const (
@@ -76,16 +76,17 @@ type preparedKey struct {
 	name    string
 }
 
-// A loan is one use of a prepared buffer, which a message or a Tensor holds. generation tells it
-// from later uses, so that a stale Release does nothing. The zero loan is none.
+// A loan says that the data of a message or Tensor lies in a prepared buffer. generation
+// distinguishes it from later tensors in the buffer, so a stale Release does nothing. The zero loan
+// means that the data is not in a prepared buffer.
 type loan struct {
 	from       *PreparedRecv
 	generation uint32 // PreparedRecv.generation at the time
 }
 
-// PrepareNamed lets rank from write the tensors of a name into buf. It returns at once;
-// where the buffer cannot be exposed, tensors come the ordinary way. A name has at most
-// one prepared buffer. The program does not write to buf before Close.
+// PrepareNamed allows rank from to write the tensors of a name into buf. If the buffer cannot be
+// exposed, the tensors come as ordinary messages. A name has at most one prepared buffer. The
+// program must not write to buf before Close has returned.
 func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*PreparedRecv, error) {
 	e := mc.e
 	if err := e.checkName("prepare", name); err != nil {
@@ -115,8 +116,8 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 	return pr, nil
 }
 
-// Exposed reports whether the sender may write into the buffer: there is a Conn, and it
-// can expose it. The sender may not know yet.
+// Exposed reports whether the buffer is exposed, so that the sender may write into it. The prepare
+// frame may still be on its way to the sender.
 func (pr *PreparedRecv) Exposed() bool {
 	pr.peer.e.mu.Lock()
 	defer pr.peer.e.mu.Unlock()
@@ -126,10 +127,10 @@ func (pr *PreparedRecv) Exposed() bool {
 // Size is the buffer's length in bytes.
 func (pr *PreparedRecv) Size() int { return len(pr.buf) }
 
-// Close ends the preparation and returns when nothing writes into the buffer any more:
-// once the sender has acknowledged it, or is gone. A tensor that lies in the buffer and
-// has not been received is kept elsewhere. If ctx ends first the buffer stays the
-// engine's, and Close may be called again.
+// Close ends the use of the prepared buffer. It returns when the sender cannot write into the
+// buffer any more: the sender has acknowledged the end, or is gone. If the buffer holds a tensor
+// that has not been received, the tensor is copied to other memory first. If ctx ends before Close
+// is done, the buffer still belongs to the engine, and Close may be called again.
 func (pr *PreparedRecv) Close(ctx context.Context) error {
 	e := pr.peer.e
 	e.mu.Lock()
@@ -153,10 +154,10 @@ func (ev preparedIsClosed) Met() bool {
 	return ev.pr.state == preparedClosed
 }
 
-// Release gives Data back to the prepared buffer that it lies in: the sender may write
-// the tensor of a later step there from then on. It does nothing for any other tensor,
-// nor the second time. Without Release, Data stays the program's, and the tensors of later
-// steps come the ordinary way.
+// Release allows the sender to overwrite Data, if Data lies in a prepared buffer. The sender may
+// then write the tensor of a later step there. For any other tensor, and when it is called again,
+// Release does nothing. Until Release, Data belongs to the program, and the tensors of later steps
+// come as ordinary messages.
 func (t Tensor) Release() {
 	pr := t.loan.from
 	if pr == nil {
@@ -179,9 +180,9 @@ func (pr *PreparedRecv) release() {
 	pr.checkClosed()
 }
 
-// expose exposes the buffer and tells the peer, if there is a Conn to expose it on. It
-// runs on the program's goroutine, without the lock: to pin memory takes a device some
-// 200 µs per MiB, for which no link may stand still.
+// expose exposes the buffer, if there is a Conn, and sends the peer a prepare frame. It runs on the
+// program's goroutine and calls Expose without the lock: pinning memory takes some 200 µs per MiB
+// on a device, and the links must make progress during this time.
 func (pr *PreparedRecv) expose() {
 	p, e := pr.peer, pr.peer.e
 	e.mu.Lock()
@@ -231,7 +232,7 @@ var (
 	exposeWarningMsg = "prepared receives come the ordinary way: their buffer cannot be exposed"
 )
 
-// cannotExpose is why no buffer is exposed to p, whatever its Conn can do.
+// cannotExpose returns the reason why no buffer can be exposed to p over any Conn, or nil.
 func (p *peer) cannotExpose() error {
 	switch {
 	case p.rank == p.e.cfg.Rank:
@@ -242,8 +243,8 @@ func (p *peer) cannotExpose() error {
 	return nil
 }
 
-// refuse lets the tensors of pr come the ordinary way for good, and logs that once per
-// peer; e.mu is held.
+// refuse marks pr as not exposable, so its tensors come as ordinary messages. It logs a warning
+// once per peer. e.mu is held.
 func (pr *PreparedRecv) refuse(err error) {
 	pr.state = preparedRefused
 	p, e := pr.peer, pr.peer.e
@@ -260,7 +261,7 @@ func (pr *PreparedRecv) refuse(err error) {
 	}})
 }
 
-// isDown is why nothing can be sent to p any more, or nil.
+// isDown returns the reason why nothing can be sent to p any more, or nil.
 func (p *peer) isDown() error { return firstError(p.e.ended, p.gone, p.connErr) }
 
 // stop begins to close pr; a second time does nothing. e.mu is held.
@@ -274,7 +275,7 @@ func (pr *PreparedRecv) stop() {
 		pr.done, pr.state = true, preparedHiding
 		pr.checkClosed()
 	case preparedExposing:
-		pr.state = preparedClosing // expose goes on
+		pr.state = preparedClosing // expose will hide pr
 	case preparedOpen:
 		pr.state = preparedClosing
 		if p.isDown() != nil {
@@ -296,9 +297,9 @@ func (p *peer) handleUnprepareAck(id uint32) {
 	pr.hide()
 }
 
-// hide withdraws the exposure after the lock is released. A tensor that lies in the buffer and
-// waits in the table is copied to memory of the pool first; that happens under the lock, because it
-// is rare and the program waits for its buffer. e.mu is held.
+// hide defers an action that ends the exposure. If a tensor in the buffer is still in the table,
+// hide first copies it to memory from the pool. It copies under the lock, because the case is rare
+// and the program is waiting for its buffer. e.mu is held.
 func (pr *PreparedRecv) hide() {
 	if pr.state >= preparedHiding {
 		return
@@ -322,8 +323,8 @@ func (pr *PreparedRecv) hide() {
 	}})
 }
 
-// checkClosed ends hiding once the exposure is withdrawn and no receive copies from the
-// buffer. e.mu is held.
+// checkClosed changes the state from hiding to closed if the exposure has ended and no receive
+// copies from the buffer. e.mu is held.
 func (pr *PreparedRecv) checkClosed() {
 	if pr.state == preparedHiding && pr.done && pr.msg == nil {
 		pr.state = preparedClosed
@@ -342,8 +343,8 @@ func (mc *MatchContext) stopPrepared() {
 	}
 }
 
-// dropPrepared withdraws all that is exposed to a peer to which nothing can be sent any
-// more, and forgets what the peer exposed. e.mu is held.
+// dropPrepared ends all prepared buffers of the link to a peer to which nothing can be sent any
+// more: it stops the buffers that this rank has prepared and forgets the peer's. e.mu is held.
 func (p *peer) dropPrepared() {
 	for _, pr := range p.prepared {
 		pr.stop()
@@ -381,8 +382,8 @@ func (p *peer) handleWritten(h *frameHeader) {
 	e.deliver(m)
 }
 
-// loanBuffer completes a receive without a buffer with the prepared buffer that its message lies
-// in. e.mu is held.
+// loanBuffer completes a receive that has no buffer of its own. The received tensor's Data is the
+// prepared buffer that holds the message. e.mu is held.
 func (e *Engine) loanBuffer(req *Request, m *message) {
 	pr := m.loan.from
 	req.buf, req.tensor.loan = m.data, m.loan
@@ -392,8 +393,9 @@ func (e *Engine) loanBuffer(req *Request, m *message) {
 	pr.checkClosed()
 }
 
-// prepareFor is called before a named receive without a buffer: it exposes a prepared
-// buffer that had no Conn so far, and lets the static plan prepare one.
+// prepareFor is called before a named receive without a buffer. It asks the static plan, if there
+// is one, to prepare a buffer. It also exposes a prepared buffer that could not be exposed before,
+// because there was no Conn.
 func (mc *MatchContext) prepareFor(from int, name string) {
 	e := mc.e
 	if e.plan != nil {
@@ -407,7 +409,7 @@ func (mc *MatchContext) prepareFor(from int, name string) {
 	}
 }
 
-// observe shows the static plan a tensor that was received.
+// observe records a received tensor in the static plan.
 func (mc *MatchContext) observe(step uint64, from int, name string, t *Tensor) {
 	if sp := mc.e.plan; sp != nil {
 		sp.observe(planKey{mc.id, from, name}, step, len(t.Data))

@@ -6,9 +6,10 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// PostRecv begins to receive a message that from and tag match, into buf, and returns at once. Any
-// is a wildcard for either. The buffer is the engine's until the request is done. A message whose
-// fingerprint differs ends the receive with fault.Mismatch; 0 is not checked.
+// PostRecv begins to receive a message with the given source and tag into buf, and returns at once.
+// Either may be the wildcard Any. buf belongs to the engine until the request is done. A message
+// with a different fingerprint ends the receive with fault.Mismatch. A fingerprint of 0 is not
+// compared.
 func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []byte) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -20,8 +21,8 @@ func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []
 	return req
 }
 
-// Recv is PostRecv and Wait: it receives a message into buf and returns what it was. ctx and p
-// bound the wait; p may be nil.
+// Recv receives a message into buf and returns its source, tag and size. It is PostRecv followed by
+// Wait. ctx and p bound the wait; p may be nil.
 func (mc *MatchContext) Recv(ctx context.Context, p mesh.WaitPolicy, from int, tag int32, fingerprint uint64, buf []byte) (RecvInfo, error) {
 	req := mc.PostRecv(from, tag, fingerprint, buf)
 	err := mc.e.wait(ctx, req, p)
@@ -30,7 +31,7 @@ func (mc *MatchContext) Recv(ctx context.Context, p mesh.WaitPolicy, from int, t
 	return env, err
 }
 
-// A RecvInfo is what a receive or probe learns of its message. Source is a rank of the job.
+// A RecvInfo describes a message that was received or probed. Source is a rank of the job.
 type RecvInfo struct {
 	Source, Tag, Bytes int
 }
@@ -39,11 +40,11 @@ func (req *Request) info() RecvInfo {
 	return RecvInfo{Source: req.match.source, Tag: int(req.match.tag), Bytes: req.match.size}
 }
 
-// post matches req with a message that waits, or puts it into the table. A message that has arrived
-// is received even if its sender is gone. e.mu is held.
+// post matches req with a waiting message, or puts req into the table if there is none. A message
+// that has arrived is received even if its sender is gone. e.mu is held.
 func (e *Engine) post(req *Request) {
-	// A message that has arrived comes before the verdict about its sender: the sender may have sent
-	// it and then closed in order.
+	// Arrived messages are checked before the sender's state, because the sender may have sent a
+	// message and then closed in order.
 	mc := req.mc
 	if m := mc.table.find(req.key); m != nil && e.ended == nil && mc.err == nil {
 		mc.table.removeMessage(m)
@@ -58,8 +59,8 @@ func (e *Engine) post(req *Request) {
 	e.trackPosted(req)
 }
 
-// trackPosted counts a receive that now waits in a table, and grants envelopes to the peers that it
-// may be for, so that its message can come even if their credit is used up.
+// trackPosted counts a receive that has entered the table. It also calls grantExtra for the
+// receive's possible senders, so the message can arrive even if its sender has used up its credit.
 func (e *Engine) trackPosted(req *Request) {
 	req.phase = phasePosted
 	switch r := int(req.key.source); r {
@@ -83,7 +84,7 @@ func (e *Engine) untrackPosted(req *Request) {
 	e.peers[req.key.source].postedRecvs--
 }
 
-// receivable returns why a message that k matches can never arrive, or nil.
+// receivable returns the reason why no message that k matches can arrive any more, or nil.
 func (mc *MatchContext) receivable(k key) error {
 	e := mc.e
 	switch {
@@ -97,20 +98,21 @@ func (mc *MatchContext) receivable(k key) error {
 	return mc.noSenderLeft()
 }
 
-// noSenderLeft returns why a receive from any source must fail, or nil: a member is lost, or all
-// others have closed in order. MPI's rule for wildcards after a failure is the same: the lost rank
-// could have been the sender. e.mu is held.
+// noSenderLeft returns the reason why a receive from any source must fail, or nil. Such a receive
+// fails if a member is lost, because the lost rank could have been the sender; MPI's rule for
+// wildcards after a failure is the same. It also fails if all other members have closed in order.
+// e.mu is held.
 func (mc *MatchContext) noSenderLeft() error {
 	var closed error
 	left := false
 	for _, r := range mc.members {
 		switch p := mc.e.peers[r]; {
 		case p.gone != nil && !p.closedInOrder():
-			return p.gone // a loss counts at once
+			return p.gone // one lost member is enough
 		case p.gone != nil:
-			closed = p.gone // a goodbye counts when all others have said theirs
+			closed = p.gone // members that have closed count only if no other member is left
 		case r != mc.e.cfg.Rank:
-			left = true // this rank itself does not count: it is waiting here
+			left = true // this rank is not counted: it is the receiver
 		}
 	}
 	if left {
