@@ -26,9 +26,10 @@ import (
 const Built = true
 
 const (
-	// inlineBytes is how many bytes are to be sent inline: a message with a short body.
+	// inlineBytes is the number of bytes that should be sent inline. It covers a message with a
+	// short body.
 	inlineBytes = 220
-	// batchSize is how many work requests are posted in one call of the device.
+	// batchSize is the maximum number of work requests that one call of the device posts.
 	batchSize = 16
 )
 
@@ -41,7 +42,7 @@ type ibDevice struct {
 	waiters   []*waiter // immutable after open
 	events    *os.File  // asynchronous events; nil: not opened
 	asyncDone chan struct{}
-	down      atomic.Bool // the port, by its last event
+	down      atomic.Bool // the last event of the port was that it is down
 
 	mu         sync.Mutex // guards the rest
 	queuePairs map[uintptr]*ibQueuePair
@@ -72,7 +73,7 @@ func openDevice(w *config) (d rdma.Device, err error) {
 			h.release()
 			return fmt.Errorf("%v: %w", p, err)
 		}
-		// The goroutines start last: release above needs not stop them.
+		// The goroutines start last, so that the call of release above need not stop them.
 		for _, w := range h.waiters {
 			go h.wait(w)
 		}
@@ -83,7 +84,7 @@ func openDevice(w *config) (d rdma.Device, err error) {
 	return d, err
 }
 
-// explainDevices returns the lines of choose for this host.
+// explainDevices returns the explanation that choose gives for the devices of this host.
 func explainDevices(w *config) (why []string, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) (err error) {
 		_, why, err = choose(describeAll(list), w)
@@ -139,7 +140,7 @@ func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	// Asynchronous events have a descriptor of their own in each device.
+	// Each device has a separate descriptor for asynchronous events.
 	if d.events, err = pollable(int(d.context.async_fd), "events of "+d.selection.name); err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
@@ -168,7 +169,7 @@ func (d *ibDevice) Describe() string {
 // Network implements rdma.Device.
 func (d *ibDevice) Network() string { return d.selection.network() }
 
-// Alloc returns memory outside Go's heap.
+// Alloc implements rdma.Device. The memory is outside the Go heap.
 func (d *ibDevice) Alloc(size int, remote bool) (*rdma.Region, error) {
 	mem, free, err := d.Memory(size)
 	if err != nil {
@@ -184,8 +185,9 @@ func (d *ibDevice) Alloc(size int, remote bool) (*rdma.Region, error) {
 	return r, nil
 }
 
-// Memory refuses more than half of what the host has left. Pinning touches all pages, and the
-// kernel kills processes rather than refuse them.
+// Memory implements rdma.Device. It refuses to allocate more than half of the free memory of the
+// host. Pinning touches all pages, and if memory runs out, the kernel kills processes instead of
+// returning an error.
 func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, err
@@ -197,13 +199,13 @@ func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 	return mem, func() error { return syscall.Munmap(mem) }, nil
 }
 
-// Register pins b for the garbage collector and for the device. Local access includes writes by
-// the device, which receives need.
+// Register implements rdma.Device. It pins b for the garbage collector and for the device. Local
+// access includes writes by the device, which receives need.
 func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
-	// Remote access is given only where it is asked for: a key for memory that is sent from is
-	// of no use to a peer.
+	// Remote access is granted only on request. A peer has no use for the key of memory that this
+	// end only sends from.
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE)
 	if remote {
 		access |= C.IBV_ACCESS_REMOTE_WRITE
@@ -222,7 +224,8 @@ func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	}}, nil
 }
 
-// Close ends the goroutines before it releases the device, because they use its channels.
+// Close implements rdma.Device. It ends the goroutines before it releases the device, because
+// they use its channels.
 func (d *ibDevice) Close() error {
 	for _, w := range d.waiters {
 		w.events.Close()
@@ -233,7 +236,8 @@ func (d *ibDevice) Close() error {
 	return d.release()
 }
 
-// release frees what open has allocated. The device refuses while something of it is left.
+// release frees what open allocated. Closing the device fails while any of its objects still
+// exist.
 func (d *ibDevice) release() error {
 	var errs []error
 	check := func(what string, rc C.int) {
@@ -276,13 +280,13 @@ type ibQueuePair struct {
 	done       [batchSize]C.tutti_done
 }
 
-// NewQueuePair assigns the queue pair to the least loaded waiter. It is known by number in C,
-// where no Go pointer may stay.
+// NewQueuePair implements rdma.Device. It assigns the queue pair to the least loaded waiter. C
+// code identifies the queue pair by its number, because C must not keep a Go pointer.
 func (d *ibDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	var b [4]byte
 	rand.Read(b[:])
-	// Completion events name the queue pair by this number. It must be known before one can
-	// arrive.
+	// Completion events name the queue pair by this number. The number must be in queuePairs
+	// before an event can arrive.
 	d.mu.Lock()
 	d.last++
 	p := &ibQueuePair{device: d, number: d.last, notify: notify, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
@@ -304,10 +308,10 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.waiters[p.waiter].channel, C.int(p.waiter)); p.cq == nil {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
-	// A device states how many inline bytes it grants, which may be more.
+	// The device reports how many inline bytes it grants, which may be more than requested.
 	inlined := C.uint32_t(inlineBytes)
 	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
-		inlined = 0 // the device may refuse that many inline bytes; try without
+		inlined = 0 // the device may refuse this number of inline bytes; try without inline bytes
 		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined)
 	}
 	if p.qp == nil {
@@ -326,7 +330,7 @@ func (p *ibQueuePair) Local() rdma.Address {
 	return rdma.Address{GID: c.gid.gid, QPN: uint32(p.qp.qp_num), PSN: p.psn, LID: c.port.lid, MTU: p.device.mtu()}
 }
 
-// mtu returns the MTU that this end proposes. The smaller one of both ends is used.
+// mtu returns the MTU that this end proposes. The two ends use the smaller of their proposals.
 func (d *ibDevice) mtu() uint8 {
 	if m := mtuOf(d.config.mtu); m != 0 {
 		return min(m, d.selection.port.mtu)
@@ -334,7 +338,7 @@ func (d *ibDevice) mtu() uint8 {
 	return d.selection.port.mtu
 }
 
-// Connect takes the queue pair through the states RTR and RTS.
+// Connect implements rdma.QueuePair. It moves the queue pair through the states RTR and RTS.
 func (p *ibQueuePair) Connect(peer rdma.Address) error {
 	c, w := p.device.selection, p.device.config
 	path := C.tutti_path{qpn: C.uint32_t(peer.QPN), their_psn: C.uint32_t(peer.PSN), psn: C.uint32_t(p.psn),
@@ -358,8 +362,8 @@ func (p *ibQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	return nil
 }
 
-// Send posts in batches of batchSize, each with one call into C: a call costs about as much as
-// a work request.
+// Send implements rdma.QueuePair. It posts batches of batchSize work requests with one call into
+// C per batch, because a call costs about as much as a work request.
 func (p *ibQueuePair) Send(ws []rdma.WorkRequest) error {
 	for len(ws) > 0 {
 		n := min(len(ws), batchSize)
@@ -398,14 +402,14 @@ func cWorkRequest(w *rdma.WorkRequest) C.tutti_work {
 	return h
 }
 
-// Poll implements rdma.QueuePair. The loop over spins is in C, because a call into C for each
-// would cost more than the check.
+// Poll implements rdma.QueuePair. The loop over spins runs in C, because one call into C per
+// spin would cost more than the check itself.
 func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batchSize)), C.int(spins)))
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed: the completion queue may have overrun; report this as a bug")
 	}
-	// Completions precede the error of an event: they may say more.
+	// Completions are returned before the error of an event, because they may have more detail.
 	if n == 0 {
 		if err := p.ended.Load(); err != nil {
 			return 0, *err
@@ -430,7 +434,7 @@ func (p *ibQueuePair) Arm() error {
 	return nil
 }
 
-// Close implements rdma.QueuePair. The device dispatches no event to it from now on.
+// Close implements rdma.QueuePair. No further event is dispatched to the queue pair.
 func (p *ibQueuePair) Close() error {
 	// Events that are already being dispatched may still call notify, which does no harm after
 	// Close.

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter is a goroutine that waits for the completion events of some queue pairs. It sleeps
-// in Go's poller, so that it holds no thread. One is enough unless the device has several
-// interrupt vectors (TUTTI_VERBS_WAITERS).
+// A waiter is a goroutine that waits for the completion events of some queue pairs. It sleeps in
+// the poller of the Go runtime, so it occupies no thread. One waiter is enough unless the device
+// has several interrupt vectors (TUTTI_VERBS_WAITERS).
 type waiter struct {
 	channel *C.struct_ibv_comp_channel
 	events  *os.File // the channel's descriptor in Go's poller; nil: not opened
 	ended   chan struct{}
 }
 
-// openWaiter makes the channel of w, and a descriptor of it in Go's poller, which Close can
-// interrupt.
+// openWaiter creates the completion channel of w and registers its descriptor with the poller of
+// the Go runtime. Close can interrupt a wait there.
 func (d *ibDevice) openWaiter(w *waiter) (err error) {
 	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
 		return fmt.Errorf("completion channel: %w", err)
@@ -34,10 +34,11 @@ func (d *ibDevice) openWaiter(w *waiter) (err error) {
 	return nil
 }
 
-// pollable duplicates fd for Go's poller, which may close the duplicate.
+// pollable duplicates fd for the poller of the Go runtime. Closing the returned file closes the
+// duplicate, not fd.
 func pollable(fd int, name string) (*os.File, error) {
-	// In one call: a process that is started between a dup and a close-on-exec would inherit
-	// the descriptor.
+	// One call duplicates the descriptor and sets close-on-exec. With two calls, a process
+	// started between them would inherit the descriptor.
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -53,8 +54,8 @@ func pollable(fd int, name string) (*os.File, error) {
 func (d *ibDevice) wait(w *waiter) {
 	defer close(w.ended)
 	raw, err := w.events.SyscallConn()
-	// Go's poller calls read when the descriptor is readable. EAGAIN sends it back to wait;
-	// Close of the descriptor ends the wait with an error.
+	// The poller calls read when the descriptor is readable. If read returns false (EAGAIN), the
+	// poller waits again. Closing the descriptor ends the wait with an error.
 	var pair C.uintptr_t
 	var rc C.int
 	read := func(uintptr) bool {
@@ -94,8 +95,8 @@ func (d *ibDevice) watchAsync() {
 	}
 }
 
-// handleEvent applies one asynchronous event. It is about a queue pair or a port, or about the
-// device if both are 0.
+// handleEvent applies one asynchronous event. The event is about a queue pair if pair is not 0,
+// about a port if port is not 0, and otherwise about the device.
 func (d *ibDevice) handleEvent(e event, pair uintptr, port int) {
 	if port == d.selection.port.number && (e == portError || e == portActive) {
 		d.down.Store(e == portError)
@@ -111,7 +112,7 @@ func (d *ibDevice) handleEvent(e event, pair uintptr, port int) {
 		}
 	}
 	d.mu.Unlock()
-	// Outside mu, because notify may take locks of the transport.
+	// notify is called without mu, because it may take locks of the transport.
 	err := e.err()
 	for _, p := range ended {
 		p.ended.CompareAndSwap(nil, &err)

@@ -8,13 +8,13 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An endpoint is what a Conn holds of the device: a queue pair with its message buffers, and
-// the eager ring. The Conn's mu guards it. Exception: a receive buffer belongs to Progress from
-// its completion until it is posted again.
+// An endpoint consists of the device resources of a Conn: a queue pair, its message buffers, and
+// the eager ring. The mu of the Conn guards it. Exception: between its completion and its next
+// post, a receive buffer belongs to the goroutine in Progress.
 //
-// Work requests are numbered from 1 in the order posted. Number n uses send buffer n modulo
-// depth, so the completion of n frees its buffer. Always completed <= lastSignaled <=
-// posted, and posted-completed <= depth.
+// Work requests are numbered from 1 in the order posted. Work request n uses send buffer n
+// modulo depth, so its completion frees that buffer. Always completed <= lastSignaled <= posted,
+// and posted-completed <= depth.
 //
 //	state      closed  released  the queue pair              buffers
 //	open       false   false     sends and receives          registered
@@ -23,10 +23,10 @@ import (
 type endpoint struct {
 	qp           rdma.QueuePair
 	bufferSize   int                // bytes of a buffer
-	depth        int                // buffers each way; most outstanding work requests
+	depth        int                // number of buffers in each direction; maximum number of outstanding work requests
 	recvBuffers  *rdma.Region       // depth buffers
 	sendBuffers  *rdma.Region       // depth buffers
-	recvRing     *rdma.Region       // for bodies that fit no message; nil before the first of them
+	recvRing     *rdma.Region       // eager ring; nil before the first body that can use it
 	posted       uint64             // number of the last work request
 	lastSignaled uint64             // number of the last signaled work request
 	completed    uint64             // number up to which work requests have completed
@@ -39,12 +39,12 @@ type endpoint struct {
 	released     bool
 }
 
-// An outstanding is what a work request keeps busy until it completes.
+// An outstanding records what an outstanding work request uses until it completes.
 type outstanding struct {
-	frame  *transport.Frame // of which it is the last work request; nil for others
+	frame  *transport.Frame // frame whose last work request this is; nil if it is not the last
 	reg    *registration
-	bytes  int    // of the frame, for unsent
-	staged []byte // the copy of a body in parts; nil: there is none
+	bytes  int    // bytes of the frame that unsent subtracts on completion
+	staged []byte // copy of a body in parts; nil: no copy was made
 }
 
 // An arrivalQueue is a circular queue of completed receives. It never overflows: it has a slot
@@ -60,7 +60,7 @@ func (a *arrivalQueue) push(c rdma.Completion) {
 	a.n++
 }
 
-// pop removes the oldest one. The queue must not be empty.
+// pop removes and returns the oldest completed receive. The queue must not be empty.
 func (a *arrivalQueue) pop() rdma.Completion {
 	c := a.slots[a.head]
 	a.head = (a.head + 1) % len(a.slots)
@@ -68,8 +68,8 @@ func (a *arrivalQueue) pop() rdma.Completion {
 	return c
 }
 
-// newEndpoint makes a queue pair and posts all its receives. It holds the device until
-// releaseBuffers.
+// newEndpoint makes a queue pair and posts all its receives. It counts as a use of the device
+// until releaseBuffers.
 func (c *conn) newEndpoint() (*endpoint, error) {
 	o := &c.transport.opts
 	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
@@ -88,7 +88,7 @@ func (c *conn) newEndpoint() (*endpoint, error) {
 	return l, nil
 }
 
-// open makes the queue pair and the buffers. After an error the caller discards what exists.
+// open makes the queue pair and the buffers. After an error the caller discards the endpoint.
 func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
 	if l.qp, err = d.NewQueuePair(l.depth, notify); err != nil {
 		return err
@@ -111,8 +111,9 @@ func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
 // hasRoom reports whether one more work request may be posted.
 func (l *endpoint) hasRoom() bool { return l.posted-l.completed < uint64(l.depth) }
 
-// isSignalDue reports whether the work request posted last must be signaled in its turn. One in
-// a quarter of the depth is, so that buffers are freed even if every frame is sent inline.
+// isSignalDue reports whether the newest work request must be signaled. At least one of every
+// depth/signalEvery work requests is signaled, so that buffers are freed even if TrySend sends
+// every frame.
 func (l *endpoint) isSignalDue() bool { return l.posted%uint64(max(l.depth/signalEvery, 1)) == 0 }
 
 // postReceive posts receive buffer i.
@@ -157,8 +158,8 @@ func (l *endpoint) setError(err error) {
 
 // abandon moves the frames of outstanding work requests to unfinished, after close.
 func (l *endpoint) abandon(unfinished *transport.Queue) {
-	// Without completions it is not known which of them the peer has received. All count as
-	// failed.
+	// Without completions this end cannot know which frames the peer has received. All of them
+	// count as failed.
 	for ; l.completed < l.posted; l.completed++ {
 		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
 		if f.frame != nil {
@@ -169,8 +170,9 @@ func (l *endpoint) abandon(unfinished *transport.Queue) {
 	}
 }
 
-// poll gets completions from the device, which checks its queue up to spins times for the first
-// one. It returns their number. Failed ones set the error of the endpoint. mu is held.
+// poll gets completions from the device and returns their number. The device checks its queue up
+// to spins times for the first completion. A failed completion sets the error of the endpoint.
+// mu is held.
 func (c *conn) poll(spins int) int {
 	l := c.endpoint
 	if l.closed {
@@ -183,7 +185,8 @@ func (c *conn) poll(spins int) int {
 	}
 	for i := range l.completions[:n] {
 		switch e := &l.completions[i]; {
-		// After the first failed completion the device flushes all others, which fail, too.
+		// After the first failed completion the device flushes all other work requests. Their
+		// completions fail, too.
 		case e.Status != rdma.Success:
 			l.setError(completionError(c.transport.device.Describe(), *e))
 		case e.Recv:
@@ -195,8 +198,8 @@ func (c *conn) poll(spins int) int {
 	return n
 }
 
-// completeThrough completes all work requests up to number n, and queues the frames that end
-// with them. mu is held.
+// completeThrough completes all work requests up to number n, and queues each frame whose last
+// work request is among them. mu is held.
 func (c *conn) completeThrough(n uint64) {
 	l := c.endpoint
 	bytes := 0
@@ -210,7 +213,7 @@ func (c *conn) completeThrough(n uint64) {
 		f.reg.release()
 		*f = outstanding{}
 	}
-	// One acknowledgement for all: the time of the stall report restarts once per poll.
+	// sub is called once for all bytes, because each call reads the clock.
 	if bytes > 0 {
 		c.unsent.sub(bytes)
 	}

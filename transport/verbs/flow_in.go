@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// handleMessage applies a message of the peer. All messages may grant credits and free bytes of
-// the ring; the rest depends on the kind.
+// handleMessage applies a message of the peer. Every message may grant credits and free bytes of
+// the ring. The rest of its effect depends on the kind.
 func (f *flow) handleMessage(p packet) (output, error) {
-	// No peer can grant more than its receives. The check keeps a broken peer from overflowing
-	// the count.
+	// A peer never grants more credits than it has receives. The check keeps a broken peer from
+	// overflowing the count.
 	f.credits += int(p.credit)
 	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
 		return output{}, fmt.Errorf("%v: got %d credits, %d in all, want at most %d", p.kind, p.credit, f.credits, maxDepth)
@@ -38,10 +38,10 @@ func (f *flow) handleMessage(p packet) (output, error) {
 	case p.kind == tensorRequest || p.kind == bufferIdle:
 		return output{}, f.handleExposure(p)
 	}
-	return output{}, nil // ACK: it has nothing but credits
+	return output{}, nil // ACK: it only grants credits
 }
 
-// handleFreed adds to the free bytes of the peer's ring.
+// handleFreed adds the freed bytes that p reports to the free bytes of the peer's ring.
 func (f *flow) handleFreed(p packet) error {
 	s := &f.sendRing
 	if s.tail += uint64(p.freed); s.tail > s.head {
@@ -50,8 +50,8 @@ func (f *flow) handleFreed(p packet) error {
 	return nil
 }
 
-// handleFrame applies a frame that has arrived, in the message or in this end's ring. In the
-// ring it must lie where both ends compute that the next body lies.
+// handleFrame applies a frame whose body is in the message or in this end's ring. A body in the
+// ring must lie at the offset that this end computes for the next body.
 func (f *flow) handleFrame(p packet) (output, error) {
 	if err := f.checkNoBody(p.kind); err != nil || p.flag != flagInRing {
 		return output{op: outFrame, packet: p}, err
@@ -69,8 +69,8 @@ func (f *flow) handleFrame(p packet) (output, error) {
 	return output{op: outFrame, packet: p, off: off}, nil
 }
 
-// handleRenew renews exposed memory that the peer has written to its size. Memory that is
-// closed by now needs no answer: a BUFFER_IDLE is on its way.
+// handleRenew renews exposed memory that the peer has filled. If the memory has been closed
+// meanwhile, it sends no answer, because a BUFFER_IDLE is on its way.
 func (f *flow) handleRenew(p packet) error {
 	slot := slotOf(p.handle)
 	switch {
@@ -79,8 +79,9 @@ func (f *flow) handleRenew(p packet) error {
 	// The request and this end's BUFFER_IDLE have crossed.
 	case f.locals[slot].handle != p.handle || !f.locals[slot].open:
 		return nil
-	// Such memory is never renewed, or not while a frame is being written to it. The last
-	// condition bounds the answers that a peer can provoke.
+	// The first two kinds of memory are never renewed. No memory is renewed while a frame is
+	// being written to it. The last condition bounds the number of answers that a peer can
+	// provoke.
 	case f.locals[slot].holdsOne || f.locals[slot].noNotify || f.locals[slot].frameBytes > 0 || len(f.controls)-f.controlsSent >= maxControls:
 		return fmt.Errorf("%v: handle %#x cannot be renewed now", p.kind, p.handle)
 	}
@@ -89,8 +90,8 @@ func (f *flow) handleRenew(p packet) error {
 	return nil
 }
 
-// checkNoBody returns an error if the body of another frame is arriving, or has been asked
-// about.
+// checkNoBody returns an error if the body of another frame is arriving, or if its
+// BUFFER_REQUEST has not been answered yet.
 func (f *flow) checkNoBody(k kind) error {
 	if f.requestedSize > 0 || f.arrivingSlot >= 0 {
 		return fmt.Errorf("%v: got it within the body of another frame", k)
@@ -103,7 +104,7 @@ func (f *flow) handleResponse(p packet) (output, error) {
 	o := &f.out
 	switch {
 	case p.flag == flagRenew && o.phase == renewing && p.handle == o.frame.handle:
-		// The frame begins again, and now fits.
+		// The frame starts again. It now fits the memory.
 		to := &f.remotes[slotOf(p.handle)]
 		to.left = to.size
 		o.phase = queued
@@ -121,8 +122,8 @@ func (f *flow) handleResponse(p packet) (output, error) {
 	return output{}, nil
 }
 
-// handleExposure applies what the peer announces about its memory: its ring, an exposure, or
-// the end of one.
+// handleExposure applies an announcement of the peer about its memory: its ring, an exposure, or
+// the end of an exposure.
 func (f *flow) handleExposure(p packet) error {
 	slot := slotOf(p.handle)
 	if p.flag == flagInRing {
@@ -146,7 +147,7 @@ func (f *flow) handleExposure(p packet) error {
 		return nil
 	}
 	// The table grows to the highest slot that the peer has used.
-	for slot >= len(f.remotes) { // slotOf is below maxSlots
+	for slot >= len(f.remotes) { // slotOf returns a number below maxSlots, so the table is bounded
 		f.remotes = append(f.remotes, remoteMemory{})
 	}
 	if old := &f.remotes[slot]; old.announced && !old.closed {
@@ -156,8 +157,8 @@ func (f *flow) handleExposure(p packet) error {
 	return nil
 }
 
-// openSlot assigns a slot, with a new generation, to memory of this end. At most maxSlots are
-// open.
+// openSlot assigns a slot with a new generation to memory of this end. It returns an error if
+// maxSlots slots are open.
 func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err error) {
 	if n := len(f.freeSlots); n > 0 {
 		slot, f.freeSlots = f.freeSlots[n-1], f.freeSlots[:n-1]
@@ -172,13 +173,14 @@ func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err er
 	return slot, nil
 }
 
-// closeSlot ends a slot. Its next use has another generation.
+// closeSlot closes a slot and makes it available for another use. The next use has another
+// generation.
 func (f *flow) closeSlot(slot int) {
 	f.locals[slot].open = false
 	f.freeSlots = append(f.freeSlots, slot)
 }
 
-// acceptBody answers BUFFER_REQUEST with memory.
+// acceptBody answers a BUFFER_REQUEST with the memory in which the body is to be written.
 func (f *flow) acceptBody(in input) (output, error) {
 	slot, err := f.openSlot(f.requestedSize, 0, true)
 	if err != nil {
@@ -213,8 +215,8 @@ var (
 	errNotified   = errors.New("got a write with notification into memory without")
 )
 
-// handleWrite counts n bytes that have arrived in memory of this end. imm is the immediate
-// value: the handle, and whether more writes of the frame follow.
+// handleWrite counts n bytes that a write has put into memory of this end. imm is the immediate
+// value of the write: the handle, and a bit that says whether more writes of the frame follow.
 func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	slot, goesOn := slotOf(imm), imm&more != 0
 	if slot >= len(f.locals) || !f.locals[slot].open || f.locals[slot].handle != imm&^more {
@@ -230,11 +232,12 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	l.frameBytes += n
 	l.totalBytes += n
 	switch {
-	// Frames arrive one after the other, so a write belongs to the body that is arriving, or no
-	// body is.
+	// Frames arrive one after the other. A write to a requested buffer must belong to the body
+	// that is arriving. A write to exposed memory is valid only while no requested body is
+	// arriving.
 	case l.holdsOne && slot != f.arrivingSlot || !l.holdsOne && (f.requestedSize > 0 || f.arrivingSlot >= 0):
 		return output{}, fmt.Errorf("got a write to handle %#x within another frame", imm)
-	// The last write of a body, and no other, completes it.
+	// A body must be complete exactly when its last write has arrived.
 	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
 		return output{}, fmt.Errorf("got %[2]d bytes of a body of %[1]d, and its end at another byte", l.size, l.frameBytes)
 	case l.holdsOne:

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A kind is one of the six messages of the protocol. They are TensorFlow's, in its order
-// (contrib/verbs/README.md of TensorFlow 1.3). doc.go has their meaning here.
+// A kind is one of the six messages of the protocol. Names and order are those of TensorFlow
+// (contrib/verbs/README.md of TensorFlow 1.3). doc.go describes what each message means here.
 type kind uint8
 
 const (
@@ -39,9 +39,9 @@ const (
 	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
 	flagDeclined  = 1  // BUFFER_RESPONSE: the body is declined
-	flagInRing    = 2  // TENSOR_REQUEST: of the ring; TENSOR_WRITE: the body lies there
-	flagRenew     = 4  // BUFFER_REQUEST and its answer: renew the memory, which is written to its size
-	flagNoNotify  = 8  // TENSOR_REQUEST: without notification
+	flagInRing    = 2  // TENSOR_REQUEST: announces the ring; TENSOR_WRITE: the body lies in the ring
+	flagRenew     = 4  // BUFFER_REQUEST and its answer: renew memory that has been filled
+	flagNoNotify  = 8  // TENSOR_REQUEST: the memory is exposed without notification
 )
 
 // allows reports whether the message may have the flag. A message has at most one.
@@ -62,14 +62,15 @@ func (k kind) allows(flag byte) bool {
 }
 
 // A packet is the header of a message. Head and body follow it in the message buffer. The table
-// in doc.go has its bytes. Which fields count depends on kind and flag; the others are 0.
+// in doc.go describes its bytes. Kind and flag determine which fields have a meaning; all other
+// fields are 0.
 type packet struct {
 	kind   kind
 	flag   byte   // 0, or one that the kind allows
 	head   int    // bytes of head that follow
 	credit uint32 // receives that the sender has posted again
 	freed  uint32 // bytes of the sender's ring that are free again
-	id     uint32 // of a frame
+	id     uint32 // ID of the frame or of the exposure
 	handle uint32 // names memory; see handleOf
 	size   uint64 // bytes of body, or of memory
 	addr   uint64
@@ -89,7 +90,8 @@ func (p *packet) put(b []byte) {
 	le.PutUint32(b[36:], p.freed)
 }
 
-// parse decodes and validates a message that fills b. Head and body are what follows packetLen.
+// parse decodes and validates a message that fills b. Head and body follow the first packetLen
+// bytes.
 func parse(b []byte) (packet, error) {
 	if len(b) < packetLen {
 		return packet{}, fmt.Errorf("message: got %d bytes, want at least %d", len(b), packetLen)
@@ -121,17 +123,17 @@ func parse(b []byte) (packet, error) {
 	return p, nil
 }
 
-// A handle names memory by 31 bits: the slot of the receiver's table, and the generation of
-// that slot, so that a stale handle is detected. In the immediate value of a write the top bit
-// means that more writes of the same frame follow.
+// A handle names memory by 31 bits: the slot in the table of the receiver, and the generation of
+// that slot. The generation makes a stale handle detectable. In the immediate value of a write,
+// the top bit means that more writes of the same frame follow.
 const (
 	more           = 1 << 31
 	maxSlots       = 1 << 12
 	generationMask = 1<<19 - 1
 )
 
-// handleOf returns the handle of a slot in one of its generations, of which the low 19 bits
-// count.
+// handleOf returns the handle of a slot in the given generation. It uses the low 19 bits of the
+// generation.
 func handleOf(slot int, generation uint32) uint32 {
 	return generation&generationMask<<12 | uint32(slot)
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// segmentSize is the most bytes of one write. So the receiver's owner can work on the first
-// bytes while the next arrive.
+// segmentSize is the maximum size of one write in bytes. Bodies are split, so that the receiver
+// can work on the first bytes while later bytes arrive.
 const segmentSize = 256 << 10
 
-// signalEvery is how many signaled work requests there are at least among depth. The last one
-// of each post is signaled; others only free buffers.
+// signalEvery is the minimum number of signaled work requests among depth of them. The last work
+// request of each post is always signaled. The other signaled work requests only free buffers.
 const signalEvery = 4
 
-// pumpAndUnlock posts what can be posted, unlocks mu, and runs Done for what has finished. If
-// the owner has violated the protocol, the Conn fails. It reports whether it has posted
-// anything.
+// pumpAndUnlock posts what can be posted, unlocks mu, and runs the Done of each finished frame.
+// If the owner has violated the contract, the Conn fails. It reports whether anything has been
+// posted.
 func (c *conn) pumpAndUnlock() (posted bool) {
 	before := c.postedCount()
 	err := c.pump()
@@ -35,7 +35,7 @@ func (c *conn) pumpAndUnlock() (posted bool) {
 	return posted
 }
 
-// postedCount returns how many work requests have been posted so far. mu is held.
+// postedCount returns the number of work requests that have been posted so far. mu is held.
 func (c *conn) postedCount() uint64 {
 	if c.endpoint == nil {
 		return 0
@@ -43,8 +43,8 @@ func (c *conn) postedCount() uint64 {
 	return c.endpoint.posted
 }
 
-// pump posts as many work requests as the endpoint has room and the peer has receives for, in
-// one call to the device. mu is held.
+// pump posts work requests in one call to the device. It stops when the endpoint has no room,
+// when the peer has no posted receive, or when nothing is left to post. mu is held.
 //
 // Each turn of the loop asks the flow for one thing to post:
 //
@@ -52,8 +52,9 @@ func (c *conn) postedCount() uint64 {
 //	flow.step          chooses: a message about memory, a part of the frame, or an ACK
 //	buildWorkRequest   encodes that into a send buffer, or refers to the frame's body
 //
-// A frame belongs to out, then to current, then to the work request that is its last. When that
-// completes (completeThrough), it moves to finished, and its Done runs once mu is free.
+// A frame waits in out and then becomes current. Once all its work requests are posted, the last
+// of them refers to the frame. When that work request completes (completeThrough), the frame
+// moves to finished. Its Done runs after mu is unlocked.
 func (c *conn) pump() error {
 	l := c.endpoint
 	if c.stage != live || c.err != nil || l.err != nil {
@@ -67,7 +68,8 @@ func (c *conn) pump() error {
 			break
 		}
 		out, err := c.flow.step(input{op: inNext})
-		// The error is the owner's: it has named memory that is not exposed, or too small.
+		// The owner has caused the error: its frame names memory that is not exposed or is too
+		// small.
 		if err != nil {
 			fail = failure(fault.Misuse, "send", err)
 		}
@@ -96,17 +98,17 @@ func (c *conn) post() {
 	}
 }
 
-// postFailed sets the error of an endpoint whose device refuses work, and fires Arm: no
-// completion may be outstanding that would. mu is held.
+// postFailed sets the error of an endpoint whose device refuses a work request. It also fires
+// Arm, because no completion may be outstanding that would fire it. mu is held.
 func (c *conn) postFailed(err error) {
-	for c.poll(1) > 0 { // a failed completion has the reason
+	for c.poll(1) > 0 { // a failed completion may contain the reason
 	}
 	c.endpoint.setError(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.transport.device.Describe(), err)))
 	c.transport.caller.Call(c.fireFunc)
 }
 
-// nextFrame gives the flow the next frame if it has none. A body that fits no message is
-// registered first. mu is held.
+// nextFrame passes the next frame to the flow if the flow has none. It first registers a body
+// that does not fit a message. mu is held.
 func (c *conn) nextFrame() error {
 	if c.flow.out.phase != idle || c.out.First == nil {
 		return nil
@@ -122,8 +124,8 @@ func (c *conn) nextFrame() error {
 			return failure(fault.Misuse, "send", err)
 		}
 	}
-	// The device reads a body that fits no message from its own memory, which must be
-	// registered for that. A shorter one is copied into the message buffer.
+	// The device reads a body that does not fit a message directly from the memory of the body,
+	// which must be registered. A shorter body is copied into the message buffer.
 	if fr.exposed && fr.size > 0 || fr.size > uint64(c.flow.payload-fr.head) {
 		reg, err := c.transport.localCache.acquire(c.body)
 		if err != nil {
@@ -135,7 +137,7 @@ func (c *conn) nextFrame() error {
 	return err
 }
 
-// buildWorkRequest appends to the batch what the flow wants posted. mu is held.
+// buildWorkRequest appends the work request for out to the batch. mu is held.
 func (c *conn) buildWorkRequest(out *output) {
 	l := c.endpoint
 	l.posted++
@@ -185,12 +187,12 @@ func (c *conn) skipFrame() {
 	c.current, c.currentReg, c.body = nil, nil, nil
 }
 
-// maxStaging is the most copies of bodies that a Conn keeps for later ones, so that
-// frames in parts allocate nothing, and their memory stays registered.
+// maxStaging is the maximum number of body copies that a Conn keeps for reuse. Reusing them
+// saves an allocation per frame in parts, and their memory stays registered.
 const maxStaging = 4
 
-// bodyOf returns the body of f as one piece, because a work request has one. It copies a body
-// in parts. mu is held.
+// bodyOf returns the body of f in one piece, because a work request refers to one piece of
+// memory. It copies a body that is in parts. mu is held.
 func (c *conn) bodyOf(f *transport.Frame) []byte {
 	if f.Parts == nil {
 		return f.Body
@@ -209,14 +211,15 @@ func (c *conn) bodyOf(f *transport.Frame) []byte {
 	return b
 }
 
-// reuse keeps the memory of a copy for the next one. mu is held.
+// reuse keeps b, the copy of a body, for the next frame in parts. mu is held.
 func (c *conn) reuse(b []byte) {
 	if cap(b) > 0 && len(c.staging) < maxStaging {
 		c.staging = append(c.staging, b)
 	}
 }
 
-// A Token names memory that the Conn which made it has exposed.
+// A Token names memory that a Conn has exposed. The Conn that has exposed the memory makes the
+// Token.
 //
 //	bytes 0..3   the handle, uint32, little-endian
 //	bytes 4..7   "RDMA"
