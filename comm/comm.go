@@ -12,15 +12,17 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// A Comm is a communicator: an ordered group of ranks whose messages and collectives match no
-// others. Init and Local make the one of all ranks; Split, Dup and Sub make more.
+// A Comm is a communicator: an ordered group of ranks. Its messages and collectives never match
+// those of another communicator. Init and Local make the communicator of all ranks; Split, Dup and
+// Sub make more.
 //
 // Any number of goroutines may send and receive messages. Collectives of one communicator are
-// ordered by the calls that start them. A collective that a goroutine starts while another
-// goroutine starts one, or is inside a blocking one, on the same communicator is fault.Misuse.
-// Goroutines that need collectives of their own take a Dup each.
+// ordered by the calls that start them. Two goroutines must not start collectives on the same
+// communicator at the same time, nor may one start a collective while another is inside a blocking
+// one: the second call gets fault.Misuse. Goroutines that need concurrent collectives each use a
+// separate Dup.
 //
-// The state of its blocking collective, of which there is at most one at a time:
+// A communicator has at most one blocking collective at a time. Its states:
 //
 //	admitted, exited    inUse  drained   meaning
 //	equal               false  nil       no call is inside
@@ -28,8 +30,8 @@ import (
 //	admitted one ahead  true   nil       one is inside, in shared memory
 //	admitted one ahead  true   not nil   Close waits for it to leave shared memory
 //
-// A successful call changes exited alone, without the lock, so inUse may stay true after it; only
-// admitted and exited say whether a call is inside.
+// A successful call changes only exited, and without the lock, so inUse may stay true after the
+// call. Only admitted and exited say whether a call is inside.
 type Comm struct {
 	rt    *rankRuntime
 	group *p2p.Group
@@ -41,7 +43,7 @@ type Comm struct {
 
 	blocking call       // of the blocking collective, while one is inside
 	round    *p2p.Round // reused by the blocking collectives; nil before the first
-	// exited is what admitted was for the last call that has returned. A call sets it
+	// exited is the value of admitted for the last call that has returned. A call sets exited
 	// without the lock.
 	exited  atomic.Uint64
 	closing atomic.Bool // Close has begun: a call that returns takes itself off the list
@@ -54,7 +56,7 @@ type Comm struct {
 	inUse       bool          // the blocking collective may access the shared memory
 	drained     chan struct{} // closed when inUse ends; nil: nobody waits for that
 	seq         uint32        // number of the last collective that began
-	historyHash uint64        // of the fingerprints of all that began, in order
+	historyHash uint64        // hash of the fingerprints of all collectives so far, in order
 	history     [historySize]callRecord
 	planCache   [planCacheSize]cachedPlan
 	plansCached uint64 // plans put into planCache so far: their numbers
@@ -65,9 +67,9 @@ type Comm struct {
 	closed      bool
 }
 
-// historySize is how many collectives back a rank can still say what it did. Ranks that disagree
-// notice that within a few collectives: a rank runs ahead of another one only through collectives
-// in which it needs nothing of that one.
+// historySize is the number of recent collectives that a rank remembers. Ranks that disagree notice
+// it within a few collectives, because a rank runs ahead of another only through collectives in
+// which it needs no data from the other.
 const historySize = 64
 
 // An expectation is the fingerprint of another rank that is ahead of this one. It is compared when
@@ -122,13 +124,14 @@ func (c *Comm) Size() int { return c.group.Size() }
 // job.
 func (c *Comm) WorldRank(rank int) int { return c.group.WorldRank(rank) }
 
-// begin admits a blocking collective, or the start of a non-blocking one, gives it its number and
-// lists it as cl. It returns an error when another call is inside, or when the communicator is
+// begin admits a blocking collective, or the start of a non-blocking one. It numbers the collective
+// and lists it as cl. It returns an error if another call is inside, or if the communicator is
 // closed or revoked.
 //
-// cl is c.blocking, or a call that nobody else refers to. For c.blocking a cacheable plan need not
-// be prepared: begin looks it up in the cache, and prepares it if it is not there. It prepares
-// without the lock, which all communicators of this rank share, and therefore looks twice.
+// cl is c.blocking, or a call that no other goroutine refers to. For c.blocking a cacheable plan
+// need not be prepared: begin looks it up in the cache, and prepares it if it is missing. Preparing
+// happens without the lock, because all communicators of this rank share the lock. begin therefore
+// checks a second time whether another call is inside.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
 	prepared := false // by this call, because the cache had no such plan
@@ -177,9 +180,9 @@ func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 		name, at, callsite.Here())
 }
 
-// rejected ends a call that was not admitted, and returns its error; seq is 0 when it has no
-// number. A mismatch revokes the communicator, and the other ranks hear of it before this call
-// returns.
+// rejected ends a call that was not admitted, and returns its error. seq is 0 if the call has no
+// number. After a mismatch, rejected revokes the communicator and notifies the other ranks before
+// it returns.
 func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
 		c.revokeAll(f)
@@ -191,12 +194,12 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	return c.withOp(describeCall(sig, true, seq), err)
 }
 
-// exit lets the next call in. It is an atomic store, because the end of a call is as frequent
-// as its begin, and nobody waits for it.
+// exit lets the next call in. No goroutine waits for the end of a call, so an atomic store is
+// enough, and calls end without the lock.
 func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
-// admit gives cl its number, records it in the history, compares it with the expectation of
-// another rank, and lists it. c.mu is held.
+// admit numbers cl, records it in the history, compares its fingerprint with the one expected by
+// another rank, if any, and lists cl. c.mu is held.
 func (c *Comm) admit(pl *plan, cl *call) error {
 	// The history hash covers the order of all collectives so far: ranks that swap two of them
 	// differ from then on, also where single fingerprints agree.
@@ -231,8 +234,9 @@ func (c *Comm) unusable() error {
 	return nil
 }
 
-// finish ends a collective and turns its error into the caller's. The successful end of a blocking
-// one is the fast path: it takes no lock and stays listed, and the next one takes over its entry.
+// finish ends a collective and converts its error to the error that the caller gets. The successful
+// end of a blocking collective is the fast path: it takes no lock, and the call stays listed until
+// the next blocking collective replaces it.
 func (c *Comm) finish(cl *call, err error) error {
 	blocking := cl == &c.blocking
 	if err == nil && blocking && c.conflict.Load() == nil {
@@ -257,8 +261,8 @@ func (c *Comm) finish(cl *call, err error) error {
 	return err
 }
 
-// unlist takes a call off the list. If it is the blocking one, Close may release the shared memory
-// from now on.
+// unlist removes a call from the list. After unlist of the blocking call, Close may release the
+// shared memory.
 func (c *Comm) unlist(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,8 +278,8 @@ func (c *Comm) unlist(cl *call) {
 	}
 }
 
-// withOp gives an error of a lower layer the name of the exported call. The error is wrapped once;
-// its kind and blame stay.
+// withOp puts the name of the exported call into an error of a lower layer. It keeps the error's
+// kind and the peers that it names. An error that is not a *fault.Error becomes fault.Canceled.
 func (c *Comm) withOp(op string, err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
@@ -286,18 +290,19 @@ func (c *Comm) withOp(op string, err error) error {
 	return &out
 }
 
-// misuse is the error of a call with wrong arguments. It touches nothing: the communicator
-// stays usable, and no other rank hears of it.
+// misuse returns the error of a call with wrong arguments. The communicator stays usable, and other
+// ranks are not notified.
 func (c *Comm) misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, c.rt.rank, format, args...)
 }
 
-// Close gives up the communicator. On one that Split, Dup or Sub made it is local and immediate;
-// what its Sends have accepted is still delivered. On the job's it returns when the peers have
-// received all that this rank has sent, and then says goodbye; later calls of other ranks that
-// need this rank get fault.Closed, which names it. Its error names a message that Send accepted
-// and that could not be delivered, or is fault.Timeout when ctx ended first, or the communicator's
-// Timeout where ctx has no deadline. Closing twice is no error.
+// Close closes the communicator. For a communicator made by Split, Dup or Sub, Close is local and
+// immediate, and messages that Send has accepted are still delivered. For the job's communicator,
+// Close waits until the peers have received everything that this rank has sent, and then says
+// goodbye. After that, calls of other ranks that need this rank get fault.Closed, which names this
+// rank. If a message that Send accepted cannot be delivered, the error of Close names the message.
+// If ctx ends first, the error is fault.Timeout; the communicator's Timeout applies where ctx has
+// no deadline. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
 	c.mu.Lock()
 	again := c.closed
@@ -322,9 +327,9 @@ func (c *Comm) Close(ctx context.Context) error {
 	return nil
 }
 
-// Abort ends the job: every call of every rank, under way or later, fails with fault.PeerLost,
-// which names this rank and the cause. It returns once other ranks have heard of it, after 100 ms
-// at the latest, so that the process may end then.
+// Abort ends the job. Every call of every rank, under way or later, fails with fault.PeerLost,
+// which names this rank and the cause. Abort returns when the other ranks have been notified, or
+// after 100 ms. The process may then exit.
 func (c *Comm) Abort(cause error) {
 	p := c.rt.peer(c.rt.rank)
 	p.At = callsite.Here().String()
@@ -333,5 +338,5 @@ func (c *Comm) Abort(cause error) {
 	c.rt.fence()
 }
 
-// jobCommID is the id of the job's communicator, the only one that no rank derives.
+// jobCommID is the id of the job's communicator. The ids of all other communicators are hashes.
 const jobCommID = 1

@@ -19,8 +19,8 @@ import (
 //	... // compute what does not need the sum
 //	_, err := r.Wait(ctx)
 //
-// Its buffers belong to the library while it is active, and it makes progress whatever the
-// caller does: a goroutine carries a collective out, and the mesh moves a message.
+// The request's buffers belong to the library while the request is active. A request makes progress
+// without calls of the program: a goroutine carries out a collective, and the mesh moves a message.
 //
 //	state      entered by                        left by
 //	inactive   Persistent; Wait, Test and the    Start
@@ -29,22 +29,21 @@ import (
 //	           Start
 //	freed      Free of an inactive one
 //
-// A request that is not persistent starts active, and is over once it is inactive. One that is
-// persistent (MPI-4's persistent communication) starts inactive, and can be started any number
-// of times: its buffers, and all else that the call was given, stay the same, and what is in
-// the buffers may change between two starts. All ranks start persistent collectives in an
-// order that agrees with that of all their collectives on the communicator. A start is
-// compared with the calls of other ranks as every call is, and matches the blocking and the
-// non-blocking form, too, where those go by messages. The start of a persistent collective
-// allocates nothing.
+// A request that is not persistent starts active, and is over once it is inactive. A persistent
+// request (MPI-4's persistent communication) starts inactive, and can be started any number of
+// times. Every start uses the same buffers and arguments; the program may change the contents of
+// the buffers between two starts. A start counts as a collective call: all ranks must make the
+// starts and their other collectives on the communicator in the same order. A start matches the
+// blocking and the non-blocking form of the same collective, provided that the blocking form uses
+// messages. Starting a persistent collective allocates nothing.
 //
-// One goroutine at a time may use a Request. Wait must be called, or Test until it reports
-// true, so that the memory of the request is reclaimed. A persistent collective holds a
-// goroutine until Free, or until the job is closed.
+// Only one goroutine at a time may use a Request. The program must call Wait, or Test until it
+// reports true; otherwise the memory of the request is not reclaimed. A persistent collective
+// occupies a goroutine until Free, or until the job is closed.
 //
-// Errors of a request that was not begun, because its arguments are wrong or another goroutine
-// is inside a collective, are reported by Wait and Test, or by Start of a persistent one. They
-// touch no other rank.
+// A request does not begin if its arguments are wrong or another goroutine is inside a collective.
+// Wait and Test report that error; for a persistent request, Start reports it. The error does not
+// affect other ranks.
 type Request struct {
 	c      *Comm
 	sig    signature
@@ -98,8 +97,8 @@ func (r *Request) recvLater(from, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Irecv(from, tag, fingerprintOf(r.sig.dtype), b) }
 }
 
-// allowPersistent reads the options of a message. Other options are wrong; the request then
-// reports that from Start, Wait and Test, as a wrong argument does.
+// allowPersistent reads the options of a message call. Only Persistent is allowed. For any other
+// option it stores an error, which Start, Wait and Test return.
 func (r *Request) allowPersistent(opts []CallOption) {
 	for _, o := range opts {
 		if o.kind != optionPersistent {
@@ -113,10 +112,10 @@ func (r *Request) allowPersistent(opts []CallOption) {
 
 // Start starts a persistent request and returns at once. For a collective ctx bounds the
 // operation, as in a blocking call: when it ends, the communicator is revoked on every
-// rank. A message is bounded by the ctx of Wait alone. An error says that the request was
-// not started: fault.Misuse while it is active, after Free, for a request that is not
-// persistent or has wrong arguments, and beside another goroutine's collective; else why
-// the communicator takes no more calls.
+// rank. Only the ctx of Wait bounds a message. An error means that the request was not started. It
+// is fault.Misuse if the request is active, freed or not persistent, if its arguments are wrong, or
+// if another goroutine is inside a collective. Otherwise the error says why the communicator takes
+// no more calls.
 func (r *Request) Start(ctx context.Context) error {
 	if err := checkContext("start", ctx); err != nil {
 		return err
@@ -142,9 +141,9 @@ func (r *Request) Start(ctx context.Context) error {
 	return nil
 }
 
-// Free gives up an inactive persistent request (MPI_Request_free); while it is active that is
-// fault.Misuse. It is local. For requests that are not persistent, and for freed ones, it does
-// nothing. The goroutine of a persistent collective ends.
+// Free releases an inactive persistent request and ends its goroutine (MPI_Request_free). It is
+// local. For an active request it returns fault.Misuse. For a request that is freed already or is
+// not persistent, it does nothing.
 func (r *Request) Free() error {
 	switch {
 	case !r.persistent || r.freed:
@@ -159,10 +158,10 @@ func (r *Request) Free() error {
 	return nil
 }
 
-// Wait returns when the request is done, with the message's status; at once, and for a
-// persistent request without an error, when it is inactive. When ctx ends first, a message
-// that has met nothing is withdrawn, and a collective's communicator is revoked on every
-// rank, as for a blocking call.
+// Wait waits until the request is done and returns the message's status. For an inactive request it
+// returns at once; an inactive persistent request gives no error. If ctx ends first, Wait withdraws
+// a message that has not been matched, and revokes the communicator of a collective on every rank,
+// as a blocking call does.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	if err := checkContext("wait", ctx); err != nil {
 		return Status{}, err
@@ -180,8 +179,8 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 	return r.complete(Status(st), r.c.endMessage(cl, err))
 }
 
-// complete makes r inactive, and returns what its start came to. A request that is not
-// persistent keeps the result for later calls; a persistent one reports it once, and is ready
+// complete makes r inactive and returns the result. A request that is not persistent stores the
+// result for later calls of Wait and Test. A persistent request reports it once, and is then ready
 // for the next start.
 func (r *Request) complete(st Status, err error) (Status, error) {
 	r.active = false
@@ -203,9 +202,9 @@ func (r *Request) call(ctx context.Context) *call {
 	return cl
 }
 
-// Test reports whether the request is done, as Wait would, and also that it is inactive
-// (MPI_Test). It does not wait, but moves the links that the message may come or go on, so a
-// loop of Tests makes progress.
+// Test reports whether the request is done or inactive, without waiting (MPI_Test). If it is, Test
+// returns what Wait would return. Test polls the links of the message, so a loop of Tests makes
+// progress.
 func (r *Request) Test() (st Status, done bool, err error) {
 	switch {
 	case !r.active:
@@ -229,7 +228,7 @@ func (r *Request) Test() (st Status, done bool, err error) {
 	return st, true, err
 }
 
-// isDone reports whether Wait would return at once, without moving anything.
+// isDone reports whether Wait would return at once. It polls no link.
 func (r *Request) isDone() bool {
 	switch {
 	case !r.active:
@@ -240,7 +239,7 @@ func (r *Request) isDone() bool {
 	return r.msg.Ready()
 }
 
-// watch registers w, which is woken when the request is done; nil ends that.
+// watch registers w, which the request wakes when it is done. A nil w ends the registration.
 func (r *Request) watch(w *mesh.Waiter) {
 	if r.work == nil {
 		r.msg.Watch(w)
@@ -251,7 +250,7 @@ func (r *Request) watch(w *mesh.Waiter) {
 	r.work.mu.Unlock()
 }
 
-// checkRequests refuses what cannot be waited for, before anything is.
+// checkRequests refuses a nil request. Callers check all requests before they wait for any.
 func checkRequests(op string, rs []*Request) error {
 	for i, r := range rs {
 		if r == nil {
@@ -261,7 +260,7 @@ func checkRequests(op string, rs []*Request) error {
 	return nil
 }
 
-// checkWait is checkRequests with the context of a wait.
+// checkWait refuses a nil context or a nil request.
 func checkWait(op string, ctx context.Context, rs []*Request) error {
 	if err := checkContext(op, ctx); err != nil {
 		return err
@@ -276,8 +275,8 @@ func checkContext(op string, ctx context.Context) error {
 	return nil
 }
 
-// StartAll starts persistent requests in their order (MPI_Startall). An error is that of the
-// first one that was not started; those before it are active.
+// StartAll starts persistent requests in order (MPI_Startall). It stops at the first request that
+// fails to start and returns its error; the requests before it stay active.
 func StartAll(ctx context.Context, rs ...*Request) error {
 	if err := checkWait("startall", ctx, rs); err != nil {
 		return err
@@ -290,9 +289,9 @@ func StartAll(ctx context.Context, rs ...*Request) error {
 	return nil
 }
 
-// WaitAll returns when all requests are done, with the first error in their order
-// (MPI_Waitall). It waits for all of them also after an error, so that their buffers are the
-// caller's again. A nil request among them is fault.Misuse, before anything is waited for.
+// WaitAll waits until all requests are done, and returns the first error in list order
+// (MPI_Waitall). It waits for all requests even after an error, so that the caller may use their
+// buffers again. For a nil request it returns fault.Misuse and waits for none.
 func WaitAll(ctx context.Context, rs ...*Request) error {
 	if err := checkWait("waitall", ctx, rs); err != nil {
 		return err
@@ -306,9 +305,9 @@ func WaitAll(ctx context.Context, rs ...*Request) error {
 	return first
 }
 
-// TestAll reports whether all requests are done, and then the first error in their order
-// (MPI_Testall). Unless all are done it makes none of them inactive. A nil request is
-// fault.Misuse.
+// TestAll reports whether all requests are done (MPI_Testall). If they are, it makes them inactive
+// and returns the first error in list order; otherwise it makes none of them inactive. A nil
+// request gives fault.Misuse.
 func TestAll(rs ...*Request) (done bool, err error) {
 	if err := checkRequests("testall", rs); err != nil {
 		return false, err
@@ -346,8 +345,8 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	return -1, Status{}, nil
 }
 
-// WaitSome waits as WaitAny does, and returns the indices of all active requests that are done
-// by then, with their statuses and the first error in their order (MPI_Waitsome). It is
+// WaitSome waits until an active request is done (MPI_Waitsome). It returns the indices and the
+// statuses of all active requests that are done by then, and the first error in list order. It is
 // cheaper than WaitAny where many requests end at about the same time.
 func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, err error) {
 	if err := waitForOne(ctx, "waitsome", rs); err != nil {
@@ -409,7 +408,7 @@ func waitForOne(ctx context.Context, op string, rs []*Request) error {
 	return c.endMessage(cl, err)
 }
 
-// anyOf is the condition that one of some requests is done.
+// anyOf is a condition that holds when at least one of its requests is done.
 type anyOf []*Request
 
 // Met implements mesh.Condition.
@@ -422,11 +421,11 @@ func (rs anyOf) Met() bool {
 	return false
 }
 
-// collectiveWork carries a non-blocking collective out, on a goroutine of its own: for one
-// start, or, of a persistent one, start by start.
+// collectiveWork carries out a non-blocking collective on its own goroutine, the worker. A
+// persistent collective keeps its worker for all its starts.
 //
-// The channels say who has the next step. A start is under way from start until wait or poll
-// has received from finished:
+// The state of the channels says which goroutine acts next. A start is under way until wait or
+// poll has received from finished:
 //
 //	started  finished  exited  the start
 //	full     empty     open    waits for the worker
@@ -442,8 +441,8 @@ type collectiveWork struct {
 	pl     plan
 	cancel context.CancelCauseFunc // of a collective that is not persistent
 
-	// The start under way. The owner of the request writes them before started, the worker
-	// until finished.
+	// The start under way. The owner of the request writes these fields before it sends on
+	// started; the worker writes them until it sends on finished.
 	ctx   context.Context
 	call  *call
 	round *p2p.Round
@@ -488,7 +487,7 @@ func (w *collectiveWork) isDone() bool {
 	}
 }
 
-// poll is wait without waiting; false while the start is under way.
+// poll is wait without blocking. It returns false while the start is under way.
 func (w *collectiveWork) poll() bool {
 	select {
 	case <-w.finished:
@@ -501,8 +500,8 @@ func (w *collectiveWork) poll() bool {
 	}
 }
 
-// wait returns when the start is over. When ctx ends first, it ends the operation on all ranks
-// by revoking the communicator, and then returns soon.
+// wait waits until the start is over. If ctx ends first, wait revokes the communicator, which ends
+// the operation on all ranks, and returns soon afterwards.
 func (w *collectiveWork) wait(ctx context.Context) {
 	if w.poll() { // a collective that is over is not revoked, even if ctx has ended too
 		return
@@ -531,8 +530,8 @@ func (w *collectiveWork) wait(ctx context.Context) {
 }
 
 // request starts a plan and returns at once, or prepares it if it is persistent. Plans of one
-// communicator get their numbers in the order of their starts. A wrong plan gives a request
-// that is over, with the error: a non-blocking call has no other way to report it.
+// communicator get their numbers in the order of their starts. For wrong arguments it returns a
+// finished request that holds the error, because a non-blocking call returns no error itself.
 func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 	bad := pl.bind(c, opts)
 	r := &Request{c: c, persistent: pl.persistent}
@@ -564,7 +563,7 @@ func (r *Request) reject(err error) {
 	if !r.persistent {
 		name = "i" + r.sig.callName
 	}
-	if errors.Is(err, fault.Misuse) { // this call was refused, and no blocking one
+	if errors.Is(err, fault.Misuse) { // name this call, not its blocking form
 		err = r.c.withOp(name, err)
 	}
 	r.err, r.refused = err, !r.persistent
@@ -573,9 +572,9 @@ func (r *Request) reject(err error) {
 	}
 }
 
-// startOnce starts the work of a request that is not persistent, on a new goroutine with a new
-// round: several such requests may be under way. The call is admitted here, on the caller's
-// goroutine, so that starts are numbered in the order of the program.
+// startOnce starts the work of a request that is not persistent. Several such requests may be under
+// way, so each has a new goroutine and a new round. startOnce admits the call on the caller's
+// goroutine, so that starts are numbered in program order.
 func (c *Comm) startOnce(r *Request, pl *plan) error {
 	ctx, cancel := context.WithCancelCause(c.rt.ctx)
 	cl := newCall(c)
@@ -609,8 +608,8 @@ func (c *Comm) startOnce(r *Request, pl *plan) error {
 	return nil
 }
 
-// newWorker gives a persistent request its worker. It is local: it sends nothing. The counts
-// are copied, because the caller may reuse them before a start.
+// newWorker starts the worker of a persistent request. It sends nothing. It copies the counts,
+// because the caller may reuse their slices before a start.
 func (c *Comm) newWorker(r *Request, pl *plan) {
 	pl.counts, pl.sends = slices.Clone(pl.counts), slices.Clone(pl.sends)
 	w := &collectiveWork{
@@ -624,8 +623,8 @@ func (c *Comm) newWorker(r *Request, pl *plan) {
 	r.work = w
 }
 
-// start hands a start to the worker of a persistent request. It reuses the round of the last
-// start, and so allocates nothing.
+// start passes a start to the worker of a persistent request. It reuses the round of the last
+// start, so it allocates nothing.
 func (w *collectiveWork) start(ctx context.Context) error {
 	c := w.c
 	cl := newCall(c)
@@ -643,7 +642,8 @@ func (w *collectiveWork) start(ctx context.Context) error {
 	return nil
 }
 
-// serve carries starts out, one after the other.
+// serve is the worker's loop: it carries out one start after another until Free or the end of the
+// job.
 func (w *collectiveWork) serve(ctx context.Context) {
 	defer w.wake()
 	defer close(w.exited)
@@ -653,21 +653,22 @@ func (w *collectiveWork) serve(ctx context.Context) {
 			w.run()
 		case <-w.closing:
 			return
-		case <-ctx.Done(): // the job is closed: a start from now on fails, also if its owner carries it out
+		case <-ctx.Done(): // the job is closed; the owner ends later starts by runAbandoned, and they fail
 			return
 		}
 	}
 }
 
-// run carries one start out. The round is kept for the next one.
+// run carries out one start, and keeps the round for the next start.
 func (w *collectiveWork) run() {
 	err := w.pl.run(w.ctx, w.c, w.round)
 	w.round.Clear()
 	w.finish(w.c.finish(w.call, err))
 }
 
-// runAbandoned ends a start that was made while the job closed, and that the worker may
-// have left behind: it fails at once.
+// runAbandoned completes a start that was made while the job closed. If the worker ended before it
+// took the start, runAbandoned runs the start itself, which fails at once. It receives the result
+// from finished.
 func (w *collectiveWork) runAbandoned() {
 	select {
 	case <-w.started:
