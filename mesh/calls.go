@@ -11,9 +11,10 @@ import (
 // Flood sends body to every live rank but this one, once each. It copies body. Floods of different
 // ranks may arrive in any order.
 //
-// A body of more than MaxFlood bytes, or thousands of floods at once, are bugs of the caller: they
-// are dropped and logged. A rank that reads nothing while half a megabyte is flooded gets only the
-// last 64 floods of that time.
+// Flood drops a body of more than MaxFlood bytes, and drops any body while thousands of floods
+// wait. It logs a warning then, because the caller has a bug. If a rank reads nothing while half a
+// megabyte waits for it, further floods to that rank are dropped. Once it reads again, it gets the
+// last 64 floods.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
 		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)
@@ -23,9 +24,9 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 	m.control.post(func(c *control) { c.step(membership.Flood{Code: kind, Body: body}) })
 }
 
-// Fence returns when the neighbours have handled and forwarded all that this rank flooded before,
-// or are unreachable, or ctx ends. A rank calls it before its process exits, so that its last
-// floods are not lost. It must not be called from Events.
+// Fence waits until each neighbour has handled and forwarded all earlier floods of this rank, or is
+// unreachable. It also returns when ctx ends. A rank calls Fence before its process exits, so that
+// its last floods are not lost. The methods of Events must not call Fence.
 func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
 // fence waits for the machine's Fenced. When ctx ends first, it cancels the fence, so that nothing
@@ -107,12 +108,12 @@ func (m *Mesh) Suspect(rank int, cause error) {
 	m.control.post(func(c *control) { c.step(membership.DataLinkDown{Rank: rank, Cause: why}) })
 }
 
-// Announce reports e to all ranks, this one included: a panic, an abort, an exit without Close. The
-// first failure wins. Of several concurrent ones, all ranks report the one about the lowest rank
-// first, and the others after it.
+// Announce reports e to all ranks, this one included. e is a failure such as a panic, an abort or
+// an exit without Close. If several failures are announced concurrently, all ranks first report the
+// failure that blames the lowest rank, and then the others.
 //
-// A fault.PeerLost that names this rank says that it is about to exit: its links may break
-// afterwards without another failure.
+// A fault.PeerLost that names this rank says that this rank is about to exit. Its links may then
+// break without another failure.
 func (m *Mesh) Announce(e *fault.Error) {
 	if e == nil {
 		return

@@ -13,8 +13,9 @@ import (
 // A controlLink is one control link. The control goroutine owns it, except for ready, queued and
 // spare, which the Conn's callbacks change.
 //
-// Heartbeats are most of what it carries, and allocate nothing: a spare frame, a buffer for their
-// bodies and the Received Input are reused. An idle job leaves the garbage collector nothing to do.
+// Most messages are heartbeats. Heartbeats allocate nothing: the link reuses a spare frame, a
+// buffer for the bodies of heartbeats and the Received Input. So an idle job makes no work for the
+// garbage collector.
 type controlLink struct {
 	c       *control
 	rank    int
@@ -37,7 +38,7 @@ type controlLink struct {
 	protocolErr  error               // why the frame is not a valid message
 }
 
-// A controlFrame is a message on its way out.
+// A controlFrame is an outgoing message.
 type controlFrame struct {
 	transport.Frame
 	link *controlLink
@@ -89,8 +90,8 @@ func (l *controlLink) send(m membership.Message) {
 	l.conn.Send(&f.Frame)
 }
 
-// done gives the frame's bytes back to the queue, and keeps the frame for the next message. It runs
-// on whatever goroutine finishes the frame, also within Conn.Send.
+// done subtracts the frame's size from queued, and keeps the frame for the next message. The Conn
+// may call it on any goroutine, also within Conn.Send.
 func (f *controlFrame) done(error) {
 	f.link.queued.Add(-f.size)
 	f.Body = nil
@@ -98,9 +99,9 @@ func (f *controlFrame) done(error) {
 }
 
 // receive handles the messages that have arrived, up to maxFramesPerTurn, and arms the Conn's
-// wake-up when there are no more. A message may close or replace this very link, so that is checked
-// after each. A malformed message closes the link: the peer runs other code, or the wire damages
-// frames.
+// wake-up when there are no more. A message may close or replace this link, so receive checks for
+// that after each message. A malformed message closes the link: the peer runs other code, or the
+// wire damages frames.
 func (l *controlLink) receive() {
 	if !l.ready.Load() {
 		return
@@ -144,8 +145,8 @@ func (l *controlLink) deliver() {
 	l.input = membership.Received{}
 }
 
-// Buffer implements transport.Sink. Floods keep their bodies, so each body has memory of its own,
-// except those of heartbeats.
+// Buffer implements transport.Sink. The machine keeps the bodies of floods, so each body gets its
+// own memory. Only the bodies of heartbeats share a buffer.
 func (l *controlLink) Buffer(h transport.Header) []byte {
 	head, err := parseControl(h.Head, l.c.m.cfg.Size)
 	if err == nil && h.Size != head.size {
@@ -176,8 +177,8 @@ func (l *controlLink) bodyBuffer(n int) []byte {
 func (l *controlLink) Arrived(h transport.Header, n int) { l.complete = n == h.Size }
 
 // checkQueue closes a link whose peer has read nothing for Config.Stall, not counting time in which
-// this process was suspended. When the queue has room again, it asks the machine to send again what
-// was dropped.
+// this process was suspended. When the queue has room again, checkQueue asks the machine to repeat
+// the dropped messages.
 func (l *controlLink) checkQueue() {
 	stall := l.c.m.cfg.Stall
 	switch full := l.queued.Load() >= maxQueuedBytes; {

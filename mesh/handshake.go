@@ -13,8 +13,9 @@ import (
 // A reason is why a peer is refused, as a number on the wire. The refusal's text says the same for
 // people.
 //
-// The first group compares the two identities, in the order of checkHello. The second depends on
-// what has happened in the job.
+// The reasons of the first group say which field of the two identities differs, in the order in
+// which checkHello compares the fields. The reasons of the second group depend on what has happened
+// in the job.
 type reason uint16
 
 const (
@@ -35,10 +36,10 @@ const (
 	reasonAbsent // the address exchange ended with ranks missing
 )
 
-// permanent reports whether every later dial would be refused, too. A join that meets a permanent
-// refusal fails at once, with a text that names the difference, and does not wait for its deadline.
-// The exceptions are states that pass: a connection that is being opened, a rank that is closing, a
-// frame damaged on the way, and a process of the previous incarnation that still listens.
+// permanent reports whether every later dial would be refused, too. A permanent refusal makes a
+// join fail at once, before its deadline, with a text that names the difference. The exceptions are
+// states that pass: a connection that is being opened, a rank that is closing, a frame damaged on
+// the way, and a process of the previous incarnation that still listens.
 func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
@@ -91,9 +92,9 @@ const (
 )
 
 // proof returns the HMAC over the label, the hello with all its fields and its nonce, and the
-// accepting side's nonce. Since both nonces are fresh, a recorded proof fits no other handshake;
-// since the hello is covered, nobody in between can change a field; since the label names the side,
-// a proof cannot be reflected.
+// accepting side's nonce. Both nonces are fresh, so a recorded proof fits no other handshake. The
+// HMAC covers the hello, so nobody in between can change a field. The label names the side, so a
+// proof cannot be sent back to its sender.
 func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
@@ -103,8 +104,8 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 	return mac
 }
 
-// dial is the dialling side of the handshake. Without an error the peer has welcomed this rank, the
-// Conn carries channel l from the next frame on, and peer is the instance that was found.
+// dial does the dialling side of the handshake. If it returns no error, the peer has welcomed this
+// rank, the frames that follow on the Conn belong to channel l, and peer is the peer's instance.
 //
 //	this rank's secret  the peer answers  then
 //	any                 REFUSE            the refusal is the error
@@ -154,9 +155,8 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 	return 0, r
 }
 
-// answerChallenge checks the accepting side's proof, and only then sends this side's. A peer
-// without the secret so gets no HMAC that it could try secrets against; it has only the hello,
-// which is public.
+// answerChallenge checks the accepting side's proof. If that proof is right, it sends this side's
+// proof. A peer without the secret therefore gets no HMAC against which it could try secrets.
 func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine, head []byte, to int) error {
 	c, err := parseChallenge(head)
 	if err != nil {
@@ -182,9 +182,10 @@ func (id *identity) options() (o uint16) {
 	return o
 }
 
-// accept is the accepting side of the handshake, up to the point where the peer has proven that it
-// belongs to the job; the caller sends the welcome, or refuses for a reason of its own. When accept
-// returns a *refusal, it has been sent to the peer, or came from it.
+// accept does the accepting side of the handshake, up to the point where the peer has proven that
+// it belongs to the job. The caller then sends the welcome, or refuses for a reason of its own. If
+// accept returns a *refusal, either accept has sent the refusal to the peer, or the peer has sent
+// it.
 func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error) {
 	head, _, err := t.recv(ctx, 0)
 	if err != nil {
@@ -233,10 +234,10 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 	return nil
 }
 
-// checkHello compares a hello with this rank's identity; nil when they agree. The fields are
-// compared in an order in which an earlier difference explains the later ones: a rank of another
-// job differs in size and secret, too, but the job is what the user must look at. The text of a
-// refusal names both values.
+// checkHello compares a hello with this rank's identity, and returns nil if they agree. It reports
+// the first field that differs. The order is such that a difference in one field explains
+// differences in later fields. For example, a rank of another job usually differs in size and
+// secret, too, but the user must look at the job. The text of a refusal names both values.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
@@ -284,8 +285,8 @@ func orderName(b byte) string {
 	return fmt.Sprintf("unknown (%#x)", b)
 }
 
-// refuse tells the peer why it is refused, and gives it refusalTimeout to read that: closing at
-// once could discard the frame.
+// refuse sends r to the peer, and waits up to refusalTimeout until the peer has read it. Closing
+// the Conn at once could discard the frame.
 func refuse(ctx context.Context, t *handshakeConn, r *refusal) {
 	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()

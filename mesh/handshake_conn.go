@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A handshakeConn sends and receives whole frames over a Conn, one at a time, for the few frames
-// before the Conn has its final owner. It blocks, and belongs to one goroutine.
+// A handshakeConn sends and receives the frames of a handshake over a Conn, before the Conn has its
+// final owner. It handles one whole frame at a time. Its methods block, and one goroutine owns it.
 //
-// It reads no further than recv was asked to: what comes after the last frame that recv returned
-// belongs to the next owner. It holds one frame, whose body is bounded by the caller, so an
-// unauthenticated peer cannot make it allocate.
+// It reads nothing beyond the frame that recv returns, because the later frames belong to the next
+// owner. It holds one frame, and the caller of recv limits the size of the body. So an
+// unauthenticated peer cannot make it allocate much memory.
 type handshakeConn struct {
 	conn transport.Conn
 	wake wakeup // raised by the Conn
@@ -29,15 +29,15 @@ func newHandshakeConn(c transport.Conn) *handshakeConn {
 	return &handshakeConn{conn: c, wake: newWakeup()}
 }
 
-// send queues a frame. It does not wait: the next recv or finish, or the Conn's next owner, moves
-// what does not leave at once.
+// send queues a frame. It does not wait. Bytes that do not leave at once are sent by the next recv
+// or finish, or by the Conn's next owner.
 func (t *handshakeConn) send(head, body []byte) {
 	t.conn.Send(&transport.Frame{Head: head, Body: body, Done: func(error) {}})
 }
 
 // finish sends a last frame, and waits until the peer has read it and closed the Conn: closing
-// first could discard the frame on its way. It ends with ctx at the latest. It drops what arrives
-// meanwhile.
+// first could discard the frame on its way. It returns when ctx ends at the latest. It drops the
+// frames that arrive while it waits.
 func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
 	t.maxBody = -1
@@ -49,9 +49,9 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	}
 }
 
-// recv waits for the next frame, with at most maxBody bytes of body; a larger one is an error
-// before any memory is allocated for it, since the peer may have proven nothing. The slices are the
-// caller's.
+// recv waits for the next frame. If the body has more bytes than the argument most allows, recv
+// returns an error and allocates no memory for the body, since the peer may have proven nothing.
+// The caller owns the returned slices.
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
 	t.received, t.rejected, t.maxBody = false, nil, most
 	for {
@@ -70,7 +70,8 @@ func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, 
 	}
 }
 
-// wait sleeps until the Conn could move something, unless it has just moved something.
+// wait returns at once if the Conn has just moved something. Otherwise it sleeps until the Conn may
+// move something, or ctx ends.
 func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	if state == transport.Moved {
 		return ctx.Err()

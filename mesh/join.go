@@ -32,7 +32,7 @@ const (
 //	          <-            TABLE, in as many frames as it takes; or REFUSE, if ranks stay missing
 //	closes    ->            the goroutine of r ends
 //
-// What it knows of each rank:
+// What the server knows of each rank:
 //
 //	instances[r]  everJoined[r]  rank r
 //	0             no             has not joined
@@ -79,9 +79,9 @@ func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	return nil
 }
 
-// remove takes back a rank whose connection broke before all had joined: its process may have died,
-// and another one may be started in its place. Once the table is complete nothing is taken back,
-// since other ranks may have it.
+// remove undoes add for a rank whose connection broke before all ranks had joined. Its process may
+// have died, and another process may be started in its place. Once the table is complete, remove
+// does nothing, since other ranks may have the table.
 func (g *joinServer) remove(rank int, instance uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,9 +91,9 @@ func (g *joinServer) remove(rank int, instance uint64) {
 	}
 }
 
-// fail ends the exchange without a table, tells the ranks that have joined which ones are missing,
-// and returns those. It waits until they have read it, for at most refusalTimeout, so that all
-// ranks report the same missing ranks.
+// fail ends the exchange without a table. It sends the list of missing ranks to the ranks that have
+// joined, and returns the list. It waits up to refusalTimeout until they have read the list, so
+// that all ranks report the same missing ranks.
 func (g *joinServer) fail() []int {
 	absent := g.absentRanks()
 	g.mu.Lock()
@@ -114,9 +114,9 @@ func (g *joinServer) startConn() bool {
 	return g.failed == nil
 }
 
-// absentRanks returns the ranks that have never joined or, if there are none, those that have left
-// again. The latter may just have reached their deadlines before this rank, so they are blamed
-// last.
+// absentRanks returns the ranks that have never joined. If every rank has joined at some time, it
+// returns the ranks whose connections broke afterwards. These may only have reached their deadlines
+// before this rank did, so they are named only if there are no others.
 func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,9 +145,9 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 	return g.records, g.failed
 }
 
-// serve handles one rank's connection until the rank has the table or is refused, which is the
-// error. A connection that breaks is no error: the rank will dial again, until its own deadline. It
-// closes the Conn.
+// serve handles one rank's connection until the rank has the table or is refused. It returns the
+// refusal as its error. A broken connection is not an error: the rank dials again until its own
+// deadline. serve closes the Conn.
 func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error {
 	defer c.Close()
 	if !g.startConn() {
@@ -179,9 +179,10 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 	return nil
 }
 
-// waitForAll waits for the outcome, and reports the missing ranks once per waitInterval, so that a
-// rank that gives up can name them. It reads the Conn meanwhile, only to notice when it breaks: the
-// rank has nothing to send. An error says that the rank's connection broke.
+// waitForAll waits for the outcome. Once per waitInterval it sends the list of missing ranks, so
+// that the joining rank can name them if it gives up. Meanwhile it reads the Conn, only to notice
+// when the connection breaks: the joining rank has nothing to send. It returns an error if the
+// connection broke.
 func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	for {
 		wait, cancel := context.WithTimeout(g.done, waitInterval)
@@ -201,8 +202,8 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	}
 }
 
-// sendOutcome sends the table, or why there is none, and waits until the rank has read it: rank 0
-// may exit right afterwards, and the last frames must not be lost.
+// sendOutcome sends the table or, if there is none, the refusal. It waits until the rank has read
+// everything: rank 0 may exit right afterwards, and the last frames must not be lost.
 func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	records, no := g.outcome()
 	if no != nil {
@@ -221,8 +222,8 @@ func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	}
 }
 
-// gatherRecords is rank 0's part: it adds its own record and waits until all ranks have joined.
-// When ctx ends first, the ranks that have joined learn why.
+// gatherRecords does rank 0's part of the exchange. It adds its own record and waits until all
+// ranks have joined. If ctx ends first, it sends the reason to the ranks that have joined.
 func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) {
 	g := m.joinServer
 	if no := g.add(0, m.id.instance, own); no != nil {
@@ -249,7 +250,7 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	return e
 }
 
-// join is every other rank's part: it sends its record to rank 0 and waits for the table. It
+// join does the part of every other rank. It sends its record to rank 0 and waits for the table. It
 // retries until ctx ends, unless the failure is permanent:
 //
 //	attempt failed by                     join
@@ -301,8 +302,9 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	}
 }
 
-// warnAttempt is the rejected attempt at which a rank logs the reason. Earlier ones are expected:
-// they may meet a process of the previous incarnation, or a listener without a free slot.
+// warnAttempt is the number of the rejected attempt at which a rank logs the reason. Fewer
+// rejections are normal: a process of the previous incarnation may still be listening, or the
+// listener may have no free slot.
 const warnAttempt = 3
 
 // closedByPeer reports whether the peer has closed the connection without an answer. A mux without
@@ -328,8 +330,8 @@ func cannotSucceed(err error) bool {
 }
 
 // joinTimeout returns the error of a rank whose context ended before it had the table. It blames
-// the ranks that rank 0 reported missing or, if rank 0 never answered, rank 0, with the last error
-// of dialling it.
+// the ranks that rank 0 reported missing. If rank 0 never answered, it blames rank 0, with the last
+// error of dialling rank 0.
 func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	if missing := m.progress.missingRanks(); missing != nil {
 		return m.startTimeout(ctx, missing)
@@ -339,8 +341,8 @@ func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	return e
 }
 
-// joinOnce is one attempt: dial, handshake, record, then frames of WAIT until the TABLE has come.
-// It records which ranks rank 0 reports missing.
+// joinOnce makes one attempt to join. It dials rank 0, does the handshake, sends the record, and
+// reads WAIT frames until the whole TABLE has come. It records which ranks rank 0 reports missing.
 func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
 	if err != nil {

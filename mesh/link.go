@@ -15,9 +15,9 @@ import (
 // errDuplicate refuses the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// dialTimeout bounds how long a data Conn may take to come up. It is longer than a pending
-// connection may hold a slot of the peer's mux, so that a dial outlasts a mux full of silent
-// connections. Between attempts a dial waits, ever longer.
+// dialTimeout bounds how long a data Conn may take to come up. It is longer than handshakeTimeout:
+// if silent connections hold all slots of the peer's mux, the slots become free before the dial
+// gives up. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
 const (
 	dialTimeout      = 10 * time.Second
 	minRedialBackoff = 5 * time.Millisecond
@@ -55,19 +55,19 @@ const (
 	linkFailed                     // err says why
 )
 
-// A Link is the data Conn to one peer. It is opened when it is first needed. Frames sent before
-// that wait in it; the credits of the layer above bound them.
+// A Link is the data Conn to one peer. The Conn is opened when it is first needed. Frames sent
+// before the Conn is up wait in the Link. The credits of the layer above limit their number.
 //
-// Send may be called by any goroutine. At most one goroutine at a time is in Progress: inProgress
-// is claimed by compare-and-swap, held for one call, and never waited for, except by close.
+// Send may be called by any goroutine. At most one goroutine at a time is in Progress. It claims
+// inProgress by compare-and-swap, for one call. Only close waits for inProgress.
 //
 //	flag        set                           cleared                   meaning
 //	inProgress  before Conn.Progress          after it                  one goroutine reads
 //	armed       before Conn.Arm               when the wake-up fires    the Conn will call ready
 //	closed      by close                      never                     nothing arrives any more
 //
-// A link that is up is armed, or a waiter polls it, or the ticker will arm it: a waiter that leaves
-// an unarmed link calls noteUnarmed.
+// A link that is up is either armed, polled by a waiter, or about to be armed by the ticker. A
+// waiter that leaves an unarmed link calls noteUnarmed, which wakes the ticker.
 type Link struct {
 	Rank int // the peer's
 
@@ -75,7 +75,7 @@ type Link struct {
 	inProgress  atomic.Uint32 // 1 while a goroutine is in Conn.Progress
 	armed       atomic.Bool   // the Conn holds this link's wake-up
 	closed      atomic.Bool   // the Conn is closed; arming it again would fire for ever
-	polls       atomic.Uint32 // counts the turns of waiters; by it the ticker finds links that nobody polls
+	polls       atomic.Uint32 // counts the polls of waiters; an unchanged count shows the ticker that nobody polls
 	conn        atomic.Pointer[upConn]
 	onReady     func()                // l.ready, bound once
 	deferredErr atomic.Pointer[error] // why a Sink rejected a frame; the link fails once Progress has returned
@@ -87,8 +87,8 @@ type Link struct {
 	err     error
 }
 
-// An upConn is an open Conn with the Sink of its frames. The two are stored as one, so that a
-// reader needs one load.
+// An upConn is an open Conn with the Sink of its frames. They share one struct, so that a reader
+// gets both with one atomic load.
 type upConn struct {
 	transport.Conn
 	sink transport.Sink
@@ -104,9 +104,9 @@ func (l *Link) Conn() transport.Conn {
 }
 
 // Send queues f on the Conn, and opens the Conn when this is its first use. It never blocks; f.Done
-// may run before it returns. Frames sent by one goroutine keep their order, also those that waited
-// for the Conn: until the last of them is handed over, the state is linkOpening and new ones queue
-// behind them.
+// may run before it returns. Frames sent by one goroutine keep their order, including frames that
+// waited for the Conn. While install sends the waiting frames, the state is linkOpening, and new
+// frames queue behind them.
 func (l *Link) Send(f *transport.Frame) {
 	if c := l.conn.Load(); c != nil {
 		c.Send(f)
@@ -131,11 +131,11 @@ func (l *Link) Send(f *transport.Frame) {
 	l.mu.Unlock()
 }
 
-// IsUp reports whether the Conn is up, or was.
+// IsUp reports whether the Conn has come up. It stays true after the Conn has closed.
 func (l *Link) IsUp() bool { return l.conn.Load() != nil }
 
-// TrySend sends a small frame inline if the Conn is up and can, and reports whether it
-// did; see transport.Conn. If not, Send takes the frame.
+// TrySend sends a small frame inline if the Conn is up and supports that, and reports whether it
+// sent the frame. If not, the caller uses Send. See transport.Conn.
 func (l *Link) TrySend(head, body []byte) bool {
 	c := l.conn.Load()
 	return c != nil && c.TrySend(head, body)
@@ -151,10 +151,10 @@ func (l *Link) Open() {
 	l.mu.Unlock()
 }
 
-// dial opens the Conn. When both ranks dial at once, the lower rank's dial wins and the other is
-// refused as a duplicate; the Conn then comes by acceptData. A dial that fails otherwise is
-// retried: silent connections may hold all the slots of the peer's mux for a while, and the mux
-// closes any further connection at once.
+// dial opens the Conn. When both ranks dial at once, the lower rank's dial wins. The lower rank
+// refuses the other dial as a duplicate, and acceptData installs the Conn. dial retries after a
+// failure that is not final: silent connections may hold all the slots of the peer's mux for a
+// while, and the mux closes any further connection at once.
 func (l *Link) dial(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -197,7 +197,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isDialing reports whether the Conn is still this rank's to open.
+// isDialing reports whether this rank is still the one that opens the Conn.
 func (l *Link) isDialing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,7 +253,7 @@ func (m *Mesh) mayAcceptData(rank int) error {
 	return errDuplicate
 }
 
-// acceptData takes over an admitted data Conn of the peer's.
+// acceptData installs a data Conn that the peer has opened and mayAcceptData has accepted.
 func (m *Mesh) acceptData(rank int, c transport.Conn) {
 	m.Link(rank).install(c, linkAccepting)
 }
@@ -297,9 +297,9 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// close closes the link without telling anyone, and returns false when it was closed before.
-// Waiting frames are done with err. Either way nothing arrives once close has returned; so it must
-// not be called within Progress, for which it waits.
+// close closes the link without telling anyone, and returns false when it was closed before. It
+// completes waiting frames with err. Nothing arrives after close has returned. To ensure that,
+// close waits for Progress, so it must not be called within Progress.
 func (l *Link) close(err error) bool {
 	l.mu.Lock()
 	first := l.state != linkFailed
@@ -340,7 +340,7 @@ func (l *Link) Close(err error) { l.close(err) }
 // Progress moves the link once, unless another goroutine is doing so.
 func (l *Link) Progress() transport.State { return l.progress(1) }
 
-// progress is Progress that polls up to spins times where the Conn supports it.
+// progress is like Progress, but polls the Conn up to spins times if the Conn supports that.
 func (l *Link) progress(spins int) transport.State {
 	c := l.conn.Load()
 	if c == nil || l.closed.Load() {
@@ -362,8 +362,8 @@ func (l *Link) progress(spins int) transport.State {
 	return state
 }
 
-// progressOnce calls the Conn, unless a Sink has rejected a frame: the layer above would take the
-// next frame for the rejected one.
+// progressOnce calls the Conn's Progress. After a Sink has rejected a frame, it returns the Sink's
+// error instead: the layer above would mistake the next frame for the rejected one.
 func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err error) {
 	if why := l.deferredErr.Load(); why != nil {
 		return transport.Idle, *why
@@ -375,7 +375,7 @@ func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err er
 	return state, err
 }
 
-// arm leaves this link's wake-up with the Conn, unless it is there already.
+// arm registers l.ready as the Conn's wake-up, unless it is registered already.
 func (l *Link) arm() {
 	if c := l.conn.Load(); c != nil && !l.closed.Load() && l.armed.CompareAndSwap(false, true) {
 		c.Arm(l.onReady)
@@ -386,8 +386,8 @@ func (l *Link) arm() {
 const maxReadyTurns = 64
 
 // ready runs on the transport's goroutine when the Conn could move something. It moves the link
-// until nothing is left, at most maxReadyTurns times, and arms the wake-up again. If a waiter is in
-// Progress instead, the ticker arms the link once that waiter has left.
+// until nothing is left, at most maxReadyTurns times, and arms the wake-up again. If another
+// goroutine is in Progress, ready returns, and the ticker arms the link later.
 func (l *Link) ready() {
 	l.armed.Store(false)
 	for range maxReadyTurns {

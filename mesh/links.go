@@ -15,7 +15,7 @@ const restInterval = time.Millisecond
 
 // A links is the data Links of one rank and the goroutines that serve them: one per dial, and a
 // ticker. The ticker arms links that waiters have left; while all links are armed it sleeps without
-// a timer, so that an idle process wakes for nothing.
+// a timer, so that an idle process does not wake up.
 type links struct {
 	peer []*Link
 
@@ -79,17 +79,17 @@ func (ls *links) close(err error) {
 	ls.work.Wait()
 }
 
-// noteUnarmed tells the ticker that a link was left without a wake-up. It costs one load while the
-// ticker is awake, as it is between the calls of a busy program.
+// noteUnarmed tells the ticker that a link was left without a wake-up. While the ticker is awake,
+// as it is in a busy program, noteUnarmed costs one atomic load.
 func (ls *links) noteUnarmed() {
 	if !ls.ticking.Load() && ls.ticking.CompareAndSwap(false, true) {
 		ls.wakeTicker.raise()
 	}
 }
 
-// tickLoop arms links that nobody has polled for restInterval. It sleeps without a timer once all
-// are armed. ticking is cleared before the links are looked at, so that a link left unarmed during
-// the look wakes the ticker again; the flag costs a busy program one load per wait.
+// tickLoop arms links that nobody has polled for restInterval. Once all links are armed, it sleeps
+// without a timer. It clears ticking before it checks the links, so that a link that is left
+// unarmed during the check wakes the ticker again.
 func (ls *links) tickLoop(ctx context.Context) {
 	seen := make([]uint32, len(ls.peer))
 	timer := time.NewTimer(restInterval)
@@ -111,9 +111,9 @@ func (ls *links) tickLoop(ctx context.Context) {
 }
 
 // armResting arms every link that is up, unarmed, and was not polled since the last call. It
-// reports whether a polled one is left, which the ticker must look at again. seen holds the counts
-// of the last call; a waiter raises the count when it leaves a link, so an equal count means that
-// nobody has polled it for restInterval.
+// returns true if an unarmed link was polled since then, so that the ticker must check again. seen
+// holds each link's count of polls at the last call. A waiter raises the count when it leaves a
+// link, so an unchanged count means that nobody has polled the link for restInterval.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
 		if l.conn.Load() == nil || l.armed.Load() || l.closed.Load() {
@@ -129,16 +129,16 @@ func (ls *links) armResting(seen []uint32) (again bool) {
 	return again
 }
 
-// stallEvery is how often the data Conns are asked for their stall reports.
+// stallEvery is the time between two checks for stalled data Conns.
 const stallEvery = time.Second
 
 // checkStall fails links whose peer has read nothing for longer than limit while bytes waited. The
 // control goroutine calls it in each of its turns.
 //
-// Time before resumed, when this process last resumed after it was suspended, does not count: what
-// the peer read meanwhile shows only after the next Progress. For the same reason checkStall starts
-// a Progress in the last two intervals before the limit, since the sender may be asleep until there
-// is more room.
+// resumed is the time at which this process last resumed after it was suspended. Time before that
+// does not count, since the Conn finds out what the peer has read only in its next Progress. For
+// the same reason, checkStall calls Progress in the last two intervals before the limit: the sender
+// may be asleep, and then no other goroutine calls it.
 func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Time) {
 	if now.Sub(ls.lastCheck) < stallEvery {
 		return

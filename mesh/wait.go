@@ -10,12 +10,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Waiter is how one goroutine sleeps until its Condition is met. Wake may be called by any
-// goroutine; the rest belongs to the one that waits.
+// A Waiter lets one goroutine sleep until its Condition is met. Any goroutine may call Wake. Only
+// the waiting goroutine may call the other methods.
 //
 // The order avoids lost wake-ups: the waiter publishes its Waiter, arms the links, checks the
-// Condition, and only then sleeps; the goroutine that meets the Condition calls Wake afterwards. A
-// Wake before the sleep is kept in the slot.
+// Condition, and only then sleeps; the goroutine that makes the Condition true calls Wake
+// afterwards. A Wake that comes before the sleep ends the sleep at once.
 type Waiter struct {
 	pool  *waiterPool
 	wake  wakeup
@@ -30,7 +30,7 @@ type waiterPool struct {
 	free []*Waiter  // at most maxFreeWaiters
 }
 
-// maxFreeWaiters bounds the memory that waits for the next burst of waiters.
+// maxFreeWaiters is the maximum number of Waiters that a pool keeps.
 const maxFreeWaiters = 64
 
 // NewWaiter returns a free Waiter of this Mesh, or a new one. Free gives it back.
@@ -66,8 +66,8 @@ func (ws *waiterPool) put(w *Waiter) {
 	}
 }
 
-// Free gives w back. A Wake may still come from a goroutine that met the last Condition; at worst
-// it ends one sleep of the next user early, and that user checks its own Condition again.
+// Free returns w to the pool. A late Wake for the old Condition may still come. At worst it ends
+// one sleep of the next user early, and that user then checks its own Condition again.
 func (w *Waiter) Free() {
 	select {
 	case <-w.wake:
@@ -87,8 +87,8 @@ type Condition interface {
 	Met() bool
 }
 
-// A WaitPolicy bounds a wait. It is asked when the waiter goes to sleep, and whenever the time it
-// named has come. It must not block.
+// A WaitPolicy limits a wait. The waiter calls NextCheck before it sleeps, and calls Check when
+// that time has come. Neither method may block.
 type WaitPolicy interface {
 	// NextCheck returns the time at which Check is to be called; zero means never.
 	NextCheck() time.Time
@@ -98,20 +98,20 @@ type WaitPolicy interface {
 
 // How a waiter polls before it sleeps. A rank with a core of its own polls for pollTime after the
 // last movement: a sleep and a wake-up would cost more than most messages take. Ranks that share a
-// process or a core give it up between two polls, and sleep soon.
+// process or a core give up the core between two polls, and sleep soon.
 const (
 	pollTime       = 300 * time.Microsecond
 	maxLocalPolls  = 24
 	ctxEvery       = 8
-	clockEvery     = 32 // polls; reading the clock takes as long as moving a link twice
+	clockEvery     = 32 // polls between two reads of the clock; a read costs as much as two polls of a link
 	maxPolledLinks = 32 // a wait for more links sleeps at once
 
-	policyEvery = 256 // polls, even of links that move all the time
+	policyEvery = 256 // polls between two checks of the context and the WaitPolicy
 )
 
-// Wait returns nil once ev is met, or the error of ctx or p. The goroutine that meets ev calls
-// w.Wake afterwards. While it waits it moves the links in ls itself; every other link has its
-// wake-up. p may be nil. Wait is Poll, then Sleep.
+// Wait waits until ev is met. It returns nil then, or the error of ctx or p. The goroutine that
+// makes ev true must call w.Wake afterwards. While Wait waits, it moves the links in ls itself.
+// Wake-ups move all other links. p may be nil. Wait calls Poll, then Sleep.
 func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls ...*Link) error {
 	if m.Poll(ctx, ev, p, ls) {
 		return nil
@@ -132,9 +132,9 @@ const (
 	spinsPerTurn = 16
 )
 
-// Spin moves a link for a moment, and reports whether ev is met. A receive calls it before it
-// prepares a wait, whose cost a message that is here, or about to be, saves. It does not look at a
-// context: it is over before one could matter.
+// Spin moves a link for a moment, and reports whether ev is met. A receive calls Spin before it
+// prepares a wait. If the message is there, or arrives during Spin, the receive saves the cost of
+// the wait. Spin ignores contexts, because it takes only a few microseconds.
 func (m *Mesh) Spin(l *Link, ev Condition) bool {
 	l.polls.Add(1) // at the start, so that the ticker counts this link as polled while Spin runs
 	if !l.armed.Load() {
@@ -164,8 +164,8 @@ func (m *Mesh) Arm(ls []*Link) {
 	}
 }
 
-// Sleep is the second part of Wait. The goroutine that meets ev must know w by now. It arms the
-// links first and checks ev afterwards, so that no frame arrives unnoticed in between.
+// Sleep is the second part of Wait. The goroutine that makes ev true must already know w. Sleep
+// arms the links first and checks ev afterwards, so that no frame arrives unnoticed in between.
 func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls []*Link) error {
 	for {
 		m.Arm(ls)
@@ -207,8 +207,8 @@ func (m *Mesh) AvoidCore(core int) { cpu.AvoidCore(core) }
 //	more than cores            for pollTime               the core goes to another process
 //	goroutines of one process  maxLocalPolls              the core goes to another goroutine
 //
-// It also stops when ctx or p may have ended the wait: links that move without a pause, for other
-// receivers, must not keep a waiter from noticing that.
+// poll also stops when ctx has ended or a check of p is due. Links may move all the time for other
+// receivers, and the waiter must notice the end of ctx even then.
 func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	var end time.Time
 	for i, turns := 0, 1; ; i, turns = i+1, turns+1 {

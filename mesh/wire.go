@@ -62,9 +62,9 @@ const (
 	optionsKnown = optionSecret | optionSums
 )
 
-// The errors of frames that cannot be read. A peer that sends errUnknownProtocol gets no answer,
-// since it would not understand one; errMalformed closes the connection, too: after a damaged frame
-// nothing on it can be trusted.
+// The errors of frames that cannot be read. After errUnknownProtocol the peer gets no answer, since
+// it would not understand one. errMalformed closes the connection, too, since nothing after a
+// damaged frame can be trusted.
 var (
 	errUnknownProtocol = errors.New("it does not speak tutti's handshake")
 	errMalformed       = errors.New("malformed frame")
@@ -99,9 +99,9 @@ func kindOf(head []byte) (frameKind, uint16, error) {
 	return frameKind(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
 }
 
-// openHead checks a handshake head, apart from its fields: this kind, this version, the checksum.
-// It returns a Reader of the fields, between the prefix and the checksum. The checksum guards
-// against damage and mistaken identity, not against attacks; those are the HMACs' part.
+// openHead checks the kind, the version and the checksum of a handshake head. It returns a Reader
+// of the fields between the prefix and the checksum. The checksum protects against damage and
+// against frames of other programs. The HMACs protect against attacks.
 func openHead(head []byte, k frameKind) (wire.Reader, error) {
 	switch kind, v, err := kindOf(head); {
 	case err != nil:
@@ -121,9 +121,9 @@ func finish(r *wire.Reader) error {
 	return nil
 }
 
-// A hello says which rank dials, which rank it dials, and for which channel. Its fields are what
-// both sides must agree on, so that a wrong environment is found at the first connection, and not
-// by a wrong sum.
+// A hello says which rank dials, which rank it dials, and for which channel. Both sides compare its
+// fields, so a wrong configuration is detected at the first connection, and not by wrong results
+// later.
 type hello struct {
 	version     uint16
 	order       byte // of the numbers in bodies: 'L' or 'B'
@@ -153,8 +153,8 @@ func (h *hello) append(b []byte) []byte {
 	return sealHead(b, start)
 }
 
-// parseHello reads a hello. Of another version it reads only the version, since the rest may have
-// another layout; the caller then refuses with a text that both versions understand.
+// parseHello reads a hello. From a hello of another version it reads only the version, since the
+// rest may have another layout. The caller then refuses with a text that both versions understand.
 func parseHello(b []byte) (h hello, err error) {
 	_, v, err := kindOf(b)
 	if err != nil {
@@ -265,8 +265,9 @@ func (r *refusal) append(b []byte) (head, body []byte) {
 	return sealHead(b, start), []byte(truncate(r.text, maxRefusal))
 }
 
-// parseRefusal reads a REFUSE. Its sender may have proven nothing, and the text goes to logs and
-// terminals, so it is sanitized. Of another version only the text is read.
+// parseRefusal reads a REFUSE. The sender may have proven nothing, and the text goes to logs and
+// terminals, so parseRefusal sanitizes the text. From a refusal of another version it reads only
+// the text.
 func parseRefusal(head, body []byte) (*refusal, error) {
 	kind, v, err := kindOf(head)
 	if err != nil || kind != kindRefuse || len(body) > maxRefusal {
@@ -288,8 +289,7 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 	return no, nil
 }
 
-// truncate cuts a text to at most n bytes, between characters, so that the peer does not show half
-// of one.
+// truncate cuts a text to at most n bytes. It never cuts within a character.
 func truncate[S string | []byte](s S, n int) S {
 	if len(s) <= n {
 		return s
@@ -312,9 +312,9 @@ func sanitize(b []byte) string {
 	return string(text)
 }
 
-// appendControl appends the head of a control message; its body travels beside it, uncopied. The
-// body has a checksum of its own, because control links carry what decides about ranks, and not
-// every wire has one.
+// appendControl appends the head of a control message; the body is sent beside the head and is not
+// copied. The head holds a checksum of the body, because control messages decide which ranks have
+// failed, and not every transport has checksums.
 func appendControl(b []byte, m membership.Message) []byte {
 	start := len(b)
 	le := binary.LittleEndian
@@ -337,8 +337,8 @@ type controlHead struct {
 	sum  uint32
 }
 
-// parseControl reads a head for a job of size ranks. All ranks that it names exist, so that the
-// machine can index by them.
+// parseControl reads a head for a job of size ranks. It rejects a head that names a rank outside
+// the job, so that the machine can use ranks as indices.
 func parseControl(b []byte, size int) (c controlHead, err error) {
 	if len(b) != controlSize || !checksumOK(b) || b[2] != 0 || b[3] != 0 {
 		return c, errMalformed

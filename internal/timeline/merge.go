@@ -8,17 +8,18 @@ import (
 	"io"
 )
 
-// maxLine is the most bytes of a line of a part. Names have at most some hundred.
+// maxLine is the maximum length of a line, in bytes. Names have a few hundred bytes at most.
 const maxLine = 1 << 20
 
-// Merge writes one timeline of the parts, line by line, with a buffer of one line per part: a
-// timeline may be larger than the memory. A reader that is no part, or has no end, is an error
-// that says which one. What has been written to w is of no use then.
+// Merge merges the timelines in parts into one and writes it to w. It holds one line per part in
+// memory, since a timeline may be larger than the memory. If a part is not a timeline or is cut
+// off, Merge returns an error that names the part. The output is then incomplete and useless.
 func Merge(w io.Writer, parts ...io.Reader) error {
 	out := bufio.NewWriter(w)
 	var about []json.RawMessage
 	var readers []*bufio.Scanner
-	// All first lines are read before anything is written: the merged one has the ranks of all.
+	// All first lines are read before anything is written, because the first line of the output
+	// lists the ranks of all parts.
 	for i, p := range parts {
 		sc := bufio.NewScanner(p)
 		sc.Buffer(make([]byte, 0, 64<<10), maxLine)
