@@ -1,13 +1,13 @@
-// Package p2p is ranks and tags: messages between two members of a group, and the rounds that
-// collective algorithms are written with.
+// Package p2p sends messages between the members of a group, addressed by rank and tag. It also
+// provides the rounds that collective algorithms are written with.
 //
-// A Group is a communicator's ranks. A Round is one collective operation on it: an algorithm's
-// sends, receives and reductions of whole vectors, which travel in segments, windowed and reduced
-// as they arrive (Round.move). Where the ranks share memory, the algorithm works on Fragments of
-// it instead, with a ready and a done flag per rank (Shared).
+// A Group holds the ranks of a communicator. A Round is one collective operation on a Group. It
+// sends, receives and reduces whole vectors. Vectors travel in segments, within a window, and are
+// reduced as they arrive (Round.move). If the ranks share memory, the algorithm uses Fragments of
+// that memory instead, with a ready and a done flag per rank (Shared).
 //
-// The package moves bytes. It does not know element types, the operators' meaning, which algorithm
-// runs, or how a group came about. A group's ranks run from 0; errors name ranks of the job.
+// The package moves bytes. It does not know element types, operators, which algorithm runs, or how
+// a group was created. The ranks of a group count from 0; errors name ranks of the job.
 package p2p
 
 import (
@@ -25,18 +25,19 @@ const (
 	AnyTag    = rendezvous.Any
 )
 
-// A MessageInfo is what a receive or a probe learns of its message.
+// A MessageInfo describes a message that was received or probed.
 type MessageInfo struct {
 	Source int // rank in the group
 	Tag    int
 	Bytes  int
 }
 
-// A Group is the ranks of one communicator, seen from one of them. It has two matching contexts, so
-// that messages never match collectives. All methods may be called concurrently, but those that say
-// when they come; a buffer is the caller's again when the call has returned.
+// A Group holds the ranks of one communicator, as one of its members sees them. It has two matching
+// contexts, so point-to-point messages never match messages of collectives. All methods may be
+// called concurrently, except those whose comment says when to call them. The caller may reuse a
+// buffer when the call has returned.
 //
-// A mesh.WaitPolicy bounds a wait besides its context; nil is none.
+// A mesh.WaitPolicy bounds a wait in addition to the context.Context. It may be nil.
 type Group struct {
 	e           *rendezvous.Engine
 	ranks       []int       // the job's rank of each member
@@ -54,22 +55,23 @@ type Group struct {
 
 // Options of a Group. ID, Ranks and Segment are equal on all members.
 type Options struct {
-	ID      uint64 // the communicator's: unique among those alive that share two ranks
+	ID      uint64 // the communicator's id: unique among open communicators that have two ranks in common
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment
-	// OnUnexpected is called with a collective's message that this rank does not await, or not yet:
-	// its sender as a rank of the job, its round and its fingerprint. It must be short and must not
-	// call the group. It may be nil.
+	// OnUnexpected is called with each message of a collective that arrives before its receive is
+	// posted. world is the job rank of the sender, and seq is the sequence number of the round.
+	// OnUnexpected must be short and must not call the group. It may be nil.
 	OnUnexpected func(world int, seq uint32, fingerprint uint64)
 }
 
-// DefaultSegment keeps a segment in cache while it is received and reduced. It was the fastest of
-// 64 to 512 KiB over tcp for messages from 256 KiB on: the largest segment that still goes eagerly,
-// with its envelope in one data frame.
+// DefaultSegment is the default size of a segment in bytes. A segment of this size stays in cache
+// while it is received and reduced, and is sent eagerly in one frame. It was the fastest of the
+// sizes from 64 to 512 KiB over tcp, for messages of 256 KiB or more.
 const DefaultSegment = 240 << 10
 
-// NewGroup opens the group's contexts on this rank. The members need not do so at the same time.
+// NewGroup returns a group and opens its contexts on this rank. The members need not call it at the
+// same time.
 func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	g := &Group{e: e, ranks: o.Ranks, rank: o.Rank, segment: o.Segment, index: make(map[int]int, len(o.Ranks))}
 	if g.segment <= 0 {
@@ -96,16 +98,17 @@ func (g *Group) Rank() int { return g.rank }
 // Size returns the number of members.
 func (g *Group) Size() int { return len(g.ranks) }
 
-// WorldRank returns the job's rank of a member.
+// WorldRank translates a rank of the group to the member's rank in the job.
 func (g *Group) WorldRank(rank int) int { return g.ranks[rank] }
 
-// RankOf returns the group's rank of one of the job's, and whether it is a member.
+// RankOf translates a rank of the job to the rank in the group. It returns false if that process is
+// not a member.
 func (g *Group) RankOf(worldRank int) (int, bool) {
 	r, ok := g.index[worldRank]
 	return r, ok
 }
 
-// Revoke ends every call in the group with err, now and later.
+// Revoke ends every current and later call in the group with err.
 func (g *Group) Revoke(err error) {
 	g.messages.Revoke(err)
 	g.collectives.Revoke(err)
@@ -117,13 +120,13 @@ func (g *Group) Close(err error) {
 	g.collectives.Close(err)
 }
 
-// Err returns why the group was revoked or closed, or nil.
+// Err returns the error with which the group was revoked or closed, or nil.
 func (g *Group) Err() error { return g.messages.Err() }
 
 // Context returns the matching context of the group's messages, for named tensors.
 func (g *Group) Context() *rendezvous.MatchContext { return g.messages }
 
-// info translates what a receive learned to the group's ranks.
+// info converts a RecvInfo to a MessageInfo, whose source is a rank of the group.
 func (g *Group) info(env rendezvous.RecvInfo, err error) (MessageInfo, error) {
 	return MessageInfo{Source: g.index[env.Source], Tag: env.Tag, Bytes: env.Bytes}, err
 }
@@ -136,8 +139,8 @@ func (g *Group) source(from int) int {
 	return g.ranks[from]
 }
 
-// check refuses ranks and tags that are out of range; wild allows wildcards. op is the call, and
-// what the argument, that the error names.
+// check returns an error if a rank or tag is out of range. wild says whether wildcards are allowed.
+// The error names the call op and the argument what.
 func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 	switch {
 	case wild && rank == AnySource:
@@ -156,9 +159,9 @@ func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 // MaxTag is the largest tag.
 const MaxTag = 1<<31 - 1
 
-// Send sends b to a member (MPI's standard mode). It returns at once while the receiver's credit or
-// this rank's spill buffer takes the bytes, else when a receive has matched them. The fingerprint
-// is compared with the receive's; 0 matches any.
+// Send sends b to a member (MPI's standard mode). It returns at once if the receiver's credit or
+// this rank's spill buffer has room for b. Otherwise it returns when a receive has matched the
+// message. The fingerprint is compared with the receive's; 0 matches any.
 func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, fingerprint uint64, b []byte) error {
 	if err := g.check("send", "destination rank", to, tag, false); err != nil {
 		return err
@@ -166,8 +169,8 @@ func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, finger
 	return g.messages.Send(ctx, p, g.ranks[to], int32(tag), fingerprint, b, rendezvous.Auto)
 }
 
-// TrySend is Send where that would return at once without preparation. It reports whether it has
-// sent; if not, Send follows.
+// TrySend sends a small message if that is possible without waiting. It reports whether it has sent
+// the message. If not, the caller uses Send.
 func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 	if uint(to) >= uint(len(g.ranks)) || to == g.rank || uint(tag) > MaxTag {
 		return false
@@ -175,8 +178,8 @@ func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 	return g.messages.TrySend(g.ranks[to], int32(tag), fingerprint, b)
 }
 
-// TryRecv is Recv of a small message that arrives while this rank spins. It reports whether one
-// did; if not, Recv follows.
+// TryRecv receives a small message if it arrives while this rank spins. It reports whether it has
+// received the message. If not, the caller uses Recv.
 func (g *Group) TryRecv(from, tag int, fingerprint uint64, b []byte) (MessageInfo, bool) {
 	if uint(from) >= uint(len(g.ranks)) || from == g.rank || uint(tag) > MaxTag {
 		return MessageInfo{}, false
@@ -185,7 +188,7 @@ func (g *Group) TryRecv(from, tag int, fingerprint uint64, b []byte) (MessageInf
 	return MessageInfo{Source: from, Tag: tag, Bytes: n}, ok
 }
 
-// Recv receives a message into b, which must be large enough for it.
+// Recv receives a message into b. b must be large enough for the message.
 func (g *Group) Recv(ctx context.Context, p mesh.WaitPolicy, from, tag int, fingerprint uint64, b []byte) (MessageInfo, error) {
 	if err := g.check("recv", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, err
@@ -193,7 +196,8 @@ func (g *Group) Recv(ctx context.Context, p mesh.WaitPolicy, from, tag int, fing
 	return g.info(g.messages.Recv(ctx, p, g.source(from), int32(tag), fingerprint, b))
 }
 
-// Probe waits for a message that Recv with the same arguments would receive. The message stays.
+// Probe waits for a message that Recv with the same arguments would receive. It does not receive
+// the message.
 func (g *Group) Probe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, err
@@ -201,7 +205,7 @@ func (g *Group) Probe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (Me
 	return g.info(g.messages.Probe(ctx, p, g.source(from), int32(tag)))
 }
 
-// TryProbe is Probe without waiting. ok is false when no such message is there.
+// TryProbe is like Probe but does not wait. ok is false if no such message has arrived.
 func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, false, err
@@ -211,8 +215,8 @@ func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	return st, ok, err
 }
 
-// Exchange sends out and receives into in at the same time, to and from members that may differ. It
-// never deadlocks, whatever the sizes. The buffers must not overlap.
+// Exchange sends out to one member and receives into in from the same or another member, at the
+// same time. It never deadlocks, whatever the sizes are. The buffers must not overlap.
 func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, fingerprint uint64) (MessageInfo, error) {
 	if err := g.check("exchange", "destination rank", to, tag, false); err != nil {
 		return MessageInfo{}, err
@@ -231,11 +235,11 @@ func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, ou
 	return st, err
 }
 
-// requestInfo returns what a receive that is done learned of its message.
+// requestInfo returns the MessageInfo of a receive that is done.
 func (g *Group) requestInfo(req *rendezvous.Request) MessageInfo {
 	return MessageInfo{Source: g.index[req.Source()], Tag: req.Tag(), Bytes: req.Bytes()}
 }
 
-// RevokeCollectives ends every collective in the group with err, now and later. Messages between
-// its members go on.
+// RevokeCollectives ends every current and later collective in the group with err. Point-to-point
+// messages are not affected.
 func (g *Group) RevokeCollectives(err error) { g.collectives.Revoke(err) }

@@ -2,6 +2,6 @@
 
 package p2p
 
-// storeMark writes a fingerprint, which others read once they have seen the flag that is stored after
-// it. So it needs no order of its own, and an atomic store is one of the most expensive instructions.
+// storeMark writes a fingerprint. Other ranks read it only after they have seen the flag that is
+// stored after it, so the store need not be atomic. An atomic store would be much more expensive.
 func storeMark(mark *uint64, own uint64) { *mark = own }

@@ -10,20 +10,20 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// A rank polls a flag in two ways. On a core of its own it reads the flag again and again, for at
-// most pollTime. Where ranks outnumber cores it yields the core after a few reads, each time,
-// because the rank that sets the flag may need it. If the flag is not set by then, the rank sleeps
-// until it is woken.
+// A rank polls a flag in one of two ways. If it has a core of its own, it reads the flag
+// repeatedly, for at most pollTime. If there are more ranks than cores, it reads the flag a few
+// times and then yields the core between reads, because the rank that sets the flag may need the
+// core. If the flag is not set when polling ends, the rank sleeps until it is woken.
 const (
 	pollTime            = 200 * time.Microsecond
 	oversubscribedPolls = 20  // reads before the first yield
 	yields              = 200 // one read after each
-	pollsPerCheck       = 32  // reads between checks of everything else: about a microsecond
-	coreCheckInterval   = 8   // checks after which the awaited rank may be on this core
+	pollsPerCheck       = 32  // reads between checks of ctx, failure and time: about a microsecond
+	coreCheckInterval   = 8   // checks between calls of separateCores
 )
 
-// await returns when a member's flag has reached count. It returns an error when ctx or the wait
-// policy ends the wait, when the collectives are revoked, or when that member is gone.
+// await waits until a member's flag has reached count. It returns an error if ctx or the wait
+// policy ends the wait, if the collectives are revoked, or if the member is gone.
 func (p Fragment) await(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	if atomic.LoadUint64(flag) >= count {
 		return nil
@@ -40,7 +40,8 @@ func (p Fragment) await(ctx context.Context, rank int, flag *uint64, count uint6
 	return p.sleep(ctx, rank, flag, count)
 }
 
-// poll reads a flag on a core of this rank's own. It reports false when it is time to sleep.
+// poll polls a flag when this rank has a core of its own. It returns true if the flag has reached
+// count, and false if the rank should sleep.
 func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64) bool {
 	var end time.Time
 	for turn := 0; ; turn++ {
@@ -66,8 +67,8 @@ func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64
 }
 
 // separateCores moves this rank away from the core of the rank that it waits for, if both are on
-// the same one. Two polling ranks on one core delay each other, and the scheduler takes long to see
-// it.
+// the same one. Two polling ranks on one core delay each other, and the scheduler takes long to
+// move one of them.
 func (p Fragment) separateCores(rank int) {
 	s, m := p.r.sub.shared, p.r.g.e.Mesh()
 	core := uint64(m.Core()) + 1
@@ -83,7 +84,7 @@ func (p Fragment) separateCores(rank int) {
 	m.Yield()
 }
 
-// pollOversubscribed is poll where the awaited rank may need this rank's core.
+// pollOversubscribed is like poll, for the case that the awaited rank may need this rank's core.
 func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
 	for range oversubscribedPolls {
 		if atomic.LoadUint64(flag) >= count {
@@ -99,8 +100,8 @@ func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
 	return false
 }
 
-// sleep parks until a member's flag has reached count, or the wait is over. The asleep word of the
-// control block asks that member to wake us.
+// sleep parks the goroutine until a member's flag has reached count, or until the wait fails. This
+// rank's asleep word in its control block asks the member for a wake-up.
 func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	g, s := p.r.g, p.r.sub.shared
 	ev := &p.r.flag
@@ -118,13 +119,13 @@ func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint6
 	return nil
 }
 
-// A flagEvent is the condition that a flag has reached a count or never will: the group's
-// collectives are revoked, or the flag's rank is gone. Checking it before the flag is set stores 1
-// in asleep, which asks for a wake-up.
+// A flagEvent is the condition that a flag has reached a count or can never reach it. The flag can
+// never reach the count if the group's collectives are revoked or the flag's owner is gone. A check
+// that finds the flag unset stores 1 in asleep, which asks for a wake-up.
 //
 // The order prevents a lost wake-up: we store asleep and then read the flag; the flag's owner
-// stores the flag and then reads asleep. Whatever the interleaving, one of the two sees the other's
-// store.
+// stores the flag and then reads asleep. Whatever the interleaving, only one of the two ranks moves
+// sees the other's store.
 type flagEvent struct {
 	coll      *rendezvous.MatchContext
 	e         *rendezvous.Engine

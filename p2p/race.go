@@ -4,7 +4,8 @@ package p2p
 
 import "sync/atomic"
 
-// storeMark writes a fingerprint. A fingerprint that is read was written before a later flag of the
-// same rank, which the reader has seen. That it is not overwritten earlier is ordered through the
-// flags of others only, which the race detector may miss: hence the atomic store.
+// storeMark writes a fingerprint. A reader reads a fingerprint only after it has seen a flag that
+// the same rank stored later. The flags of other ranks ensure that the fingerprint is not
+// overwritten before it is read. The race detector may miss this second ordering, so the store is
+// atomic.
 func storeMark(mark *uint64, own uint64) { atomic.StoreUint64(mark, own) }

@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// A MessageRequest is MPI_Request for one message: a send or a receive in progress. Its buffer is
-// the caller's again when Wait has returned, or Test has reported true. One goroutine at a time may
-// use a MessageRequest.
+// A MessageRequest is a send or a receive in progress, like an MPI_Request. The caller may reuse
+// the buffer when Wait has returned or Test has reported true. Only one goroutine at a time may use
+// a MessageRequest.
 type MessageRequest struct {
 	g      *Group
 	req    *rendezvous.Request // nil once it is done
@@ -18,7 +18,8 @@ type MessageRequest struct {
 	err    error
 }
 
-// Isend begins to send b. It never blocks; an invalid argument is the request's error.
+// Isend begins to send b. It never blocks. If an argument is invalid, Wait and Test return the
+// error.
 func (g *Group) Isend(to, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("isend", "destination rank", to, tag, false); err != nil {
 		return &MessageRequest{g: g, err: err}
@@ -26,7 +27,8 @@ func (g *Group) Isend(to, tag int, fingerprint uint64, b []byte) *MessageRequest
 	return &MessageRequest{g: g, req: g.messages.PostSend(g.ranks[to], int32(tag), fingerprint, b, rendezvous.Auto)}
 }
 
-// Irecv begins to receive into b. It never blocks; an invalid argument is the request's error.
+// Irecv begins to receive into b. It never blocks. If an argument is invalid, Wait and Test return
+// the error.
 func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("irecv", "source rank", from, tag, true); err != nil {
 		return &MessageRequest{g: g, err: err}
@@ -34,8 +36,8 @@ func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageReque
 	return &MessageRequest{g: g, recv: true, req: g.messages.PostRecv(g.source(from), int32(tag), fingerprint, b)}
 }
 
-// Wait returns when the request is done. When ctx or p ends the wait first, a request that nothing
-// has matched is canceled, and a matched one is waited for.
+// Wait blocks until the request is done. If ctx or p ends the wait first, Wait cancels a request
+// that is not matched yet. It waits further for a matched request.
 func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageInfo, error) {
 	if r.req != nil {
 		r.g.e.Wait(ctx, r.req, p)
@@ -44,7 +46,7 @@ func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageIn
 	return r.status, r.err
 }
 
-// Test reports whether the request is done. It moves its link once to find out.
+// Test makes progress once on the request's links and reports whether the request is done.
 func (r *MessageRequest) Test() (st MessageInfo, done bool, err error) {
 	if r.req != nil && !r.req.Met() {
 		for _, l := range r.req.Links() {
@@ -58,7 +60,7 @@ func (r *MessageRequest) Test() (st MessageInfo, done bool, err error) {
 	return r.status, true, r.err
 }
 
-// reap copies the result out of a request that is done, and frees it.
+// reap copies the result of a finished request to r, and frees the request.
 func (r *MessageRequest) reap() {
 	if r.req == nil {
 		return
@@ -71,10 +73,10 @@ func (r *MessageRequest) reap() {
 	r.req = nil
 }
 
-// Ready reports whether Wait would return at once. It moves nothing.
+// Ready reports whether Wait would return at once. It makes no progress on links.
 func (r *MessageRequest) Ready() bool { return r.req == nil || r.req.Met() }
 
-// Watch wakes w when the request is done; nil ends that.
+// Watch makes the request wake w when it is done. A nil w removes the waiter.
 func (r *MessageRequest) Watch(w *mesh.Waiter) {
 	if r.req != nil {
 		r.req.Watch(w)

@@ -7,12 +7,13 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// scratch is temporary memory of a round. It is a slice of words, so that it is aligned for every
+// scratch is temporary memory of a round. It is a slice of words, which are aligned for every
 // element type.
 type scratch []uint64
 
-// A scratchPool keeps the scratch memory of one group by size class: pieces of at most 2^maxClass
-// words, and maxPoolWords in all. The rest goes back to the garbage collector.
+// A scratchPool recycles the scratch memory of one group, by size class. It keeps pieces of at most
+// 2^maxClass words, and at most maxPoolWords in total. The garbage collector frees all other
+// pieces.
 type scratchPool struct {
 	mu   sync.Mutex // guards the rest
 	free [maxClass + 1][]scratch
@@ -24,8 +25,8 @@ const (
 	maxPoolWords = 2 << maxClass // 128 MiB
 )
 
-// Scratch returns n bytes with any content, aligned for every element type. They are the caller's
-// until the round ends.
+// Scratch returns n bytes with arbitrary content, aligned for every element type. The caller may
+// use them until the round ends.
 func (r *Round) Scratch(n int) []byte {
 	if n == 0 {
 		return nil
@@ -35,7 +36,8 @@ func (r *Round) Scratch(n int) []byte {
 	return tensor.Bytes([]uint64(s))[:n]
 }
 
-// get returns scratch of at least that many words: the next power of two, so that few sizes recur.
+// get returns scratch memory of at least the given number of words. It rounds the size up to a
+// power of two, so that pieces can be reused.
 func (p *scratchPool) get(words int) scratch {
 	class := bits.Len(uint(words - 1))
 	if class <= maxClass {
@@ -52,7 +54,8 @@ func (p *scratchPool) get(words int) scratch {
 	return make(scratch, 1<<class)
 }
 
-// put keeps s for another get, or leaves it to the garbage collector.
+// put adds s to the pool. If s is too large or the pool is full, put leaves s to the garbage
+// collector.
 func (p *scratchPool) put(s scratch) {
 	class := bits.Len(uint(len(s) - 1))
 	if class > maxClass {

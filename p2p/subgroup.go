@@ -2,17 +2,17 @@ package p2p
 
 import "github.com/tutti-go/tutti/topology"
 
-// A subgroup is some members of a group, over whose ranks a Round runs.
+// A subgroup is a subset of a group's members. A Round runs over a subgroup.
 type subgroup struct {
-	ranks  []int            // the job's rank of each
+	ranks  []int            // the job rank of each member
 	rank   int              // this process's index in ranks
-	layout *topology.Layout // where they run
-	shared *Shared          // memory that they have in common; nil: none
+	layout *topology.Layout // the hosts that the members run on
+	shared *Shared          // the members' shared memory; nil: none
 }
 
-// SetLayout says on which hosts the members run, in the order of their ranks. All members call it
-// with equal layouts, before the group gets shared memory and between two rounds. Without it all
-// are on one host.
+// SetLayout sets the hosts that the members run on. All members must call it with equal layouts,
+// between two rounds and before SetShared and SetHostShared. Without SetLayout, all members are
+// taken to be on one host.
 func (g *Group) SetLayout(l *topology.Layout) {
 	g.all.layout = l
 	g.host = subgroup{}
@@ -29,28 +29,29 @@ func (g *Group) SetLayout(l *topology.Layout) {
 	g.host.layout = &flat
 }
 
-// Layout returns where the members run.
+// Layout returns the layout of the group: the hosts that the members run on.
 func (g *Group) Layout() *topology.Layout { return g.all.layout }
 
-// HasHostShared reports whether the members on this rank's host have shared memory: of their own,
-// or because the host has all members.
+// HasHostShared reports whether the members on this rank's host have shared memory. They have it
+// after SetHostShared, or after SetShared if all members are on one host.
 func (g *Group) HasHostShared() bool { return g.host.shared != nil || g.singleHost() && g.HasShared() }
 
 // singleHost reports whether all members are on one host.
 func (g *Group) singleHost() bool { return g.all.layout.Hosts() == 1 }
 
-// Layout returns where the round's ranks run.
+// Layout returns the layout of the round's ranks: the hosts that they run on.
 func (r *Round) Layout() *topology.Layout { return r.sub.layout }
 
-// DisableShared lets the round run concurrently with others of the group's: it uses no shared
-// memory, which only one operation at a time may use. It comes before the round's first message.
+// DisableShared makes the round use no shared memory. Only one operation of the group at a time may
+// use shared memory, so a round that runs concurrently with others must not. DisableShared must be
+// called before the round's first message.
 func (r *Round) DisableShared() {
 	r.noShared = true
 	r.sub.shared = nil
 }
 
-// Host returns the round over the ranks of this rank's host, in the order of the group's layout,
-// with the memory that they share.
+// Host returns a Round over the ranks on this rank's host, in the order of the group's layout. It
+// uses the host's shared memory, if there is any.
 func (r *Round) Host() *Round {
 	on := r.g.host
 	if r.g.singleHost() {
@@ -62,10 +63,10 @@ func (r *Round) Host() *Round {
 	return r.round(on)
 }
 
-// Among returns the round over some of r's ranks, which run as l says: pick(i) is the rank in r of
-// the one with rank i there. It returns nil when this rank is none of them. Two ranks may be
-// together in several such rounds of one operation, if both use them in the same order. It takes a
-// few integers, which are kept until the operation ends.
+// Among returns a Round over a subset of r's ranks. pick(i) is the rank in r of rank i of the new
+// Round, and l is the layout of the new Round. Among returns nil if this rank is not in the subset.
+// Two ranks may be in several such Rounds of one operation, if both use the Rounds in the same
+// order. The list of ranks is kept until the operation ends.
 func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	on := subgroup{ranks: r.arena.allocRanks(l.Size()), rank: none}
 	for i := range on.ranks {
@@ -83,11 +84,11 @@ func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	return some
 }
 
-// An operation over a hierarchy of hosts has a Round per level and rank, in loops that must not
-// allocate. So Rounds are values in an arena that the operation keeps over its reuse.
+// An operation over a hierarchy of hosts creates several Rounds, in loops that must not allocate.
+// Rounds are therefore values in an arena, which the operation keeps when it is reused.
 
 // A roundArena holds the Rounds of an operation, with their layouts and lists of ranks. It is
-// reused, so that the first few of each cost no allocation.
+// reused with the operation. It has room for a few Rounds and layouts, which need no allocation.
 type roundArena struct {
 	rounds      [4]Round
 	layouts     [4]topology.Layout
@@ -121,7 +122,8 @@ func (rs *roundArena) allocLayout(l topology.Layout) *topology.Layout {
 	return kept
 }
 
-// allocRanks returns n integers that nobody else uses until the operation ends.
+// allocRanks returns a slice of n integers for a list of ranks. The slice is valid until the
+// operation ends.
 func (rs *roundArena) allocRanks(n int) []int {
 	if cap(rs.ranks)-len(rs.ranks) < n {
 		rs.ranks = make([]int, 0, 2*(cap(rs.ranks)+n)) // older lists keep their memory
@@ -131,7 +133,7 @@ func (rs *roundArena) allocRanks(n int) []int {
 	return rs.ranks[at : at+n : at+n]
 }
 
-// clear forgets all Rounds but the first kept ones.
+// clear frees all Rounds except the first kept Rounds, and all layouts and lists of ranks.
 func (rs *roundArena) clear(kept int) {
 	clear(rs.rounds[kept:rs.roundsUsed])
 	clear(rs.layouts[:rs.layoutsUsed])

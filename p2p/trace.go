@@ -1,30 +1,32 @@
 package p2p
 
-// A TraceKind is what a rank does in a round that involves another rank.
+// A TraceKind is the kind of a TraceEvent.
 type TraceKind uint8
 
 // The kinds of events.
 const (
-	TraceSend     TraceKind = iota + 1 // it begins to send a message
-	TraceRecv                          // it has received one, and reduced it
-	TraceSetReady                      // it is about to set its ready flag of a fragment
-	TraceSetDone                       // or its done flag
-	TraceSawReady                      // it has seen another's ready flag, or its own
-	TraceSawDone                       // or a done flag
+	TraceSend     TraceKind = iota + 1 // the rank begins to send a message
+	TraceRecv                          // the rank has received a message, and reduced it
+	TraceSetReady                      // the rank is about to set its ready flag of a fragment
+	TraceSetDone                       // the rank is about to set its done flag of a fragment
+	TraceSawReady                      // the rank has seen a ready flag, of any rank
+	TraceSawDone                       // the rank has seen a done flag, of any rank
 )
 
-// A TraceEvent is one step of a rank, as a tracer sees it.
+// A TraceEvent is one action of this rank in a round, which SetTracer's function is called with.
 type TraceEvent struct {
 	Kind     TraceKind
-	Peer     int      // the job's rank at the other end of a message, or whose flag it is
-	Fragment Fragment // whose flag it is; of messages, the zero Fragment
+	Peer     int      // the job rank of the message's other end, or of the flag's owner
+	Fragment Fragment // the flag's fragment; zero for messages
 }
 
-// SetTracer lets trace be called for what this rank does in the group's rounds, those of subgroups
-// included, in the order in which it happens, on this rank's goroutine. What a flag publishes is in
-// memory when trace is called for it. SetTracer comes before the group's first round. Tests redraw
-// the algorithms' drawings with it.
+// SetTracer registers trace, which is called for each event of this rank in the group's rounds,
+// including rounds over subgroups. It is called in the order of the events, on the goroutine that
+// runs the round. When it is called for a flag, the data that the flag publishes is in memory.
+// SetTracer must be called before the group's first round. Tests use it to redraw the diagrams of
+// the algorithms.
 func (g *Group) SetTracer(trace func(TraceEvent)) { g.tracer = trace }
 
-// Number identifies a fragment among all of its memory. It is equal on all members.
+// Number returns the fragment's number, which is unique in its shared memory and equal on all
+// members.
 func (p Fragment) Number() uint64 { return p.n }
