@@ -1,20 +1,21 @@
 // Package launch starts the processes of a job on this host, watches them, and ends them. It is
 // all of the program tuttirun except for its main function.
 //
-// With package bootstrap it shares only the names of the variables: what it starts may be any
-// program, tutti's or not. It does not know transports, communicators, or what the ranks send
-// to each other.
+// It shares only the names of environment variables with package bootstrap: it can start any
+// program, whether the program uses tutti or not. It does not know transports, communicators, or
+// the messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state
 // machine. run_unix.go is the one goroutine that owns a running job and applies the policy.
 // start_unix.go starts the processes, guardian_unix.go ends them if the launcher is killed,
-// output.go and lasterror.go read what they print, and outcome_unix.go makes exit code and
-// verdict of how they ended. options.go and optiontable.go read the command line.
+// output.go and lasterror.go read what they print, and outcome_unix.go derives the exit code and
+// the verdict from the ranks' exit statuses. options.go and optiontable.go read the command
+// line.
 //
 // # Goroutines
 //
-// One goroutine, in Run, owns the job: ranks, policy and outcome. All others send it what
-// they see, and own nothing that it reads:
+// One goroutine, in Run, owns the job: ranks, policy and outcome. All other goroutines send
+// events to it, and own no data that it reads:
 //
 //	goroutine        one per     does                                  ends with
 //	Run              job         handles events, signals processes     the job
@@ -26,25 +27,25 @@
 //
 // # The life of a job
 //
-// Each rank is a process in a process group of its own, so that its children can be signalled
-// with it. Rank 0 inherits a listener on loopback that is already bound; all ranks find its
-// address in TUTTI_ROOT. So no other process can take the port in between. A random secret and
-// a random job name are in the environment of all ranks.
+// Each rank is a process in its own process group, so that a signal to the group also reaches
+// the rank's children. Rank 0 inherits a listener on loopback that is already bound, so no other
+// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random
+// secret and a random job name are in the environment of all ranks.
 //
 // Rank 0 has the launcher's standard input, the others have none. Signals that ask a job to end
-// (INT, TERM, HUP, QUIT) are forwarded once. The second time every rank gets TERM, the third
-// time KILL. USR1, USR2, TSTP and CONT are always forwarded.
+// (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every rank,
+// the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
 //
-// A rank that exits with 0 while others run is normal. When one exits with another code, or
-// dies of a signal, the others have a grace period to report and exit by themselves. Then they
-// get TERM, and 2 s later KILL. The same happens, once the last rank has ended, to the
-// processes that ranks leave behind in their groups, or elsewhere with the job's name in their
-// environment (Linux).
+// A rank that exits with 0 while others run is normal. When a rank exits with another code, or
+// is killed by a signal, the other ranks have a grace period in which to report and exit. After
+// it they get TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies
+// to processes that ranks leave behind: those in the ranks' groups and, on Linux, all that have
+// the job's name in their environment.
 //
 // # The environment of a rank
 //
-// A rank inherits the launcher's environment, except for variables that would give it
-// another identity. To that the launcher adds, and nothing overrides it:
+// A rank inherits the launcher's environment, except for variables that would give it another
+// identity. The launcher adds these variables, which the user cannot override:
 //
 //	TUTTI_RANK, TUTTI_SIZE               which rank this is, of how many
 //	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same on this host, which has all ranks
@@ -54,14 +55,15 @@
 //	TUTTI_SECRET                         by which ranks authenticate each other
 //	TUTTI_INCARNATION                    0: ranks are not restarted
 //
-// --transport, --report-transport and --timeline set variables, too.
+// --transport, --report-transport and --timeline also set environment variables.
 //
 // # Standard streams
 //
-// Standard output passes through the launcher only if its lines are tagged, or if the
-// caller's writer is no file. Standard error always does, because the verdict quotes each
-// rank's last error. Tagged lines are written whole. When the reader of the launcher's
-// output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
+// Standard output passes through the launcher only if its lines are tagged, or if the caller's
+// writer is no file. Standard error always passes through the launcher, because the verdict
+// quotes each rank's last error. Each tagged line is written as a whole. When the reader of the
+// launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a
+// launcher.
 //
 // # Command lines of mpirun and mpiexec
 //
@@ -71,18 +73,19 @@
 //
 // # When the launcher itself is killed
 //
-// A killed launcher can end nothing. So each rank has asked the kernel (Linux) to be killed
-// with its parent. This does not reach grandchildren, and other systems lack it. Therefore a
-// second process, the guardian, holds the other end of a pipe and knows the groups. When the
-// pipe ends without a goodbye, the guardian kills the groups, and on Linux every other process
-// with the job's name. It needs no privileges. It cannot reach a grandchild that has left its
-// group and cleared its environment.
+// A launcher that is killed by SIGKILL cannot end its ranks. On Linux, the kernel kills each
+// rank when the launcher dies (the parent-death signal). But that signal does not reach
+// grandchildren, and other systems do not have it. Therefore a second process, the guardian,
+// holds the other end of a pipe and knows the ranks' process groups. When the pipe ends without
+// a final message, the guardian kills the groups, and on Linux every other process with the
+// job's name. It needs no privileges. It cannot reach a grandchild that has left its group and
+// cleared its environment.
 //
 // # Timelines
 //
 // With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
 // ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that
-// have written none, as those that were killed.
+// have written no file, for example because they were killed.
 //
 // # Exit codes
 //
@@ -95,6 +98,6 @@
 // # Systems
 //
 // Linux has all of this. Other Unix systems lack the parent-death signal and the search by
-// environment; the guardian still ends the groups. On Windows Run refuses: start the ranks by
-// hand there, with TUTTI_RANK, TUTTI_SIZE and TUTTI_ROOT set.
+// environment; the guardian still ends the groups. On Windows, Run returns an error; start the
+// ranks by hand, with TUTTI_RANK, TUTTI_SIZE and TUTTI_ROOT set.
 package launch

@@ -15,13 +15,15 @@ import (
 	"time"
 )
 
-// guardianName is argv[0] of the guardian. By it Main knows what to be, and "killall tuttirun"
-// does not end both.
+// guardianName is argv[0] of the guardian. Main runs as the guardian if its argv[0] has this
+// value. Because the name differs from "tuttirun", "killall tuttirun" does not kill the
+// guardian.
 const guardianName = "tutti-guardian"
 
-// guardianFD is the guardian's end of the pipe. Its arguments are the job's name and the groups
-// that exist already, so that it knows them from its first moment. The lines in the pipe are
-// "+GROUP" and "-GROUP", and "bye" once it is not needed any more.
+// guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name and
+// the groups that already exist, so that it knows them from its start. The lines in the pipe are
+// "+GROUP" to add a group, "-GROUP" to remove it, and "bye" when the guardian is no longer
+// needed.
 const guardianFD = 3
 
 // A guardian is the launcher's side of the process that ends the job if the launcher is killed.
@@ -34,14 +36,14 @@ const guardianFD = 3
 //	nil     any        there is none, and onLost has been called
 //
 // The guardian is started before the first rank. The kernel closes the launcher's end of the
-// pipe when the launcher ends, in whatever way. So there is no moment in the life of a rank
-// whose group the guardian does not know, or learn from the pipe before it sees its end.
-// Exception: between the start of a rank and add. For that moment the rank has its parent-death
-// signal (Linux), and its environment has the job's name.
+// pipe whenever the launcher ends. The guardian reads all lines before it sees the end of the
+// pipe, so it knows the group of every rank that add has reported. Between the start of a rank
+// and the call of add, the guardian does not know the rank's group. During this time, on Linux,
+// the parent-death signal and the job's name in the environment ensure that the rank is killed.
 type guardian struct {
 	program string
 	job     string
-	onLost  func(error) // called once there is none any more
+	onLost  func(error) // called when the last guardian is lost
 
 	mu        sync.Mutex // guards the rest
 	pipe      *os.File   // nil without a guardian
@@ -64,7 +66,7 @@ func newGuardian(program, job string, onLost func(error)) *guardian {
 	return g
 }
 
-// startLocked starts the process. If that fails, the job runs on without.
+// startLocked starts the process. If the start fails, the job continues without a guardian.
 func (g *guardian) startLocked() {
 	g.starts++
 	p, pipe, err := g.fork()
@@ -77,9 +79,10 @@ func (g *guardian) startLocked() {
 	go g.watch(p, pipe, g.ended)
 }
 
-// fork starts the process. It is in a session of its own, which signals of the terminal and to
-// this process's group do not reach. Of this process's files it has only the pipe. It does not
-// carry the job's name, by which it looks for processes to kill.
+// fork starts the process. The guardian runs in its own session, so signals from the terminal
+// and signals to the launcher's group do not reach it. It inherits only the pipe. Its
+// environment lacks the job's name, because it kills every process whose environment has that
+// name.
 func (g *guardian) fork() (*os.Process, *os.File, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -91,8 +94,8 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 		return nil, nil, err
 	}
 	defer from.Close()
-	// The groups are arguments, because lines in the pipe might be read too late, or be lost
-	// with a guardian that was killed.
+	// Pass the groups as arguments: lines in the pipe might be read too late, or be lost when a
+	// guardian is killed.
 	args := []string{guardianName, g.job}
 	for pgid := range g.groups {
 		args = append(args, strconv.Itoa(pgid))
@@ -118,7 +121,8 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	switch {
 	// The job has ended, or is ending: no guardian is needed.
 	case g.dismissed:
-	// A user may kill the guardian by mistake. Something that kills each one is not outrun.
+	// Restart a guardian that a user has killed by mistake. Give up after three restarts,
+	// because something kills every guardian.
 	case err == nil && g.starts < 4:
 		g.startLocked()
 	default:
@@ -138,7 +142,8 @@ func (g *guardian) add(pgid int) {
 	g.sendLocked("+%d\n", pgid)
 }
 
-// remove tells the guardian to forget a group, whose number may soon belong to others.
+// remove tells the guardian to forget a group, because the kernel may soon reuse the group's
+// number.
 func (g *guardian) remove(pgid int) {
 	if g == nil {
 		return
@@ -149,16 +154,17 @@ func (g *guardian) remove(pgid int) {
 	g.sendLocked("-%d\n", pgid)
 }
 
-// sendLocked writes a line. If the guardian has just ended, watch tells the next one all groups
-// that count. The pipe holds more than a job writes, so this does not block.
+// sendLocked writes a line. If the guardian has just ended, the write is lost, but watch passes
+// all current groups to the next guardian. The pipe holds more than a job writes, so this does
+// not block.
 func (g *guardian) sendLocked(format string, args ...any) {
 	if g.pipe != nil {
 		fmt.Fprintf(g.pipe, format, args...)
 	}
 }
 
-// dismiss tells the guardian to end and waits for that. One that does not end, because it was
-// stopped by a signal, is killed.
+// dismiss tells the guardian to end, and waits until it has ended. It kills a guardian that does
+// not end, for example because a signal has stopped it.
 func (g *guardian) dismiss() {
 	if g == nil {
 		return
@@ -227,8 +233,8 @@ func groupIn(text string) int {
 	return pgid
 }
 
-// guardMain is Main in a process that was started as the guardian. args are those after its
-// name.
+// guardMain is Main in a process that was started as the guardian. args are the arguments after
+// the program's name.
 func guardMain(args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	in := os.NewFile(guardianFD, "launcher")

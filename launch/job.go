@@ -20,12 +20,12 @@ type Job struct {
 	Report    bool   // the ranks print their choice of transports
 
 	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
-	// events; "" makes none. It lacks ranks that are killed.
+	// events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string
 
 	Tags    Tags
 	Timeout time.Duration // how long the job may run; 0 is forever
-	Grace   time.Duration // how long the other ranks have once one has failed
+	Grace   time.Duration // how long the other ranks may run after a rank has failed
 	Quiet   bool          // print neither warnings nor notes
 	Verbose bool          // print the processes as they start
 
@@ -33,13 +33,13 @@ type Job struct {
 	// because a rank's group is never the foreground group of the terminal.
 	Stdin *os.File
 
-	// Stdout and Stderr receive what the ranks print. Without Tags, a Stdout that is a file is
-	// inherited by the ranks. Standard error always passes through Run, which keeps each rank's
-	// last error for the verdict.
+	// Stdout and Stderr receive what the ranks print. Without Tags, the ranks inherit Stdout if
+	// it is a file. Standard error always passes through Run, which keeps each rank's last error
+	// for the verdict.
 	Stdout, Stderr io.Writer
 
-	// Guardian is a program whose main function calls Main, as tuttirun itself. It is started a
-	// second time, to end the job if this process is killed. "" means no guardian.
+	// Guardian is a program whose main function calls Main, as tuttirun itself. Run starts it as
+	// the guardian, which ends the job if this process is killed. "" means no guardian.
 	Guardian string
 }
 
@@ -54,7 +54,7 @@ type App struct {
 // Tags say how lines of output are marked with the rank that printed them.
 type Tags uint8
 
-// The ways to tag lines. With any but NoTags each line is written whole.
+// The ways to tag lines. Except with NoTags, each line is written as a whole.
 const (
 	NoTags  Tags = iota
 	RankTag      // "[3] line"
@@ -68,7 +68,7 @@ type Outcome struct {
 	Broken  bool     // a rank could not be started; printed even if Quiet
 }
 
-// The exit codes that no rank has returned.
+// The exit codes that do not come from a rank.
 const (
 	exitUsage      = 2
 	exitTimeout    = 124
@@ -76,6 +76,6 @@ const (
 	exitNotFound   = 127
 )
 
-// killAfter is how long a process has between TERM and KILL, and then until it counts as
-// unkillable.
+// killAfter is the time between TERM and KILL. A process that still exists killAfter after KILL
+// counts as unkillable.
 const killAfter = 2 * time.Second

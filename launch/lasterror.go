@@ -19,8 +19,8 @@ const maxQuoteLine = 1 << 10
 //  2. the first line of the last panic: "panic: runtime error: index out of range"
 //  3. the last line that is not blank
 //
-// A stack trace below that line, of any length, changes nothing, because its lines are of the
-// last kind and a better line is kept beside them. Memory is bounded: four lines of at most
+// A stack trace after that line, of any length, does not replace it, because its lines are of
+// the third kind and each kind is kept separately. Memory is bounded: four lines of at most
 // maxQuoteLine bytes.
 type lastError struct {
 	mu    sync.Mutex // guards the rest: children of the rank may print while the verdict is written
@@ -47,7 +47,7 @@ func (e *lastError) write(b []byte) {
 	}
 }
 
-// addLine sorts one whole line into fault, panic or last.
+// addLine stores one complete line as fault, panic or last, according to its kind.
 func (e *lastError) addLine(line string) {
 	switch kind := faultIn(line); {
 	case line == "":

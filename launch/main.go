@@ -51,7 +51,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	return out.Code
 }
 
-// printed turns the result of a print into an exit code.
+// printed returns the exit code for the result of a call of fmt.Fprint.
 func printed(_ int, err error) int {
 	if err != nil {
 		return 1

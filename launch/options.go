@@ -28,7 +28,7 @@ type request struct {
 	warnings []string
 }
 
-// needsNoProgram reports whether the request can be met without a program.
+// needsNoProgram reports whether the request needs no program to run, as for --help.
 func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
 
 // A parser reads a command line once:
@@ -37,7 +37,8 @@ func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge 
 //	app          = { option } [ "--" ] program { argument }
 //
 // An option has one dash or two. Its value is the next argument, or follows "=". -np, -x, -wdir
-// and -host hold for their app; all others for the job, wherever they are.
+// and -host apply to their app. All other options apply to the job, regardless of their
+// position.
 type parser struct {
 	req     request
 	env     []string // for -x NAME
@@ -71,8 +72,8 @@ func parse(args, env []string) (*request, error) {
 	return &p.req, p.finish()
 }
 
-// cutAtColon cuts at the first argument that is a lone colon. As with mpirun, no program can be
-// given one.
+// cutAtColon cuts at the first argument that is a lone colon. As with mpirun, a lone colon
+// cannot be passed to a program as an argument.
 func cutAtColon(args []string) (app, rest []string, found bool) {
 	if i := slices.Index(args, ":"); i >= 0 {
 		return args[:i], args[i+1:], true
@@ -83,7 +84,8 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 // parseApp reads the options and the program of one App.
 func (p *parser) parseApp(args []string) error {
 	p.app, p.slots, p.perNode = App{}, 0, 0
-	// The first argument without a dash is the program. What follows is its own business.
+	// The first argument without a dash is the program. The arguments after it belong to the
+	// program.
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
 		if args[0] == "--" {
 			args = args[1:]
@@ -142,7 +144,7 @@ func (p *parser) apply(o *option, spelled string, args []string) error {
 	return nil
 }
 
-// finish completes what is open, and validates the whole.
+// finish fills in defaults after all apps are parsed, and validates the job.
 func (p *parser) finish() error {
 	j := &p.req.job
 	if len(p.ignored) > 0 {

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// An option is one line of the table: its names without dashes, the number of its arguments,
-// and what it sets. One without set is accepted, because scripts written for mpirun and mpiexec
-// have it, and ignored with one warning for all of them, or none if accepted is true. One with
-// a text in rejected would change results if it were ignored, so it is an error.
+// An option is one line of the table: its names without dashes, the number of its arguments, and
+// what it sets. An option without set is accepted and ignored, because scripts written for
+// mpirun and mpiexec use it. One warning lists all ignored options, except those with accepted
+// set. An option with a text in rejected is an error, because ignoring the option would change
+// results.
 type option struct {
 	names    []string
 	args     int
@@ -20,13 +21,13 @@ type option struct {
 	rejected string
 }
 
-// options returns all that the command line accepts. Like mpirun, tuttirun treats one dash and
-// two alike.
+// options returns all options that the command line accepts. Like mpirun, tuttirun accepts one
+// dash or two.
 func options() []option {
 	return slices.Concat(ownOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
-// ownOptions are those in --help.
+// ownOptions returns the options that --help lists.
 func ownOptions() []option {
 	return []option{
 		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",
@@ -68,7 +69,7 @@ func ownOptions() []option {
 	}
 }
 
-// compatOptions are options of other launchers that have a meaning here.
+// compatOptions returns options of other launchers that have an effect in tuttirun.
 func compatOptions() []option {
 	return []option{
 		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},
@@ -124,8 +125,8 @@ func ignoredOptions() []option {
 	return all
 }
 
-// rejectedOptions demand what does not exist here. Ignoring them would do something else than
-// the user wants.
+// rejectedOptions returns options for features that do not exist here. If tuttirun ignored them,
+// the job would not do what the user wants.
 func rejectedOptions() []option {
 	const remote = "ranks are started on this host only"
 	var all []option

@@ -18,12 +18,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// simultaneous is the time between two failures within which their order means nothing: ranks
-// usually learn of another's death within less.
+// simultaneous is the time between two failures below which their order does not show which came
+// first: a rank usually learns of another rank's death within this time.
 const simultaneous = 100 * time.Millisecond
 
-// maxQuoteText and maxReports bound a verdict, which is for people: the bytes of one quotation,
-// and the number of different errors.
+// maxQuoteText bounds the bytes of one quotation in a verdict. maxReports bounds the number of
+// different errors that a verdict quotes.
 const (
 	maxQuoteText = 300
 	maxReports   = 8
@@ -41,8 +41,8 @@ const (
 func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
-	// The order of the cases is that of causes: what happened to the job as a whole precedes
-	// what its ranks did because of it.
+	// The order of the cases is the order of causes: an event of the whole job comes before
+	// failures of ranks that it caused.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
 			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and have been ended", r.started(), len(r.ranks))}}
@@ -55,8 +55,8 @@ func (r *run) outcome() Outcome {
 			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.endSignal), first)
 		}
 		return Outcome{Code: exitCode(culprit.status), Verdict: []string{first, r.reportsOfOthers(culprit)}}
-	// No rank failed by itself, but not all exited with 0: they were ended because the user or
-	// the context asked for it.
+	// No rank failed by itself, but some did not exit with 0: the launcher ended them because
+	// the user or the context asked for the end.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):
 		sig := cmp.Or(r.endSignal, syscall.SIGTERM)
 		return Outcome{Code: 128 + int(sig), Verdict: []string{
@@ -88,16 +88,16 @@ func exitCode(status syscall.WaitStatus) int {
 
 // culprit returns the rank that has brought the job down, or nil: the first that failed by
 // itself. Ranks that failed within simultaneous of the first are candidates, too. Among the
-// candidates a rank that died of a signal precedes one that exited, and one that blames nobody
-// precedes one whose error blames another rank.
+// candidates, a rank that died of a signal comes before a rank that exited, and a rank whose
+// error blames no other rank comes before a rank whose error does.
 //
 // A rank that a candidate reports as lost is also a candidate, however much later its end was
 // seen. A rank's connections end before the kernel has ended the process. On a busy machine,
 // other ranks have learned of that and exited long before.
 //
 // An example: rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1,
-// and only then does the kernel report rank 2. By time rank 0 would be the culprit; by blame it
-// is rank 2.
+// and only then does the kernel report rank 2. By time alone, rank 0 would be the culprit. Its
+// error names rank 2, so rank 2 is the culprit.
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
@@ -160,7 +160,7 @@ func (k *rank) describe() string {
 	return s
 }
 
-// describeStatus describes an end so that it fits one rank as well as several.
+// describeStatus describes an exit status with words that fit one rank as well as several ranks.
 func describeStatus(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
@@ -201,10 +201,10 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 	return strings.Join(parts, "; ")
 }
 
-// leftEarly names the ranks that had exited with 0 when the culprit failed for want of another
-// rank. They are the likely cause, though exiting with 0 is no failure. As in culprit, their
-// end may be seen a little after that of the culprit or, if it reports them as lost, at any
-// time.
+// leftEarly names the ranks that had already exited with 0 when the culprit failed because it
+// lost another rank. They are the likely cause, though exiting with 0 is no failure. As in
+// culprit, their end may be seen a little after that of the culprit or, if it reports them as
+// lost, at any time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil
@@ -221,8 +221,8 @@ func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	return parts
 }
 
-// report returns how a rank that did not end well ended, to follow its number. An error of this
-// module says more than the exit code.
+// report describes how a failed rank ended, as text that follows the rank's number. It prefers
+// an error of this module to the exit code, because the error says more.
 func (k *rank) report() string {
 	state := " " + describeStatus(k.status)
 	switch {

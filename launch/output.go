@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// maxLine is the most bytes of one line that are held back to write it whole. A longer line is
-// written in parts of this size.
+// maxLine is the number of bytes up to which a line is buffered until it is complete. A longer
+// line is written in parts of this size.
 const maxLine = 64 << 10
 
-// partialWait is how long an untagged line may stay unfinished before it is written as it is:
-// users want to see prompts and progress bars.
+// partialWait is the time after which an incomplete untagged line is written, so that users see
+// prompts and progress bars.
 const partialWait = 50 * time.Millisecond
 
 // A lineWriter writes whole lines of many ranks, one write at a time.
@@ -41,10 +41,10 @@ func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
-// A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Lines of
-// different ranks never mix within a line, with two exceptions that have a reason: a line
-// longer than maxLine, which would need unbounded memory, and without tags a line that stays
-// unfinished for partialWait, which may be a prompt.
+// A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Output of
+// different ranks never mixes within a line, with two exceptions: a line longer than maxLine,
+// because buffering it would need unbounded memory, and an untagged line that stays incomplete
+// for partialWait, because it may be a prompt.
 type lineCopier struct {
 	src  *os.File
 	dst  *lineWriter
@@ -83,8 +83,8 @@ func (r *lineCopier) run() {
 	}
 }
 
-// flush writes the whole lines in buf. It writes all of buf if the line will not grow there: at
-// the end, after partialWait, and when buf is full.
+// flush writes the whole lines in buf. If all is true, it also writes an incomplete last line:
+// at the end of the stream, after partialWait, or when buf is full.
 func (r *lineCopier) flush(all bool) bool {
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
 	if all || end == 0 && len(r.buf) == cap(r.buf) {

@@ -86,7 +86,7 @@ func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Sign
 	// set.
 	case p.interrupts == 1:
 		return sig
-	// The user is impatient: everything gets TERM now.
+	// The user has asked again: send TERM to all processes now.
 	case p.phase < terminating:
 		return p.end(now)
 	case p.phase < killing:
@@ -95,7 +95,7 @@ func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Sign
 	return syscall.SIGKILL
 }
 
-// end is the input that everything must end now.
+// end is the input that all processes must end now.
 func (p *policy) end(now time.Duration) syscall.Signal {
 	p.setPhase(terminating, now)
 	return syscall.SIGTERM

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// A startError says why a program cannot be started, with the exit code that a shell gives to
-// that.
+// A startError says why a program cannot be started. It has the exit code that a shell would
+// return.
 type startError struct {
 	code int
 	text string
@@ -40,7 +40,7 @@ func findProgram(name, dir, path string) (string, error) {
 		}
 		var se *startError
 		if errors.As(err, &se) && se.code == exitNotRunning && denied == nil {
-			denied = err // like the shell: a later one may be executable
+			denied = err // like a shell, continue: a later match may be executable
 		}
 	}
 	if denied != nil {

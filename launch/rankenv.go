@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A jobInfo is what all ranks of a job are told.
+// A jobInfo holds the values that all ranks of a job get in their environment.
 type jobInfo struct {
 	size   int
 	job    string
@@ -81,7 +81,8 @@ func reservedVars() []string {
 	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.Secret}
 }
 
-// lastOfEach keeps the last setting of each name. Programs differ in which of two they use.
+// lastOfEach keeps the last setting of each name. Programs differ in which of two settings of a
+// name they use.
 func lastOfEach(env []string) []string {
 	at := make(map[string]int, len(env))
 	kept := env[:0]

@@ -41,7 +41,7 @@ type run struct {
 	exits     chan exit
 	signals   chan os.Signal
 	endSignal syscall.Signal // the first signal by which the user asked for the end; 0: none
-	startErr  *startError    // why not all ranks were started; nil: they were
+	startErr  *startError    // why a rank could not be started; nil: all were started
 }
 
 // A rank is one process of the job. It passes through these states in order:
@@ -118,18 +118,18 @@ func startFailed(err error) Outcome {
 	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
-// now is the time in the job, as the policy has it.
+// now returns the time since the start of the job, in which the policy counts.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
 // prepare finds all programs before any of them runs, and makes the information that all ranks
-// share. If it fails, it has started nothing and left nothing open.
+// share. If it fails, it has started no process and left no file open.
 func (r *run) prepare() error {
 	env := r.job.Env
 	if env == nil {
 		env = os.Environ()
 	}
-	// The job name finds its processes, the secret authenticates its ranks to each other. Both
-	// are random, so that concurrent jobs of one user do not meet.
+	// The launcher finds the job's processes by the job name, and ranks authenticate each other
+	// by the secret. Both are random, so that concurrent jobs of one user do not interfere.
 	base := baseEnv(env)
 	r.info.job, r.info.secret = "job-"+random(8), random(16)
 	for i := range r.job.Apps {
@@ -287,8 +287,8 @@ func (r *run) exited(e exit) {
 	r.updateGroup(e.rank)
 }
 
-// updateGroup checks whether a rank's group is empty. From then on its number may belong to
-// other processes, so neither this process nor the guardian signals it.
+// updateGroup checks whether a rank's group is empty. Once a group is empty, the kernel may
+// reuse its number, so neither this process nor the guardian signals it any more.
 func (r *run) updateGroup(k *rank) {
 	if k.ended && !k.groupGone && !groupAlive(k.pid) {
 		k.groupGone = true
@@ -296,8 +296,7 @@ func (r *run) updateGroup(k *rank) {
 	}
 }
 
-// deadlinePassed handles the deadline of the policy, and names the children that are ended for
-// it.
+// deadlinePassed handles the end of a phase's time. It reports the children that it signals.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
 	// List them first: afterwards they may be gone.

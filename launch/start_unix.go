@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// A starter starts processes from one thread that lives as long as the job. The kernel takes
-// the end of the thread that has forked a child for the death of its parent, and would kill the
-// child.
+// A starter starts processes from one thread that lives as long as the job. The kernel sends the
+// parent-death signal when the thread that forked the child ends, even if its process still
+// runs. A thread that ended early would cause its children to be killed.
 type starter struct{ work chan func() }
 
 // newStarter starts the thread.
@@ -37,7 +37,7 @@ func (s *starter) do(f func()) {
 	<-done
 }
 
-// stop ends the thread. No child may be left that must not be killed with it.
+// stop ends the thread, which kills all children that it has forked and that still run.
 func (s *starter) stop() { close(s.work) }
 
 // startAll starts the guardian and then the ranks, rank 0 first. If one cannot be started it
@@ -69,7 +69,8 @@ func (r *run) start(k *rank) *startError {
 	// The parent-death signal is tied to the thread that forks, so all ranks are forked by the
 	// starter's.
 	r.starter.do(func() { p, err = os.StartProcess(k.program, k.app.Args, attr) })
-	// The rank has its own copies. Open ones here would keep pipes from ever ending.
+	// The rank has its own copies. If this process kept the write ends open, the pipes would
+	// never reach end of file.
 	for _, f := range ours {
 		f.Close()
 	}
@@ -79,8 +80,8 @@ func (r *run) start(k *rank) *startError {
 	k.pid = p.Pid
 	r.guardian.add(k.pid)
 	if k.id == 0 {
-		// From here on the port is rank 0's alone. Once rank 0 has ended, dialling it is
-		// refused instead of left waiting.
+		// Only rank 0 holds the listener from now on. After rank 0 ends, the kernel refuses
+		// connections to the port at once.
 		r.listener.Close()
 		r.listener = nil
 	}

@@ -52,12 +52,13 @@ type axpy[T float] func(n int, alpha T, x []T, incX int, y []T, incY int)
 // memory of its own. They are few enough to stay in the first-level cache.
 const axpyBlock = 1024
 
-// axpyLeast is the number of elements from which the call pays.
+// axpyLeast is the smallest number of elements for which the call is faster than a Go loop.
 const axpyLeast = 16
 
-// sum is the loop of Sum by plus. It needs one operand in dst, so there are three cases: dst is
-// later, dst is earlier, or dst is other memory, into which blocks of later are copied first.
-// Addition commutes, also for the bits of its result, so the operands may be exchanged.
+// sum is the loop of Sum that calls plus. axpy adds to one of its operands in place, so there
+// are three cases: dst is later, dst is earlier, or dst is other memory, into which blocks of
+// later are copied first. Addition commutes, also for the bits of its result, so the operands
+// may be exchanged.
 func (plus axpy[T]) sum(dst, earlier, later []T) {
 	if len(dst) < axpyLeast {
 		sum(dst, earlier, later)
@@ -78,8 +79,8 @@ func (plus axpy[T]) sum(dst, earlier, later []T) {
 	}
 }
 
-// The explicit conversions around the products below forbid the compiler to fuse them
-// into the sum, which it does on arm64 otherwise. The language guarantees that.
+// The explicit conversions around the products below prevent the compiler from fusing product
+// and sum, as it would on arm64. The Go specification guarantees this effect.
 
 // prodComplex64 multiplies in float64, where the products are exact.
 func prodComplex64(dst, earlier, later []complex64) {

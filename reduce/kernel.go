@@ -11,7 +11,7 @@ import (
 
 // A Kernel is an operator for one element type, made by Op.Kernel. It is an immutable value of
 // one word. Goroutines may fold with it at the same time, each into memory of its own. The zero
-// Kernel is none: its DType is invalid, and Fold must not be called.
+// Kernel has no operator: its DType is invalid, and its Fold must not be called.
 type Kernel struct{ loops *loops }
 
 // loops are the functions that a Kernel runs. They never change. The length decides which one
@@ -38,7 +38,7 @@ type loops struct {
 // A fold sets dst to op(earlier, later), element by element.
 type fold func(dst, earlier, later []byte)
 
-// A finish turns a complete fold of that many ranks' shares into the result.
+// A finish turns a complete fold of the shares of ranks ranks into the result.
 type finish func(buf []byte, ranks int)
 
 // newLoops returns loops without a vector loop.

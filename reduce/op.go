@@ -8,7 +8,7 @@ import (
 )
 
 // An Op is a reduction operator. It is an immutable value that may be copied and shared by
-// goroutines. The zero Op is none, and Kernel refuses it.
+// goroutines. The zero Op is no operator; its Kernel method returns fault.Misuse.
 type Op struct{ def *definition }
 
 // A definition is what an Op refers to. It never changes, and all copies of an Op share it,
@@ -24,7 +24,7 @@ type definition struct {
 // undefined is the definition of the zero Op.
 var undefined definition
 
-// definition returns what o refers to, for the zero Op the definition without a code.
+// definition returns o's definition. For the zero Op it returns undefined.
 func (o Op) definition() *definition {
 	if o.def == nil {
 		return &undefined
@@ -93,7 +93,7 @@ type userOp struct {
 	wrong string // why there are no loops; "" if there are
 }
 
-// Func returns an operator that applies a function of the caller's. The name identifies it:
+// Func returns an operator that applies f, a function of the caller. The name identifies it:
 // ranks that use different names, or different orders, get fault.Mismatch. Kernel reports a nil
 // f, an empty name or an unknown order as fault.Misuse.
 //

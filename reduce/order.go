@@ -90,8 +90,8 @@ func below[T number](x, y T) bool {
 	return x < y || x == y && x == 0 && math.Signbit(float64(x)) && !math.Signbit(float64(y))
 }
 
-// nanLoc returns the result for x and y of which one is a NaN: that one, or of two NaNs the one
-// with the lower index.
+// nanLoc returns the result for x and y if at least one of them is a NaN. It returns the NaN; of
+// two NaNs, it returns the one with the lower index.
 func nanLoc[T number](x, y tensor.Loc[T]) tensor.Loc[T] {
 	if x.Value == x.Value || y.Value != y.Value && y.Index < x.Index {
 		x = y

@@ -90,8 +90,8 @@ func (h halfOrder) maxLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	}
 }
 
-// nanLoc returns the result for x and y of which one is a NaN: that one, or of two NaNs the one
-// with the lower index.
+// nanLoc returns the result for x and y if at least one of them is a NaN. It returns the NaN; of
+// two NaNs, it returns the one with the lower index.
 func (h halfOrder) nanLoc(x, y tensor.Loc[uint16]) tensor.Loc[uint16] {
 	if !h.isNaN(x.Value) || h.isNaN(y.Value) && y.Index < x.Index {
 		x = y

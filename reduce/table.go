@@ -39,7 +39,7 @@ func (t *table) setMean(d tensor.DType, divide finish) {
 }
 
 // addPlain adds a plain loop for every pair of operator and type that package reduce supports.
-// The order matters where one type uses the loops of another.
+// The order of the calls matters, because some types use the loops of other types.
 func (t *table) addPlain() {
 	addInteger[int8](t)
 	addInteger[int16](t)
@@ -146,7 +146,8 @@ func sameOnBools() []struct{ logical, bit Op } {
 	return []struct{ logical, bit Op }{{LogicalAnd, BitAnd}, {LogicalOr, BitOr}, {LogicalXor, BitXor}}
 }
 
-// addLoc gets finished loops, because a Loc of a type parameter is not an Element.
+// addLoc adds the loops of one Loc type. The caller passes the loops, because a Loc of a type
+// parameter is not an Element.
 func addLoc[L tensor.Element](t *table, value tensor.DType, minimum, maximum func(dst, earlier, later []L)) {
 	t.set(MinLoc, tensor.LocOf(value), over(minimum))
 	t.set(MaxLoc, tensor.LocOf(value), over(maximum))

@@ -14,8 +14,8 @@ import (
 // types.
 const vectorBlock = 256 << 10
 
-// foldVector is Fold by a vector loop. The last block takes the rest as well if that would be
-// too short by itself.
+// foldVector is Fold by a vector loop. If the remainder would be too short for a vector loop,
+// the last block includes it.
 func (l *loops) foldVector(dst, earlier, later []byte) {
 	raceWrite(dst)
 	raceRead(earlier)
@@ -50,8 +50,9 @@ func best() vector.Level {
 	return levels[len(levels)-1]
 }
 
-// addVectors adds vector loops to the entries of the table, so it comes last. A loop for sums
-// also serves means, and a loop for logical operators on bools also serves the bitwise ones.
+// addVectors adds vector loops to existing entries of the table, so it must run after addPlain.
+// A loop for sums also serves means, and a loop for logical operators on bools also serves the
+// bitwise ones.
 func (t *table) addVectors(v vector.Kernels) {
 	codes := map[string]code{}
 	for _, o := range []Op{Sum, Prod, Min, Max, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {

@@ -39,9 +39,9 @@ const (
 	smallest16  = (127 - 14) << 23 // 2^-14, the smallest normal binary16
 )
 
-// Float16From returns the Float16 nearest to f, and of two the even one. Beyond the range it
-// returns an infinity, below it a subnormal or a zero. Every NaN becomes the positive quiet one
-// without payload.
+// Float16From returns the Float16 nearest to f; a tie goes to the even one. Values too large
+// become an infinity, values too small a subnormal or a zero. Every NaN becomes the positive
+// quiet NaN without payload.
 func Float16From(f float32) Float16 {
 	u := math.Float32bits(f)
 	sign := uint16(u >> 16 & 0x8000)
@@ -90,8 +90,8 @@ func (f Float16) Float32() float32 {
 // String returns the shortest decimal that identifies f as a float32.
 func (f Float16) String() string { return decimal(f.Float32()) }
 
-// BFloat16From returns the BFloat16 nearest to f, and of two the even one. Beyond the range it
-// returns an infinity. Every NaN becomes the positive quiet one without payload.
+// BFloat16From returns the BFloat16 nearest to f; a tie goes to the even one. Values too large
+// become an infinity. Every NaN becomes the positive quiet NaN without payload.
 func BFloat16From(f float32) BFloat16 {
 	u := math.Float32bits(f)
 	if u&^signBit > infinity {

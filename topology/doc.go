@@ -20,18 +20,17 @@
 //	rack      a  b  a  b  a  b  a  b
 //	position  0  4  2  6  1  5  3  7
 //
-// and a ring passes the ranks 0 4 2 6 1 5 3 7. In each of its steps one message
-// leaves each rack, where a ring in rank order would have all eight messages cross
-// between racks.
+// and a ring passes the ranks 0 4 2 6 1 5 3 7. In each of its steps, one message leaves each
+// rack. In a ring in rank order, all eight messages of a step would cross between racks.
 //
-// The order matters for bits, too: the folds of rings and trees follow it. So it
-// depends on nothing but the places, and not on the names of hosts and racks.
+// The order matters for bits, too: the folds of rings and trees follow it. Therefore the order
+// depends only on which ranks share a host and a rack, not on the names of hosts and racks.
 //
 // # Racks
 //
 // Each rank may name its own rack, or rank 0 reads a file that lists all of them; see
 // ParseFile. Ranks without a rack share the rack "".
 //
-// The package does not know addresses, wires, or what moves along the order. It
-// bounds and checks all input from outside.
+// The package does not know addresses, wires, or what moves along the order. It checks all
+// external input, and bounds its size.
 package topology

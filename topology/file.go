@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// What bounds the names and files that come from outside.
+// The limits of external names and files.
 const (
 	// MaxName bounds the name of a host or a rack, in bytes.
 	MaxName = 64

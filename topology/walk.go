@@ -1,9 +1,9 @@
 package topology
 
 // A Walk numbers the ranks of a layout from a root: node 0 is the root. The root's host comes
-// first, then the other hosts of its rack, then the other racks. At each level the walk begins
-// at the root's and wraps around. Every host and every rack is a run of nodes, so a tree over
-// nodes can enter each once.
+// first, then the other hosts of its rack, then the other racks. At each level, the walk begins
+// with the root's rack, host or rank, and wraps around. Every host and every rack is a run of
+// nodes, so a tree over nodes can enter each once.
 //
 // With ranks 0 and 1 on host n0 and ranks 2 and 3 on n1, both in rack a, and ranks 4 and 5 on
 // n2 in rack b, the walk from rank 3 is
@@ -68,7 +68,7 @@ func (w Walk) Coordinates(rank int) Coordinates {
 	host := w.l.HostOf(rank)
 	rack := w.l.rackOfHost(host)
 	first, end := w.l.rack(rack)
-	// Only in the root's rack do the hosts begin elsewhere than at the rack's first.
+	// In every rack but the root's, the walk begins with the rack's first host.
 	s := Coordinates{Rack: mod(rack-w.rack, w.l.Racks()), Host: host - first}
 	if s.Rack == 0 {
 		s.Host = mod(host-w.host, end-first)

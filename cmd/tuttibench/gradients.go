@@ -59,8 +59,8 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 }
 
 // startNegotiator starts the coordinator that only negotiates: nothing is sent before the last
-// submission of a step. It ignores the environment variables for timelines and autotuning, which
-// are for the other coordinator.
+// submission of a step. It first unsets the environment variables for timelines and autotuning,
+// which are meant for the other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
 	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
 		return nil, err
