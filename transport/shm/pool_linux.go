@@ -22,11 +22,11 @@ import (
 //	memfd     | allocation | hole | allocation | allocation | hole |
 //	offset    0                                                    size
 //
-// The pages of an allocation are there from the start, so that touching them never fails,
-// and those of a hole are given back to the system. A peer to which a part is exposed gets
-// the memfd's descriptor, once per Conn, and maps all of it; see expose_linux.go for what
-// keeps it from writing elsewhere. The memfd is sealed against shrinking, so that no
-// process can make another one's access fatal.
+// The pages of an allocation are filled from the start, so touching them never fails. The pages of
+// a hole are given back to the system. A peer to which a part is exposed gets the memfd's
+// descriptor, once per Conn, and maps the whole memfd. expose_linux.go describes the rules that
+// keep the peer from writing elsewhere. The memfd is sealed against shrinking, so that no process
+// can make another one's access fatal.
 //
 // A range of the memfd goes through these states; each transition takes mu for a moment:
 //
@@ -44,7 +44,7 @@ type pool struct {
 	closed bool
 
 	mu          sync.Mutex    // guards the rest, and pins and mem of each allocation
-	fd          int           // of the memfd, once made
+	fd          int           // the memfd's descriptor, once made
 	made        bool          // there is a memfd
 	size        int           // of the memfd
 	allocations []*allocation // by address
@@ -54,20 +54,19 @@ type pool struct {
 // An extent is a range of the memfd, in whole pages.
 type extent struct{ offset, size int }
 
-// An allocation is what one Alloc gave out.
+// An allocation is the memory that one Alloc has returned.
 type allocation struct {
 	extent
 	mem      []byte // its mapping; nil once freed
-	pins     int    // exposures of parts of it
+	pins     int    // number of current exposures of parts of the allocation
 	detached atomic.Bool
 }
 
-// Alloc implements transport.Allocator. The memory is the system's, and the garbage
-// collector does not know it: it stays until free, also while something still refers to it,
-// and touching it afterwards is fatal, as touching unmapped memory is. free refuses
-// while a part of it is exposed. It may be freed after Close. Errors: fault.Refused
-// where this process can share no memory and ordinary memory has to do, fault.Exhausted
-// where there is not enough.
+// Alloc implements transport.Allocator. The garbage collector does not manage the memory. free
+// unmaps it, even if pointers to it exist: touching it afterwards kills the process. free refuses
+// while a part of the memory is exposed. It may be called after Close. Alloc returns fault.Refused
+// if this process cannot share memory; the caller then uses ordinary memory. It returns
+// fault.Exhausted if there is not enough memory.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
@@ -78,8 +77,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}
-	// Pages are filled at once, so that a lack of memory is an error here, and not a fatal signal
-	// at some later access.
+	// Alloc fills the pages at once. So a lack of memory is an error here, and not a fatal signal
+	// at a later access.
 	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
@@ -96,7 +95,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return a.mem[:size:size], free, nil
 }
 
-// kindOf returns err's kind, or otherwise if it has none.
+// kindOf returns the kind of err. If err has none, kindOf returns the argument otherwise.
 func kindOf(err error, otherwise fault.Kind) fault.Kind {
 	var ours *fault.Error
 	if errors.As(err, &ours) {
@@ -105,7 +104,7 @@ func kindOf(err error, otherwise fault.Kind) fault.Kind {
 	return otherwise
 }
 
-// alloc makes an allocation of size bytes, whole pages.
+// alloc makes an allocation of size bytes, which is a multiple of the page size.
 func (p *pool) alloc(size int) (*allocation, error) {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -133,9 +132,9 @@ func (p *pool) alloc(size int) (*allocation, error) {
 }
 
 // reserve returns a range of the memfd: the beginning of the first hole that is large enough, or
-// else a new one at the end, by which the memfd grows. First fit keeps the memfd short, and
-// programs allocate rarely, so a search through all holes is good enough. The first call makes
-// the memfd.
+// else a new range at the end, which makes the memfd grow. First fit keeps the memfd short, and
+// programs allocate rarely, so a search through all holes is good enough. The first call makes the
+// memfd.
 func (p *pool) reserve(size int) (extent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,8 +164,8 @@ func (p *pool) reserve(size int) (extent, error) {
 	return e, nil
 }
 
-// release makes a hole of a range, which has no pages any more, and joins it with the holes in
-// front of and behind it.
+// release turns a range whose pages were removed into a hole, and joins it with the holes in front
+// of it and behind it.
 func (p *pool) release(e extent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,11 +181,11 @@ func (p *pool) release(e extent) {
 	p.holes = slices.Insert(p.holes, i, e)
 }
 
-// fillStep is how many bytes get their pages at a time: a signal makes the kernel undo
-// the whole of what it was asked for.
+// fillStep is how many bytes one system call fills with pages. A signal during the call makes the
+// kernel undo the whole call, so the step is small.
 const fillStep = 16 << 20
 
-// fillPages gives a range of a memfd its pages.
+// fillPages makes the kernel allocate the pages of a range of a memfd.
 func fillPages(fd int, e extent) error {
 	for end := e.offset + e.size; e.offset < end; {
 		err := unix.Fallocate(fd, 0, int64(e.offset), int64(min(fillStep, end-e.offset)))
@@ -216,8 +215,8 @@ func byAddress(a *allocation, at uintptr) int {
 	return 0
 }
 
-// pin finds the allocation that buf is a part of, and buf's offset in the memfd; nil if
-// there is none. It is not freed before unpin.
+// pin finds the allocation that buf is a part of, and pins it: the allocation is not freed before
+// unpin. It also returns buf's offset in the memfd. a is nil if there is no such allocation.
 func (p *pool) pin(buf []byte) (a *allocation, offset int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,16 +229,16 @@ func (p *pool) pin(buf []byte) (a *allocation, offset int) {
 	return a, a.offset + int(addressOf(buf)-addressOf(a.mem))
 }
 
-// unpin ends one pin, when the exposure has ended.
+// unpin ends one pin of an allocation. The end of an exposure calls it.
 func (p *pool) unpin(a *allocation) {
 	p.mu.Lock()
 	a.pins--
 	p.mu.Unlock()
 }
 
-// free gives an allocation's pages back at once, also where peers have them mapped: they
-// read zeros there then. The range of one that was detached is not used again, as a
-// stopped peer may still write there.
+// free removes an allocation's pages at once. Peers that have them mapped read zeros from then on.
+// The range of a detached allocation is not used again, because a stopped peer may still write
+// there.
 func (p *pool) free(a *allocation) error {
 	p.mu.Lock()
 	i := slices.Index(p.allocations, a)
@@ -258,7 +257,7 @@ func (p *pool) free(a *allocation) error {
 	mem := a.mem
 	a.mem = nil
 	p.mu.Unlock()
-	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate it needs no descriptor, which close has closed
+	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate, madvise works after close has closed the descriptor
 	if err := unix.Munmap(mem); err != nil {
 		return os.NewSyscallError("munmap", err)
 	}
@@ -268,8 +267,8 @@ func (p *pool) free(a *allocation) error {
 	return nil
 }
 
-// close closes the descriptor. Allocations stay until they are freed. They cannot be exposed any
-// more, as every Conn has been closed before.
+// close closes the descriptor. Allocations stay until they are freed. They can no longer be
+// exposed, because every Conn is closed already.
 func (p *pool) close() {
 	p.open.Lock()
 	defer p.open.Unlock()
@@ -279,11 +278,11 @@ func (p *pool) close() {
 	p.closed = true
 }
 
-// detach takes the pages of buf, a part of the allocation, away from all peers: they keep
-// what they have mapped, and this process gets a copy in its place. It is for a peer
-// that was stopped while it was writing, and may continue later. No goroutine uses buf during
-// the call. A write of another goroutine to the rest of buf's first or last page may be lost, if
-// it runs at the same time.
+// detach separates buf, a part of the allocation, from all peers: they keep the present pages, and
+// this process gets a copy of them at the same address. revoke calls it for a peer that was stopped
+// while it was writing, and may continue later. No goroutine uses buf during the call. A write of
+// another goroutine to the rest of buf's first or last page may be lost, if it runs at the same
+// time.
 //
 // The copy is made in new pages first. Then one mremap puts these in place of the shared pages, at
 // the same address, so that the program's slices stay valid.

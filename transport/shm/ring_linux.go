@@ -40,17 +40,17 @@ const (
 	maxChunk = 32 << 10
 	minChunk = 4 << 10
 
-	// While only small frames pass, the producer wraps around here, so that a Conn for small
-	// frames uses little memory, and that stays in the caches.
+	// While only small frames pass, the producer wraps around at smallWrap. So a Conn for small
+	// frames uses little memory, which stays in the caches.
 	smallWrap      = 32 << 10
 	maxSmallRecord = 2 << 10 // the longest record of a small frame
-	// clearDistance is how far in front of the last record headers are cleared, besides the
-	// space of one more record of its size. It is done behind records of up to maxClearRecord.
+	// After a record of up to maxClearRecord bytes, the producer clears the headers in the space
+	// that follows: as many bytes as that record has, plus clearDistance.
 	clearDistance  = 16 * recordAlign
 	maxClearRecord = 5 << 10
 	// The consumer publishes what it has consumed after one returnFraction-th of the ring. Each
-	// publication moves a cache line between the cores, so doing it for each record is slow; doing
-	// it too late lets the producer run out of space.
+	// publication moves a cache line between the cores, so doing it for each record is slow; and
+	// publishing too late lets the producer run out of space.
 	returnFraction = 16
 
 	// A body of this size or more begins at a multiple of 64, which makes its copy faster. For
@@ -58,7 +58,8 @@ const (
 	alignFrom = 1 << 10
 )
 
-// A recordHeader is the word with which a record begins. It describes most records completely.
+// A recordHeader is the word with which a record begins. For most kinds of records it holds all
+// fields.
 type recordHeader uint64
 
 // makeHeader returns the header of a record of that kind, with a head of head bytes and n bytes of
@@ -73,10 +74,10 @@ func (w recordHeader) head() int  { return int(w >> 4 & 0xFF) }
 func (w recordHeader) bytes() int { return int(w >> 12 & 0xFFFFF) }
 func (w recordHeader) id() uint32 { return uint32(w >> 32) }
 
-// roundUp returns n, rounded up to a multiple of a power of two.
+// roundUp returns n, rounded up to a multiple of to, which is a power of two.
 func roundUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
 
-// wholeAt returns where the body begins in the record of a whole frame.
+// wholeAt returns the offset of the body in the record of a whole frame.
 func wholeAt(head, n int) int {
 	if n >= alignFrom {
 		return roundUp(8+head, recordAlign)
@@ -84,7 +85,7 @@ func wholeAt(head, n int) int {
 	return roundUp(8+head, 8)
 }
 
-// firstAt returns where the body begins in the record of a first chunk.
+// firstAt returns the offset of the body in the record of a first chunk.
 func firstAt(head int) int { return roundUp(16+head, recordAlign) }
 
 // A ring is memory that one producer fills and one consumer empties. Its size is a power of
@@ -121,28 +122,28 @@ func (r ring) headerAt(at uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&r[r.pos(at)]))
 }
 
-// A producer puts records into a ring. One goroutine uses it at a time. It knows how much the
-// consumer has consumed from shared memory, and reads that again only when the ring seems full.
+// A producer puts records into a ring. One goroutine uses it at a time. It keeps a copy of the
+// consumer's count in shared memory, and reads the count again only when the ring seems full.
 type producer struct {
 	ring           ring
 	sharedConsumed *atomic.Uint64 // bytes consumed; the consumer writes it
-	doorbell       *doorbell      // the consumer's; shared
+	doorbell       *doorbell      // the consumer's doorbell, in shared memory
 
-	produced  uint64 // bytes put in all
+	produced  uint64 // all bytes put so far
 	consumed  uint64 // sharedConsumed as last read and checked
-	clearedTo uint64 // the headers from produced to here are 0, and at least one is
+	clearedTo uint64 // the headers from produced up to this position are 0; at least one header lies in between
 	sawLong   bool   // a record longer than maxSmallRecord was put since the ring's beginning
-	mustRing  bool   // the caller has to ring the consumer's doorbell
+	mustRing  bool   // asks the caller to ring the consumer's doorbell
 }
 
-// newProducer returns the producer of an empty ring, all of whose bytes are 0. So all headers are
-// clear at first.
+// newProducer returns the producer of an empty ring. All bytes of the ring are 0, so all headers
+// are clear.
 func newProducer(r ring, consumed *atomic.Uint64, b *doorbell) producer {
 	return producer{ring: r, sharedConsumed: consumed, doorbell: b, clearedTo: uint64(len(r))}
 }
 
-// refreshConsumed reads how far the consumer is. A sound consumer neither goes back nor gets in
-// front of the producer.
+// refreshConsumed reads the consumer's count again. It returns an error if the count went back or
+// passed the producer's, which a correct consumer never does.
 func (p *producer) refreshConsumed() error {
 	consumed := p.sharedConsumed.Load()
 	if consumed-p.consumed > p.produced-p.consumed || consumed%recordAlign != 0 {
@@ -152,13 +153,13 @@ func (p *producer) refreshConsumed() error {
 	return nil
 }
 
-// freeSpace returns how many bytes can be put, as far as is known. The header behind the last
-// record needs the rest.
+// freeSpace returns how many bytes can be put, according to the last known count of the consumer.
+// It leaves room for the header behind the last record.
 func (p *producer) freeSpace() int { return len(p.ring) - recordAlign - int(p.produced-p.consumed) }
 
-// reserve finds contiguous space for a record of at least least bytes, which is no more than a
-// quarter of the ring. It returns how much there is, or 0 when there is not enough now. It
-// puts a skip record when the rest of the ring is too short.
+// reserve finds contiguous space for a record of least bytes or more. least is at most a quarter of
+// the ring. reserve returns the size of the space, or 0 when there is not enough now. It puts a
+// skip record when the rest of the ring is too short.
 func (p *producer) reserve(least int) (int, error) {
 	if p.freeSpace() < least {
 		if err := p.refreshConsumed(); err != nil {
@@ -186,13 +187,13 @@ func (p *producer) reserve(least int) (int, error) {
 	return 0, nil
 }
 
-// publish makes the record at produced visible, which has n bytes and is complete except for
-// its header w. Storing the header is sequentially consistent, and so ordered before the look
-// at the doorbell: either this side sees that the consumer sleeps, or the consumer sees the
-// record.
+// publish makes the record at position produced visible. The record has n bytes, and is complete
+// except for its header w. The store of the header is sequentially consistent, and so ordered
+// before the load of the doorbell. Either this side sees that the consumer sleeps, or the consumer
+// sees the record.
 //
-// The sleeper may clear asleep itself, when it finds the record before it sleeps. The swap detects
-// that, and saves a system call.
+// The consumer may clear asleep itself, when it finds the record before it sleeps. The swap detects
+// this, and saves a system call.
 func (p *producer) publish(w recordHeader, n int) {
 	next := p.produced + uint64(n)
 	if next >= p.clearedTo {
@@ -210,13 +211,13 @@ func (p *producer) publish(w recordHeader, n int) {
 	}
 }
 
-// clearHeader clears the header at a position that the consumer has consumed, and does not look
-// at before the record in front of it is published. So a plain store is enough.
+// clearHeader clears the header at a consumed position. The consumer does not read that header
+// until the record in front of it is published, so a plain store is enough.
 func (p *producer) clearHeader(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.headerAt(at))) = 0 }
 
-// clearHeaders clears several headers in front of the last record. Their cache lines have to come
-// from the consumer's cache. Fetched one by one, each small record would wait for the line of
-// the next one. After a longer record, all lines of the next one are here when it is written.
+// clearHeaders clears the headers in the next distance bytes. Their cache lines are in the
+// consumer's cache. Fetched one by one, each would delay a small record. clearHeaders fetches
+// several at once, so they are in this core's cache when the next record is written.
 func (p *producer) clearHeaders(distance uint64) {
 	end := min(p.produced+distance, p.consumed+uint64(len(p.ring)))
 	for ; p.clearedTo < end; p.clearedTo += recordAlign {
@@ -243,7 +244,7 @@ func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 }
 
 // putChunk puts the next bytes of a longer body, with the head if they are the first. It returns
-// how many, or 0 when there is no space now.
+// the number of bytes put, or 0 when there is no space now.
 func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, error) {
 	at, kind := recordAlign, kindMore
 	if first {
@@ -253,8 +254,9 @@ func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, e
 	if room == 0 {
 		return 0, err
 	}
-	// A chunk takes what space there is, so that a nearly full ring is used as well. All but the
-	// last one have a multiple of 64, as the record behind them begins at one anyway.
+	// A chunk may use all the free space, so a nearly full ring can still take one. The length of
+	// every chunk but the last is a multiple of 64, because the next record begins at such a
+	// multiple anyway.
 	n := min(b.left, maxChunk, room-at)
 	if n < b.left {
 		n &^= recordAlign - 1
@@ -273,14 +275,14 @@ func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, e
 	return n, nil
 }
 
-// A body is the rest of a frame's body, which is still to be put.
+// A body is the part of a frame's body that is not in the ring yet.
 type body struct {
-	one  []byte   // its bytes, or those of the current part
-	more [][]byte // the parts after that
+	one  []byte   // the rest of Frame.Body, or of the current part
+	more [][]byte // the parts after one
 	left int
 }
 
-// read copies the next len(dst) bytes, of which there are at least that many.
+// read copies the next len(dst) bytes of the body into dst. At least that many are left.
 func (b *body) read(dst []byte) {
 	b.left -= len(dst)
 	for {
@@ -299,20 +301,20 @@ func (b *body) read(dst []byte) {
 type consumer struct {
 	ring           ring
 	sharedConsumed *atomic.Uint64 // bytes consumed, as published to the producer
-	doorbell       *doorbell      // the producer's; shared
+	doorbell       *doorbell      // the producer's doorbell, in shared memory
 	pending        *atomic.Bool   // the peer is not admitted yet
 	exposures      *exposureTable
 
 	consumed  uint64 // bytes consumed
 	published uint64 // consumed as last published
-	mustRing  bool   // the caller has to ring the producer's doorbell
+	mustRing  bool   // asks the caller to ring the producer's doorbell
 
 	// the frame that is arriving
 	head     [transport.MaxHead]byte
 	header   transport.Header
 	arriving bool
-	dst      []byte // the Sink's buffer for its body; nil drops it
-	got      int    // bytes of body that are in
+	dst      []byte // the Sink's buffer for the body; nil drops the body
+	got      int    // bytes of the body that have arrived
 }
 
 // hasRecord reports whether there is a record to read.
@@ -325,8 +327,8 @@ func (c *consumer) spin(looks int) {
 	}
 }
 
-// next passes on the next record, if there is one. It returns the record's bytes, 0 without one;
-// whole reports that it completed a frame.
+// next processes the next record, if there is one. It returns the size of the record, or 0 without
+// one. whole reports whether the record completed a frame.
 func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	w := recordHeader(c.ring.headerAt(c.consumed).Load())
 	if w == 0 {
@@ -353,7 +355,8 @@ func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	return 0, false, protocolError("got a record of kind %d, want %d to %d", w.kind(), kindWhole, kindWritten)
 }
 
-// record returns the record of n bytes that begins with w, if that is possible.
+// record returns the next record, of n bytes and with the header w. It fails if the ring cannot
+// hold such a record there.
 func (c *consumer) record(w recordHeader, n int) ([]byte, error) {
 	rest := c.ring[c.ring.pos(c.consumed):]
 	if n > len(rest) || w.head() > transport.MaxHead {
@@ -364,9 +367,9 @@ func (c *consumer) record(w recordHeader, n int) ([]byte, error) {
 
 // beginFrame handles a record with which a frame begins.
 //
-// The head is copied, since the peer can change it in the ring at any time, and since the
-// record is consumed before the frame is complete. A whole frame goes to a CopySink in one
-// call, which spares small frames the two calls of Buffer and Arrived.
+// The head is copied, since the peer can change it in the ring at any time, and since the record is
+// consumed before the frame is complete. A whole frame goes to a CopySink in one call, which costs
+// less than calling Buffer and Arrived.
 func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n, from, at := w.bytes(), 8, wholeAt(w.head(), w.bytes())
 	if w.kind() == kindFirst {
@@ -439,10 +442,10 @@ func (c *consumer) deliver(chunk []byte, n int, in transport.Sink) (whole bool) 
 	return whole
 }
 
-// consume counts n bytes as consumed. It publishes that to the producer when a returnFraction-th
-// of the ring has come together; Progress publishes the rest when it finds nothing to read,
-// and has time. The unpublished rest is always smaller than a record needs, so it never
-// blocks the producer.
+// consume counts n bytes as consumed. It publishes the count to the producer once the unpublished
+// bytes reach a returnFraction-th of the ring. Progress publishes the rest when it finds nothing to
+// read. The unpublished rest is always smaller than a record needs, so it never blocks the
+// producer.
 func (c *consumer) consume(n int) {
 	c.consumed += uint64(n)
 	if c.consumed-c.published >= uint64(len(c.ring)/returnFraction) {
@@ -450,8 +453,8 @@ func (c *consumer) consume(n int) {
 	}
 }
 
-// returnSpace publishes what was consumed, which gives the producer that space. The store is
-// sequentially consistent, and so ordered before the look at the doorbell.
+// returnSpace publishes the count of consumed bytes, so the producer can use their space. The store
+// is sequentially consistent, and so ordered before the load of the doorbell.
 func (c *consumer) returnSpace() {
 	c.published = c.consumed
 	c.sharedConsumed.Store(c.consumed)
@@ -460,8 +463,8 @@ func (c *consumer) returnSpace() {
 	}
 }
 
-// protocolError returns the error of a peer that has put something impossible into shared memory
-// or onto the socket. It ends the Conn.
+// protocolError returns an error that reports invalid data from the peer, in shared memory or on
+// the socket. The error ends the Conn.
 func protocolError(format string, args ...any) error {
 	return failure(fault.LinkLost, "receive", fmt.Errorf("protocol error: "+format, args...))
 }

@@ -16,14 +16,14 @@ const (
 	magic   = "tuttishm"
 	version = 3
 
-	// In a ring as large as a core's second-level cache, large bodies pass three times as fast
-	// as in one of a quarter of that: lines move from the caches of both cores to the one that
-	// they share before they are used again. A ring takes memory only where it is used. A
-	// Transport with many Conns gives each a smaller one.
-	ringSize       = 1 << 20   // what this side asks for, each way
-	smallRing      = 256 << 10 // the same, when it has manyConns
+	// In a ring as large as a core's second-level cache, large bodies pass three times as fast as
+	// in a ring of a quarter of that size: its lines move from the caches of both cores to their
+	// shared cache before they are used again. A ring takes memory only where it is used. A
+	// Transport with many Conns gives each new one smaller rings.
+	ringSize       = 1 << 20   // what this side asks for, for each direction
+	smallRing      = 256 << 10 // the same, when its Transport has manyConns
 	smallRingConns = 32
-	minRing        = 64 << 10 // what is accepted
+	minRing        = 64 << 10 // the smallest ring that is accepted
 	maxRing        = 64 << 20
 
 	ringsOffset = 4096 // where the rings begin
@@ -32,7 +32,7 @@ const (
 // A nonce proves that two processes see the same memory.
 type nonce [16]byte
 
-// newNonce returns a number that nobody can guess.
+// newNonce returns a random nonce, which no other process can guess.
 func newNonce() (n nonce) {
 	rand.Read(n[:]) // never fails since Go 1.24
 	return n
@@ -47,16 +47,17 @@ type doorbell struct {
 	wakeAt atomic.Uint64
 }
 
-// A segment is the mapped memory of one Conn; doc.go has its layout. It stays mapped as long as
-// anything refers to it: the Conn does, and so does each of its exposures, because a release
-// after the Conn's end still writes to the slot.
+// A segment is the mapped memory of one Conn; doc.go has its layout. It stays mapped as long as it
+// has references. The Conn has one. Each of its exposures has one, because a release after the
+// Conn's end still writes to the slot.
 type segment struct {
 	mem  []byte
 	ring int          // bytes in each ring
 	refs atomic.Int32 // the Conn, and its exposures; 0 before there is a Conn
 }
 
-// The offsets of the fields. Those of the acceptor lie sideStride behind those of the dialer.
+// The offsets of the fields. Each field of the acceptor lies sideStride bytes behind the same field
+// of the dialer.
 const (
 	dialerNonceOffset   = 16
 	acceptorNonceOffset = 32
@@ -67,7 +68,7 @@ const (
 	slotTablesOffset = 1024 // the slots of the side that dialled, then the other's
 )
 
-// segmentSize returns the bytes of a segment whose rings have that size each.
+// segmentSize returns the bytes of a segment whose rings have ring bytes each.
 func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
 // createSegment maps new memory, all zeros, and writes the fixed fields of a segment.
@@ -91,8 +92,8 @@ func validateRingSize(ring uint32) error {
 	return nil
 }
 
-// openSegment maps a segment that a peer has made. The caller has checked the memory's size
-// for rings of that size.
+// openSegment maps a segment that a peer has made. The caller has checked that the memory has the
+// size for rings of ring bytes.
 func openSegment(fd, ring int) (*segment, error) {
 	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
@@ -107,8 +108,8 @@ func openSegment(fd, ring int) (*segment, error) {
 	return s, nil
 }
 
-// nonce reads one of the two nonces. The peer can change it at any time, so it proves something
-// during the handshake only.
+// nonce reads one of the two nonces. The peer can change the nonce at any time, so only the
+// handshake uses it.
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 
 // close unmaps the segment.
@@ -121,7 +122,7 @@ func (s *segment) unref() {
 	}
 }
 
-// slots returns the table of what this end exposes, and that of its peer.
+// slots returns the slot table of this end and the slot table of the peer.
 func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
 	first, second := slotTableAt(s.mem, slotTablesOffset), slotTableAt(s.mem, slotTablesOffset+8*slotCount)
 	if dialled {
@@ -153,7 +154,7 @@ func mapShared(fd, offset, size int) ([]byte, error) {
 }
 
 // Shared memory is sealed against shrinking, so that no process can make another one's access
-// fatal. That of a Conn and of a Share cannot grow, either; the pool can.
+// fatal. The memory of a Conn or of a Share cannot grow, either. The pool can grow.
 const (
 	fixedSeals   = growingSeals | unix.F_SEAL_GROW
 	growingSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
@@ -168,9 +169,9 @@ func validateMemory(fd, size int) error {
 	return err
 }
 
-// sealedSize returns the size of a peer's memory. It refuses what is no memory or is not sealed
-// against shrinking. F_GET_SEALS fails on a descriptor of a file system that has no seals, and
-// so on every other kind of file.
+// sealedSize returns the size of a peer's memory. It refuses a descriptor that is not of memory,
+// and memory that is not sealed against shrinking. F_GET_SEALS fails on every other kind of file,
+// since only memory has seals.
 func sealedSize(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // The limits of a peer that is not authenticated. It holds one of maxPending slots, its hello has
-// to come within helloTimeout, and it is admitted within pendingLife. The last is longer than
-// mesh gives its own handshake, so that mesh ends a slow one first and reports it.
+// to come within helloTimeout, and it is admitted within pendingLife. pendingLife is longer than
+// the time limit of mesh for its own handshake. So mesh ends a slow handshake first and reports it.
 const (
 	maxPending   = 64
 	helloTimeout = 5 * time.Second
@@ -59,8 +59,8 @@ func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	return a.String(), nil
 }
 
-// The accept loop pauses after a failure that may be transient, such as a lack of descriptors,
-// for minPause at first and up to maxPause when it repeats.
+// The accept loop pauses after a failure that may be transient, such as a lack of descriptors. The
+// pause is minPause at first, and grows to maxPause when the failure repeats.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
@@ -117,8 +117,8 @@ func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 	}
 }
 
-// acceptHandshake performs the acceptor's side of the handshake, within helloTimeout. It closes
-// nc; the socket lives on as the duplicate in its result.
+// acceptHandshake performs the acceptor's side of the handshake, within helloTimeout. It closes nc.
+// Its result holds a duplicate of the socket, which stays open.
 func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err error) {
 	defer nc.Close()
 	nc.SetDeadline(time.Now().Add(helloTimeout))
@@ -144,8 +144,8 @@ func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err er
 	return w, nil
 }
 
-// readHello reads a pending peer's hello and maps the memory that came with it. Without an
-// error it returns the memory's descriptor, too.
+// readHello reads a pending peer's hello and maps the memory that came with it. If there is no
+// error, it also returns the memory's descriptor.
 func readHello(nc *net.UnixConn) (*segment, int, error) {
 	b := make([]byte, helloLen)
 	fd, err := readWithRights(nc, b)
@@ -162,7 +162,7 @@ func readHello(nc *net.UnixConn) (*segment, int, error) {
 	return seg, fd, nil
 }
 
-// openOffer maps the memory that hello b offers.
+// openOffer maps the memory with descriptor fd that the hello b offers.
 func openOffer(b []byte, fd int) (*segment, error) {
 	ring := binary.NativeEndian.Uint32(b[12:])
 	if string(b[:len(magic)]) != magic {
@@ -183,8 +183,8 @@ func openOffer(b []byte, fd int) (*segment, error) {
 	return openSegment(fd, int(ring))
 }
 
-// writeAccepted answers, and hands the memory back: the dialer wants to know that
-// descriptors pass this way, too.
+// writeAccepted sends an answer that accepts, and returns the memory's descriptor to the dialer.
+// This proves that descriptors pass in this direction, too.
 func writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
 	n := newNonce()
 	copy(seg.mem[acceptorNonceOffset:], n[:])
@@ -200,8 +200,8 @@ func writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
 	return err
 }
 
-// reject answers with the reason of err, cut at reasonRoom bytes. That the peer may not
-// listen is the peer's loss.
+// reject answers with the reason of err, cut at reasonRoom bytes. It ignores errors of the write,
+// since the connection ends anyway.
 func reject(nc *net.UnixConn, err error) {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Err != nil {

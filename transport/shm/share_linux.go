@@ -19,22 +19,22 @@ import (
 	"github.com/tutti-go/tutti/internal/race"
 )
 
-// The ranks of a Share find each other by a unix socket whose name is a hash of the Share's:
-// whichever rank comes first binds it and is the host, the others are its members. When all
-// have come, the host makes the memory and sends its descriptor to every member, and then
-// commits: no rank uses a descriptor before that.
+// The ranks of a Share find each other by a unix socket whose name is a hash of the Share's name.
+// The first rank binds the socket and becomes the host. The others are members. When all have come,
+// the host makes the memory and sends its descriptor to every member, and then commits: no rank
+// uses a descriptor before that.
 //
 //	member                             host
 //	  | -------- request --------------> |   waits for all ranks
 //	  | <------- memory, descriptor ---- |   all have come
 //	  | <------- commit, close --------- |   every descriptor has been sent
 //
-// Instead of the memory a member may get a mismatch, a failure, or the end of the
-// connection. A host that gives up closes its socket, and one of the waiting members binds
-// the name again. A member that gives up sends that, and keeps reading: whether it was too late
-// is the host's decision, so that all ranks get memory or none does. Exceptions are a rank that
-// dies, one that was stopped for longer than replyTimeout, and one that gets no descriptor or
-// cannot map it: its Share fails, and those of the others may succeed.
+// Instead of the memory a member may get a mismatch, a failure, or the end of the connection. A
+// host that gives up closes its socket. Then one of the waiting members binds the name again. A
+// member that gives up sends 'q' and keeps reading. The host decides whether the 'q' came too late,
+// so that all ranks get the memory or none does. There are exceptions: the Share of a rank fails
+// alone if the rank dies, is stopped for longer than replyTimeout, gets no descriptor or cannot map
+// it.
 //
 //	request  offset  bytes  field
 //	         0       8      "tuttishr"
@@ -64,20 +64,20 @@ const (
 	memberQuits = 'q'
 )
 
-// replyTimeout bounds how long the host of a Share may take to answer a member that gives
-// up: a host that was stopped does not answer.
+// replyTimeout bounds how long a member that gives up waits for the host's reply. A stopped host
+// does not reply.
 const replyTimeout = time.Second
 
 // A shareRequest is what a rank asks for in a Share.
 type shareRequest struct{ ranks, size int }
 
-// String is for error texts.
+// String returns the request in the form that error texts use.
 func (w shareRequest) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
 
-// Share implements transport.Sharer between the processes of one user on one host, or within
-// one process. No other group may use the name at the same time. Other jobs on the host are
-// separated by Options.Job, or by a random part of the name that one rank has sent to the
-// others. The memory stays mapped until release; a second release is fault.Misuse.
+// Share implements transport.Sharer between the processes of one user on one host, or within one
+// process. No other group may use the name at the same time. Options.Job keeps the names of
+// different jobs on the host apart. So does a random part of the name, which one rank has sent to
+// the others. The memory stays mapped until release; a second release is fault.Misuse.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("share %.80q", name)
 	w := shareRequest{ranks, size}
@@ -102,7 +102,7 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return mapShare(op, fd, size)
 }
 
-// beginShare claims the name: this rank waits in one Share of a name at a time.
+// beginShare claims the name. It fails if this rank already waits in a Share of that name.
 func (t *Transport) beginShare(op, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,17 +157,18 @@ func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 	return mem, release, nil
 }
 
-// atLeastOne is the size of the memory behind a Share of size bytes: mmap needs one at least.
+// atLeastOne returns the size of the mapping for a Share of size bytes. mmap needs at least one
+// byte.
 func atLeastOne(size int) int { return max(size, 1) }
 
-// errRetry ends an attempt that begins again, as host or as member.
+// errRetry ends an attempt of joinShare, which then tries again, as host or as member.
 var errRetry = errors.New("the host of the share has left")
 
 // joinShare waits for the other ranks, as host or as member, and returns the memory's descriptor.
-// The rank that binds the socket's name is the host: the kernel lets one process do that, and
-// frees the name when the process closes the socket or dies. So a Share needs no other election,
-// and survives the death of its host. Between two attempts joinShare pauses, for 50 µs at first
-// and for 5 ms at most.
+// The rank that binds the socket's name is the host. The kernel lets only one process bind the
+// name, and frees the name when that process closes the socket or dies. So a Share needs no other
+// election, and survives the death of its host. Between two attempts joinShare pauses, for 50 µs at
+// first and for 5 ms at most.
 func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
@@ -189,8 +190,8 @@ func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	}
 }
 
-// joinHost asks the host for the memory, and waits for its decision. A host that cannot be reached,
-// because it has bound the name and not listened yet, or has ended, is errRetry.
+// joinHost asks the host for the memory, and waits for its decision. It returns errRetry when the
+// host cannot be reached, because the host is not listening yet or has ended.
 func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -222,7 +223,7 @@ func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 
 // awaitReply waits for the host's decision, and returns the memory's descriptor.
 func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
-	memory := -1 // not for use before the commit
+	memory := -1 // not to be used before the commit
 	for {
 		b := make([]byte, replyLen)
 		fd, err := readWithRights(nc, b)
@@ -259,26 +260,26 @@ func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as here", theirs, mine))
 }
 
-// A shareHost is the host's side of a Share. Each connection has a goroutine, serveMember, and
-// whichever of them completes the group, or finds a mismatch, decides under mu:
+// A shareHost is the host's side of a Share. Each connection has a goroutine, serveMember, and and
+// the goroutine that completes the group, or finds a mismatch, decides under mu:
 //
 //	decided  memory  err  outcome
 //	no       -1      nil  some ranks have not come yet
 //	yes      fd      nil  every member has got the descriptor and the commit
 //	yes      -1      set  a mismatch, a failure to make or send the memory, or the host gave up
 //
-// decide closes the listener and all connections, which ends the goroutines. A connection that
-// asks after that is closed without a reply, and its rank begins again.
+// decide closes the listener and all connections, which ends the goroutines. A connection whose
+// request comes later is closed without a reply, and its rank tries again.
 type shareHost struct {
 	listener *net.UnixListener
 	request  shareRequest
 	work     sync.WaitGroup
 
 	mu      sync.Mutex                      // guards what follows
-	members map[*net.UnixConn]*shareRequest // nil: it has not asked yet
+	members map[*net.UnixConn]*shareRequest // the request of each connection; nil: none yet
 	done    chan struct{}                   // closed when decided
 	decided bool
-	memory  int // what was decided for; -1: none
+	memory  int // the descriptor to share, once decided; -1: none
 	err     error
 }
 
@@ -325,8 +326,8 @@ func (h *shareHost) acceptLoop() {
 	}
 }
 
-// add adds a connection, unless the host has decided, or too many are open that asked for
-// nothing.
+// add adds a connection. It returns false if the host has decided, or if too many connections
+// without a request are open.
 func (h *shareHost) add(nc *net.UnixConn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -381,7 +382,7 @@ func readRequest(nc *net.UnixConn) (shareRequest, error) {
 	return shareRequest{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, nil
 }
 
-// distributeIfComplete decides when all ranks have come. h.mu is held.
+// distributeIfComplete distributes the memory and decides, if all ranks have come. h.mu is held.
 func (h *shareHost) distributeIfComplete() {
 	here := 1
 	for _, asked := range h.members {
@@ -400,8 +401,8 @@ func (h *shareHost) distributeIfComplete() {
 	h.decide(err, func(shareRequest) []byte { return makeReply(code, shareRequest{}) })
 }
 
-// distribute makes the memory and sends its descriptor to all members. One that has gone
-// gets none, and is no failure. h.mu is held.
+// distribute makes the memory and sends its descriptor to all members. A member whose connection
+// has ended gets none; this is not an error. h.mu is held.
 func (h *shareHost) distribute() error {
 	fd, err := createMemfd(atLeastOne(h.request.size), fixedSeals)
 	if err != nil {
@@ -432,7 +433,7 @@ func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	})
 }
 
-// makeReply returns a reply; w is for a mismatch.
+// makeReply returns a reply. w is the request that a mismatch reports.
 func makeReply(code byte, w shareRequest) []byte {
 	b := make([]byte, replyLen)
 	b[0] = code
@@ -441,10 +442,10 @@ func makeReply(code byte, w shareRequest) []byte {
 	return b
 }
 
-// decide ends the Share with err for the host: each member that asked gets a reply, and the
-// name is free. Without replies the members start again. A few replies always fit into a
-// socket that nothing was written to, and can be read after the socket has been closed.
-// h.mu is held.
+// decide ends the Share. err is the host's result. Each member that has sent a request gets a
+// reply, and the name becomes free. If reply is nil, members get none and try again. The few
+// replies always fit into an unused socket, and members can read them after the socket has been
+// closed. h.mu is held.
 func (h *shareHost) decide(err error, reply func(shareRequest) []byte) {
 	h.decided, h.err = true, err
 	h.listener.Close()

@@ -30,17 +30,17 @@ type Transport struct {
 	watcher      poll.Watcher // calls Event when a Conn's socket has something
 	pool         pool
 	pendingSlots chan struct{}  // holds one element per pending peer
-	running      sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
+	running      sync.WaitGroup // Close waits for these goroutines, Conns and Shares
 
 	mu       sync.Mutex         // guards what follows
-	conns    map[*conn]struct{} // those that hold memory
+	conns    map[*conn]struct{} // the Conns that hold memory
 	listener *net.UnixListener  // nil before Serve
 	sharing  map[string]bool    // names that a Share waits for
 	closed   bool
 }
 
-// New returns a Transport that holds nothing yet. It tries whether this process can share memory
-// at all; Available returns the result. Once it has served, dialled, shared or allocated, the
+// New returns a Transport that holds no resources yet. It tests whether this process can share
+// memory; Available returns the result. Once it has served, dialled, shared or allocated, the
 // Transport needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{
@@ -55,8 +55,8 @@ func New(o Options) *Transport {
 	return t
 }
 
-// detectLocality returns the locality of this process. It fails where /proc is not mounted: then
-// nothing tells whether two processes run on one host.
+// detectLocality returns the locality of this process. It fails if /proc is not mounted, because
+// only /proc shows whether two processes run on one host.
 func detectLocality() (locality, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -72,7 +72,7 @@ func detectLocality() (locality, error) {
 	}
 	user, err := namespace("user")
 	if err != nil {
-		user = "0" // a kernel without them
+		user = "0" // a kernel without user namespaces
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(boot))
 	return locality{
@@ -102,8 +102,8 @@ func (t *Transport) Available() error {
 }
 
 // Reaches reports whether memory can be shared with the process that serves addr, as far as the
-// address shows, and the reason if not. It is symmetric: both processes get the same answer
-// about each other. Whether descriptors pass between the two is known only after a Dial.
+// address shows, and the reason if not. It is symmetric: both processes get the same answer about
+// each other. Only a Dial shows whether descriptors pass between the two.
 func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	if t.unavailable != nil {
 		return false, "no shared memory here: " + t.unavailable.Error()
@@ -144,17 +144,17 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// waitError returns the error of a wait. Its kind is, in this order: fault.Closed after Close;
-// fault.Timeout or fault.Canceled when ctx has ended; the kind of err; or else kind. The order
-// matters, because Close and the end of ctx make reads and writes fail with errors of their
-// own.
+// waitError returns the error of a failed wait. Its kind is the first that applies: fault.Closed
+// after Close; fault.Timeout or fault.Canceled when ctx has ended; the kind of err; and otherwise
+// kind. The order matters, because Close and the end of ctx make reads and writes fail with errors
+// of their own.
 func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
 	case t.life.Err() != nil:
 		kind = fault.Closed
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		kind, err = fault.Timeout, context.DeadlineExceeded // a dialer may be early
+		kind, err = fault.Timeout, context.DeadlineExceeded // a dialer's deadline may expire before ctx does
 	case ctx.Err() != nil:
 		kind, err = fault.Canceled, ctx.Err()
 	case errors.As(err, &ours):
@@ -164,9 +164,8 @@ func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, e
 }
 
 // Close ends every Conn made here and every Share that waits. It returns when each Conn has
-// released its memory, and the accept or ready call that is running has returned. It must not
-// be called from those, nor from a Sink. Memory from Share and Alloc stays until it is
-// released or freed.
+// released its memory, and the accept or ready call that is running has returned. accept, ready and
+// Sinks must not call Close. Memory from Share and Alloc stays until it is released or freed.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true

@@ -12,11 +12,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Transport refuses to serve and to dial: anonymous memory that passes over a socket, and
-// sockets without a file, are Linux's. Its methods may be called concurrently.
+// A Transport refuses to serve and to dial: only Linux has sockets without a file, and anonymous
+// memory that passes over a socket. Its methods may be called concurrently.
 type Transport struct{}
 
-// New returns a Transport that can do nothing but give the reason.
+// New returns a Transport whose methods only return the reason.
 func New(Options) *Transport { return &Transport{} }
 
 // Name returns "shm".
@@ -32,12 +32,12 @@ func (t *Transport) Reaches(string) (ok bool, why string) {
 	return false, "no shared memory on " + runtime.GOOS
 }
 
-// Serve returns what Available does.
+// Serve returns the error of Available.
 func (t *Transport) Serve(net.Listener, func(transport.Conn)) (string, error) {
 	return "", t.Available()
 }
 
-// Dial returns what Available does.
+// Dial returns the error of Available.
 func (t *Transport) Dial(context.Context, string) (transport.Conn, error) {
 	return nil, t.Available()
 }

@@ -32,10 +32,10 @@ func (c *conn) Arm(ready func()) {
 	c.requestWakeup()
 }
 
-// requestWakeup asks the peer for a doorbell, unless there is something to do already; then it
-// schedules the callback itself. It needs the reader's role. When another goroutine has that
-// role, it requests the wake-up in this one's place: it looks at unannounced after giving up
-// the role, and this goroutine has set unannounced before it tried to get it.
+// requestWakeup asks the peer for a doorbell. If there is something to do already, it schedules the
+// callback instead. It needs the reader's role. If another goroutine has that role, requestWakeup
+// leaves the request to that goroutine, which checks unannounced after giving up the role. No
+// request is lost, because unannounced was set before requestWakeup tried to get the role.
 func (c *conn) requestWakeup() {
 	for c.wakeup.unannounced.Load() {
 		switch c.gate.EnterReader() {
@@ -57,9 +57,10 @@ func (c *conn) requestWakeup() {
 	}
 }
 
-// prepareSleep declares in shared memory that this end sleeps, and then looks once more. It
-// returns true when there is something to do, and this end does not sleep. It publishes the
-// consumed space first: the peer may be waiting for that, and both would sleep for ever.
+// prepareSleep declares in shared memory that this end sleeps, and then checks once more for
+// something to do. It returns true if it has found something; then this end does not sleep. First
+// it publishes the consumed space. Otherwise the peer could wait for that space, and both ends
+// would sleep forever.
 func (c *conn) prepareSleep() (now bool) {
 	c.returnSpace()
 	c.ownDoorbell.asleep.Store(1)
@@ -84,9 +85,9 @@ func (c *conn) ringDoorbell() {
 	}
 }
 
-// Event implements poll.Handler. The watcher calls it when the peer has written to the socket, or
-// its end is closed. The kernel closes the socket of a process that dies, however it dies, so
-// this is how a death is noticed at once. closed in shared memory distinguishes a Close.
+// Event implements poll.Handler. The watcher calls it when the peer has written to the socket or
+// closed its end. The kernel closes the socket of a process that dies, however it dies, so Event
+// notices a death at once. The field closed in shared memory distinguishes a Close from a death.
 func (c *conn) Event(_ int32, events uint32) {
 	if !c.gate.Enter() {
 		return
@@ -111,7 +112,7 @@ func (c *conn) Event(_ int32, events uint32) {
 	}
 }
 
-// disarm returns the armed callback, nil if there is none, and disarms it. So each callback
+// disarm removes and returns the armed callback, or returns nil if there is none. So each callback
 // runs at most once.
 func (a *wakeup) disarm() func() {
 	a.mu.Lock()
