@@ -26,9 +26,9 @@ type reductionCase struct {
 	callOpts []coordinator.CallOption
 }
 
-// reductionCases are all ways of folding, and those in which chunks are folded by one call and
-// gathered by another. Their rules are of a tuning that folds chunks of each size in another order
-// and does not use the order of the ranks for large ones.
+// reductionCases returns a test case for every way to fold, including those in which one call folds
+// the chunks and another gathers them. These cases use tuning rules whose fold order depends on the
+// size of the chunk. For large chunks the rules choose an order other than the rank order.
 func reductionCases(t *testing.T) []reductionCase {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "tuning.json")

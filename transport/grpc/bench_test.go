@@ -26,9 +26,9 @@ type subject interface {
 	echo(n, size int)
 }
 
-// BenchmarkBare moves the same bytes over a Conn and over a bare gRPC stream with
-// the same codec and settings, in turns, and reports the Conn's speed as a share
-// of the bare stream's ("of-bare": 1 is the same speed, more is faster).
+// BenchmarkBare moves the same bytes over a Conn and over a bare gRPC stream with the same codec
+// and settings, alternately. It reports the speed of the Conn divided by the speed of the bare
+// stream as "of-bare". 1 means equal speed; a larger value means that the Conn is faster.
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 func BenchmarkBare(b *testing.B) {
@@ -46,15 +46,15 @@ func BenchmarkBare(b *testing.B) {
 	}
 }
 
-// A benchmark is a fixed number of rounds of a fixed number of bytes for each subject, whatever
-// b.N.
+// A benchmark runs a fixed number of rounds with a fixed number of bytes for each subject. It
+// ignores b.N.
 const (
 	rounds     = 51
 	roundBytes = 8 << 20
 )
 
-// compare runs both subjects in short rounds that alternate, n bodies each, and
-// compares the medians, so that the machine's other work meets both alike.
+// compare runs both subjects in short alternating rounds of n bodies each, and compares the
+// medians. Other load on the machine then affects both subjects equally.
 func compare(b *testing.B, run func(s subject, n int), n int, conn, bare subject) {
 	n = min(n, 500)
 	var times [2][]float64
@@ -76,7 +76,7 @@ func compare(b *testing.B, run func(s subject, n int), n int, conn, bare subject
 	b.ReportMetric(theirs/mine, "of-bare")
 }
 
-// connSubject is this package.
+// A connSubject moves bytes over a Conn of this package.
 type connSubject struct {
 	tb        testing.TB
 	near, far *waiter
@@ -129,7 +129,7 @@ func (s *connSubject) echo(n, size int) {
 	<-done
 }
 
-// A waiter is a Conn whose owner sleeps until a frame has come.
+// A waiter is a Conn whose owner sleeps until a frame arrives.
 type waiter struct {
 	transport.Conn
 	tb    testing.TB
@@ -148,7 +148,7 @@ func newWaiter(tb testing.TB, c transport.Conn) *waiter {
 func (w *waiter) Buffer(h transport.Header) []byte  { return w.buf[:h.Size] }
 func (w *waiter) Arrived(h transport.Header, n int) { w.whole = n == h.Size }
 
-// next returns when one more frame is in.
+// next returns when one more frame has arrived.
 func (w *waiter) next() {
 	for w.whole = false; !w.whole; {
 		state, err := w.Progress(w, 1)
@@ -176,8 +176,8 @@ func (w *waiter) echo(n, size int) {
 	<-ended
 }
 
-// bareSubject is gRPC alone: each body is one message, and is copied once out of
-// what was received, as an application that wants it in one piece must.
+// A bareSubject moves bytes over gRPC alone. Each body is one message. The receiver copies it once
+// into one contiguous buffer, as an application must.
 type bareSubject struct {
 	tb        testing.TB
 	near, far stream
@@ -257,7 +257,7 @@ func (s *bareSubject) recv(from stream, buf []byte) {
 	m.bufs.Free()
 }
 
-// grow is a buffer of at least n bytes.
+// grow returns a buffer of at least n bytes.
 func grow(b []byte, n int) []byte {
 	if len(b) < n {
 		return make([]byte, n)
@@ -265,7 +265,7 @@ func grow(b []byte, n int) []byte {
 	return b
 }
 
-// connect opens a Conn between two Transports, and admits it.
+// connect opens a Conn between two Transports and admits it.
 func connect(tb testing.TB, opts Options) (near, far transport.Conn) {
 	tb.Helper()
 	a, b := New(opts), New(opts)

@@ -7,7 +7,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// The one method of the one service. There is no proto file, because messages are raw bytes.
+// These name the one method of the one service. There is no proto file, because messages are raw
+// bytes.
 const (
 	serviceName = "tutti.Transport"
 	streamName  = "Link"
@@ -19,11 +20,11 @@ func streamDesc(h rpc.StreamHandler) rpc.StreamDesc {
 	return rpc.StreamDesc{StreamName: streamName, Handler: h, ServerStreams: true, ClientStreams: true}
 }
 
-// An incoming is what RecvMsg fills: a message, in the pieces in which gRPC received it.
+// An incoming receives a message from RecvMsg, in the pieces in which gRPC received it.
 type incoming struct{ bufs mem.BufferSlice }
 
-// A codec passes bytes through unchanged: out of a *message, and into an *incoming. It neither
-// copies nor inspects them.
+// A codec passes bytes through unchanged: from a *message when sending, to an *incoming when
+// receiving. It neither copies nor inspects them.
 type codec struct{}
 
 // Marshal returns the pieces of a message. gRPC releases each piece after it has been written.

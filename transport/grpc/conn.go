@@ -12,16 +12,16 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stream is the part of a gRPC stream that both sides have. At most one goroutine may be in
-// SendMsg, and at most one in RecvMsg.
+// A stream is the part of the gRPC API that the dialling and the accepting side share. At most one
+// goroutine may be in SendMsg, and at most one in RecvMsg.
 type stream interface {
 	SendMsg(m any) error // waits for flow control
 	RecvMsg(m any) error
 }
 
-// A conn is one stream on a connection of its own. Five goroutines serve it: gRPC's reader and
-// writer of the connection; readLoop, which fills the inbox; writeLoop, which sends what Send could
-// not; and awaitEnd, which releases everything at the end.
+// A conn is one gRPC stream on its own connection. Five goroutines serve it: gRPC's reader and
+// gRPC's writer of the connection; readLoop, which fills the inbox; writeLoop, which sends the
+// frames that Send could not send; and awaitEnd, which releases all resources at the end.
 //
 // The first frame of out may be partly sent:
 //
@@ -31,54 +31,54 @@ type stream interface {
 //	yes    no       its preamble is with gRPC; rest is what remains of its body
 //	yes    yes      the same, and a goroutine is in SendMsg
 //
-// Frames that gRPC holds are in the messages of inFlight. A message whose last buffer is released
-// moves to idle, and its frame to completions.
+// The messages in inFlight are held by gRPC. When the last buffer of a message is released, the
+// message moves to idle and its frame to completions.
 //
-// mu and inbox.mu are leaf locks. gRPC releases buffers, and so locks mu, while it holds locks of
-// its own. Hence SendMsg is never called with mu held, and no Done runs on the goroutine that
-// releases.
+// mu and inbox.mu are leaf locks. gRPC releases buffers while it holds locks of its own, and the
+// release locks mu. Hence SendMsg is never called with mu held, and the goroutine that releases a
+// buffer runs no Done.
 type conn struct {
 	stream stream
 	link   *link
 	tune   tuning
 
-	reading  atomic.Bool // held by Progress, and never waited for
-	decoder  decoder     // of the goroutine in Progress
-	used     int         // bytes of the inbox's first buffer that are delivered; the same
+	reading  atomic.Bool // held by Progress; no goroutine waits for it
+	decoder  decoder     // belongs to the goroutine in Progress
+	used     int         // delivered bytes of the inbox's first buffer; belongs to the goroutine in Progress
 	in       inbox
-	hangUp   func()        // ends the stream after its messages; nil: writeLoop does
+	hangUp   func()        // ends the stream after its messages; nil: writeLoop ends it
 	closing  chan struct{} // closed by Close
 	readEnd  chan struct{} // closed when readLoop has returned
 	writeEnd chan struct{} // closed when writeLoop has returned
 
-	mu          sync.Mutex      // guards the rest
+	mu          sync.Mutex      // guards the fields below
 	cond        sync.Cond       // signals writeLoop and drain
-	out         transport.Queue // frames of which gRPC has not been given all
-	begun       bool            // the preamble of the first of them has been given to gRPC
-	rest        pieces          // what of its body gRPC has not been given
+	out         transport.Queue // frames that gRPC has not completely been given
+	begun       bool            // the preamble of the first frame has been given to gRPC
+	rest        pieces          // the part of the first frame's body that gRPC has not been given
 	writing     bool            // a goroutine is in SendMsg, or about to be
-	broken      bool            // SendMsg has failed; readLoop learns why
-	inFlight    []*message      // given to gRPC and not released; at most maxInFlight and one
-	idle        []*message      // for reuse; at most as many
+	broken      bool            // SendMsg has failed; readLoop gets the reason
+	inFlight    []*message      // messages given to gRPC and not released; at most maxInFlight + 1
+	idle        []*message      // messages for reuse; at most maxInFlight + 1
 	unsent      int             // bytes of all frames that gRPC has not written
-	lastWrite   time.Time       // when it last wrote some, or when there began to be any
+	lastWrite   time.Time       // when gRPC last wrote bytes, or when unsent last became positive
 	completions []completion    // frames whose Done is due
-	completing  bool            // a goroutine runs them
-	closed      bool            // by Close
-	err         *fault.Error    // the first error, and final
+	completing  bool            // a goroutine runs the completions
+	closed      bool            // Close was called
+	err         *fault.Error    // the first error; it never changes
 }
 
-// A completion is a frame whose memory is free again, and its Done is due.
+// A completion is a frame whose memory gRPC has released and whose Done must be called.
 type completion struct {
 	frame *transport.Frame
 	err   error
 }
 
-// newConn makes the Conn of a connection. The caller sets its stream before any other goroutine
-// sees it.
+// newConn makes the Conn of a connection. The caller sets its stream before any other goroutine can
+// access it.
 //
-// Every failure to read or write the connection ends the Conn through onError of the link, also if
-// gRPC notices it later or words it differently.
+// Every failure to read or write the connection ends the Conn through the link's onError, even if
+// gRPC reports the failure later or with another text.
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
@@ -90,8 +90,8 @@ func newConn(raw, above net.Conn, tune tuning) *conn {
 	return c
 }
 
-// awaitEnd waits until the Conn has ended, and releases what it holds. stop ends gRPC on this
-// connection; it returns when none of gRPC's goroutines touches memory of frames any more.
+// awaitEnd waits until the Conn has ended, and then releases its resources. stop ends gRPC on this
+// connection. When stop returns, no goroutine of gRPC accesses the memory of frames any more.
 //
 // It runs on a goroutine of its own, in this order:
 //
@@ -114,12 +114,11 @@ func (c *conn) awaitEnd(stop func()) {
 	c.drain()
 }
 
-// awaitPeerClose gives gRPC closeTime to write what it holds, and the peer to notice and close the
-// connection, before the connection is cut. So a frame that was Done before Close still gets out,
-// unless the peer receives nothing.
+// awaitPeerClose waits for at most closeTime before the connection is cut. In this time gRPC writes
+// the bytes that it holds, and the peer handles the end of the stream and closes the connection. So
+// a frame that was Done before Close still reaches the peer, unless the peer does not receive.
 //
-// The peer's gRPC closes the connection once it has handled the end of the stream, and that ends
-// the wait early.
+// The peer's gRPC closes the connection after the end of the stream. The wait then ends early.
 func (c *conn) awaitPeerClose() {
 	if c.hangUp != nil {
 		c.hangUp()
@@ -132,12 +131,12 @@ func (c *conn) awaitPeerClose() {
 	}
 }
 
-// Send queues f. If gRPC holds nothing of this Conn, Send gives it the first message on its own
-// goroutine, which saves a switch of goroutines. That cannot block: gRPC's SendMsg waits only while
-// earlier messages of the stream are unwritten (writeQuota.get).
+// Send queues f. If gRPC holds no message of this Conn, Send passes the first message to gRPC on
+// the caller's goroutine, which saves a switch of goroutines. This cannot block: gRPC's SendMsg
+// waits only while earlier messages of the stream are unwritten (writeQuota.get).
 //
-// Otherwise writeLoop sends f: another goroutine is in SendMsg, or gRPC holds messages, and frames
-// that are queued meanwhile share the next message.
+// Otherwise another goroutine is in SendMsg, or gRPC holds messages. writeLoop then sends f. Frames
+// that are queued in the meantime share the next message.
 func (c *conn) Send(f *transport.Frame) {
 	if err := sendable(f); err != nil {
 		f.Done(err)
@@ -165,8 +164,8 @@ func (c *conn) Send(f *transport.Frame) {
 	c.sendMessage(m, copied)
 }
 
-// TrySend implements transport.Conn by refusing: gRPC keeps what it is given until it has written
-// it.
+// TrySend implements transport.Conn. It always refuses, because gRPC keeps the memory of a message
+// until it has written it.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
 // sendable returns an error for a frame that no Conn of this kind can send.
@@ -184,7 +183,7 @@ func sendable(f *transport.Frame) error {
 // Progress copies what has arrived to where the Sink wants it. Sending needs no Progress. An empty
 // inbox costs two atomic operations; there is no spinning, because gRPC's goroutines need the core.
 //
-// An error is returned only after everything that arrived before it.
+// Progress delivers everything that arrived before an error, and then returns the error.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -203,11 +202,11 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// Arm arranges for ready to run once the inbox is not empty, or the Conn has ended.
+// Arm arranges that ready runs once the inbox is not empty or the Conn has ended.
 func (c *conn) Arm(ready func()) { c.in.arm(ready) }
 
-// Close ends the Conn for its owner at once. What gRPC holds may still go out during closeTime,
-// before the connection is cut.
+// Close ends the Conn for its owner at once. gRPC may still write the bytes that it holds during
+// closeTime. Then the connection is cut.
 func (c *conn) Close() error {
 	c.fail(failure(fault.Closed, "this end has closed", nil))
 	c.mu.Lock()
@@ -235,8 +234,8 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent, c.lastWrite
 }
 
-// fail sets the Conn's first error and ends sending. Frames that gRPC has not seen get their Done
-// here; the others when gRPC releases their memory.
+// fail sets the Conn's first error and ends sending. It calls the Done of frames that gRPC has not
+// been given. The other frames get their Done when gRPC releases their memory.
 func (c *conn) fail(err *fault.Error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -248,7 +247,7 @@ func (c *conn) fail(err *fault.Error) {
 	finish(&stale, err)
 }
 
-// dequeueUnsent removes the frames of which gRPC has been given nothing. mu is held.
+// dequeueUnsent removes and returns the frames of which no byte has been given to gRPC. mu is held.
 func (c *conn) dequeueUnsent() transport.Queue {
 	stale := c.out
 	c.out = transport.Queue{}

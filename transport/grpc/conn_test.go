@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exchange sends one body from near to far, and compares.
+// exchange sends one body from near to far, and checks that it arrives unchanged.
 func exchange(tb testing.TB, near, far transport.Conn, body []byte) {
 	tb.Helper()
 	var got recordingSink
@@ -48,8 +48,8 @@ func (c *counter) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain calls Progress until enough returns true for the number of whole frames, or there is an
-// error.
+// drain calls Progress until enough returns true or an error occurs. enough gets the number of
+// whole frames.
 func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int) bool) (int, error) {
 	tb.Helper()
 	count := &counter{Sink: in}
@@ -90,7 +90,7 @@ func (p *probe) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// probes makes every connection of a Transport a probe, dialled or accepted.
+// probes wraps every dialled or accepted connection of a Transport in a probe.
 type probes struct {
 	net.Listener
 	made chan *probe
@@ -142,8 +142,8 @@ func probed(tb testing.TB, tune tuning, dialerSends bool) (sender, receiver tran
 	return far, near, <-ps.made
 }
 
-// When a connection ends, gRPC's server drops at random what it has not delivered yet. The Conn
-// must not. The tiny inbox makes that much.
+// When a connection ends, gRPC's server randomly drops messages that it has not delivered yet. The
+// Conn must deliver them. With the tiny inbox many messages are undelivered.
 func TestWhatCameBeforeAConnectionBrokeIsDelivered(t *testing.T) {
 	const frames, size = 20, 3000
 	tune := tuning{}.orDefault()
@@ -183,7 +183,7 @@ func TestABlockedWireDoesNotBlockClose(t *testing.T) {
 			t.Errorf("Unsent: got %d bytes since %v before the first Send, want 3 MiB since it", n, start.Sub(since))
 		}
 		sender.Close()
-		p.mu.Unlock() // a Write on a socket ends with the socket; a held lock does not
+		p.mu.Unlock() // closing a socket ends a Write on it, but does not unlock mu
 		for range cap(done) {
 			if err := <-done; err != nil && !errors.Is(err, fault.Closed) {
 				t.Errorf("Done: got %v, want %v", err, fault.Closed)
@@ -196,7 +196,7 @@ func TestABlockedWireDoesNotBlockClose(t *testing.T) {
 	}
 }
 
-// unsender is what mesh looks for.
+// An unsender is the interface that mesh looks for in a Conn.
 type unsender interface {
 	Unsent() (bytes int, since time.Time)
 }
@@ -331,8 +331,8 @@ func TestGreeterKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// What a frame allocates, at both ends together, nearly all of it in gRPC. doc.go
-// has the figures; these are bounds.
+// The test bounds the allocations of a frame at both ends together. Nearly all of them are in gRPC.
+// doc.go has the measured figures.
 func TestAllocationsPerFrame(t *testing.T) {
 	if raceDetector {
 		t.Skip("under the race detector, sync.Pool forgets on purpose")

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Dial opens a connection for this Conn alone. A Conn that stalls then blocks no other one, and the
+// Dial opens a connection for this Conn alone. So a Conn that stalls blocks no other Conn, and the
 // end of the connection is the end of the Conn. Dial returns when the peer's gRPC has answered on
 // the stream. Errors are of kind fault.Refused (nothing listens, or no rank does), fault.Timeout,
 // fault.Canceled, fault.Closed and fault.Misuse (TLS files).
@@ -39,8 +39,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return nil, dialFailure(ctx, addr, err)
 }
 
-// dial opens connection and stream. On success it starts the Conn's goroutines, the last of which
-// undoes enter.
+// dial opens the connection and the stream. On success it starts the Conn's goroutines. The last of
+// them to end undoes enter.
 func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	raw, err := t.connect(ctx, addr)
 	if err != nil {
@@ -56,7 +56,7 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	d := &clientStream{conn: c}
 	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
 		if f := c.first(); f != nil {
-			err = f.Err // the connection's error says more than gRPC's
+			err = f.Err // the connection's error is more precise than gRPC's
 		}
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// secure does the TLS handshake if there are TLS options. It is done here and not by gRPC, so that
-// its errors can be told from those of HTTP/2.
+// secure does the TLS handshake if there are TLS options. It does so before gRPC gets the
+// connection, so that TLS errors can be told from HTTP/2 errors.
 func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
 	if t.opts.TLS == nil {
 		return raw, nil, nil
@@ -148,12 +148,12 @@ func (d *clientStream) open(ctx context.Context, options []rpc.DialOption) (err 
 	return err
 }
 
-// openStream opens the stream and waits for the peer's headers, which come before any message. From
-// then on gRPC does not keep messages for a retry. ctx bounds the opening; the stream lives as long
-// as life.
+// openStream opens the stream and waits for the peer's headers, which come before any message.
+// After the headers gRPC no longer keeps messages for a retry. ctx bounds the opening. life is the
+// context of the stream.
 //
-// Header waits for the peer's headers. Without that wait an address of another gRPC server, or of a
-// proxy without a backend, would look like a working Conn.
+// Header waits for the peer's headers. Without this wait, the address of another gRPC server, or of
+// a proxy without a backend, would look like a working Conn.
 func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	detach := context.AfterFunc(ctx, d.cancel)
 	desc := streamDesc(nil)
@@ -171,7 +171,7 @@ func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 }
 
 // stop ends gRPC on this connection. gRPC's client closes the connection only after its writer has
-// returned (http2Client.Close, NewHTTP2Client), so that stop waits for that; link.cut makes a
+// returned (http2Client.Close, NewHTTP2Client), so stop waits for the writer. link.cut makes a
 // blocked writer return.
 func (d *clientStream) stop() {
 	d.cancel()

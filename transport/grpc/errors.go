@@ -18,15 +18,15 @@ func failure(k fault.Kind, op string, err error) *fault.Error {
 }
 
 var (
-	// errPeerClosed is a Close at the other end, or the end of its process: the connection does not
-	// tell which.
+	// errPeerClosed means that the peer called Close or that its process ended. The connection does
+	// not show which.
 	errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
-	// errGivenUp is the error where gRPC has closed the connection without a reason: the peer
+	// errGivenUp means that gRPC has closed the connection without a reason, because the peer
 	// violated HTTP/2.
 	errGivenUp = errors.New("gRPC closed the connection: the peer violated HTTP/2")
 )
 
-// linkFailure returns the Conn's error for the way in which its connection ended.
+// linkFailure returns the Conn's error after its connection has ended with err.
 func linkFailure(err error) *fault.Error {
 	if errors.Is(err, io.EOF) {
 		err = errPeerClosed
@@ -34,11 +34,12 @@ func linkFailure(err error) *fault.Error {
 	return failure(fault.LinkLost, "link", err)
 }
 
-// streamFailure returns the Conn's error for the way in which its stream ended. A gRPC status comes
-// from the peer's gRPC, from a proxy, or from our own gRPC. Its code is not part of the text.
+// streamFailure returns the Conn's error after its stream has ended with err. A gRPC status comes
+// from the peer's gRPC, from a proxy, or from this process's gRPC. Its code is not part of the
+// text.
 //
-// gRPC reports the peer's Close as Canceled, because the peer cancels its stream; a proxy may do
-// the same. Both mean that the link has ended.
+// gRPC reports the peer's Close as Canceled, because the peer cancels its stream. A proxy may also
+// report Canceled. In both cases the link has ended.
 func streamFailure(err error) *fault.Error {
 	if errors.Is(err, io.EOF) {
 		return linkFailure(err)

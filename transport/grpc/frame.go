@@ -27,9 +27,9 @@ func appendPreamble(b []byte, f *transport.Frame) []byte {
 	return append(b, f.Head...)
 }
 
-// A decoder turns the bytes of a stream into calls of a Sink. The boundaries of gRPC messages mean
-// nothing to it. Besides the Sink's buffers it holds one preamble and one head. It belongs to the
-// goroutine in Progress. After an error it must not be used any more.
+// A decoder decodes the bytes of a stream and calls a Sink. It ignores the boundaries of gRPC
+// messages. Besides the Sink's buffers it holds one preamble and one head. It belongs to the
+// goroutine in Progress. It must not be used after an error.
 //
 //	begun  have       meaning
 //	no     0          between two frames
@@ -39,20 +39,20 @@ type decoder struct {
 	admitted func() bool // nil or false: bodies are bounded by pendingBody
 
 	prefix   [preambleSize + transport.MaxHead]byte // the arriving frame's preamble and head
-	have     int                                    // bytes of prefix that are in
+	have     int                                    // bytes of prefix that have arrived
 	begun    bool                                   // the prefix is complete, and Sink.Buffer was called
 	header   transport.Header
 	dst      []byte // nil drops the body
-	got      int    // bytes of body that are in
+	got      int    // bytes of body that have arrived
 	reported int    // bytes of body that Arrived has reported
 }
 
-// feed decodes bytes of b up to the end of one frame, and returns how many it used. whole means
-// that the frame is complete, and that Arrived has been called for it. Otherwise all of b is used,
-// and the caller calls report later.
+// feed decodes bytes of b up to the end of one frame, and returns how many bytes it used. If whole
+// is true, the frame is complete and Arrived has been called for it. Otherwise feed has used all of
+// b, and the caller calls report later.
 //
-// The state is reset before the last Arrived of a frame, so that the decoder stands between two
-// frames whatever the Sink does there.
+// feed resets the state before it calls the last Arrived of a frame. So the decoder is between two
+// frames during that call.
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
 	if !d.begun {
 		used = d.appendPrefix(b)
@@ -78,7 +78,7 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 	return used, true, nil
 }
 
-// report calls Arrived for bytes of the body that it has not reported yet.
+// report calls Arrived for the bytes of the body that have not been reported yet.
 //
 // It is called once per message and not per piece: a Sink reduces better in larger steps.
 func (d *decoder) report(in transport.Sink) {
@@ -88,11 +88,11 @@ func (d *decoder) report(in transport.Sink) {
 	}
 }
 
-// prefixSize returns the length of preamble and head. The preamble must be in.
+// prefixSize returns the length of preamble and head. The preamble must have arrived.
 func (d *decoder) prefixSize() int { return preambleSize + int(d.prefix[1]) }
 
-// appendPrefix adds bytes of b to the preamble and head, and returns how many. It uses the length
-// of the head only after check has accepted it.
+// appendPrefix appends bytes of b to the preamble and head, and returns how many bytes it used. It
+// uses the length of the head only after check has accepted it.
 func (d *decoder) appendPrefix(b []byte) int {
 	used := 0
 	if d.have < preambleSize {
@@ -107,11 +107,12 @@ func (d *decoder) appendPrefix(b []byte) int {
 	return used
 }
 
-// check validates the part of the preamble that is in: the version from the first byte on, so that
-// a peer of another protocol is refused at once, and the rest when it is complete.
+// check validates the part of the preamble that has arrived. It checks the version as soon as the
+// first byte is there, so that a peer with another protocol is refused at once. It checks the rest
+// when the preamble is complete.
 //
-// It is called for each piece of a preamble. A peer that sends a few bytes and then nothing is
-// ended by the listener's timeout, not here.
+// check is called for each piece of a preamble. If a peer sends a few bytes and then nothing, the
+// listener's timeout ends the connection.
 func (d *decoder) check() *fault.Error {
 	if d.have > 0 && d.prefix[0] != version {
 		return protocolError("got a frame of version %d, want %d", d.prefix[0], version)
@@ -154,7 +155,7 @@ func (d *decoder) begin(in transport.Sink) *fault.Error {
 	return nil
 }
 
-// protocolError returns the error for bytes of the peer's that are no frame.
+// protocolError returns the error for bytes from the peer that are not a valid frame.
 func protocolError(format string, args ...any) *fault.Error {
 	return failure(fault.Refused, "progress",
 		errors.Join(errMalformed, fmt.Errorf(format, args...)))

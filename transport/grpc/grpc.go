@@ -16,14 +16,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Name is the word that selects this transport.
+// Name selects this transport.
 const Name = "grpc"
 
-// Bounds on how long a peer can make this end wait.
+// These bound how long a peer can make this end wait.
 const (
 	// defaultOpenTimeout is how long an accepted connection may take to open its stream.
 	defaultOpenTimeout = 5 * time.Second
-	// closeTime is how long after Close the bytes that gRPC holds may still go out.
+	// closeTime is how long gRPC may write the bytes that it holds after Close.
 	closeTime = 250 * time.Millisecond
 )
 
@@ -38,7 +38,7 @@ type Options struct {
 	// Log gets a line for each unauthenticated peer that is refused; nil: none.
 	Log *slog.Logger
 
-	tune tuning // for measurements; zero: the defaults
+	tune tuning // for measurements; zero value: the defaults
 }
 
 // A Transport makes Conns that are gRPC streams. It implements
@@ -54,7 +54,7 @@ type Transport struct {
 	stop        context.CancelFunc
 	work        sync.WaitGroup // one for each Conn, and one for the accepting goroutine
 
-	clientTLS func() (*tls.Config, error) // made once, and shared: do not modify
+	clientTLS func() (*tls.Config, error) // made once and shared; must not be modified
 
 	mu     sync.Mutex // guards the rest
 	in     net.Listener
@@ -92,9 +92,9 @@ func (t *Transport) Prefix(first []byte) bool { return bytes.HasPrefix(first, []
 // Proto returns the ALPN name of HTTP/2.
 func (t *Transport) Proto() string { return "h2" }
 
-// Serve accepts connections from in, which Close closes, and returns its address. A connection with
-// a method Admit gets that call when its peer is authenticated. The listener bounds how many
-// unauthenticated peers there are at a time. Errors are of kind fault.Misuse or fault.Closed.
+// Serve accepts connections from in and returns the address of in. Close closes in. If a connection
+// has a method Admit, Admit is called when its peer is authenticated. The listener bounds the
+// number of unauthenticated peers. Errors are of kind fault.Misuse or fault.Closed.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))
@@ -125,7 +125,7 @@ func (t *Transport) serverTLS() (*tls.Config, error) {
 	return t.opts.TLS.Server(t.Proto())
 }
 
-// acceptLoop serves each connection on a goroutine of its own. After a failed Accept, such as for a
+// acceptLoop serves each connection on its own goroutine. After a failed Accept, for example for
 // lack of descriptors, it pauses and tries again.
 func (t *Transport) acceptLoop(in net.Listener, config *tls.Config, accept func(transport.Conn)) {
 	defer t.work.Done()
@@ -161,7 +161,7 @@ func (t *Transport) pause(err error) bool {
 	}
 }
 
-// enter adds one to what Close waits for. It returns false after Close has begun.
+// enter adds one goroutine for which Close waits. It returns false after Close has begun.
 func (t *Transport) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +181,7 @@ func (t *Transport) register(c *conn) bool {
 	return !t.closed
 }
 
-// unregister removes a Conn that holds nothing any more.
+// unregister removes a Conn whose resources are all released.
 func (t *Transport) unregister(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

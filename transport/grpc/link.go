@@ -17,21 +17,21 @@ import (
 // gRPC's own buffers for an unauthenticated peer, whatever gRPC's windows are.
 const pendingBytes = 32 << 10
 
-// drainTime is how long a connection is still read after a write has failed, to deliver what the
-// peer sent before it went.
+// drainTime is how long a connection is still read after a write has failed. The read delivers the
+// bytes that the peer sent before the failure.
 const drainTime = time.Second
 
 // A link is the connection as gRPC sees it, above TLS and below HTTP/2. It notices how the
 // connection ends before gRPC does, and decides when it is closed. gRPC reads on one goroutine and
 // writes on another.
 //
-// Close, which gRPC calls, ends reading only. Writes go on until cut, because gRPC's server closes
-// first and flushes its buffer afterwards (http2Server.Close, loopyWriter.run).
+// gRPC calls Close, which ends only reading. Writing continues until cut, because gRPC's server
+// flushes its buffer after it has called Close (http2Server.Close, loopyWriter.run).
 type link struct {
 	net.Conn             // TCP, or TLS above it
 	raw      net.Conn    // what was dialled or accepted
-	lazy     *lazyReader // reads from Conn; nil if that is no socket
-	first    []byte      // bytes that the listener has read already
+	lazy     *lazyReader // reads from Conn; nil if Conn is not a socket
+	first    []byte      // bytes that the listener has already read
 	onError  func(error)
 
 	over   chan struct{} // closed by end
@@ -45,8 +45,8 @@ type link struct {
 	unwritten atomic.Pointer[error] // why Write first failed
 }
 
-// newLink wraps raw. above is the layer that carries HTTP/2: raw itself or TLS. onError is called
-// for every failure to read or write, on gRPC's goroutines.
+// newLink wraps raw. above is the layer that carries HTTP/2: raw itself or TLS. lost is called for
+// every failure to read or write, on gRPC's goroutines.
 func newLink(raw, above net.Conn, lost func(error)) *link {
 	l := &link{Conn: above, raw: raw, onError: lost, over: make(chan struct{}), closed: make(chan struct{})}
 	if p, ok := above.(peeked); ok && terminated(raw) == nil {
@@ -56,8 +56,8 @@ func newLink(raw, above net.Conn, lost func(error)) *link {
 	return l
 }
 
-// A peeked connection has been read from already. It would replay those bytes itself, but using the
-// connection below it saves a call for each read and write.
+// A peeked connection has had bytes read from it by the listener. It could replay these bytes, but
+// using the underlying connection saves a call for each read and write.
 type peeked interface {
 	Peeked() []byte
 	NetConn() net.Conn
@@ -81,7 +81,7 @@ func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, e
 	return buf, n, err
 }
 
-// Read serves the bytes that gRPC reads before it has a framer, and TLS.
+// Read serves TLS, and gRPC before gRPC has a framer.
 func (l *link) Read(b []byte) (int, error) {
 	if n := copy(b, l.first); n > 0 {
 		l.first = l.first[n:]
@@ -90,11 +90,11 @@ func (l *link) Read(b []byte) (int, error) {
 	return l.checkRead(l.Conn.Read(b))
 }
 
-// checkRead passes on what a read returned, unless an unauthenticated peer has sent too much. Any
-// failure cuts the connection at once, so that a blocked Write returns.
+// checkRead returns the result of a read, or an error if an unauthenticated peer has sent too much.
+// Any failure cuts the connection at once, so that a blocked Write returns.
 //
-// After a failed write, reading ends by the deadline that Write has set. The write's error is then
-// the better reason.
+// After a failed write, the deadline that Write has set ends reading. checkRead then returns the
+// write's error, which is the cause.
 func (l *link) checkRead(n int, err error) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
 		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
@@ -111,8 +111,8 @@ func (l *link) checkRead(n int, err error) (int, error) {
 	return n, err
 }
 
-// Write passes b on. After a failure it gives Read drainTime to deliver what the peer sent before
-// it went, and to find a better reason for the end.
+// Write writes b to the connection. After a failure it lets Read go on for drainTime. In this time
+// Read delivers bytes that the peer sent earlier, and may find a more precise error.
 func (l *link) Write(b []byte) (int, error) {
 	n, err := l.Conn.Write(b)
 	if err == nil {
@@ -143,11 +143,11 @@ func (l *link) end() { l.onOver.Do(func() { close(l.over) }) }
 // A netConner is a connection on top of another one, as *tls.Conn is.
 type netConner interface{ NetConn() net.Conn }
 
-// An admitter is an accepted connection whose listener bounds it until Admit.
+// An admitter is an accepted connection that its listener limits until Admit is called.
 type admitter interface{ Admit() }
 
-// cut closes the connection, and never blocks. TLS's own Close may take seconds to send its alert,
-// so that the connection below is closed first.
+// cut closes the connection and never blocks. It closes the connection below TLS first, because
+// TLS's own Close may take seconds to send its alert.
 //
 // It may be called by any goroutine, any number of times.
 func (l *link) cut() {
@@ -195,7 +195,8 @@ type singleConnListener struct {
 	addr   net.Addr
 }
 
-// listenOnce returns a listener that yields c: gRPC's server takes connections from listeners only.
+// listenOnce returns a listener that yields c. It exists because gRPC's server accepts connections
+// only from a listener.
 func listenOnce(c net.Conn) *singleConnListener {
 	o := &singleConnListener{conn: make(chan net.Conn, 1), closed: make(chan struct{}), addr: c.LocalAddr()}
 	o.conn <- c

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// gRPC's framer relies on getting a buffer exactly when there are bytes.
+// gRPC's framer requires that a buffer is returned exactly when there are bytes.
 func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
@@ -62,7 +62,7 @@ func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
 	}
 }
 
-// counted is a mem.BufferPool that counts the buffers that are out.
+// counted is a mem.BufferPool that counts the buffers in use.
 type counted struct{ out int }
 
 func (c *counted) Get(n int) *[]byte {

@@ -36,7 +36,7 @@ func h2Frame(kind, flags byte, stream uint32, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// fields is a header block: literal fields without indexing (RFC 7541, section 6.2.2).
+// fields encodes a header block of literal fields without indexing (RFC 7541, section 6.2.2).
 func fields(pairs ...string) []byte {
 	var b []byte
 	for i, s := range pairs {
@@ -48,7 +48,7 @@ func fields(pairs ...string) []byte {
 	return b
 }
 
-// request opens a stream.
+// request encodes a HEADERS frame that opens a stream.
 func request(stream uint32, path string, more ...string) []byte {
 	return h2Frame(frameHeaders, endHeaders, stream, fields(append([]string{
 		":method", "POST", ":scheme", "http", ":path", path, ":authority", "x",
@@ -60,7 +60,7 @@ func wireMessage(parts ...[]byte) []byte {
 	return append(append([]byte(preface), h2Frame(frameSettings, 0, 0, nil)...), bytes.Join(parts, nil)...)
 }
 
-// data is one gRPC message in a DATA frame.
+// data encodes one gRPC message in a DATA frame.
 func data(stream uint32, msg []byte) []byte {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(msg)))
 	return h2Frame(frameData, 0, stream, append(head, msg...))
@@ -105,8 +105,8 @@ func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 	}
 }
 
-// An unprovenPeers serves unauthenticated peers as mesh does: it waits some time for a first frame,
-// then closes.
+// An unprovenPeers serves unauthenticated peers as mesh does: it waits a limited time for the first
+// frame and then closes the Conn.
 type unprovenPeers struct {
 	t               *testing.T
 	server, dialler *Transport
@@ -125,7 +125,7 @@ func newUnprovenPeers(t *testing.T) *unprovenPeers {
 	return h
 }
 
-// receive checks that such a Conn delivers nothing but small frames.
+// receive checks that the Conn of an unauthenticated peer delivers only small frames.
 func (h *unprovenPeers) receive(c transport.Conn) {
 	defer c.Close()
 	late := time.AfterFunc(200*time.Millisecond, func() { c.Close() })

@@ -18,30 +18,30 @@ import (
 //	yes   no    the stream has ended; what came before is still delivered
 //	yes   yes   Close was called: nothing is delivered any more
 type inbox struct {
-	due atomic.Int32 // messages, plus one at the end; written under mu
+	due atomic.Int32 // number of messages, plus one after the end; written under mu
 
 	mu    sync.Mutex // guards the rest
 	cond  sync.Cond  // signals readLoop when there is room, and awaitReady
 	msgs  []mem.BufferSlice
 	head  int // index of the oldest message
-	bytes int // of all messages, with messageCost for each
+	bytes int // total size of the messages, plus messageCost for each
 	room  int
-	ready func() // armed
+	ready func() // the armed callback
 	fires int    // goroutines that run a callback
-	over  bool   // put adds nothing any more
-	gone  bool   // Progress delivers nothing any more
+	over  bool   // the stream has ended; put adds nothing
+	gone  bool   // Close was called; Progress delivers nothing
 }
 
-// empty reports that Progress would find nothing, not even the end of the stream.
+// empty reports whether Progress would find neither a message nor the end of the stream.
 func (b *inbox) empty() bool { return b.due.Load() == 0 }
 
 // put blocks until there is room, and adds a message. It returns false after Close. A message
-// larger than room is accepted when the inbox is empty. Each message counts for messageCost bytes
-// more than it has, so that tiny ones are bounded, too. An armed callback runs here, on readLoop's
-// goroutine, which saves a switch of goroutines.
+// larger than room is accepted when the inbox is empty. Each message counts as its size plus
+// messageCost, so that the number of tiny messages is bounded too. An armed callback runs on
+// readLoop's goroutine, inside put, which saves a switch of goroutines.
 //
-// This is what bounds memory per Conn: readLoop blocks here, gRPC's receive window fills, and the
-// peer's sends wait.
+// put bounds the memory of a Conn: when readLoop blocks in put, gRPC's receive window fills, and
+// the peer's sends wait.
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
@@ -67,7 +67,7 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 	return true
 }
 
-// first returns the oldest message, without removing it. over means that there is none, and that
+// first returns the oldest message without removing it. If over is true, there is no message and
 // none will come.
 func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	b.mu.Lock()
@@ -78,8 +78,8 @@ func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	return b.msgs[b.head], false
 }
 
-// advance replaces the oldest message by what is left of it; an empty rest removes it. taken is the
-// number of its bytes that have been delivered.
+// advance replaces the oldest message by rest, its undelivered part. If rest is empty, advance
+// removes the message. count is the number of bytes that have been delivered.
 func (b *inbox) advance(rest mem.BufferSlice, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,7 +112,7 @@ func (b *inbox) end() {
 	}
 }
 
-// shut marks the end of delivery, by Close.
+// shut ends delivery. Close calls it.
 func (b *inbox) shut() {
 	b.mu.Lock()
 	if !b.over {
@@ -163,7 +163,7 @@ func (b *inbox) awaitReady() {
 
 // disarm returns the armed callback and clears it. mu is held.
 //
-// A callback runs at most once per Arm: who disarms it runs it.
+// A callback runs at most once per Arm: the caller of disarm runs it.
 func (b *inbox) disarm() func() {
 	ready := b.ready
 	b.ready = nil
@@ -173,8 +173,8 @@ func (b *inbox) disarm() func() {
 // deliver moves messages from the inbox to the Sink, until one frame is complete or nothing is
 // left.
 //
-// The inbox ends with a marker, so that empty is false once the stream has ended, and an armed
-// owner finds the error.
+// The end of the stream counts as a message in the inbox. So empty returns false after the end, and
+// an armed owner is woken and gets the error.
 func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	for {
 		m, over := c.in.first()
@@ -196,11 +196,11 @@ func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	}
 }
 
-// unpack feeds the decoder with a message up to the end of one frame, and releases the pieces that
-// are used up.
+// unpack feeds a message to the decoder up to the end of one frame, and releases the pieces that
+// are completely decoded.
 //
-// A frame may span messages, and a message may hold many frames. used is the position in the first
-// piece, where the next call continues.
+// A frame may span messages, and a message may contain many frames. used is the position in the
+// first piece at which the next call continues.
 func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fault.Error) {
 	count := 0
 	for len(m) > 0 && !whole && err == nil {
@@ -228,11 +228,11 @@ func (c *conn) abort(err *fault.Error) {
 	c.link.end()
 }
 
-// readLoop receives messages from gRPC until the stream ends. Nothing that arrived whole is lost:
-// the inbox ends after it. After Close, the accepting side returns, which ends the stream; the
-// dialling side drops messages until the peer has ended the stream.
+// readLoop receives messages from gRPC until the stream ends. It loses no complete message: the end
+// of the stream follows all of them in the inbox. After Close, the accepting side returns, which
+// ends the stream. The dialling side drops messages until the peer has ended the stream.
 //
-// It may sit in put with one message in its hands. shut wakes it, and it drops the message.
+// readLoop may block in put with one message. shut wakes it, and readLoop drops the message.
 func (c *conn) readLoop() {
 	defer close(c.readEnd)
 	var m incoming

@@ -8,10 +8,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A lazyReader is of use where sockets are file descriptors; here there is none.
+// A lazyReader is not used on this system, because sockets are not file descriptors.
 type lazyReader struct{}
 
-// newLazyReader returns nil: link then reads with a buffer of its own.
+// newLazyReader returns nil. The link then reads with its own buffer.
 func newLazyReader(net.Conn) *lazyReader { return nil }
 
 func (*lazyReader) read(int, mem.BufferPool) (*[]byte, int, error) { return nil, 0, nil }

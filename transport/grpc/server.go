@@ -16,28 +16,28 @@ import (
 )
 
 // An acceptedStream is the accepting side's part of gRPC: one server for one connection and one
-// stream. So Stop ends that connection alone, and what an unauthenticated peer can open is bounded.
+// stream. So Stop ends only that connection, and an unauthenticated peer cannot open more streams.
 type acceptedStream struct {
 	conn    *conn
 	accept  func(transport.Conn)
 	context atomic.Pointer[streamContext] // the context of the one stream; nil until it is opened
-	state   atomic.Int32                  // waiting, until served or missed: whichever is first
+	state   atomic.Int32                  // waiting, then served or missed, whichever comes first
 }
 
 const (
 	waiting = iota
 	served  // the stream's handler has begun
-	missed  // the connection has ended before that
+	missed  // the connection has ended before the handler began
 )
 
-// A closerSetter is an accepted connection whose listener wants to close it if its peer does not
-// authenticate in time. It gets the Conn's Close.
+// A closerSetter is an accepted connection whose listener closes it if its peer does not
+// authenticate in time. SetCloser gives the listener the Conn's Close.
 type closerSetter interface{ SetCloser(end func() error) }
 
 // serveConn serves one accepted connection until it has ended.
 //
-// It returns when gRPC's goroutines for the connection have ended, and the Transport's Close waits
-// for that. A peer that opens no stream in openTimeout is cut.
+// serveConn returns when gRPC's goroutines for the connection have ended. The Transport's Close
+// waits for it. If a peer opens no stream within openTimeout, serveConn cuts the connection.
 func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
 	above, state, err := t.handshake(raw, config)
 	if err != nil {
@@ -68,8 +68,8 @@ func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(tran
 	c.in.awaitReady()
 }
 
-// awaitHandler waits for the handler, if it has begun. A stream can pass tap and never reach its
-// handler: gRPC refuses it for its headers.
+// awaitHandler waits for the handler to return, if it has begun. A stream can pass tap without
+// reaching its handler, because gRPC refuses its headers.
 func (h *acceptedStream) awaitHandler() {
 	l := h.context.Load()
 	if h.state.CompareAndSwap(waiting, missed) {
@@ -139,8 +139,8 @@ func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Conte
 // serve is the stream's handler: it passes the Conn to accept and reads for it. When it returns,
 // gRPC sends the trailers after all messages.
 //
-// The server's own goroutine is readLoop's, so that an accepted Conn needs one goroutine fewer than
-// a dialled one.
+// The goroutine that gRPC's server provides for the handler runs readLoop. So an accepted Conn
+// needs one goroutine fewer than a dialled Conn.
 func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 	if !h.state.CompareAndSwap(waiting, served) {
 		return nil
@@ -200,9 +200,9 @@ func (l *streamContext) end() {
 }
 
 // wakeSleepers wakes the goroutines that sleep in RecvMsg or SendMsg, until the handler has
-// returned. That is soon, or when the Conn's owner has received what the inbox has no room for, or
-// has closed the Conn. A non-blocking send reaches only a receiver that sleeps in its select, and a
-// select sleeps only when nothing is ready.
+// returned. The handler returns soon, or once the Conn's owner has emptied a full inbox or closed
+// the Conn. A non-blocking send reaches only a receiver that sleeps in its select. A select sleeps
+// only when none of its cases is ready.
 func (l *streamContext) wakeSleepers() {
 	pause := 20 * time.Microsecond
 	timer := time.NewTimer(pause)

@@ -65,8 +65,8 @@ func tryTLS(t *testing.T, server, client *tlsopt.Options) error {
 	return err
 }
 
-// A tlsListener does the TLS handshake in Accept, as mesh's listener does. Its connections give
-// access to the *tls.Conn by NetConn.
+// A tlsListener does the TLS handshake in Accept. Like the connections of mesh's mux, its
+// connections replay the bytes already read, and NetConn returns the underlying connection.
 type tlsListener struct {
 	net.Listener
 	config *tls.Config

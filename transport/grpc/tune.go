@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	smallSize   = 2 << 10  // first capacity of what is copied into a message
-	messageCost = 128      // what a message counts for in the inbox, beside its bytes
+	smallSize   = 2 << 10  // initial capacity of the copied part of a message
+	messageCost = 128      // added to a message's size in the inbox
 	maxInFlight = 8        // messages of one Conn that gRPC may hold unwritten
 	headerList  = 16 << 10 // bytes of HTTP headers that a peer may send
 )
 
-// tuning holds the sizes that measurements vary, all in bytes.
+// tuning holds the sizes, in bytes, that benchmarks vary.
 type tuning struct {
-	segment int // most of a large body in one message
-	copied  int // bodies up to this are copied into the message
-	batch   int // most that small frames fill of one message
-	inbox   int // received messages that wait for Progress
-	window  int // HTTP/2 flow control: what a stream may send unread
+	segment int // the most bytes of a large body in one message
+	copied  int // the largest body that is copied into a message
+	batch   int // the most bytes of small frames in one message
+	inbox   int // bytes of received messages that may wait for Progress
+	window  int // HTTP/2 flow control: bytes that a stream may send before they are read
 	write   int // gRPC's write buffer, held only while something is written
 	read    int // gRPC's read buffer, one for each connection
 }
@@ -100,11 +100,11 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	}
 }
 
-// oneConn returns a dialer that yields an existing connection, once: a stream that breaks stays
-// broken, so that gRPC must not reconnect.
+// oneConn returns a dialer that yields an existing connection once. gRPC must not reconnect,
+// because a Conn does not survive its stream.
 //
-// gRPC calls the dialer again after a connection has ended. The second call fails, and so the
-// stream's error is final.
+// gRPC calls the dialer again after the connection has ended. The second call fails, which makes
+// the stream's error final.
 func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	conns := make(chan net.Conn, 1)
 	conns <- c
@@ -118,8 +118,8 @@ func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// creds passes the result of TLS to gRPC. The handshake is over by then, because a shared listener
-// may have done it, and so that its errors have this package's texts.
+// creds passes the result of the TLS handshake to gRPC. The handshake is already done: a shared
+// listener may have done it, and its errors then have this package's texts.
 type creds struct{ state *tls.ConnectionState }
 
 func (c creds) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -130,8 +130,7 @@ func (c creds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, e
 	return conn, c.info(), nil
 }
 
-// info describes the security of the connection, in the terms by which gRPC decides what it may
-// send.
+// info describes the security of the connection to gRPC, which decides by it what may be sent.
 func (c creds) info() credentials.AuthInfo {
 	if c.state == nil {
 		return plain{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}
@@ -140,7 +139,7 @@ func (c creds) info() credentials.AuthInfo {
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 }
 
-// Info decides the scheme: gRPC uses https for "tls".
+// Info returns the protocol name. gRPC uses the scheme https for "tls".
 func (c creds) Info() credentials.ProtocolInfo {
 	if c.state == nil {
 		return credentials.ProtocolInfo{SecurityProtocol: "insecure"}

@@ -9,16 +9,16 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A message is what one SendMsg sends: preambles, heads and small bodies, which are copied, and
-// after them at most one piece of a large body, which is not.
+// A message is the content of one SendMsg. It begins with copied preambles, heads and small bodies.
+// At most one uncopied piece of a large body follows.
 //
-// It is the mem.BufferPool of its own buffers, so that gRPC's release of a buffer calls Put. gRPC
-// releases a buffer after its bytes have been copied to the connection's write buffer
-// (loopyWriter.processData), or dropped with the stream. Where gRPC drops a stream without a
-// release (a connection that fails: loopyWriter.run), drain follows.
+// The message is the mem.BufferPool of its own buffers, so that gRPC calls Put to release a buffer.
+// gRPC releases a buffer after it has copied the bytes to the connection's write buffer
+// (loopyWriter.processData), or has dropped them with the stream. If a connection fails, gRPC may
+// drop a stream without a release (loopyWriter.run); drain then completes its frames.
 //
 // A message is reused after its last release. gRPC reads bufs in order to release them, one
-// goroutine after the other, so that none of them reads on when all are released.
+// goroutine after the other. So no goroutine of gRPC reads bufs after the last release.
 //
 //	refs  inFlight  meaning
 //	0     no        in idle, or new
@@ -27,7 +27,7 @@ import (
 type message struct {
 	conn  *conn
 	small []byte // capacity above 1 KiB: gRPC does not release smaller buffers
-	large []byte // of the caller's memory; also longer than 1 KiB
+	large []byte // the caller's memory; also longer than 1 KiB
 	bufs  mem.BufferSlice
 	space [2]mem.Buffer    // backs bufs
 	refs  int              // buffers that gRPC has not released; conn.mu guards it
@@ -38,11 +38,10 @@ type message struct {
 // Get satisfies mem.BufferPool. gRPC does not call it: the pool only gets buffers back.
 func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
-// Put is gRPC's release of one buffer. gRPC may hold locks here (controlBuffer.finish), so that Put
-// locks mu alone and calls nothing of the owner's. A release after drain finds nothing to do.
+// Put releases one buffer. gRPC calls it, and may hold locks (controlBuffer.finish). So Put locks
+// only mu and calls nothing of the owner's. A release after drain does nothing.
 //
-// The argument is not needed: a message counts its buffers, and all of them are released one by
-// one.
+// Put ignores its argument: a message counts its buffers, and gRPC releases each of them once.
 func (m *message) Put(*[]byte) {
 	c := m.conn
 	c.mu.Lock()
@@ -54,7 +53,7 @@ func (m *message) Put(*[]byte) {
 	}
 }
 
-// released ends a message whose memory gRPC does not need any more. mu is held.
+// released handles a message whose memory gRPC no longer needs. mu is held.
 func (c *conn) released(m *message) {
 	c.unsent -= m.size
 	c.lastWrite = time.Now()
@@ -66,12 +65,11 @@ func (c *conn) released(m *message) {
 	c.cond.Broadcast()
 }
 
-// complete schedules f's Done on a goroutine of its own. On this goroutine gRPC may hold locks that
-// Done, by Send, may need. The switch costs about a microsecond, and only frames above
-// tuning.copied pay it. mu is held.
+// complete schedules f's Done on another goroutine. On the current goroutine gRPC may hold locks
+// that Done may need, for example by calling Send. The switch costs about a microsecond, only for
+// frames above tuning.copied. mu is held.
 //
-// One goroutine runs all completions that are due, in the order in which gRPC has released the
-// frames.
+// One goroutine runs all scheduled completions, in the order in which gRPC has released the frames.
 func (c *conn) complete(f *transport.Frame) {
 	e := completion{frame: f}
 	if c.err != nil {
@@ -99,9 +97,9 @@ func (c *conn) runCompletions() {
 	c.cond.Broadcast()
 }
 
-// next makes a message of queued frames, of which there is at least one, and sets writing. It also
-// returns the frames that it has copied whole, whose memory is free. mu is held, and writing is not
-// set.
+// next makes a message from queued frames, and sets writing. The queue must not be empty. next also
+// returns the frames that it has copied completely, whose memory is free. mu is held, and writing
+// is not set.
 //
 // Frames are taken in order until one of these happens:
 //
@@ -134,7 +132,7 @@ func (c *conn) next() (*message, transport.Queue) {
 		switch {
 		case c.rest.next():
 		case c.rest.uncopied:
-			m.frame = c.pop() // its memory is free when this message is
+			m.frame = c.pop() // gRPC's release of this message frees the frame's memory
 		default:
 			copied.Push(c.pop())
 		}
@@ -144,8 +142,8 @@ func (c *conn) next() (*message, transport.Queue) {
 	return m, copied
 }
 
-// attach adds the next bytes of the first frame's body to m. The last message of a piece may be a
-// bit longer than the others, so that none is too small for gRPC to release.
+// attach adds the next bytes of the first frame's body to m. The last part of a piece may be
+// slightly longer than tuning.segment, so that no part is so small that gRPC would not release it.
 func (c *conn) attach(m *message) {
 	n := len(c.rest.first)
 	if n > c.tune.segment+c.tune.copied {
@@ -158,17 +156,17 @@ func (c *conn) attach(m *message) {
 	}
 }
 
-// pop removes the first frame from the queue, after gRPC has been given all of it.
+// pop removes the first frame from the queue. gRPC has been given all of the frame.
 func (c *conn) pop() *transport.Frame {
 	c.begun, c.rest = false, pieces{}
 	return c.out.Pop()
 }
 
-// pieces are what is left to send of a body.
+// pieces is the unsent rest of a body.
 type pieces struct {
 	first    []byte
 	more     [][]byte
-	uncopied bool // some of the body travels in the caller's memory
+	uncopied bool // part of the body is sent from the caller's memory
 }
 
 // piecesOf returns the pieces of a frame of which nothing has been sent.
@@ -215,9 +213,10 @@ func (m *message) makeBuffers() {
 }
 
 // sendMessage gives m to gRPC and clears writing. It calls the Done of the copied frames while
-// writing is still set, so that a Done that sends again only queues, and the stack does not grow.
+// writing is still set. A Done that sends again then only queues its frame, so the stack does not
+// grow.
 //
-// SendMsg may block in flow control. Frames that are queued meanwhile are sent by writeLoop.
+// SendMsg may block in flow control. writeLoop sends the frames that are queued in the meantime.
 func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	err := c.stream.SendMsg(m)
 	finish(&copied, nil)
@@ -230,8 +229,8 @@ func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	c.mu.Unlock()
 }
 
-// writeLoop sends what Send could not, until the Conn ends. gRPC holds at most maxInFlight messages
-// of a Conn; meanwhile small frames collect for the next message.
+// writeLoop sends the frames that Send could not send, until the Conn ends. While gRPC holds
+// maxInFlight messages of the Conn, small frames are collected for the next message.
 func (c *conn) writeLoop(closeSend func() error) {
 	defer close(c.writeEnd)
 	for {
@@ -247,8 +246,8 @@ func (c *conn) writeLoop(closeSend func() error) {
 	}
 }
 
-// nextMessage waits until there is something to send and room for it. It returns nil when the Conn
-// has ended and no goroutine is in SendMsg.
+// nextMessage waits until a frame is queued and gRPC may be given another message. It returns nil
+// when the Conn has ended and no goroutine is in SendMsg.
 func (c *conn) nextMessage() (*message, transport.Queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,8 +263,8 @@ func (c *conn) nextMessage() (*message, transport.Queue) {
 	}
 }
 
-// drain completes the frames that gRPC has not released, once gRPC does not run any more, and waits
-// until every Done has returned.
+// drain completes the frames that gRPC has not released, and waits until every Done has returned.
+// It is called after gRPC has stopped.
 //
 // No goroutine of gRPC runs any more, so that nothing reads the frames' memory.
 func (c *conn) drain() {
