@@ -15,26 +15,26 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// collectiveFailed turns the error that ended a collective on this rank into the caller's. It
-// makes sure that no other rank goes on waiting for this one, or blames it for leaving because of
-// that error.
+// collectiveFailed converts the error that ended a collective on this rank to the error that the
+// caller gets. It notifies the other ranks before it returns, so that they neither keep waiting for
+// this rank nor blame it for leaving.
 func (c *Comm) collectiveFailed(cl *call, err error) error {
 	err = c.collectiveError(cl, err)
 	c.rt.fence()
 	return err
 }
 
-// collectiveError finds out what an error of a lower layer means for the whole communicator:
+// collectiveError converts an error of a lower layer to the error that the caller gets:
 //
 //	the error                          what the caller gets
-//	revoked by another rank            Mismatch if that was one, else Revoked with its cause
-//	deadline, cancellation, Timeout    that, with the ranks that have not begun the collective
-//	another fingerprint (Mismatch)     both calls, the other one asked of its rank
-//	PeerLost, LinkLost                 the error of the mesh: all ranks get the same
-//	anything else                      it, with the name of the call
+//	revoked by another rank            Mismatch if the cause is a Mismatch, else Revoked with the cause
+//	deadline, cancellation, Timeout    the same kind, with the ranks that have not begun the collective
+//	another fingerprint (Mismatch)     Mismatch with both calls; the other rank is asked for its call
+//	PeerLost, LinkLost                 the error of the mesh, which is the same on all ranks
+//	anything else                      the error with the name of the call
 //
-// All but the first and the fourth row revoke the communicator on every rank, because half a
-// collective cannot be undone.
+// All rows except the first and the fourth revoke the communicator on every rank, because a
+// collective that is half done cannot be undone.
 func (c *Comm) collectiveError(cl *call, err error) error {
 	if by := c.revokedBy(); by != nil {
 		return c.revokedError(cl, by)
@@ -42,12 +42,13 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	var f *fault.Error
 	switch {
 	case !errors.As(err, &f):
-		// The wait ended by the context or the Timeout. Who has not begun the collective is
-		// to blame.
+		// The context or the Timeout ended the wait. The error names the ranks that have not
+		// begun the collective.
 		f = c.waitError(cl, err)
 		f.Peers = c.missing(cl)
-		// Nobody is missing when this rank itself was suspended until its time was over.
-		// A revoke by the others has arrived before their answers.
+		// No rank is missing if this rank itself was suspended until its deadline passed.
+		// The other ranks may have revoked the communicator by then. Their revoke arrives
+		// before their answers.
 		if by := c.revokedBy(); by != nil && len(f.Peers) == 0 {
 			return c.revokedError(cl, by)
 		}
@@ -67,12 +68,12 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	return f
 }
 
-// fenceLimit bounds how long a failed call stays so that others hear why. A rank that is gone
-// does not answer the fence, so it must not wait longer than a user would notice.
+// fenceLimit bounds how long a failed call waits for the other ranks to receive its error. A rank
+// that is gone does not answer the fence, so the limit is too short for a user to notice.
 const fenceLimit = 100 * time.Millisecond
 
-// fence returns when the neighbours of this rank have received, and passed on, what it has sent
-// over the control links so far: the program may exit as soon as it has its error.
+// fence waits until the neighbours of this rank have received and forwarded everything that it has
+// sent over the control links, or until fenceLimit. The program may then exit.
 func (rt *rankRuntime) fence() {
 	ctx, cancel := context.WithTimeout(rt.ctx, fenceLimit)
 	defer cancel()
@@ -96,7 +97,7 @@ func (c *Comm) revokedError(cl *call, cause *fault.Error) error {
 	return &fault.Error{Kind: fault.Revoked, Op: cl.String(), Rank: c.rt.rank, Peers: cause.Peers, Err: cause}
 }
 
-// waitError is the error of a call whose own time was over.
+// waitError returns the error of a call that its context or the Timeout ended.
 func (c *Comm) waitError(cl *call, err error) *fault.Error {
 	f := &fault.Error{Kind: fault.ContextKind(err), Op: cl.String(), Rank: c.rt.rank, Err: err}
 	if errors.Is(err, errTimeout) {
@@ -105,9 +106,9 @@ func (c *Comm) waitError(cl *call, err error) *fault.Error {
 	return f
 }
 
-// missing returns the members that have not begun collective cl, by their own answers, or by
-// what their neighbours heard from them last. A rank that has begun it is not missing, even if
-// it waits itself.
+// missing returns the members that have not begun collective cl, according to their answers. A rank
+// that does not answer counts as missing. A rank that has begun the collective and waits in it is
+// not missing.
 func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.rt.ctx, cl.seq) }
 
 // missingIn asks all other members at once, and returns those that have not begun collective
@@ -140,15 +141,16 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 //	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
 //	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked
 //
-// A question is about one communicator; answers come from ranks that may not have made it yet,
-// or have closed it.
+// A question is about one communicator. A rank also answers if it has not made the communicator yet
+// or has closed it.
 type question struct {
 	Comm   uint64
 	Seq    uint32
 	Record bool // asks for the record of collective Seq; otherwise for the call under way
 }
 
-// An answer is what a rank says of itself. Times are left out: the clocks of ranks differ.
+// An answer is a rank's reply to a question. It contains no times, because the clocks of ranks
+// differ.
 type answer struct {
 	rank        int
 	Begun       bool   // collective Seq has begun there
@@ -156,18 +158,18 @@ type answer struct {
 	Call        string // the call under way, or the last one
 	Details     string // signature.details of collective Seq, when its record was asked for
 	Site        string // the file and line of Call
-	WaitsFor    int    // the job's rank that it waits for; -1: none in particular
+	WaitsFor    int    // the rank, numbered in the job, that it waits for; -1: no particular rank
 }
 
-// peer is the answering rank as an error names it.
+// peer returns the answering rank in the form that errors use.
 func (a answer) peer(rt *rankRuntime) fault.Peer {
 	p := rt.peer(a.rank)
 	p.Call, p.At = a.Call, a.Site
 	return p
 }
 
-// ask sends q to ranks, all at once, and returns their answers. For a rank that does not
-// answer before ctx ends, its last heartbeat stands in.
+// ask sends q to all of ranks at once and returns their answers. For a rank that does not answer
+// before ctx ends, it makes an answer from the rank's last heartbeat.
 func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answer {
 	text, _ := json.Marshal(q) // cannot fail: plain fields
 	var out []answer
@@ -223,9 +225,9 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	return out
 }
 
-// describeCurrentCall says which call this rank is in, or was in last, and where. For a
-// message it also says for which rank it waits, also after it gave up: so ranks find cycles of
-// waits.
+// describeCurrentCall fills a with this rank's current or last call, and its file and line. For a
+// message call it adds the rank that the call waits for, or waited for when it gave up, so that
+// ranks can find cycles of waits.
 func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	cs := &rt.calls
 	cs.mu.Lock()
@@ -253,18 +255,17 @@ type fingerprintNotice struct {
 	Details     string
 }
 
-// sendFingerprint tells all ranks which collective this one waits in, with its fingerprint.
-// Where the algorithm moves no message between two ranks, as in a barrier of a tree, this is
-// how they find out that they disagree.
+// sendFingerprint sends all ranks the collective that this rank waits in, with its fingerprint. Two
+// ranks that exchange no message in the algorithm, as in a tree barrier, detect a mismatch only by
+// this notice.
 func (c *Comm) sendFingerprint(cl *call) {
 	text, _ := json.Marshal(fingerprintNotice{c.id, cl.seq, cl.fingerprint, cl.String(), cl.site.String(), cl.details()})
 	c.rt.mesh.Flood(floodFingerprint, text)
 }
 
-// handleFingerprint compares another rank's fingerprint with ours of the same number. There
-// are three cases: this rank has not begun that collective, and keeps the fingerprint for
-// begin; it has begun it, and compares; or it began it more than historySize collectives ago,
-// and cannot tell.
+// handleFingerprint compares another rank's fingerprint with that of this rank's collective of the
+// same number. If this rank has not begun that collective, handleFingerprint keeps the fingerprint
+// for begin. If this rank began it more than historySize collectives ago, it ignores the notice.
 func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	var t fingerprintNotice
 	if json.Unmarshal(text, &t) != nil {
@@ -297,10 +298,10 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.revokeAll(c.mismatch(&p, other, t.Details))
 }
 
-// unexpected compares the fingerprint of a collective's message that no receive awaits with
-// what this rank did, or does, under the same number. Without it a root that only sends would
-// never learn that others took themselves for the root. It runs on a goroutine that moves
-// messages and must not wait, so another one asks the rank for its call.
+// unexpected handles a collective's message that matches no receive. It compares the message's
+// fingerprint with that of this rank's collective of the same number. Without this check, a root
+// that only sends would not learn that another rank also acts as root. unexpected runs on a
+// goroutine that moves messages and must not wait, so a new goroutine asks the sender for its call.
 func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r := c.history[seq%historySize]
@@ -313,14 +314,14 @@ func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	}
 }
 
-// A conflict is a collective of this rank that another rank has contradicted.
+// A conflict is a collective of this rank for which another rank sent a different fingerprint.
 type conflict struct {
 	record callRecord
 	rank   int
 }
 
-// resolve turns a conflict into a mismatch on all ranks. It may run twice; the first revoke
-// stays.
+// resolve revokes the communicator on all ranks with the mismatch of its conflict. It may run
+// twice; only the first revoke takes effect.
 func (c *Comm) resolve() *fault.Error {
 	cf := c.conflict.Load()
 	f := c.mismatchOf(&cf.record, cf.rank, nil)
@@ -341,10 +342,9 @@ func (cs *calls) markAgreed(c *Comm, seq uint32) {
 	}
 }
 
-// mismatch is the error of two ranks that made different calls. It names both calls, the other
-// rank's and this one's, with the file and line of each. Where their texts read alike, it adds
-// how each is carried out: then they differ in the algorithm, the size of the segments, or the
-// hash of their counts.
+// mismatch returns the error of two ranks that made different calls. It names the calls of both
+// ranks with their files and lines. If the texts of the calls are equal, it adds the details in
+// which they can still differ: the algorithm, the segment size, and the hash of the counts.
 //
 // Every rank of the communicator reports the same mismatch: the rank that finds it first
 // revokes the communicator with it, and the first revoke wins.
@@ -358,10 +358,10 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice it some
-// collectives later, when those in between exchanged no message: it looks back for the
-// collective that they disagree about. It begins with the one before, which is the most
-// frequent case: one rank has left a collective out.
+// mismatchWith is mismatchOf for a call under way. Ranks may notice a mismatch some collectives
+// late, if the collectives in between exchanged no messages. mismatchWith therefore searches the
+// history for the collective that differs. It starts with the previous collective: most often, one
+// rank left out a collective.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -379,7 +379,7 @@ func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	return c.mismatchOf(cl.callRecord, rank, cause)
 }
 
-// mismatchOf asks a rank, whose message had another fingerprint, for its call.
+// mismatchOf asks a rank whose fingerprint differed for its call, and returns the mismatch error.
 func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 	a := c.askRecord(rank, own.seq)
 	f := c.mismatch(own, a.peer(c.rt), a.Details)
@@ -387,7 +387,7 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 	return f
 }
 
-// askRecord returns what a rank says of one of its collectives; the fingerprint is 0 when it does
+// askRecord asks a rank for the record of its collective seq. The fingerprint is 0 if the rank does
 // not answer.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
 	ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
@@ -416,10 +416,10 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.group.Revoke(e)
 }
 
-// revokeAll revokes the communicator on every rank. The first cause stays. The others are told
-// before any call of this rank finds the communicator revoked and returns: otherwise the
-// program might exit with the others waiting. An error too large for a flood loses its cause,
-// and all but four of its peers.
+// revokeAll revokes the communicator on every rank. If the communicator is revoked already, the
+// first cause stays. revokeAll notifies the other ranks before any call of this rank can return
+// with the revoke; otherwise the program might exit while the others wait. If the error is too
+// large for a flood, the flood omits its cause and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
 	body := binary.LittleEndian.AppendUint64(nil, c.id)
 	// The flood goes to ranks that are not members, too; they keep it for a while, as they may
@@ -433,9 +433,8 @@ func (c *Comm) revokeAll(e *fault.Error) {
 	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, append(body, wire...)) })
 }
 
-// handleRevoke acts on the revokeAll of another rank. If this rank does not have the
-// communicator, it keeps the revoke: it may be about to make it, and must then find it
-// revoked.
+// handleRevoke handles the revokeAll of another rank. If this rank does not have the communicator,
+// handleRevoke keeps the revoke, because this rank may make the communicator later.
 func (rt *rankRuntime) handleRevoke(body []byte) {
 	if len(body) < 8 {
 		return
@@ -456,8 +455,8 @@ func (rt *rankRuntime) handleRevoke(body []byte) {
 	}
 }
 
-// messageFailed turns the error that ended a message call into the caller's. If the call's own
-// time was over, it follows who waits for whom, to name a deadlock.
+// messageFailed converts the error that ended a message call to the error that the caller gets. If
+// the context or the Timeout ended the call, it searches for a cycle of waiting ranks.
 func (c *Comm) messageFailed(cl *call, err error) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
@@ -478,10 +477,10 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 	return f
 }
 
-// waitChain follows who waits for whom from a message call on, by one question to each rank in
-// turn. If the chain returns to this rank, the program has a deadlock, and cycle describes it.
-// It ends at a rank that waits for none in particular, and after as many steps as there are
-// ranks.
+// waitChain follows the chain of waiting ranks that begins with a message call. It asks each rank
+// in turn which rank it waits for. If the chain returns to this rank, the program is deadlocked,
+// and cycle describes the deadlock. The search ends at a rank that waits for no particular rank,
+// and after as many steps as the job has ranks.
 func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string) {
 	c := r.c
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
@@ -514,7 +513,7 @@ type report struct {
 	site       callsite.Site
 	collective bool
 	seq        uint32
-	waitsFor   int // the job's rank that a message call waits for; -1: none in particular
+	waitsFor   int // the rank, numbered in the job, that a message call waits for; -1: no particular rank
 }
 
 // report copies what a warning needs. The call's owner runs on, and may free the call
@@ -523,7 +522,7 @@ func (cl *call) report() report {
 	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.waitsFor()}
 }
 
-// warn logs one line that says who is missing and where.
+// warn logs one line that names the missing ranks and the calls that they are in.
 func (r report) warn(ctx context.Context) {
 	var peers []fault.Peer
 	var cycle string

@@ -99,8 +99,8 @@ func TestPersistentsOverlapWithAllElse(t *testing.T) {
 	}
 }
 
-// A start meets the non-blocking form of its collective on other ranks, and is found
-// out when it meets another one.
+// A persistent start matches the plain non-blocking call of the same collective on other ranks.
+// Against a different collective it fails with fault.Mismatch.
 func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		twin, err := c.Dup(ctx)

@@ -18,9 +18,9 @@ import (
 )
 
 // A rankRuntime is what all communicators of one rank share: the mesh, the engine, and what is
-// known of the other ranks. It implements mesh.Events: the mesh tells it of lost ranks and links,
-// of goodbyes, and of floods and questions of other ranks. Its methods may be called concurrently,
-// except that the mesh's control goroutine alone calls LastCall.
+// known of the other ranks. It implements mesh.Events: the mesh reports lost ranks and links,
+// goodbyes, and the floods and questions of other ranks to it. Its methods may be called
+// concurrently, except LastCall, which only the mesh's control goroutine calls.
 type rankRuntime struct {
 	opt           *options
 	rank          int
@@ -31,8 +31,8 @@ type rankRuntime struct {
 	log           *slog.Logger
 	initGoroutine uint64 // the goroutine that called Init, to find out where it is now
 	calls         calls
-	lastRecord    callRecord         // the control goroutine's: what the last heartbeat said
-	siteTexts     callsite.TextCache // the control goroutine's: where calls were
+	lastRecord    callRecord         // the call in the last heartbeat; only the control goroutine uses it
+	siteTexts     callsite.TextCache // texts of call sites; only the control goroutine uses it
 	model         choose.Model       // of rank 0's tuning file; set before Init returns
 	// places is where each rank runs; all ranks know the same. Set once, before any
 	// communicator but the job's exists.
@@ -56,10 +56,10 @@ type rankRuntime struct {
 // Another rank sends them, so there must be a bound.
 const maxEarly = 256
 
-// earlyRevokes are the last maxEarly revokes of communicators that this rank does not have. It
-// may make one of them soon: making a communicator ends at different times on different ranks,
-// and the fastest may use it, and fail, before the slowest has it. Of the others this rank is
-// no member, or it has closed them, so old ones are dropped.
+// earlyRevokes holds the last maxEarly revokes of communicators that this rank does not have. A
+// fast rank may make a communicator, use it and revoke it before a slow rank has made it. Revokes
+// of communicators that this rank has closed, or is no member of, arrive as well, so old revokes
+// are dropped.
 type earlyRevokes struct {
 	why   map[uint64]*fault.Error
 	order []uint64 // the oldest first
@@ -108,8 +108,8 @@ func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Failed implements mesh.Events: ranks are lost, or a link is, and all ranks get the same
-// error. What ends depends on what is lost:
+// Failed implements mesh.Events: the mesh reports the loss of ranks or of a link, with the same
+// error on all ranks. The calls that fail depend on the loss:
 //
 //	lost         messages that fail      collectives that fail
 //	a link       between its two ends    of communicators with both ends
@@ -127,7 +127,7 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		rt.linkLost(e)
 		return
 	}
-	// The other ranks may declare this one lost, because it did not run: it must not go on.
+	// The other ranks may have declared this rank lost while it was suspended. It must not go on.
 	for _, p := range e.Peers {
 		if p.Rank == rt.rank {
 			rt.end(e)
@@ -168,9 +168,9 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 	return true
 }
 
-// lossWithin returns why a new communicator cannot run collectives, or nil: one of its ranks is
-// lost, or a link between two of them. Ranks that exchange nothing over that link would not find
-// out by themselves. rt.mu is held.
+// lossWithin returns the error of a lost rank of a new communicator, or of a lost link between two
+// of its ranks, or nil. Ranks that exchange nothing over the lost link would not notice the loss
+// themselves. rt.mu is held.
 func (rt *rankRuntime) lossWithin(c *Comm) error {
 	for r := range c.Size() {
 		var f *fault.Error
@@ -210,8 +210,8 @@ func (rt *rankRuntime) rankLost(rank int, err error) {
 	}
 }
 
-// Goodbye implements mesh.Events: a rank has closed. Its peers have received all that it sent, so
-// collectives that need no more of it go on.
+// Goodbye implements mesh.Events: a rank has closed. Its peers have received everything that it
+// sent, so collectives that need nothing more from it go on.
 func (rt *rankRuntime) Goodbye(rank int) {
 	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{rt.peer(rank)}}
 	rt.mu.Lock()
@@ -220,8 +220,8 @@ func (rt *rankRuntime) Goodbye(rank int) {
 	rt.eng.FailPeer(rank, err)
 }
 
-// end makes every call of this rank fail with err. The first error stays: a rank that was
-// declared lost keeps that as the reason after Close.
+// end makes every call of this rank fail with err. If end runs again, as in Close after the rank
+// was declared lost, the first error stays.
 func (rt *rankRuntime) end(err error) {
 	rt.mu.Lock()
 	if rt.ended == nil {
@@ -319,8 +319,8 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	failed := rt.ended
 	rt.mu.Unlock()
 	var err error
-	// What Sends have accepted was promised to the program. A rank that was declared lost has
-	// nobody to deliver it to.
+	// Deliver the messages that Send has accepted. A rank that was declared lost cannot deliver
+	// them, because its peers no longer talk to it.
 	if failed == nil {
 		err = rt.eng.Drain(ctx)
 	}
@@ -350,8 +350,8 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 // askLimit bounds how long an error waits for answers of other ranks.
 const askLimit = time.Second
 
-// location returns the file and line of a call, and, for a rank that is in no call, where the
-// goroutine that called Init is now: there the program computes, or hangs.
+// location returns the file and line of a call. If the rank is in no call, it returns the current
+// line of the goroutine that called Init, where the program probably computes or hangs.
 func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
 	if underWay {
 		return site.String()
