@@ -10,18 +10,19 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A wrapped Conn and a wrapped Transport have all abilities of package transport. What the inner
-// value lacks, or Options.Hide names, they refuse in the way in which the ability allows it. The
-// layer above then does without it, as over the inner value.
+// A wrapped Conn and a wrapped Transport have the methods of all abilities of package transport.
+// An ability that the inner value lacks, or that Options.Hide names, is refused in the way that
+// its contract allows. The layer above then works without the ability, as it does over the inner
+// value.
 
 // errHidden is the cause of a refused ability.
 var errHidden = errors.New("the wrapped transport lacks this ability, or the script hides it")
 
-// Expose counts a step and exposes buf at the inner Conn. If that exposes nothing, it returns
-// fault.Refused and counts no step.
+// Expose counts a step and exposes buf at the inner Conn. If the inner Conn is no Exposer, or
+// the Script hides Expose, it returns fault.Refused and counts no step.
 //
-// A cut before the step closes the Conn, so that nothing is exposed. A cut after it releases the
-// memory again, because the caller gets an error and no release.
+// A cut before the step closes the Conn, and nothing is exposed. If the step fails, memory that
+// was exposed is released here, because the caller gets no release.
 func (c *conn) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
 	x, ok := c.inner.(transport.Exposer)
 	if !ok || c.node.script.hides(Expose) {
@@ -53,10 +54,11 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
-// around counts a step without bytes, and applies the rules that are due before and after it. A cut
-// before the step is its error; a cut after it shows in the next step.
+// around counts a step without bytes, calls do, and applies the rules that are due before and
+// after it. If a rule cuts before the step, around returns the error of the cut and does not
+// call do. After a cut that follows the step, the next step fails.
 //
-// Within has no meaning for a step without bytes and counts as After.
+// A step without bytes has no middle, so Within counts as After.
 func (c *conn) around(kind StepKind, do func() error) error {
 	s := c.node.script
 	st := c.step(kind, nil)
@@ -78,18 +80,19 @@ func (c *conn) around(kind StepKind, do func() error) error {
 	return err
 }
 
-// TrySend counts a step and sends inline, unless frames are queued or a rule is due at this step.
-// Then it refuses, as any Conn may, and the rule applies to the next Send on this Conn, by any
-// goroutine, as the same step. Nothing else identifies the refused frame, because the layer above
-// may change its head, or not send it at all. The count of steps stays right as long as that frame
-// is sent; where several goroutines send, the rule may apply to another one's frame.
+// TrySend counts a step and sends the frame inline, unless frames are queued or a rule is due at
+// this step. If a rule is due, TrySend refuses the frame, as any Conn may. The rule then applies
+// to the next Send on this Conn, which counts as the same step. That Send may come from any
+// goroutine and may have another frame. TrySend cannot identify the refused frame later, because
+// the layer above may change its head or drop it. The count of steps stays right if the refused
+// frame is sent by Send.
 func (c *conn) TrySend(head, body []byte) bool {
 	if c.node.script.hides(TrySend) {
 		return false
 	}
 	c.mu.Lock()
-	// Frames that wait here must not be overtaken. A frame that was refused has its step counted
-	// already.
+	// Frames in the queue must not be overtaken. If tryRules is set, the step of a refused frame
+	// has been counted already.
 	if c.pumping || len(c.queue) > 0 || c.tryRules != nil {
 		c.mu.Unlock()
 		return false
@@ -127,18 +130,18 @@ func (c *conn) count(head []byte, kind StepKind) []int {
 	return c.node.script.count(c.step(kind, head))
 }
 
-// join replaces the parts of f's body by one piece.
+// join replaces the parts of the body of f by one piece.
 //
-// It stands for a wire that cannot gather, so that suites can compare both ways through the layers
-// above.
+// It simulates a transport that cannot gather. So suites can compare frames in parts with joined
+// frames.
 func join(f *transport.Frame) {
 	f.Body, f.Parts = bytes.Join(append([][]byte{f.Body}, f.Parts...), nil), nil
 }
 
 // Prefix returns the inner Transport's answer.
 //
-// A node whose inner Transport is no Greeter has an empty Proto, and mesh then gives it the whole
-// listener, as it does to the inner one.
+// If the inner Transport is no Greeter, Proto is empty. mesh then passes the whole listener to
+// the node, as it does for the inner Transport.
 func (n *node) Prefix(first []byte) bool {
 	g, ok := n.inner.(transport.Greeter)
 	return ok && g.Prefix(first)
@@ -171,12 +174,12 @@ func (n *node) Explain(addr string) string {
 	return n.inner.Name() + ": it is the only wire"
 }
 
-// SharerFor returns the inner Transport's Sharer for these ranks, wrapped so that its Shares are
-// steps; nil if there is none. A node itself is no Sharer, because whether it could share depends
-// on what it wraps.
+// SharerFor returns the Sharer of the inner Transport for these ranks, or nil if it has none.
+// Shares of the returned Sharer count as steps. A node itself is no Sharer, because the inner
+// Transport may be unable to share.
 //
-// Suites must not get a Sharer that fails: the ranks would agree on shared memory, find that one
-// rank has none, and log a warning.
+// Suites must not get a Sharer that always fails: the ranks would agree to use shared memory,
+// notice that one rank has none, and log a warning.
 func (n *node) SharerFor(addrs []string) transport.Sharer {
 	inner, ok := n.inner.(transport.Sharer)
 	if ch, chooses := n.inner.(transport.Selector); chooses {
@@ -195,8 +198,9 @@ type sharer struct {
 	inner transport.Sharer
 }
 
-// Share counts a step, and shares. A cut before it fails this rank's Share without calling the
-// inner one; a cut after it fails it when all ranks have come. A Share has no Conn to cut.
+// Share counts a step and calls Share of the inner Sharer. A cut before the step returns an
+// error without calling the inner Share. A cut after the step returns an error once the inner
+// Share has returned. No Conn is cut, because a Share has none.
 func (s *sharer) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	script := s.n.script
 	due := script.count(Step{Kind: Share, From: s.n.number, To: Unknown})

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A conn is a wrapped Conn. It keeps a queue of its own before the inner one's, so that frames
-// leave in the order in which they were counted, also when one of them is delayed.
+// A conn is a wrapped Conn. It has its own queue in front of the queue of the inner Conn. So
+// frames leave in the order in which they were counted, even if one of them is delayed.
 //
 //	pumping  timer  meaning
 //	no       nil    nothing is queued, or the goroutine that queued it is about to pump
@@ -22,8 +22,8 @@ import (
 type conn struct {
 	node    *node
 	inner   transport.Conn
-	reading atomic.Bool // held by Progress
-	sink    sink        // of the running Progress
+	reading atomic.Bool // set while a goroutine is in Progress
+	sink    sink        // Sink that Progress passes to the inner Conn
 
 	mu       sync.Mutex // guards the rest; not held while other code is called
 	to       int
@@ -32,34 +32,34 @@ type conn struct {
 	closed   bool
 	queue    []*queuedFrame
 	pumping  bool        // see the table
-	timer    *time.Timer // of the delay that holds the queue; nil: none does
+	timer    *time.Timer // timer of the delay that holds the queue; nil: no delay
 	held     time.Time   // when that delay began
 	sent     int         // frames given to inner
-	tryRules *[]int      // the rules due at a frame that TrySend has counted and refused; nil: none is
+	tryRules *[]int      // rules due at the frame that TrySend has counted and refused; nil: no such frame
 	due      map[int]int // rules for arriving frames, by the frame's number
 }
 
-// A queuedFrame is a caller's frame as this package sends it: a copy, which rules may change.
+// A queuedFrame is a copy of a frame of the caller. Rules may change the copy.
 type queuedFrame struct {
 	transport.Frame
 	orig  *transport.Frame
 	delay time.Duration
-	due   []int // rules that cut at it
-	err   error // for its Done, if a cut comes before it
+	due   []int // rules that cut or kill at this frame
+	err   error // error for its Done if a cut comes before the frame
 }
 
-// unbound returns a Conn that has no inner Conn yet: a Dial needs it before the inner Dial returns,
-// for the other end to pair with.
+// unbound returns a Conn without an inner Conn. A Dial needs the Conn before the inner Dial
+// returns, so that the other end can pair with it.
 func (n *node) unbound(to int) *conn { return &conn{node: n, to: to} }
 
-// newConn wraps inner. If the node has died the Conn is cut from the start.
+// newConn wraps inner. If the node has died, the Conn is cut at once.
 func (n *node) newConn(inner transport.Conn, to int) *conn {
 	c := n.unbound(to)
 	c.bind(inner)
 	return c
 }
 
-// bind sets the inner Conn. If the node has died meanwhile the Conn is cut.
+// bind sets the inner Conn. If the node has died meanwhile, it cuts the Conn.
 func (c *conn) bind(inner transport.Conn) {
 	c.inner = inner
 	if !c.node.script.register(c) {
@@ -67,7 +67,7 @@ func (c *conn) bind(inner transport.Conn) {
 	}
 }
 
-// step describes what this end is about to do.
+// step returns the Step that this end is about to make.
 func (c *conn) step(kind StepKind, head []byte) Step {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,9 +76,9 @@ func (c *conn) step(kind StepKind, head []byte) Step {
 
 // Send counts f as a step and sends it, unless a rule applies.
 //
-// f is copied: a rule may change the head or the body of the copy, and the caller's memory stays
-// untouched. Rules for corruption and delay are applied here; cuts and deaths when the frame leaves
-// the queue.
+// Send copies f, because a rule may change the head or the body. Send applies rules for
+// corruption and delay itself. Rules for cuts and deaths are applied when the frame leaves the
+// queue.
 func (c *conn) Send(f *transport.Frame) {
 	kind := Frame
 	if f.To != (transport.Token{}) {
@@ -93,9 +93,9 @@ func (c *conn) Send(f *transport.Frame) {
 	c.send(h, kind)
 }
 
-// send counts h, applies what applies to its bytes and time, and queues it.
+// send counts h, applies the rules for corruption and delay, and queues h.
 func (c *conn) send(h *queuedFrame, kind StepKind) {
-	// The inner Conn gets the copy and this Done, and the caller its own frame back.
+	// The inner Conn gets the copy with this Done. finished calls the Done of the original frame.
 	h.Done = func(err error) { c.finished(h, err) }
 	s := c.node.script
 	for _, i := range c.count(h.Head, kind) {
@@ -122,11 +122,11 @@ func (c *conn) send(h *queuedFrame, kind StepKind) {
 	c.pump()
 }
 
-// finished calls the caller's Done. After a cut, an error of the inner Conn's end is replaced by
-// the rule's error.
+// finished calls the caller's Done. After a cut it replaces an error of the inner Conn by the
+// rule's error.
 //
-// The inner Conn reports that it was closed. The caller sees the fault that the rule describes
-// instead, as it would on a wire that had failed.
+// The inner Conn only reports that it was closed. The caller instead sees the fault that the
+// rule describes, as if the wire had failed.
 func (c *conn) finished(h *queuedFrame, err error) {
 	if err == nil {
 		err = h.err
@@ -139,10 +139,10 @@ func (c *conn) finished(h *queuedFrame, err error) {
 }
 
 // pump passes the queued frames to the inner Conn, one by one. It returns at once if another
-// goroutine, or a caller further up this one, is doing so.
+// goroutine, or a caller of this call, is already in pump.
 //
-// No lock is held while a frame is passed on, since its Done may run inside Send, and may send
-// again. Such a frame is queued and passed on by the loop that is running.
+// No lock is held while a frame is passed on, because its Done may run inside Send and may send
+// another frame. The running loop passes that frame on, too.
 func (c *conn) pump() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +152,7 @@ func (c *conn) pump() {
 	c.pumping = true
 	for len(c.queue) > 0 {
 		h := c.queue[0]
-		// The timer's goroutine goes on with the queue, so that pumping stays set meanwhile.
+		// The timer's goroutine continues with the queue. Until then pumping stays set.
 		if h.delay > 0 && c.err == nil && !c.closed {
 			c.wait(h)
 			return // pumping stays set
@@ -191,17 +191,17 @@ func (c *conn) resume() {
 	c.pump()
 }
 
-// pass sends the number-th frame of this Conn, and applies its rules.
+// pass applies the rules of frame number of this Conn, and sends the frame.
 //
-// A cut at a frame needs the other end: the frame has to arrive up to the chosen moment. So a rule
-// is handed to the peer's Conn where that is known, and applied there when the frame with this
-// number arrives:
+// A cut at a frame needs the other end, because the frame has to arrive up to the chosen moment.
+// So pass registers the rule with the peer Conn if that is known. The peer applies the rule when
+// the frame with this number arrives:
 //
 //	Before   an empty frame is sent in its place; the peer cuts when it comes
 //	Within   the frame is sent; the peer passes half of it on and cuts
 //	After    the frame is sent; the peer passes it on and cuts
 //
-// Where the peer is unknown, or cannot see the frame, the rule is applied at this end.
+// If the peer is unknown, or cannot see the frame, this end applies the rule.
 func (c *conn) pass(h *queuedFrame, number int) {
 	s := c.node.script
 	for _, i := range h.due {
@@ -210,8 +210,7 @@ func (c *conn) pass(h *queuedFrame, number int) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
-		// The other end may not see the frame, so that it is known to have arrived only by its
-		// Done.
+		// The other end may not see the frame. So only its Done shows that it has arrived.
 		case h.noNotify() && s.rules[i].moment == After:
 			h.applyWhenDone(c, i)
 		// The other end cuts when this frame arrives there.
@@ -235,13 +234,14 @@ func (c *conn) pass(h *queuedFrame, number int) {
 	c.inner.Send(&h.Frame)
 }
 
-// noNotify reports whether the frame goes to memory whose owner needs no notification. Both ends
-// leave such frames out when they number frames, so that rules apply to them at the sender.
+// noNotify reports whether the frame goes to memory that was exposed without notification.
+// Neither end numbers such frames, because the receiver may not see them. Rules for such frames
+// are applied at the sender.
 func (h *queuedFrame) noNotify() bool {
 	return h.To != (transport.Token{}) && h.ID == transport.NoNotify
 }
 
-// applyWhenDone applies rule i when the frame is Done.
+// applyWhenDone arranges that rule i is applied when the frame is Done.
 func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	done := h.Done
 	h.Done = func(err error) {
@@ -252,8 +252,8 @@ func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	}
 }
 
-// clear empties a frame that is to be cut before it. The other end still learns that it has come:
-// what was sent before it arrives, and nothing of its body.
+// clear removes head, body and target of a frame before which a rule cuts. The empty frame is
+// still sent. So the other end gets everything sent before it, and nothing of its content.
 func (h *queuedFrame) clear(err error) {
 	h.err = err
 	h.Head, h.Body, h.Parts, h.To = nil, nil, nil, transport.Token{}
@@ -261,7 +261,7 @@ func (h *queuedFrame) clear(err error) {
 
 // expect registers rule i for the number-th frame that arrives here.
 //
-// Both ends count the frames of a Conn from its first one, so that the number identifies the frame.
+// Both ends number the frames of a Conn from the first one, so the number identifies the frame.
 func (c *conn) expect(number, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,10 +272,10 @@ func (c *conn) expect(number, i int) {
 }
 
 // cut ends this Conn with err, as if the wire had failed. The other end sees what the inner
-// transport shows of a closed Conn.
+// transport reports when a Conn is closed.
 //
-// The error is set before the inner Conn is closed, so that no method returns the inner Conn's own
-// error for it.
+// cut sets the error before it closes the inner Conn. So no method returns the error of the
+// inner Conn instead.
 func (c *conn) cut(err error) {
 	c.mu.Lock()
 	if c.err == nil && !c.closed {
@@ -286,10 +286,10 @@ func (c *conn) cut(err error) {
 	c.endDelay()
 }
 
-// endDelay ends a delay, because the queue is to be failed.
+// endDelay ends a running delay. The queued frames then fail.
 //
-// It is called after a cut or a Close. If the timer has fired already, the timer's goroutine
-// resumes the queue.
+// A cut and Close call it. If the timer has fired already, the goroutine of the timer resumes
+// the queue.
 func (c *conn) endDelay() {
 	c.mu.Lock()
 	stopped := c.timer != nil && c.timer.Stop()
@@ -300,7 +300,7 @@ func (c *conn) endDelay() {
 	}
 }
 
-// Arm arms the inner Conn. A cut closes that, and so wakes it.
+// Arm arms the inner Conn. A cut closes the inner Conn, which calls ready.
 func (c *conn) Arm(ready func()) { c.inner.Arm(ready) }
 
 // Unsent implements transport.Conn: it returns what the inner Conn reports, and adds the frames
@@ -332,9 +332,9 @@ func (c *conn) Close() error {
 	return err
 }
 
-// flipped returns a copy of b, which is not empty, with one bit flipped. k determines which bit.
+// flipped returns a copy of b with one bit flipped. k determines which bit. b must not be empty.
 //
-// CRC-32C detects every single flipped bit, so that a test with checksums may expect an error.
+// CRC-32C detects every single flipped bit. So a test with checksums may expect an error.
 func flipped(b []byte, k int) []byte {
 	b = slices.Clone(b)
 	bit := k * 7919 % (8 * len(b)) // any bit is fine; a prime reaches all of them
@@ -342,8 +342,8 @@ func flipped(b []byte, k int) []byte {
 	return b
 }
 
-// corruptBody flips a bit in the first piece of the body that is not empty. It returns false if the
-// body is empty.
+// corruptBody flips a bit in the first non-empty piece of the body. It returns false if the
+// whole body is empty.
 func (h *queuedFrame) corruptBody(k int) bool {
 	if len(h.Body) > 0 {
 		h.Body = flipped(h.Body, k)

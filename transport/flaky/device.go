@@ -2,14 +2,15 @@ package flaky
 
 import "github.com/tutti-go/tutti/fault"
 
-// Device counts a step of the device below a node: a Post or a Completion, with the head of the
-// frame that it is for, if any. It returns at which moment of the step a cut or a death is due, and
-// 0 for none. The caller carries out a cut, as what the device shows of a broken queue pair. Device
-// itself carries out a death; the caller breaks the queue pair of the step as for a cut. Delays and
-// corruptions do not apply to devices.
+// Device counts a step of the RDMA device that a node uses: a Post or a Completion. head is the
+// head of the frame that the step is for, if any. Device returns the moment of the step at which
+// a cut or a death is due, and 0 if none is due. For a cut, the caller breaks the queue pair.
+// For a death, Device kills the node, and the caller breaks the queue pair as for a cut. Delays
+// and corruptions do not apply to devices.
 //
-// Device may be called with the wrapped Conn's locks held: the death takes effect at once, and the
-// node's Conns are closed soon, on a goroutine that the Close of their Transports waits for.
+// The caller may hold locks of the wrapped Conns. A death takes effect at once. Another
+// goroutine closes the node's Conns soon after. Close of their Transports waits for that
+// goroutine.
 func (s *Script) Device(kind StepKind, from, to int, head []byte) (at Moment) {
 	for _, i := range s.count(Step{Kind: kind, From: from, To: to, Head: head}) {
 		switch r := s.rules[i]; r.action {
@@ -25,7 +26,7 @@ func (s *Script) Device(kind StepKind, from, to int, head []byte) (at Moment) {
 	return at
 }
 
-// killLater lets a node die now, and closes its Conns on another goroutine.
+// killLater marks a node as dead now, and closes its Conns on another goroutine.
 //
 // The Conns cannot be closed here: the caller may hold locks of the wrapped Conns.
 func (s *Script) killLater(from int, err error) {

@@ -5,26 +5,27 @@
 //	script := flaky.New(flaky.Options{Rules: []flaky.Rule{flaky.Cut(flaky.Within, 7).From(0)}})
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
-// A step is a frame that is sent, or one use of an ability: a write into exposed memory, a frame in
-// parts or sent inline, an Expose, a Share, a flag set in shared memory. If Options.Counts asks for
-// them, a part of a body that arrives by itself is a step, and so are the work requests and
-// completions of a software device that calls Device. A node is a wrapped Transport; its number is
-// the caller's choice, usually the rank. Options.Counts limits which steps are counted, so that a
-// suite can leave out handshakes and heartbeats.
+// A step is a frame that is sent, or one use of an ability: a write into exposed memory, a frame
+// in parts or sent inline, an Expose, a Share, a flag set in shared memory. If Options.Counts is
+// set, two more kinds of events can be steps: a part of a body that arrives before the rest, and
+// a work request or completion of a software device that calls Device. A node is a wrapped
+// Transport. The caller chooses its number, usually the rank. Options.Counts limits which steps
+// are counted, so that a suite can leave out handshakes and heartbeats.
 //
-// What the wrapped value lacks, or Options.Hide names, is refused; see abilities.go.
+// Abilities that the wrapped value lacks, or that Options.Hide names, are refused; see
+// abilities.go.
 //
-// The Script learns which node an accepted Conn leads to by letting one Dial at a time reach each
-// node. Both ends must therefore be wrapped by one Script, in one process. Towards other nodes a
-// rule's To never matches, and a cut Within or After a frame happens as soon as the frame has been
-// sent.
+// The Script lets only one Dial at a time reach each node. So it learns which node an accepted
+// Conn leads to. Both ends must therefore be wrapped by one Script, in one process. Towards
+// nodes that the Script does not wrap, the To of a rule never matches, and a cut Within or After
+// a frame happens as soon as the frame has been sent.
 //
-// The other end may or may not see a frame into memory with the ID transport.NoNotify. A cut Before
-// or Within such a frame happens as it is sent, and a cut After it when it is Done, both at the
-// sending end.
+// The receiver may or may not see a frame into memory with the ID transport.NoNotify. So the
+// sender applies cuts at such a frame: Before and Within when it sends the frame, and After when
+// the frame is Done.
 //
-// A Script, and everything that it wraps, may be used concurrently. Unlike the wires, it allocates
-// for each frame.
+// All methods of a Script, and of everything that it wraps, may be called concurrently. Unlike a
+// real transport, the wrapper allocates memory for each frame.
 package flaky
 
 import (
@@ -40,7 +41,7 @@ type Options struct {
 	// Counts reports whether a step is counted. It is called for the steps in order, one at a time;
 	// it must be short, and must not call the Script. nil counts all steps except chunks.
 	Counts func(Step) bool
-	Hide   []StepKind // abilities to refuse, by the kind of their step; for Parts bodies are joined
+	Hide   []StepKind // abilities to refuse, by the kind of their step; hiding Parts joins the parts of bodies
 }
 
 // A StepKind is the kind of a Step.
@@ -53,7 +54,7 @@ const (
 	Parts                          // Send of a frame in parts, also into exposed memory
 	Expose                         // Expose
 	Share                          // Share
-	Publish                        // a flag set in what was shared
+	Publish                        // a flag set in shared memory
 	Chunk                          // a part of a body that arrives before the rest; the wire's timing decides how many there are
 	Post                           // a work request that a device is about to carry out; see Device
 	Completion                     // a completion that a device is about to queue; see Device
@@ -70,38 +71,38 @@ func (k StepKind) String() string {
 	return names[k]
 }
 
-// Unknown is the To of a step whose other end the Script does not wrap, and of a Share and a
-// Publish, which have no other end.
+// Unknown is the To of a step whose other end the Script does not wrap. It is also the To of a
+// Share and of a Publish, which have no other end.
 const Unknown = -1
 
 // A Step is one event that rules can apply to, as Options.Counts sees it.
 type Step struct {
 	Kind     StepKind
 	From, To int    // nodes
-	Head     []byte // of a frame; valid during the call
+	Head     []byte // head of the frame, if the step has one; valid during the call
 }
 
 // A Script counts the steps of the Transports that it wraps and applies its rules.
 //
-// The lock is taken last: Conns call the Script while they hold their own locks, and the Script
-// calls no Conn while it holds its lock.
+// Lock order: locks of Conns before mu. Conns call the Script while they hold their own locks.
+// The Script calls no Conn while it holds mu.
 type Script struct {
 	counts func(Step) bool
 	hidden []StepKind
 
 	mu           sync.Mutex // guards the rest; taken last
 	rules        []Rule
-	matched      []int // for each rule, the counted steps that it matches
+	matched      []int // for each rule, the number of counted steps that it matches
 	fired        []bool
 	steps        int
 	deaths       map[int]*death   // by the node's number
-	servers      map[string]*node // by the address they serve
+	servers      map[string]*node // by the address that the node serves
 	conns        map[*conn]struct{}
-	pendingKills int // running kills of killLater
+	pendingKills int // number of goroutines of killLater that have not ended
 	killsDone    sync.Cond
 }
 
-// New makes a Script for one run; its counters are not reset.
+// New returns a Script for one run. Its counters are never reset.
 func New(o Options) *Script {
 	s := &Script{
 		counts:  o.Counts,
@@ -117,22 +118,22 @@ func New(o Options) *Script {
 	return s
 }
 
-// Steps returns how many steps have been counted. A suite that cuts at each of them must check that
-// it is not 0.
+// Steps returns the number of steps counted so far. A suite that cuts at each step must check
+// that this number is not 0.
 func (s *Script) Steps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.steps
 }
 
-// Matched returns how many of the counted steps rule i of the Options matches by its From and To.
+// Matched returns the number of counted steps that match From and To of rule i of the Options.
 func (s *Script) Matched(i int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.matched[i]
 }
 
-// Fired reports whether rule i of the Options has done what it says.
+// Fired reports whether rule i of the Options has been applied.
 func (s *Script) Fired(i int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,8 +142,8 @@ func (s *Script) Fired(i int) bool {
 
 // count counts a step and returns the rules that are due at it, by number.
 //
-// A rule is due at one step in a Script's life: matched grows with each step that the rule matches,
-// and passes the rule's number once.
+// A rule is due at most once: matched grows by one with each step that the rule matches, and
+// equals the step number of the rule only once.
 func (s *Script) count(st Step) (due []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +169,7 @@ func (s *Script) fire(i int) {
 	s.fired[i] = true
 }
 
-// apply cuts c, or lets the node that made the step die, by rule i.
+// apply applies rule i: it cuts c, or kills node from, which has made the step.
 func (s *Script) apply(i, from int, c *conn) {
 	s.fire(i)
 	err := failure(fault.LinkLost, s.rules[i].String(), nil)
@@ -181,19 +182,20 @@ func (s *Script) apply(i, from int, c *conn) {
 	s.kill(from, err)
 }
 
-// applyDeath lets a node die by rule i.
+// applyDeath kills a node by rule i.
 func (s *Script) applyDeath(i, from int) {
 	s.fire(i)
 	s.kill(from, failure(fault.LinkLost, s.rules[i].String(), nil))
 }
 
-// kill fails all Conns of a node, present and future.
+// kill fails all present Conns of a node. Conns that the node makes later are cut when they are
+// made.
 //
-// The death is recorded first. From then on every Conn of the node reports it as its error, also
-// one whose inner Conn reports something else because the other Conns are closed.
+// kill records the death first. From then on every Conn of the node returns the death as its
+// error. Closing one Conn may make the inner Conn of another fail; that error is not returned.
 func (s *Script) kill(from int, err error) {
 	s.mu.Lock()
-	s.deathOf(from).Store(&err) // before the first Conn is closed: a dead node reports nothing
+	s.deathOf(from).Store(&err) // stored before the first Conn is closed, so that a dead node reports no other error
 	var all []*conn
 	for c := range s.conns {
 		if c.node.number == from {
@@ -206,10 +208,10 @@ func (s *Script) kill(from int, err error) {
 	}
 }
 
-// A death is the error by which a node has died; nil while the node lives. All wrapped Transports
-// of that number share it.
+// A death contains the error of a node that has died, and nil while the node lives. All wrapped
+// Transports with the same number share one death.
 //
-// It is read without the Script's lock, on every call of a Conn.
+// Every call of a Conn reads it, without the Script's lock.
 type death struct{ atomic.Pointer[error] }
 
 // deathOf returns the death of a node. s.mu is held.
@@ -225,9 +227,10 @@ func (s *Script) deathOf(number int) *death {
 // died reports whether a rule has killed the node.
 func (n *node) died() bool { return n.death.Load() != nil }
 
-// register adds a Conn to those that die with their node. It returns false if the node is dead.
+// register adds c to the Conns that fail when their node dies. It returns false if the node is
+// dead.
 //
-// A Conn that is made after the death is cut at once, by its caller.
+// The caller then cuts the Conn at once.
 func (s *Script) register(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +248,8 @@ func (s *Script) unregister(c *conn) {
 	delete(s.conns, c)
 }
 
-// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
+// failure returns a fault.Error of this package. Rank is -1, because a transport does not know
+// ranks.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "flaky: " + op, Rank: -1, Err: err}
 }

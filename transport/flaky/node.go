@@ -11,10 +11,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// pairTimeout is how long a Dial waits for the other end's accept, to learn which Conns belong
-// together. A Conn without a pair works, but leads to Unknown.
+// pairTimeout is how long a Dial waits for the other node to accept, so that the Script learns
+// which two Conns form a pair. A Conn without a pair works, but its peer is Unknown.
 //
-// It bounds a test that dials a node which never accepts; every other pair is known at once.
+// Only a Dial to a node that never accepts waits this long. All other Dials are paired at once.
 const pairTimeout = 2 * time.Second
 
 // A node is a wrapped Transport.
@@ -24,7 +24,7 @@ type node struct {
 	number int
 	death  *death
 
-	dialSlot chan struct{}  // one slot: held by the Dial to this node
+	dialSlot chan struct{}  // has one slot; the Dial to this node holds it
 	timers   sync.WaitGroup // running delays
 
 	mu   sync.Mutex   // guards caller
@@ -33,13 +33,14 @@ type node struct {
 
 // A pendingDial is a Dial that waits for the Conn that the other node accepts.
 //
-// The Dial returns when both ends are known to each other, or after pairTimeout.
+// The Dial returns when both Conns know each other, or after pairTimeout.
 type pendingDial struct {
 	near   *conn
 	paired chan struct{} // closed when near and the accepted Conn know each other
 }
 
-// Wrap makes t the node of that number.
+// Wrap returns a Transport that passes calls on to t and counts its steps as those of node
+// number.
 func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +53,8 @@ func (n *node) Name() string { return n.inner.Name() }
 
 // Serve serves the inner Transport and wraps each accepted Conn.
 //
-// The address is registered under this node. A Dial to it in this process then knows its peer.
+// Serve registers the address as an address of this node. So a Dial to that address in this
+// process knows which node it reaches.
 func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
 		c := n.newConn(inner, Unknown)
@@ -69,8 +71,8 @@ func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, erro
 
 // Dial dials the inner Transport, unless this node or the other one has died.
 //
-// A Dial holds the other node's dialSlot, so that the next Conn which that node accepts is the
-// other end of this Dial. Dials to different nodes run at once.
+// While it runs, a Dial holds the dialSlot of the other node. So the next Conn that the other
+// node accepts is the other end of this Dial. Dials to different nodes can run at the same time.
 func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	n.script.mu.Lock()
 	server := n.script.servers[addr]
@@ -94,12 +96,15 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return n.call(ctx, server, addr)
 }
 
-// errDied is the cause of what a dead node, or a Dial to it, fails by.
+// errDied is the cause of the error that a dead node returns, and of the error of a Dial to a
+// dead node.
 var errDied = errors.New("a rule has killed the node")
 
-// call dials a node whose dialSlot it holds, and waits for the other end.
+// call dials the node server, whose dialSlot the caller holds, and waits until the other end is
+// known.
 //
-// The Conn exists before the inner Dial, because the other node may accept before that returns.
+// The wrapped Conn is made before the inner Dial, because the other node may accept before the
+// inner Dial returns.
 func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {
 	c := &pendingDial{near: n.unbound(server.number), paired: make(chan struct{})}
 	server.expect(c)
@@ -119,16 +124,16 @@ func (n *node) call(ctx context.Context, server *node, addr string) (transport.C
 	return c.near, nil
 }
 
-// expect sets the Dial that holds dialSlot; nil when that has ended.
+// expect sets the Dial that holds dialSlot, or nil when that Dial has ended.
 func (n *node) expect(c *pendingDial) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dial = c
 }
 
-// pair connects an accepted Conn with the one that the dialling node is about to return.
+// pair joins an accepted Conn with the Conn that the dialling node is about to return.
 //
-// From then on both ends know each other, and rules with To match.
+// From then on each end knows its peer, and rules restricted by To can match.
 func (n *node) pair(far *conn) {
 	n.mu.Lock()
 	c := n.dial
@@ -147,10 +152,11 @@ func (n *node) pair(far *conn) {
 	close(c.paired)
 }
 
-// Close closes the inner Transport, after delays and kills have ended.
+// Close closes the Conns of the node and the inner Transport. It returns when delays and kills
+// have ended.
 //
-// The addresses of the node are forgotten, so that a later node may serve them. Its Conns are
-// closed first, which ends their delays.
+// It removes the addresses of the node, so that a later node may serve them. It closes the Conns
+// first, which ends their delays.
 func (n *node) Close() error {
 	n.script.mu.Lock()
 	var mine []*conn

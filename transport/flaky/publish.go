@@ -2,12 +2,12 @@ package flaky
 
 import "slices"
 
-// Publish counts a step of the node, and sets a flag in memory that the node shares, unless the
-// node has died or dies now. Shared memory has no link that could be cut, so that a cut here kills
-// the node.
+// Publish counts a step of the node, and then calls set, which sets a flag in memory that the
+// node shares. It does not call set if the node has died or a rule kills the node before the
+// step. Shared memory has no link that could be cut, so a cut here kills the node.
 //
-// comm's tests pass it on to p2p, which calls it for every flag that this rank sets. set must be
-// called at once, on the same goroutine, or not at all.
+// Tests of comm pass Publish to p2p, which calls it for every flag that a rank sets. Publish
+// calls set at once on the same goroutine, or not at all.
 func (s *Script) Publish(node int, set func()) {
 	s.mu.Lock()
 	death := s.deathOf(node)
@@ -30,8 +30,8 @@ func (s *Script) Publish(node int, set func()) {
 	}
 }
 
-// chunk counts a part of a body that is not the last as a step of the sender, and cuts the Conn
-// after it if a rule is due.
+// chunk counts a part of a body, other than the last part, as a step of the sender. It cuts the
+// Conn after the part if a rule is due.
 func (s *sink) chunk() {
 	script, c := s.c.node.script, s.c
 	c.mu.Lock()

@@ -11,22 +11,22 @@ import (
 
 // A Moment is the point within a step at which a cut happens.
 //
-// A frame of 100 bytes on a Conn that is cut at it:
+// For example, a rule cuts the Conn at a frame of 100 bytes:
 //
 //	Before   the other end gets no byte of it, and everything before it
 //	Within   the other end gets 50 bytes and no completion
 //	After    the other end gets all of it, and nothing behind it
 type Moment uint8
 
-// The moments. A step without bytes (Expose, Share, Publish) has no middle: Within means After
-// there. A Chunk has arrived already, so that all three mean After.
+// The moments. A step without bytes (Expose, Share, Publish) has no middle, so Within means
+// After there. A Chunk has arrived already when it is counted, so all three moments mean After.
 const (
 	Before Moment = iota + 1 // nothing of the frame arrives
-	Within                   // it has begun to arrive and never completes
-	After                    // it arrives whole, and is the last
+	Within                   // the frame begins to arrive and never completes
+	After                    // the frame arrives whole, and nothing arrives after it
 )
 
-// momentNames are the words of String and Parse.
+// momentNames are the words that String prints and Parse reads.
 var momentNames = [...]string{Before: "before", Within: "within", After: "after"}
 
 // String returns the moment's word in a rule.
@@ -70,15 +70,16 @@ type Rule struct {
 	from, to limit
 }
 
-// A limit restricts a rule to one node; the zero limit does not.
+// A limit restricts a rule to one node. The zero limit does not restrict it.
 //
-// A separate flag is needed because node 0 is a node, and Unknown is one to limit to, too.
+// The separate flag is needed because 0 is the number of a node, and a rule may be limited to
+// Unknown.
 type limit struct {
 	set  bool
 	node int
 }
 
-// allows reports whether steps of, or towards, this node count.
+// allows reports whether the limit lets the rule count steps of, or towards, this node.
 func (l limit) allows(node int) bool { return !l.set || l.node == node }
 
 // Cut fails the Conn of the k-th step, from 1, at both ends.
@@ -97,10 +98,10 @@ func CorruptHead(k int) Rule { return Rule{action: corruptHead, step: k} }
 // CorruptBody flips one bit in the body of the k-th step, if it has one.
 func CorruptBody(k int) Rule { return Rule{action: corruptBody, step: k} }
 
-// From restricts the rule to steps of this node; only those count for k.
+// From restricts the rule to steps of this node. Other steps do not count for k.
 func (r Rule) From(node int) Rule { r.from = limit{true, node}; return r }
 
-// To restricts the rule to steps towards the node; only those count for k.
+// To restricts the rule to steps towards this node. Other steps do not count for k.
 func (r Rule) To(node int) Rule { r.to = limit{true, node}; return r }
 
 // matches reports whether the rule counts the step.
@@ -130,8 +131,8 @@ func (r Rule) String() string {
 
 // Parse reads a rule as String prints it. Other input is fault.Misuse.
 //
-// The grammar is an action with its moment, the number of the step, and then pairs of a word and a
-// value in any order.
+// A rule consists of an action with its moment, the number of the step, and then pairs of a word
+// and a value in any order.
 func Parse(line string) (Rule, error) {
 	bad := func() (Rule, error) {
 		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("got %q, want a rule such as \"cut before 7\"", line))

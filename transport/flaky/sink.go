@@ -2,10 +2,11 @@ package flaky
 
 import "github.com/tutti-go/tutti/transport"
 
-// A sink stands between the inner Conn and the caller's Sink. It cuts within an arriving frame or
-// after it. The goroutine in Progress owns it.
+// A sink passes arriving frames from the inner Conn to the Sink of the caller. It applies cuts
+// within a frame or after a frame. The goroutine in Progress owns it.
 //
-// It lives as long as its Conn, and sees each arriving frame in one of these orders:
+// A sink exists as long as its Conn. For each arriving frame its methods are called in one of
+// these orders:
 //
 //	Buffer, Arrived...   a frame without a To
 //	Arrived...           a frame with a To
@@ -19,8 +20,8 @@ type sink struct {
 	ended   bool // the rule was applied: nothing more is passed on
 }
 
-// Progress moves the inner Conn. After a cut it returns the cut's error, unless the inner Conn has
-// reported an error before.
+// Progress calls Progress of the inner Conn. After a cut it returns the error of the cut, unless
+// the inner Conn has reported an error before.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -29,7 +30,7 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if err := c.failed(nil); err != nil {
 		return transport.Idle, err
 	}
-	// The Sink may be another one in each call.
+	// Each call may pass a different Sink.
 	c.sink.c, c.sink.in = c, in
 	state, err := c.inner.Progress(&c.sink, spins)
 	c.sink.in = nil
@@ -39,9 +40,10 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	return state, err
 }
 
-// failed returns the first error of this Conn, which err becomes if there is none.
+// failed returns the first error of this Conn. If there is none yet, err becomes the first
+// error.
 //
-// A dead node's Conns fail with the death, unless they had failed or were closed before.
+// A Conn of a dead node fails with the death, unless it has failed or was closed before.
 func (c *conn) failed(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +59,7 @@ func (c *conn) failed(err error) error {
 
 // begin counts a frame that has begun, and looks up the rule for it.
 //
-// Frames with NoNotify are not counted, at neither end.
+// Neither end counts frames with the ID NoNotify.
 func (s *sink) begin() {
 	s.open, s.rule = true, -1
 	s.arrived++
@@ -69,11 +71,11 @@ func (s *sink) begin() {
 	}
 }
 
-// Buffer implements transport.Sink. A cut within an empty body happens here, since no part of it
-// arrives before the whole.
+// Buffer implements transport.Sink. It also applies a cut within a frame with an empty body,
+// because Arrived is called only once for such a frame.
 func (s *sink) Buffer(h transport.Header) []byte {
 	if s.ended {
-		return nil // the wire still held frames of a dead node
+		return nil // the transport still delivers frames behind the cut
 	}
 	s.begin()
 	if s.is(Before) {
@@ -87,20 +89,21 @@ func (s *sink) Buffer(h transport.Header) []byte {
 	return b
 }
 
-// Arrived implements transport.Sink. Of a frame to be cut within, half is passed on.
+// Arrived implements transport.Sink. If a rule cuts within the frame, Arrived passes half of the
+// body on.
 //
-// After the cut nothing is passed on. The buffer of the frame stays with the Conn until Progress
-// has returned the error, as the contract allows.
+// After the cut it passes nothing on. As the contract of Sink allows, the Conn keeps the buffer
+// of the frame until Progress has returned the error.
 func (s *sink) Arrived(h transport.Header, n int) {
 	if s.ended {
 		return
 	}
 	if !s.open {
 		if h.ID == transport.NoNotify {
-			s.in.Arrived(h, n) // neither end numbers it
+			s.in.Arrived(h, n) // such a frame has no number at either end
 			return
 		}
-		s.begin() // it skips Buffer
+		s.begin() // the inner Conn does not call Buffer for a frame with a To
 	}
 	if s.is(Within) {
 		if half := min(n, h.Size/2); half > 0 {
@@ -120,10 +123,10 @@ func (s *sink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// Copy implements transport.CopySink. A frame with a rule, or for a Sink without Copy, is passed on
-// in two calls.
+// Copy implements transport.CopySink. If a rule applies to the frame, or the Sink of the caller
+// has no Copy, it calls Buffer and Arrived instead.
 //
-// A Within cut passes half of the body on, which only Buffer and Arrived can express.
+// A Within cut passes half of the body on, which needs Buffer and Arrived.
 func (s *sink) Copy(h transport.Header, body []byte) {
 	if s.ended {
 		return
@@ -148,12 +151,12 @@ func (s *sink) Copy(h transport.Header, body []byte) {
 	}
 }
 
-// is reports whether a rule cuts this frame at that moment.
+// is reports whether a rule cuts at moment m of this frame.
 func (s *sink) is(m Moment) bool {
 	return s.rule >= 0 && s.c.node.script.rules[s.rule].moment == m
 }
 
-// apply applies the rule to the sender, whose step the frame was.
+// apply applies the rule. The frame is a step of the sender, so a death kills the sender.
 func (s *sink) apply() {
 	s.ended = true
 	script, c := s.c.node.script, s.c
