@@ -44,8 +44,8 @@ func (f *finder) has(name string) bool {
 	return ok
 }
 
-// number reads a decimal number from lo to hi. ok is false when the variable is not set, which is
-// no error; a value that is no such number is one, and never counts as not set.
+// number reads a decimal number from lo to hi. If the variable is not set, ok is false and err is
+// nil. Any other value is an error.
 func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -119,8 +119,9 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	return nil
 }
 
-// localRank reads the rank among those of this host, and their number. Both variables count, or
-// neither: a source may not know the layout of hosts, and LocalRank and LocalSize are -1 then.
+// localRank reads this rank's index among the ranks of this host, and the number of these ranks. If
+// either variable is missing, LocalRank and LocalSize stay -1, since a source may not know the
+// layout of hosts.
 func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
 	if err != nil {
@@ -159,8 +160,8 @@ func nameFrom(prefix, s string) string {
 	return prefix + "." + hex.EncodeToString(sum[:8])
 }
 
-// checkAddr checks that s is host:port, with both parts. It looks no name up: the host may not
-// exist yet.
+// checkAddr checks that s is host:port, with both parts. It does not look up the name, since the
+// host may not exist yet.
 func checkAddr(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {

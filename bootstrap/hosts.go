@@ -49,12 +49,13 @@ func (f *finder) hosts() (*Job, error) {
 }
 
 // jobOfList returns the job of a rank whose peers' addresses are known. Ranks whose hosts are
-// spelled alike count as ranks of one host: every rank sees the same spelling, so all agree, where
-// look-ups could differ. The job's name is derived from the list.
+// spelled the same count as ranks of one host. All ranks see the same spelling and so agree,
+// whereas the results of look-ups could differ. The job's name is derived from the list.
 func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers
-	// All ranks read the same list. A rank that read another one is of another job, and refused.
+	// All ranks read the same list. A rank with a different list gets a different job name, and the
+	// other ranks refuse it.
 	j.Name = nameFrom(kind, strings.Join(peers, ","))
 	own, _, _ := net.SplitHostPort(peers[rank])
 	j.LocalRank, j.LocalSize = 0, 0

@@ -90,7 +90,7 @@ type Job struct {
 	listenFD int    // an inherited listener's descriptor; -1 for none
 }
 
-// String returns who this process is and how that was found, without the secret.
+// String returns the rank, the size, the host and the source of the job, without the secret.
 func (j Job) String() string {
 	return fmt.Sprintf("rank %d of %d on %s, by %s", j.Rank, j.Size, j.Host, j.Source)
 }
@@ -140,8 +140,8 @@ func (f *finder) find(o Options) (*Job, error) {
 	return j, j.confineToLoopback(o.Insecure)
 }
 
-// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names. A source that
-// is named and does not apply is an error, which says when it would: the user asked for it.
+// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names. If the named
+// source does not apply, decide returns an error that says when it would apply.
 func (f *finder) decide() (*Job, error) {
 	only, forced := f.get(vars.Bootstrap)
 	var names []string
@@ -169,8 +169,8 @@ func (f *finder) decide() (*Job, error) {
 		"use one of "+strings.Join(names, ", ")+", or unset it")
 }
 
-// settings reads what is passed on with the job, whatever its source. Their values are checked
-// where they are used, by package comm, since this package does not know transports or algorithms.
+// settings reads the settings that are passed on with the job and do not depend on its source.
+// Package comm checks their values, since this package does not know transports or algorithms.
 func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)

@@ -19,8 +19,8 @@ const (
 	lookupPause = 250 * time.Millisecond
 )
 
-// Listen opens this process's one listener, TCP, whose address the other ranks can dial. It is the
-// first of these that applies:
+// Listen opens this process's one TCP listener, at an address that the other ranks can dial. It
+// uses the first of these addresses that applies:
 //
 //   - the descriptor that rank 0 inherited (close-on-exec is set on it);
 //   - TUTTI_LISTEN; without a port, the port that the job's addresses give this rank;
@@ -69,8 +69,8 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// ownAddr returns the address at which the other ranks expect this one; "" if they do not: with
-// Root alone, all ranks but 0 may listen anywhere, since they tell rank 0 where.
+// ownAddr returns the address at which the other ranks expect this rank, or "" if they expect none.
+// With Root alone, all ranks but 0 may listen anywhere, since they send their addresses to rank 0.
 func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:

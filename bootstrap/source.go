@@ -71,8 +71,8 @@ func (f *finder) tuttirun() (*Job, error) {
 }
 
 // inheritedListener reads the descriptor of the listener that rank 0 inherited from the launcher,
-// which has told its address to the other ranks: so no other process can take the port in between.
-// Other ranks ignore the variable: a shell may have passed it on.
+// which has sent the listener's address to the other ranks. No other process can take the port in
+// between. Other ranks ignore the variable: a shell may have passed it on.
 func (f *finder) inheritedListener(j *Job) error {
 	if j.Rank != 0 {
 		return nil

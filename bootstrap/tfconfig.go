@@ -15,8 +15,8 @@ import (
 // rank like any other here; it comes last, so that the workers' ranks are contiguous from 0.
 var tfRoles = [...]string{"chief", "master", "worker", "ps"}
 
-// tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. One without a cluster
-// describes a single process in TensorFlow, so this source does not apply then.
+// tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. A TF_CONFIG without a
+// cluster describes a single process in TensorFlow, so this source does not apply then.
 func (f *finder) tfConfig() (*Job, error) {
 	text, ok := f.get(vars.TFConfig)
 	if !ok {

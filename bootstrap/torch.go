@@ -48,8 +48,8 @@ func (f *finder) torchrun() (*Job, error) {
 	return j, nil
 }
 
-// env reads MASTER_ADDR with torch's names for rank and size, as scripts and training operators set
-// them. MASTER_PORT is free for rank 0 here.
+// env reads MASTER_ADDR, and the rank and the size under torch's names, as scripts and training
+// operators set them. Here nothing else listens on MASTER_PORT, so rank 0 uses it.
 func (f *finder) env() (*Job, error) {
 	if !f.has(vars.TorchAddr) || !f.has(vars.TorchRank) && !f.has(vars.TorchSize) {
 		return nil, nil

@@ -143,8 +143,8 @@ func ContextKind(err error) Kind {
 	return Canceled
 }
 
-// Cause returns what err says apart from its kind, operation and rank: the Err of an *Error, if it
-// has one, else err itself. A layer that reports the rest in its own words uses it.
+// Cause returns the Err of an *Error, if it has one, else err itself. A layer uses it to report the
+// cause with a kind, an operation and a rank of its own.
 func Cause(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Err != nil {

@@ -31,8 +31,8 @@ type Site struct {
 	n   int
 }
 
-// Here returns the location where the program has called this library. It must have a frame of its
-// own, so it must not be inlined.
+// Here returns the location where the program has called this library. It must not be inlined,
+// because it needs its own stack frame.
 //
 //go:noinline
 func Here() (s Site) {
@@ -66,11 +66,12 @@ func (s Site) String() string {
 // textCacheSize is how many Sites a TextCache holds.
 const textCacheSize = 64
 
-// A TextCache remembers the texts of Sites, which cost microseconds and allocate: a program calls
-// from few locations. The zero TextCache is empty. One goroutine uses it at a time.
+// A TextCache caches the texts of Sites, since making a text takes microseconds and allocates. A
+// program calls from few locations, so a small cache is enough. The zero TextCache is empty. One
+// goroutine uses it at a time.
 type TextCache struct{ texts map[Site]string }
 
-// Text returns s.String.
+// Text returns s.String(), from the cache if possible.
 func (b *TextCache) Text(s *Site) string {
 	key := *s
 	clear(key.pcs[key.n:]) // an earlier, deeper location may have left them

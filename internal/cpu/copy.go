@@ -1,7 +1,7 @@
 package cpu
 
-// MinNonTemporal is the total size, in bytes, from which on CopyNonTemporal is worth while: what all
-// ranks of a host write in one operation then fits into no cache.
+// MinNonTemporal is the total size, in bytes, from which CopyNonTemporal is faster. The size counts
+// the bytes that all ranks of a host write in one operation, which then do not fit into a cache.
 const MinNonTemporal = 16 << 20
 
 // CopyNonTemporal copies as the built-in copy does, for slices that do not overlap, but stores past

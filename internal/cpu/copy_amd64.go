@@ -6,7 +6,8 @@ import (
 	xcpu "golang.org/x/sys/cpu"
 )
 
-// avx2 copies n bytes, a multiple of block and not 0, to a multiple of align.
+// avx2 copies n bytes to dst. n must be a multiple of block and not 0, and the address dst a
+// multiple of align.
 //
 //go:noescape
 func avx2(dst, src *byte, n int)

@@ -2,9 +2,9 @@ package poll
 
 import "sync"
 
-// A Caller is one goroutine that runs ready callbacks for events that no wait can see: bytes are in
-// a buffer already, or a Conn failed. The zero Caller is ready; its goroutine starts with the first
-// callback.
+// A Caller is one goroutine that runs ready callbacks for events that epoll does not report: bytes
+// are in a buffer already, or a Conn failed. The zero Caller is ready; its goroutine starts with
+// the first callback.
 //
 //	done   stopping  state
 //	nil    no        no goroutine yet

@@ -1,4 +1,5 @@
-// Package poll has what Conns share that own their descriptors and are polled by their waiters.
+// Package poll holds code shared by transports whose Conns own file descriptors and are polled by
+// waiters.
 //
 //	Gate        guards the life of a descriptor, without a lock
 //	Watcher     one goroutine that waits for descriptors that nobody polls

@@ -3,8 +3,8 @@ package poll
 import "sync/atomic"
 
 // A Gate guards the life of a descriptor, or of a mapping. Users enter before they use it and exit
-// afterwards. Close keeps new users out, and the last user to exit a closed gate releases what it
-// guards: so a descriptor is never used after its number may belong to another file.
+// afterwards. Close keeps new users out. The last user to exit a closed gate releases the
+// descriptor. So no user can use a descriptor number that already belongs to another file.
 //
 // One of the users may be the reader, a role that belongs to Conn.Progress. The zero Gate is open.
 // Any goroutine may call its methods, and none of them waits.
@@ -47,7 +47,7 @@ func (g *Gate) EnterReader() Entry {
 	}
 }
 
-// ExitReader gives the role back. If last is true, the caller releases what the gate guards.
+// ExitReader ends the reader's role. If last is true, the caller releases what the gate guards.
 func (g *Gate) ExitReader() (last bool) {
 	return g.word.Add(^uint32(gateReader-1)) == gateClosed
 }

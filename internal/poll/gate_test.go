@@ -28,7 +28,8 @@ func TestGateHasOneReader(t *testing.T) {
 	}
 }
 
-// However many users come and go, exactly one releases, after all others have exited.
+// TestGateIsClosedOnceByTheLast checks that exactly one user of a closed gate is the last, and that
+// all others have exited before it.
 func TestGateIsClosedOnceByTheLast(t *testing.T) {
 	for range 60 {
 		var g Gate

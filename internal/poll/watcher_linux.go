@@ -8,15 +8,15 @@ import (
 
 // A Handler receives the events of the descriptor that it was added for.
 type Handler interface {
-	// Event runs on the Watcher's goroutine, so it must not block. pad is what Control was given;
-	// events are those of epoll. It may be called after Remove.
+	// Event runs on the Watcher's goroutine, so it must not block. pad is the value that was passed
+	// to Control, and events are the events of epoll. Event may be called after Remove.
 	Event(pad int32, events uint32)
 }
 
 // A Watcher is one goroutine that waits for any number of descriptors, on an epoll of their own.
-// The epoll's descriptor is registered with Go's poller, so that the goroutine holds no thread
-// while it waits, and no descriptor in it wakes an idle thread unasked. The zero Watcher is ready;
-// it starts with the first Handler. Any goroutine may call its methods.
+// The epoll's descriptor is registered with Go's poller, so the goroutine holds no thread while it
+// waits. The zero Watcher is ready; it starts with the first Handler. Any goroutine may call its
+// methods.
 type Watcher struct {
 	mu       sync.RWMutex // guards the rest; the epoll itself needs no lock
 	epoll    int
@@ -26,8 +26,8 @@ type Watcher struct {
 	done     chan struct{}
 }
 
-// Add gives h a number by which events find it. Unlike a descriptor's, a number is not used again
-// before 2³¹ others.
+// Add registers h and returns its number. An event carries the number of its Handler. A number is
+// not used again before 2³¹ other numbers, unlike the number of a descriptor.
 func (w *Watcher) Add(h Handler) (id int32, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +63,8 @@ func (w *Watcher) start() error {
 	return nil
 }
 
-// Control is epoll_ctl on fd for the Handler of that id, which has been added and not removed.
+// Control calls epoll_ctl on fd for the Handler with number id. The Handler must have been added
+// and not removed.
 func (w *Watcher) Control(op, fd int, id, pad int32, events uint32) error {
 	return syscall.EpollCtl(w.epoll, op, fd, &syscall.EpollEvent{Events: events, Fd: id, Pad: pad})
 }
@@ -88,7 +89,7 @@ func (w *Watcher) run(conn syscall.RawConn) {
 	}
 }
 
-// Remove removes a Handler, whose descriptor has left the epoll before.
+// Remove removes a Handler. The caller has already removed the Handler's descriptor from the epoll.
 func (w *Watcher) Remove(id int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,8 +30,8 @@ type event struct {
 	} `json:"args"`
 }
 
-// Check reads a timeline with a JSON parser that does not know how it was written. It returns
-// the spans by rank, thread and time, and what describes the ranks.
+// Check reads a timeline with a JSON parser that does not know how it was written. It returns the
+// spans, sorted by rank, thread and time, and the Info of each rank.
 //
 // Check is stricter than viewers: every event must have a process and a thread, times must not
 // be negative, threads must be named, and spans of one thread must nest. Anything else is an
@@ -99,8 +99,8 @@ func nanos(n json.Number) (int64, error) {
 	return 1000*micros + rest, nil
 }
 
-// nest sorts the spans of a thread by begin, longer ones first, and sets how deep each lies. A
-// span must end before the one in which it begins.
+// nest sorts the spans of a thread by begin, longer spans first, and sets each span's Depth. A span
+// that begins within another span must also end within it.
 func nest(list []ReadSpan, name string) error {
 	slices.SortStableFunc(list, func(a, b ReadSpan) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(b.End, a.End)) })
 	var open []ReadSpan

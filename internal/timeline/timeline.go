@@ -51,9 +51,9 @@ type Arg struct {
 	Text  string
 }
 
-// A Writer writes one part. One goroutine uses it. The first error stays; later calls do
-// nothing, and Close returns it. It keeps a number for each name, so its memory grows with the
-// names, not with the events.
+// A Writer writes one part. One goroutine uses it. After the first error, calls do nothing, and
+// Close returns that error. The Writer keeps a number for each name, so its memory grows with the
+// number of names, not of events.
 type Writer struct {
 	w         *bufio.Writer
 	rank      int
@@ -87,8 +87,8 @@ func (t *Writer) write(b []byte) {
 	}
 }
 
-// event writes the line that has been made. A comma ends the line before it, because JSON
-// allows none behind the last.
+// event writes t.line as the next event. The comma between two events is written before the second
+// one, because JSON allows no comma after the last.
 func (t *Writer) event() {
 	if t.hasEvents {
 		t.write([]byte(",\n"))
@@ -103,8 +103,8 @@ func (t *Writer) meta(what string, thread int, key, value string) {
 	t.event()
 }
 
-// thread returns the number of a name, and names it in the trace at its first use; 0 is that of
-// the process.
+// thread returns the thread number of a name. At the first use of the name it writes the name to
+// the trace. Number 0 stands for the process.
 func (t *Writer) thread(name string) int {
 	id, known := t.threads[name]
 	if !known {
@@ -120,9 +120,9 @@ func (t *Writer) thread(name string) int {
 	return id
 }
 
-// Span writes that something took place on the thread of a name, from begin to end, in
-// nanoseconds of rank 0's clock. A span that ends before it begins, as clocks that differ can
-// make one, has length 0.
+// Span writes that something took place on the thread of a name, from begin to end, in nanoseconds
+// of rank 0's clock. A span that ends before it begins is written with length 0. Differences
+// between clocks can cause that.
 func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 	id := t.thread(on)
 	quoted, err := json.Marshal(what)

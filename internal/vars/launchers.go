@@ -18,9 +18,9 @@ const (
 // TFConfig describes a TensorFlow cluster and one task in it, in JSON.
 const TFConfig = "TF_CONFIG"
 
-// A Launcher is another launcher as its variables show it: those in which a process finds its rank
-// and the number of ranks. Either may be "" where that launcher does not set it. Requires, when not
-// "", must be set for the others to count.
+// A Launcher describes another launcher by its variables. Rank and Size are the names of the
+// variables that hold a process's rank and the number of ranks. A name is "" if the launcher does
+// not set that variable. Requires, when not "", must be set for the others to count.
 type Launcher struct {
 	Name, Rank, Size, Requires string
 }

@@ -46,7 +46,7 @@ func (r *Reader) Fail() {
 }
 
 // Bytes returns the next n bytes of the message itself, not a copy. It returns nil after a failure;
-// a negative n, or one beyond the end, is a failure. No bytes, n = 0, are an empty slice.
+// a negative n, or one beyond the end, is a failure. For n = 0 it returns an empty slice.
 func (r *Reader) Bytes(n int) []byte {
 	if r.failed || uint(n) > uint(len(r.b)) {
 		r.Fail()
@@ -60,8 +60,8 @@ func (r *Reader) Bytes(n int) []byte {
 // Fill copies the next len(dst) bytes to dst. After a failure it leaves dst as it is.
 func (r *Reader) Fill(dst []byte) { copy(dst, r.Bytes(len(dst))) }
 
-// String returns the next n bytes as a string. More than limit bytes are a failure, whether they are
-// there or not. It does not check for UTF-8.
+// String returns the next n bytes as a string. If n is more than limit, String fails, even if the
+// message has n bytes. It does not check for UTF-8.
 func (r *Reader) String(n, limit int) string {
 	if n > limit {
 		r.Fail()

@@ -14,16 +14,16 @@ type candidate struct {
 	by  int
 }
 
-// A proposal is a failure that waits to be announced, not before a certain time: a rank with better
-// knowledge may announce it first, and then the proposal is stale.
+// A proposal is a failure that this rank will announce, but not before a certain time. A rank with
+// better knowledge may announce the failure first, and then the proposal is stale.
 type proposal struct {
 	err       *fault.Error
 	notBefore Time
 	exiting   bool // this rank exits right after the announcement
 }
 
-// A failureLog holds past failures, the candidates of the current epoch, and those still to be
-// announced. A failure moves from left to right:
+// A failureLog holds past failures, the candidates of the current epoch, and the failures still to
+// be announced. A failure moves from left to right:
 //
 //	proposals --announceNext--> candidates --closeEpoch--> reported
 //	     ^                          |
@@ -54,9 +54,10 @@ func (v *failureLog) remember(m Message) {
 	v.messages = append(v.messages, m)
 }
 
-// failureKey is equal for failures that say the same of the same ranks. Detected failures are
-// compared by kind and ranks, since each rank that detects one words its cause differently.
-// Failures that a rank announces, such as aborts, differ by their texts, too.
+// failureKey returns a key that is equal for failures that report the same event about the same
+// ranks. Detected failures are compared by kind and ranks, since each rank that detects one words
+// its cause differently. Failures that a rank announces, such as aborts, differ by their texts,
+// too.
 func failureKey(e *fault.Error) string {
 	ranks := make([]int, len(e.Peers))
 	for i, p := range e.Peers {
@@ -111,8 +112,8 @@ func (s *Machine) propose(e *fault.Error, notBefore Time) {
 	s.enqueueProposal(proposal{err: e, notBefore: notBefore})
 }
 
-// enqueueProposal adds h unless it is stale or queued already. A full queue drops it: the failures
-// in it end the job anyway.
+// enqueueProposal adds h unless h is stale or queued already. A full queue drops h, since the
+// queued failures end the job anyway.
 func (s *Machine) enqueueProposal(h proposal) {
 	v := &s.failures
 	same := func(o proposal) bool { return failureKey(o.err) == failureKey(h.err) }
@@ -123,8 +124,8 @@ func (s *Machine) enqueueProposal(h proposal) {
 	s.changed = true
 }
 
-// stale reports whether a failure adds nothing: it was reported, or it is a candidate, or it blames
-// a rank that is gone by now, so that what broke is explained.
+// stale reports whether a failure adds no information: it was reported, it is a candidate, or it
+// blames a rank that is gone by now, which explains the failure.
 func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
@@ -149,9 +150,8 @@ func (in Announce) apply(s *Machine) {
 }
 
 // announceNext opens the next epoch with the first proposal whose time has come. It announces one
-// failure per epoch, and none while an epoch is open: the announced one may explain all the others.
-// A rank that was evicted announces nothing, since the others would take its words for those of a
-// dead rank.
+// failure per epoch, and none while an epoch is open, since the announced failure may explain all
+// the others. A rank that was evicted announces nothing, because the other ranks count it as dead.
 func (s *Machine) announceNext() {
 	v := &s.failures
 	if len(v.candidates) > 0 || s.evicted {
@@ -172,9 +172,9 @@ func (s *Machine) announceNext() {
 	}
 }
 
-// addCandidate adds a failure to its epoch; the first one opens the epoch. Even the announcing rank
-// parses the wire form, so that all ranks report the same error, shortened texts included. An
-// announcer that exits needs no other explanation when its links break; if it has no link to this
+// addCandidate adds a failure to its epoch; the first one opens the epoch. The announcing rank
+// parses the wire form, too, so that all ranks report the same error with the same shortened texts.
+// If the announcer exits, its broken links need no other explanation. If it has no link to this
 // rank, it counts as gone at once.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
@@ -200,8 +200,9 @@ func (s *Machine) knownRanks(e *fault.Error) bool {
 	return !slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank < 0 || p.Rank >= len(s.ranks) })
 }
 
-// handleFailure handles another rank's failure. One of a later epoch shows that the current epoch
-// is over elsewhere, so it is closed here; one of an earlier epoch comes too late and is dropped.
+// handleFailure handles a failure that another rank has announced. If the failure belongs to a
+// later epoch, the current epoch is over elsewhere, so handleFailure closes that epoch here. It
+// drops a failure of an earlier epoch, which comes too late.
 func (s *Machine) handleFailure(m Message) {
 	v := &s.failures
 	switch {
@@ -214,10 +215,10 @@ func (s *Machine) handleFailure(m Message) {
 	s.addCandidate(m)
 }
 
-// resolveEpoch closes the epoch ResolveDelay after its first candidate, when concurrent ones have
-// arrived: a flood crosses the overlay in O(log n) hops of a few milliseconds. Links that are about
-// to come up may add up to OverlayWait, since their peers may know candidates that this rank has
-// missed.
+// resolveEpoch closes the epoch ResolveDelay after its first candidate. By then concurrent
+// candidates have arrived, since a flood crosses the overlay in O(log n) hops of a few
+// milliseconds. Links that are about to come up may add up to OverlayWait, since their peers may
+// know candidates that this rank has missed.
 func (s *Machine) resolveEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 || !s.reached(v.openedAt+Time(ResolveDelay)) {
@@ -230,8 +231,8 @@ func (s *Machine) resolveEpoch() {
 }
 
 // closeEpoch reports the best candidate of the epoch, then the goodbyes that waited for it, and
-// proposes the other candidates again. Another rank's candidate is proposed with a delay, so that
-// its announcer repeats it if it is still alive.
+// proposes the other candidates again. A candidate of another rank is proposed with a delay, so
+// that its announcer can repeat it first.
 func (s *Machine) closeEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 {
@@ -281,8 +282,8 @@ func (s *Machine) report(e *fault.Error) {
 }
 
 // giveUpLink gives up the control link of a pair that cannot reach each other: it is not dialled
-// any more, and the overlay does not wait for it. If the control link works, it was the data
-// connection that broke, and the link stays.
+// any more, and the overlay does not wait for it. If the control link works, only the data
+// connection broke, and the control link stays.
 func (s *Machine) giveUpLink(e *fault.Error) {
 	if !names(e, s.cfg.Me) {
 		return
@@ -310,8 +311,8 @@ func (s *Machine) beingEvicted() bool {
 	})
 }
 
-// evict reports that by refused this rank because it has been marked dead. This happens to a rank
-// that was suspended for longer than Silence.
+// evict reports that the rank by refused this rank, because this rank has been marked dead. This
+// happens to a rank that was suspended for longer than Silence.
 func (s *Machine) evict(by int, cause string) {
 	if s.beingEvicted() {
 		return

@@ -2,9 +2,9 @@ package membership
 
 import "slices"
 
-// A pendingFence is a fence of this rank's own. It ends when each neighbour has handled all that
-// was sent to it before the fence, or is unreachable. It needs no timeout: a neighbour that does
-// not answer falls silent, and a silent link is not waited for.
+// A pendingFence is a fence that this rank has started. It ends when each neighbour has handled all
+// messages sent to it before the fence, or is unreachable. It needs no timeout: the link to a
+// neighbour that does not answer becomes silent, and a fence does not wait for a silent link.
 type pendingFence struct {
 	id      uint64
 	ref     uint32
@@ -48,7 +48,7 @@ func (s *Machine) checkFences() {
 	})
 }
 
-// endFences ends the fences that over approves of, and reports each as Fenced.
+// endFences ends the fences for which over returns true, and emits a Fenced for each.
 func (s *Machine) endFences(over func(*pendingFence) bool) {
 	s.fences = slices.DeleteFunc(s.fences, func(f pendingFence) bool {
 		if !over(&f) {

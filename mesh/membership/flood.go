@@ -1,7 +1,7 @@
 package membership
 
-// A window records which floods of one rank were seen: the newest, and which of the windowSize
-// before it. Older ones count as seen: that many newer floods have overtaken them on another path.
+// A window records which floods of one rank were seen: the number of the newest flood, and one bit
+// for each of the windowSize floods before it. Older floods count as seen.
 type window struct {
 	last uint32
 	bits [windowSize / 64]uint64 // a ring: bit i is number i mod windowSize
@@ -9,7 +9,7 @@ type window struct {
 
 const windowSize = 1024
 
-// add records a number and reports whether it was new. Number 0 never is.
+// add records the number of a flood and reports whether the number was new. Number 0 is never new.
 func (w *window) add(n uint32) bool {
 	switch {
 	case n == 0 || int64(n) <= int64(w.last)-windowSize:
@@ -46,7 +46,7 @@ func (r *floodLog) each(do func(Message)) {
 	}
 }
 
-// flood starts a flood of this rank's own, and returns the message with its origin and number. The
+// flood starts a flood from this rank, and returns the message with its origin and number. The
 // numbers let every rank drop copies that arrive on other paths.
 func (s *Machine) flood(m Message) Message {
 	s.seq++
@@ -123,8 +123,8 @@ func (in Flood) apply(s *Machine) { s.flood(Message{Kind: App, Code: in.Code, Bo
 // apply handles a message.
 //
 // A goodbye is acknowledged after the layer above has been notified, so that once a rank's Close
-// has returned, calls of its neighbours that need it fail. It is acknowledged on its own link even
-// when it came by another path first.
+// has returned, calls of its neighbours that need it fail. The link to the closing rank carries the
+// acknowledgement, even if the goodbye came over another link first.
 func (in Received) apply(s *Machine) {
 	m, from := in.Msg, in.From
 	if !s.valid(in) {
@@ -138,7 +138,7 @@ func (in Received) apply(s *Machine) {
 }
 
 // deliver drops a flood that was seen, forwards a new one, and dispatches the message. It forwards
-// before it acts, so that a flood never waits for what this rank does because of it.
+// a flood before it dispatches it, so that other ranks do not wait for this rank's work.
 func (s *Machine) deliver(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {

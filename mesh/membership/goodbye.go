@@ -7,8 +7,8 @@ package membership
 //	wait for all ByeAcks    <-    ByeAck
 //	Left, closes its links
 //
-// Every neighbour whose link is up has to acknowledge, so that none takes the closed link for a
-// loss. A neighbour whose link breaks or falls silent meanwhile is not waited for.
+// Every neighbour whose link is up has to acknowledge, so that no neighbour reports the closed link
+// as a failure. A neighbour whose link breaks or falls silent meanwhile is not waited for.
 func (in Goodbye) apply(s *Machine) {
 	if s.closing {
 		return
@@ -22,9 +22,9 @@ func (in Goodbye) apply(s *Machine) {
 
 // handleBye records that rank r has closed in order.
 //
-// While failures compete, the layer above learns of the goodbye after the failure: the rank may
-// have closed because of a failure that is already resolved there, and calls here must fail for
-// that reason, not for the goodbye.
+// While an epoch is open, the layer above gets the failure first and then the goodbye. The rank may
+// have closed because it has already reported that failure, and calls on this rank must fail
+// because of the failure, not because of the goodbye.
 func (s *Machine) handleBye(r int) {
 	k := &s.ranks[r]
 	if k.gone() {

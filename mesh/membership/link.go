@@ -39,8 +39,8 @@ const (
 )
 
 // apply starts the link afresh. The peer may have missed anything while there was no link, so it
-// gets all that is remembered, and a heartbeat that shows it the link works. A suspicion of this
-// rank's is retracted.
+// gets all remembered messages, and a heartbeat that shows that the link works. If this rank
+// suspected the peer, it retracts the suspicion.
 func (in LinkUp) apply(s *Machine) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
@@ -77,9 +77,9 @@ func (in DialFailed) apply(s *Machine) {
 	}
 }
 
-// linkBroken handles a link that broke or fell silent. A rank that is gone needs nothing more; a
-// rank that announced its exit is dead now; any other one this rank suspects. The link may be
-// dialled again at once.
+// linkBroken handles a link that broke or fell silent. If the rank is gone, linkBroken does nothing
+// more. If the rank announced its exit, it is dead now. Otherwise this rank suspects it. The link
+// may be dialled again at once.
 func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
@@ -108,8 +108,8 @@ func (s *Machine) markReceived(from int) {
 }
 
 // findSilent breaks links on which nothing was received for Silence. The connection stays open: a
-// rank that resumes learns from it that it was blamed, or goes on with it. A link to a rank that
-// said goodbye should have been closed by the peer, so it is cut.
+// rank that resumes either uses it again, or receives over it that it was marked dead. findSilent
+// cuts the link to a rank that has said goodbye, since that rank should have closed it.
 func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]

@@ -58,7 +58,7 @@ const (
 	dead     // is gone for good
 )
 
-// A rank is what this rank knows of another one, or of itself.
+// A rank holds what this rank knows about another rank, or about itself.
 type rank struct {
 	status     status
 	exiting    bool // has announced that it exits
@@ -133,8 +133,8 @@ func New(cfg Config) *Machine {
 	return s
 }
 
-// Missing returns the ranks that have not started: those that nothing was received from or, if
-// there are none, those that do not have all their links.
+// Missing returns the ranks that have not started. These are the ranks from which nothing was
+// received. If there are none, Missing returns the ranks that do not have all their links.
 func (s *Machine) Missing() []int {
 	var away, unlinked []int
 	for r := range s.ranks {
@@ -153,8 +153,8 @@ func (s *Machine) Missing() []int {
 }
 
 // checkReady floods, once, that this rank has all its links, and reports, once, that all ranks have
-// flooded the same. A rank that is gone again is not waited for; its failure or goodbye is reported
-// as such.
+// flooded the same. checkReady does not wait for a rank that is gone again; the failure or the
+// goodbye of that rank is reported separately.
 func (s *Machine) checkReady() {
 	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true

@@ -52,8 +52,8 @@ func (s *Machine) fullyLinked() bool {
 }
 
 // maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials, so that
-// the two do not dial at once; the higher one dials itself when nothing has come within
-// PeerDialWait, because the lower one may not have noticed yet that it wants the link. A rank that
+// the two do not dial at once; the higher rank dials if the lower rank has not dialled within
+// PeerDialWait, because the lower rank may not know yet that it should have the link. A rank that
 // is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
 	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
@@ -92,8 +92,8 @@ func (s *Machine) dial(r int) {
 }
 
 // overlayPending reports whether a wanted link is missing that may still come up within
-// OverlayWait. Its peer may bring failures that this rank has not received, so an epoch waits for
-// it.
+// OverlayWait. The peer of that link may send failures that this rank has not received, so an epoch
+// waits for the link.
 func (s *Machine) overlayPending() bool {
 	if s.beingEvicted() {
 		return false

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// An openQuestion is a question of this rank's own that has not ended. What happens to a question:
+// An openQuestion is a question that this rank has asked and that has not ended. What happens to a
+// question:
 //
 //	the asking rank          each rank                      the asking rank
 //	Question                 handleAsk                      handleAnswer
@@ -124,8 +125,8 @@ func (in Reply) apply(s *Machine) {
 	s.handleAnswer(m)
 }
 
-// handleAnswer records an answer to a question of this rank's own, or forwards it towards the rank
-// that asked: directly if there is a link, else along the route.
+// handleAnswer records an answer to a question that this rank has asked. It forwards an answer for
+// another rank: directly if there is a link to that rank, else along the route.
 func (s *Machine) handleAnswer(m Message) {
 	if m.About != s.cfg.Me {
 		if s.ranks[m.About].link.up() {
@@ -168,7 +169,7 @@ func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 	return false
 }
 
-// endQuestions answers for silent neighbours, and ends questions of this rank's own that have all
+// endQuestions answers for silent neighbours, and ends the questions of this rank that have all
 // their answers or have reached their deadline. An answer that arrives later is dropped.
 func (s *Machine) endQuestions() {
 	s.proxied = slices.DeleteFunc(s.proxied, func(n proxyQuestion) bool {

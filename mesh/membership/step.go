@@ -128,7 +128,7 @@ type (
 )
 
 // A RankAnswer is the answer of one rank to a question. Body is nil unless the rank answered
-// itself; then Last and Silent are what a neighbour knows of it.
+// itself; otherwise Last and Silent hold what a neighbour knows about the rank.
 type RankAnswer struct {
 	Rank   int
 	Body   []byte
@@ -166,7 +166,8 @@ func (s *Machine) Step(now Time, in Input) []Output {
 	return s.outputs
 }
 
-// maxRounds stops a Machine whose decisions contradict each other. None is known to.
+// maxRounds bounds the rounds of a Step, in case decisions contradict each other. No such case is
+// known.
 const maxRounds = 64
 
 // decide runs all decisions once, detection before its consequences: silent links, readiness,
@@ -185,13 +186,13 @@ func (s *Machine) decide() {
 	s.checkLeft()
 }
 
-// Next returns how long the Machine can wait for its next Step: for a Tick, if nothing else happens
-// before.
+// Next returns how long the caller may wait before the next Step. If no other Input comes first,
+// the caller then passes a Tick.
 func (s *Machine) Next() Span { return Span(max(0, s.next-s.now)) }
 
 // advance adds the time since the last Step to the running time. A gap much longer than Next asked
-// for means that this process was suspended; it counts as two heartbeats, so that it is not held
-// against other ranks.
+// for means that this process was suspended; it counts as two heartbeats, so that this rank does
+// not suspect other ranks because of its own pause.
 func (s *Machine) advance(now Time) {
 	if !s.begun {
 		s.begun, s.callerClock = true, now

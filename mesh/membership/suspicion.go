@@ -52,9 +52,10 @@ func (s *Machine) suspected(r int) bool {
 	return slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.unanswered() })
 }
 
-// suspect floods a suspicion of this rank's own, unless one stands. It carries the peer's last
-// call, so that the failure can name it although the peer is dead. A rank that is closing, or is
-// being evicted itself, suspects nobody: its links break for its own reasons.
+// suspect floods that this rank suspects a peer, unless it has done so already. The message carries
+// the peer's last call, so that the failure can name the call although the peer is dead. A rank
+// that is closing, or is being evicted itself, suspects nobody: its links break for its own
+// reasons.
 func (s *Machine) suspect(about int, code byte, cause string) {
 	k := &s.ranks[about]
 	if s.closing || s.beingEvicted() || k.gone() || k.exiting || about == s.cfg.Me {
@@ -201,9 +202,10 @@ func (s *Machine) suspectedByAll(r int) bool {
 	return true
 }
 
-// confirmLink handles this rank's own suspicion of a rank that has refuted it. A data connection is
-// lost at once, since messages may be lost with it. A control link carries nothing that is not
-// repeated, so it has RedialTimeout to come up again; a link that never was up gets Config.Silence.
+// confirmLink handles a suspicion by this rank that the suspected rank has refuted. A data
+// connection is lost at once, since messages may be lost with it. A control link may come up again
+// within RedialTimeout, because its messages are repeated. A link that was never up has
+// Config.Silence.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -227,9 +229,9 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 	}
 }
 
-// peerLost returns the failure of a rank. The last call is what this rank received from it or,
-// without a link to it, what a suspecting rank reported; the cause is this rank's own, if it has
-// one.
+// peerLost returns the failure of a rank. The last call comes from the heartbeats of the lost rank
+// or, without a link to that rank, from a suspecting rank. The cause is set if this rank itself
+// suspects the lost rank.
 func (s *Machine) peerLost(r int) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
@@ -253,8 +255,8 @@ func (s *Machine) peerLost(r int) *fault.Error {
 	return e
 }
 
-// isolated reports whether this rank had links to several ranks, and none is up: then it may be
-// this rank that is cut off.
+// isolated reports whether this rank had links to several ranks and none is up. Then this rank
+// itself may be cut off.
 func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {
