@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Once the pools are filled, a call allocates nothing: scratch memory is the
-// group's. How much fills them depends on how far ranks run ahead of each other,
-// so an algorithm gets several tries; what allocates by itself fails all of them.
+// Once the pools are filled, a call allocates nothing: scratch memory is the group's. How many
+// calls fill the pools depends on how far ranks run ahead of each other, so each algorithm gets
+// several tries. An algorithm that allocates in every call fails all tries.
 func TestAlgorithmsAllocateNothing(t *testing.T) {
 	if underRace() {
 		t.Skip("under the race detector pools forget at random, so that races with their users are found")

@@ -46,7 +46,8 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			return nil
 		})
 	}
-	// The team is as good as new: nothing was sent that a later round could meet.
+	// The failed call has sent nothing that a later round could receive, so the team still
+	// works.
 	testCase{a: pick(VerbAllReduce), n: 3, count: 10}.run(t, tm)
 }
 
@@ -72,7 +73,7 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 	}
 }
 
-// A chunk may lie where others' are to come.
+// This rank's chunk may lie where other ranks' chunks will arrive.
 func TestAllGatherReadsItsChunkFromAnywhereInItsResult(t *testing.T) {
 	const n, count = 4, 9 * p2p.SlotSize / 8
 	tm := teamtest.StartAt(t, onHosts(n, 1), teamtest.SharedMemory, 0, teamtest.NoWrapper)

@@ -29,7 +29,7 @@ type destination int
 
 const (
 	outOfPlace destination = iota
-	inPlace                // this rank's part of the input, or the input's part of the result
+	inPlace                // dst is this rank's part of the input, or the input is this rank's part of dst
 	atStart                // the input's beginning, for reduce_scatter
 )
 
@@ -298,7 +298,8 @@ func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x testCase) er
 }
 
 func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x testCase) error {
-	// What rank i sends rank j depends on both, and is nothing for some.
+	// The number of elements that rank i sends to rank j depends on i and j, and is 0 for some
+	// pairs.
 	size := func(i, j int) int { return (i*7 + j*3 + x.cut) % 5 * x.count / (4 * x.n) }
 	var src, want []T
 	var sends, recvs []int
@@ -328,8 +329,8 @@ func verify[T number](err error, what string, got, want []T) error {
 	return nil
 }
 
-// testCases returns the cases of a on n ranks and count elements. few leaves most roots and
-// divisions out.
+// testCases returns the cases of a on n ranks and count elements. If few is true, it omits most
+// roots and divisions.
 func testCases(a Algorithm, n, count int, few bool) []testCase {
 	roots, destinations, divisions := 1, 2, 1
 	switch a.Verb() {
@@ -391,7 +392,7 @@ func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	if underRace() {
-		ranks = []int{3, 5} // larger teams race no more
+		ranks = []int{3, 5} // larger teams find no more races
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
@@ -410,7 +411,7 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	if underRace() {
-		ranks = []int{2, 5} // the detector takes fifteen times as long, and larger teams race no more
+		ranks = []int{2, 5} // with the race detector, tests take fifteen times as long, and larger teams find no more races
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {

@@ -23,11 +23,11 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 		tm, seen := newRecordedTeamAt(t, onHosts(n, hosts), teamtest.SharedMemory)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() || a.Hierarchical() != (hosts > 1) {
-				return // no frames move, or it is another case's
+				return // the algorithm sends no frames, or another test covers it
 			}
 			for _, segments := range []int{1, 2, 3, 8} {
 				if segments > 1 && !a.pipelines() {
-					return // each of its messages would have several
+					return // each of its messages would have several segments
 				}
 				m := 8 * n * width
 				segment := m / segments
@@ -59,8 +59,8 @@ func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
 // pipelines reports whether each step of a moves one segment of the vector.
 func (a Algorithm) pipelines() bool { return a.Name() == "chain" || a.Name() == "binary_tree" }
 
-// passesOn reports whether the ranks of a fold one after the other into the result so far, so
-// that each waits for the folds of those before it.
+// passesOn reports whether, in algorithm a, each rank folds its share into the fold of the
+// earlier ranks, and so waits for their folds.
 func (a Algorithm) passesOn() bool {
 	scans := a.Verb() == VerbScan || a.Verb() == VerbExScan
 	return scans && (a.Name() == "linear" || a.Name() == "chain")
@@ -79,9 +79,9 @@ func longest(all []*message, steps int) int {
 	return bytes
 }
 
-// Of every algorithm there is a rank that folds all that its cost counts: no
-// other rank's fold is waited for beside that rank's own. Where folds are passed on
-// along the ranks, each folds no more than the vector.
+// In every algorithm, the busiest rank folds as many bytes as the cost counts, so that no other
+// fold is on the critical path. If ranks pass folds on from one to the next, no rank folds more
+// than the vector.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
 		tm := teamtest.StartAt(t, onHosts(n, hosts), teamtest.SharedMemory, 0, teamtest.NoWrapper)

@@ -49,8 +49,8 @@ func join(earlier, later provenance) provenance {
 	return earlier>>chunkShift<<chunkShift | kept | digits
 }
 
-// provenanceKernel returns join as an operator. The test chooses the order that it claims,
-// because the order in which an algorithm folds is what the drawing shows.
+// provenanceKernel returns the kernel of an operator that calls join. The test chooses the
+// operator's Order, because the drawing must show the order in which an algorithm folds.
 func provenanceKernel(t testing.TB, order reduce.Order) reduce.Kernel {
 	k, err := reduce.Func("spell", order, join).Kernel(tensor.Uint64)
 	if err != nil {
@@ -64,15 +64,16 @@ type message struct {
 	from, to int
 	bytes    int
 	elems    []provenance
-	after    []receipt // where contents do not tell: what its sender had received before
+	after    []receipt // what the sender had received before; recorded only if contents do not show it
 	step     int
 }
 
 // A receipt is the nth message that a rank received from another.
 type receipt struct{ from, nth int }
 
-// record runs a with width elements per chunk and segments of that many bytes (0 is one per
-// message). It returns what the team sent, each sender's messages in their order.
+// record runs a with width elements per chunk and the given segment size in bytes (0: one
+// segment per message). It returns all messages of the run; messages of one sender are in the
+// order sent.
 func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
 	k := provenanceKernel(t, reduce.Commutative)
@@ -90,8 +91,9 @@ func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorith
 	return all
 }
 
-// recordEmpty is record for an algorithm with empty messages. Their contents do not show what
-// they wait for, so it records what their senders had received before.
+// recordEmpty is record for an algorithm with empty messages. An empty message does not show
+// which messages its sender waited for, so recordEmpty records what each sender had received
+// before.
 func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	t.Helper()
 	sent := make([][]*message, len(tm.Ranks))
@@ -172,9 +174,9 @@ func (s *fixture) call(ctx context.Context, r *p2p.Round, a Algorithm, root int)
 	return fmt.Errorf("no call for %v", a)
 }
 
-// schedule gives every message the first step in which it could move, on ranks that send one
-// and receive one at a time: after all that it contains, and after its sender's earlier
-// messages. It returns the number of steps.
+// schedule gives every message the first step in which it could move. A rank sends one message
+// and receives one message per step. A message moves after all messages whose contents it
+// carries, and after its sender's earlier messages. schedule returns the number of steps.
 func schedule(t testing.TB, all []*message) int {
 	t.Helper()
 	left := slices.Clone(all)
@@ -281,7 +283,7 @@ func viewOf(a Algorithm, image string) view {
 	case VerbBroadcast:
 		l.chunks = carries
 	case VerbBarrier:
-		// Nothing stands there.
+		// The drawing has nothing before an arrow.
 	default:
 		l.chunks = true
 	}

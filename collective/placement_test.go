@@ -53,7 +53,7 @@ func placements() []string {
 		"n0 n1 n2 n3 n4",
 	}
 	if underRace() {
-		return all[3:6] // the detector takes fifteen times as long
+		return all[3:6] // with the race detector, tests take fifteen times as long
 	}
 	return all
 }
@@ -386,13 +386,13 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	}
 }
 
-// checkTree counts the messages over each boundary. There is one, away from the root's group or
-// towards it.
+// checkTree checks that one message crosses the boundary of each group, away from the root's
+// group or towards it.
 func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
 	for what, group := range groupings(placement) {
 		enter, exits, pairs := crossings(all, group)
-		once := enter // what goes down enters all but the root's
+		once := enter // a broadcast or scatter enters every group except the root's
 		if a.Verb() == VerbReduce || a.Verb() == VerbGather {
 			once = exits
 		}
@@ -415,8 +415,8 @@ func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.P
 	}
 }
 
-// What a hierarchical algorithm moves between hosts does not grow with the ranks on each.
-// Within hosts that share memory it sends nothing.
+// The bytes that a hierarchical algorithm moves between hosts do not grow with the number of
+// ranks per host. Within a host that shares memory, it sends no messages.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
@@ -438,7 +438,7 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T)
 		}
 		_, beta, _ := a.Cost(hosts, 8*len(placement)*width, 1<<20)
 		if a.Verb() != VerbBroadcast && a.Verb() != VerbReduce && a != find(t, VerbAllReduce, hierarchical) {
-			beta *= hosts // each host sends so much
+			beta *= hosts // each host sends beta bytes
 			if bytes != int(beta+.5) {
 				t.Errorf("%v: %d bytes between hosts, want %v", a, bytes, beta)
 			}

@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// In shared memory no messages move. What a run does there is read off what each
-// rank's memory holds when it shows a flag, which flags it has seen before, and
-// which elements it has folded.
+// A run in shared memory sends no messages. The recorder derives its steps from three
+// observations of each rank: what its memory holds when it sets a flag, which flags it has seen
+// before, and which elements it has folded.
 
 // A signal is a flag that a rank sets for one stage of a fragment.
 type signal struct {
@@ -30,8 +30,8 @@ type stage struct {
 	rank  int
 	sees  []signal     // in their order
 	shows *signal      // nil: none, its part is over
-	puts  []provenance // what it has left in its slot, beside what lay there
-	gets  []provenance // what it has left in its own buffers
+	puts  []provenance // what it has written into its slot
+	gets  []provenance // what it has written into its own buffers
 	holds []provenance // what its slot holds
 	step  int
 }
@@ -154,7 +154,7 @@ func inSteps(t testing.TB, a Algorithm, recorders []*slotRecorder) (all []*stage
 				for _, f := range x.sees {
 					x.step = max(x.step, shown[f]+1)
 				}
-				after := x.step - 1 // what does nothing takes no time
+				after := x.step - 1 // a stage that does nothing takes no step
 				if w.text(a, x, recorders) != "" {
 					all = append(all, x)
 					after = x.step
@@ -232,8 +232,8 @@ func (w *slotRecorder) before(x *stage, e provenance) bool {
 	return false
 }
 
-// readFrom returns from whose slots the elements came that the rank has neither folded nor had
-// before.
+// readFrom returns the ranks from whose slots this rank has copied elements: those that it has
+// neither folded nor had before.
 func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []*slotRecorder) []string {
 	var texts []string
 	for rank, other := range all {
@@ -312,7 +312,7 @@ func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 	return aligned(lines)
 }
 
-// What overlaps is copied as by the built-in copy, pieces or not.
+// Overlapping memory must be copied as by the built-in copy, even if the copy is done in pieces.
 func TestAnOverlappingChunkIsCopiedWhole(t *testing.T) {
 	const far = 100
 	buf := make([]byte, 2*cachedBlock+far)

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// The order of what a host's memory and a network of today take, in seconds.
+// The approximate speeds of a host's memory and of a current network: α in seconds, β and γ in
+// seconds per byte.
 var speeds = []struct {
 	wire               string
 	shares             bool
@@ -17,8 +18,9 @@ var speeds = []struct {
 	{"tcp", false, 1e-5, 5e-10, 5e-11},
 }
 
-// By the costs of the default algorithms, ranks that are no power of two, and odd counts, take
-// at most half as long again as the next power of two, below or above, with whole chunks.
+// By the costs of the default algorithms, a call with a number of ranks that is no power of two,
+// or with an odd count, takes at most 1.5 times as long as a call with the next power of two and
+// whole chunks.
 func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	for _, s := range speeds {
 		predicted := func(verb Verb, n, m int) float64 {

@@ -74,7 +74,7 @@ func TestChooseFollowsTheFirstRuleThatCoversTheCall(t *testing.T) {
 		{5001, 3, true, ring},
 		{1000, 4, false, doubling},
 		{1001, 2, false, linear},
-		{1001, 3, false, linear}, // no rule takes it: the most modest
+		{1001, 3, false, linear}, // no rule covers the call: the fallback
 	} {
 		if got := selected(table, VerbAllReduce, c.bytes, c.ranks, c.commutes, false); got != c.want {
 			t.Errorf("%d bytes on %d ranks, commutes %v: got %v, want %v", c.bytes, c.ranks, c.commutes, got, c.want)

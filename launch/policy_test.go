@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Each test case is a job's life: what happens when, and which signal all processes get then.
+// Each test case is the life of one job: a sequence of events with their times, and the signal
+// that all processes get after each event.
 func TestPolicyTranscripts(t *testing.T) {
 	const (
 		none = syscall.Signal(0)

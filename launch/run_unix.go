@@ -91,7 +91,7 @@ func Run(ctx context.Context, j *Job) Outcome {
 	r.notifySignals()
 	defer r.cleanUp()
 	r.startErr = r.startAll()
-	// Ranks that have started cannot form a job without the others.
+	// Ranks that have started cannot form a job without the missing ranks.
 	if r.startErr != nil {
 		r.signalAll(r.policy.end(r.now()))
 	}
@@ -299,7 +299,7 @@ func (r *run) updateGroup(k *rank) {
 // deadlinePassed handles the end of a phase's time. It reports the children that it signals.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
-	// List them first: afterwards they may be gone.
+	// List the processes first, because they may be gone after the signal.
 	left := r.leftovers()
 	r.signalAll(r.policy.deadlinePassed(now))
 	if phase == draining && len(left) > 0 && !r.job.Quiet {

@@ -37,7 +37,8 @@ func (s *starter) do(f func()) {
 	<-done
 }
 
-// stop ends the thread, which kills all children that it has forked and that still run.
+// stop ends the thread. On Linux the kernel then kills all children of the thread that still
+// run.
 func (s *starter) stop() { close(s.work) }
 
 // startAll starts the guardian and then the ranks, rank 0 first. If one cannot be started it

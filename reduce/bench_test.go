@@ -17,7 +17,7 @@ func BenchmarkFold(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, k := range kernelsOf(newTable(level)) {
 			if level != vector.None && k.loops.vector == nil {
-				continue // what plain Go serves has been timed
+				continue // this level has no vector loop; the plain loop has been timed already
 			}
 			for _, n := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
 				b.Run(fmt.Sprintf("%v/%s/%s", level, name(k), inUnits(n)), func(b *testing.B) { benchmarkFold(b, k, n) })
@@ -38,9 +38,8 @@ func benchmarkFold(b *testing.B, k Kernel, n int) {
 	verify(b, k, acc, later)
 	b.SetBytes(int64(n))
 	for b.Loop() {
-		// Products and sums run into infinities or zeros with time; processors
-		// take no longer for those. Subnormals would cost, so the operand keeps
-		// its distance from zero.
+		// Repeated products and sums become infinities or zeros, which are as fast as other
+		// numbers. Subnormals would be slower, so the operand stays away from zero.
 		k.Fold(acc, acc, later)
 	}
 }
@@ -79,7 +78,7 @@ func operands(k Kernel, n int) (earlier, later []byte) {
 	return earlier, later
 }
 
-// BenchmarkFoldElsewhere folds into memory other than the operands.
+// BenchmarkFoldElsewhere folds into memory that holds neither operand.
 func BenchmarkFoldElsewhere(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, k := range kernelsOf(newTable(level)) {
@@ -148,7 +147,7 @@ func benchmarkFinish(b *testing.B, k Kernel, n int) {
 	}
 	b.SetBytes(int64(n))
 	for i := 0; b.Loop(); i++ {
-		if i%8 == 0 { // or it would end among the subnormals
+		if i%8 == 0 { // otherwise the values would become subnormal
 			b.StopTimer()
 			copy(buf, want)
 			b.StartTimer()

@@ -28,7 +28,7 @@ type loops struct {
 	op             Op
 	dtype          tensor.DType
 	size           int         // bytes of an element
-	partMask       int         // bits of a length that are 0 in whole elements; all bits where that cannot be said
+	partMask       int         // bits of a length that are 0 for whole elements; -1 if size is no power of two
 	plain          fold        // for any length
 	vector         vector.Fold // the same in vector instructions, for minVectorBytes or more
 	minVectorBytes int         // math.MaxInt where there is no vector loop
@@ -38,7 +38,7 @@ type loops struct {
 // A fold sets dst to op(earlier, later), element by element.
 type fold func(dst, earlier, later []byte)
 
-// A finish turns a complete fold of the shares of ranks ranks into the result.
+// A finish turns a complete fold into the result. ranks is the number of shares in the fold.
 type finish func(buf []byte, ranks int)
 
 // newLoops returns loops without a vector loop.

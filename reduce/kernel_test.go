@@ -80,13 +80,13 @@ func checkReference(t *testing.T, tab *table) {
 	}
 }
 
-// aligned returns n bytes that begin on a 64-byte boundary, with as many more as capacity.
+// aligned returns n bytes that begin on a 64-byte boundary, with a capacity of n+more.
 func aligned(n, more int) []byte {
 	return tensor.Bytes(make([]complex128, (n+more)/16+8))[: n+more : n+more]
 }
 
-// fill writes operands without NaN or infinity. Each float stays below 2, so that results have
-// the same bits in whatever order the operands are.
+// fill writes operands without NaN or infinity. Each float is below 2, so that results have the
+// same bits for either order of the operands.
 func fill(rng *rand.Rand, b []byte, d tensor.DType) {
 	for i := range b {
 		b[i] = byte(rng.Uint32())
@@ -112,8 +112,8 @@ func significant(b []byte, d tensor.DType) []byte {
 	return b
 }
 
-// For every length, every alignment and all memory that dst shares, a fold equals plain Go's
-// folds of the single elements, and touches no byte beside dst.
+// For every length, every alignment, and every way in which dst shares memory with the operands,
+// a fold must equal plain Go's fold of each element, and must not change bytes outside dst.
 func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 	// Vector loops take up to four vectors at a time, of up to 64 bytes.
 	const most = 7 * 64
@@ -144,7 +144,8 @@ func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 	})
 }
 
-// checkFold folds with every sharing of memory, and each operand at another offset.
+// checkFold checks folds in which dst shares memory with neither, either or both operands, and
+// in which each operand has another offset.
 func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 	t.Helper()
 	n := len(want)
@@ -166,7 +167,7 @@ func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 		dst, a, b []byte
 		shift     int
 	}{
-		// In this order the operands are still whole when they are needed.
+		// Keep this order: a case must not overwrite an operand that a later case needs.
 		{"dst by itself", allDst, dst, a, b, shift},
 		{"dst is earlier", allA, a, a, b, 3 * shift % 16},
 		{"dst is later", allB, b, dst, b, 5 * shift % 16},
@@ -207,7 +208,7 @@ func checkFoldWithItself(t *testing.T, tab *table) {
 	}
 }
 
-// The kernel cuts memory into blocks: a long fold equals the folds of its parts.
+// The kernel cuts memory into blocks. A long fold must equal the folds of its parts.
 func TestLongFoldsAreTheirParts(t *testing.T) {
 	atEachLevel(t, checkLongFolds)
 }
@@ -236,7 +237,8 @@ func checkLongFolds(t *testing.T, tab *table) {
 	}
 }
 
-// A ring may start a fold at any rank. For these operators the result must not show it.
+// A ring may start a fold at any rank. For these operators the result must not depend on where
+// it starts.
 func TestOrderDoesNotShowInMinAndMaxAndBits(t *testing.T) {
 	for _, c := range referenceCases() {
 		if slices.Contains([]string{"sum", "prod", "mean"}, c.op.Name()) {

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// This parses the table in the package comment and tries every pair.
+// The test parses the table in the package comment and tries every pair.
 func TestDocTableMatchesKernel(t *testing.T) {
 	columns := map[string][]tensor.DType{
 		"int":     {tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64},
@@ -260,8 +260,8 @@ func TestComplexProductsRoundEachProduct(t *testing.T) {
 	}
 }
 
-// The compiler may fuse on arm64; this reads the listing. gonum's own loop is not in it: it
-// fuses 1*x + y, which rounds once either way.
+// The compiler may fuse on arm64; this test reads the compiler's listing. gonum's own loop is
+// not in it: it fuses 1*x + y, which rounds once either way.
 func TestNoKernelFusesOnARM64(t *testing.T) {
 	cmd := exec.Command("go", "build", "-gcflags=-S", "-o", os.DevNull, ".")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")

@@ -19,7 +19,7 @@ type referenceCase struct {
 	op                   Op
 	dtype                tensor.DType
 	earlier, later, want []byte
-	wrong                func(got []byte) string // describes the first element that is, or is empty
+	wrong                func(got []byte) string // describes the first wrong element, or returns ""
 }
 
 // against returns the case of all pairs of values.
@@ -240,7 +240,7 @@ func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, inf
 	for u := range 1 << 16 {
 		every = append(every, fromBits(uint16(u)))
 	}
-	one := infinity / 2 // near enough: a middling exponent
+	one := infinity / 2 // close enough to 1: an exponent in the middle of the range
 	for _, u := range []uint16{0, nan, infinity, infinity + 1, 0x7fff, infinity - 1, 1, 0x7f, 0x80, 0x3ff, 0x400, one, one + 1} {
 		specials = append(specials, fromBits(u), fromBits(u|0x8000))
 	}
@@ -304,7 +304,8 @@ func complexCases() []referenceCase {
 	}
 }
 
-// unfused is a product that no sum can take in.
+// unfused returns a*b. Because it is not inlined, the compiler cannot fuse the product with a
+// sum.
 //
 //go:noinline
 func unfused(a, b float64) float64 { return a * b }

@@ -10,8 +10,8 @@ import (
 )
 
 // A vector loop over short floats has a quick path for vectors without NaNs and a careful one
-// for the others. This folds all 65536 numbers, in order, with one number at a time. NaNs then
-// lie side by side, so both paths run, and every possible result is rounded.
+// for the others. This test folds all 65536 numbers, in order, with one number at a time. NaNs
+// then lie side by side, so both paths run, and every possible result is rounded.
 func TestEveryShortFloatMeetsOthersAsInPlainGo(t *testing.T) {
 	every := make([]byte, 2<<16)
 	for i := range 1 << 16 {

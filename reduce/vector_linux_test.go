@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/reduce/internal/vector"
 )
 
-// The operands lie between protected pages, so a read beside them faults.
+// The operands lie between protected pages, so an access outside the operands faults.
 func TestVectorLoopsKeepToTheirMemory(t *testing.T) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	const most = 5 * 64

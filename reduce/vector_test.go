@@ -11,8 +11,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// lenient replaces the NaNs in results of sums and products, whose payloads depend on the
-// processor, by one NaN. The NaNs of short floats are defined.
+// lenient replaces every NaN in results of sums and products by the same NaN, because the
+// payloads of such NaNs depend on the processor. It leaves short floats alone, because package
+// reduce defines their NaNs.
 func lenient(b []byte, k Kernel) []byte {
 	if !slices.Contains([]string{"sum", "prod", "mean"}, k.Op().Name()) {
 		return significant(b, k.DType())
@@ -39,8 +40,8 @@ func oneNaNOf[T float](values []T) {
 	}
 }
 
-// Each level folds the same random bits as plain Go. Many of them are NaNs, infinities and
-// subnormals.
+// Each level must give the results of plain Go for random bits, many of which are NaNs,
+// infinities and subnormals.
 func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	plain := newTable(vector.None)
 	atEachLevel(t, func(t *testing.T, tab *table) {
@@ -60,8 +61,8 @@ func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	})
 }
 
-// randomBits makes every kind of number likely: some bytes are all zeros and some all ones, so
-// that exponents are, too.
+// randomBits returns n random bytes in which every kind of number is likely: some bytes have
+// only zero bits and some only one bits, so some exponents do, too.
 func randomBits(rng *rand.Rand, n int) []byte {
 	b := aligned(n, 0)
 	for i := range b {
@@ -81,8 +82,8 @@ func randomBits(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// compareFolds folds with two kernels, into other memory and into either operand, and finishes
-// the result.
+// compareFolds checks that kernel k gives the results of plain: folds into separate memory,
+// folds into either operand, and the finished result.
 func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	t.Helper()
 	want := aligned(len(earlier), 0)
@@ -106,7 +107,8 @@ func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	}
 }
 
-// firstDifference returns the first byte in which two results of k differ and may not, or -1.
+// firstDifference returns the offset of the first byte in which two results of k differ although
+// they must not, or -1.
 func firstDifference(k Kernel, got, want []byte) int {
 	if bytes.Equal(got, want) {
 		return -1
@@ -120,7 +122,8 @@ func firstDifference(k Kernel, got, want []byte) int {
 	return -1
 }
 
-// Longer memory is folded in blocks, which must fit together whatever the rest is.
+// Long memory is folded in blocks. The results must be correct for every length of the last
+// block.
 func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
 	plain := newTable(vector.None)
 	rng := rand.New(rand.NewPCG(32, 33))
@@ -146,7 +149,7 @@ func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
 	})
 }
 
-// Every level has all loops that it should have.
+// Every level must have a loop for every operator and type that it should serve.
 func TestEveryLevelServesAll(t *testing.T) {
 	for _, level := range vector.Available()[1:] {
 		for _, k := range kernelsOf(newTable(level)) {
@@ -199,8 +202,8 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// Equal values, values that compare as equal, and NaNs of all kinds are combined, with padding
-// of any content.
+// The test combines equal values, values that compare as equal, and NaNs of all kinds, with
+// arbitrary padding.
 func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 	special := map[tensor.DType][]uint64{
 		tensor.F16:     {0, 0x8000, 1, 0x8001, 0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xfe00, 0xffff, 0x3c00},

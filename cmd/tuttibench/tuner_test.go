@@ -117,8 +117,8 @@ func TestWarmTouchesAllSharedMemoryAndSkipsWaysWithoutAny(t *testing.T) {
 	}
 }
 
-// fakeTimes gives each way one of some times in turn, and then the last of them again and
-// again.
+// fakeTimes holds the times that each way returns, one per call. After the last time, the last
+// one is repeated.
 type fakeTimes map[*way][]float64
 
 func (s fakeTimes) time(w *way) (float64, error) {
@@ -173,8 +173,8 @@ func TestHeats(t *testing.T) {
 	}
 }
 
-// The machine is faster while the second rival has its turns. That is no merit of the usual
-// way, and does not change the ratios of the first rival.
+// The machine is faster while the second rival takes its turns. This makes the usual way's time
+// shorter, but must not change the ratios of the first rival.
 func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
 	first, second := newWay(t, collective.VerbAllReduce, "ring", 0), newWay(t, collective.VerbAllReduce, "pairwise", 0)

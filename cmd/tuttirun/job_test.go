@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
-	if signal.Ignored(syscall.SIGHUP) { // under nohup; children inherit ignored signals, but not handled ones
+	if signal.Ignored(syscall.SIGHUP) { // under nohup; children inherit ignored signals, but not signal handlers
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	os.Exit(m.Run())
@@ -66,7 +66,8 @@ func rankOfSignals() {
 	}
 }
 
-// rankThatMeets joins the others at the root, with the listener that it has inherited.
+// rankThatMeets connects to the other ranks through the root. Rank 0 uses the listener that it
+// has inherited.
 func rankThatMeets() {
 	job, err := bootstrap.Find(bootstrap.Options{})
 	if err == nil && job.Rank == 0 {
@@ -199,7 +200,8 @@ func (j *job) wait() (code int, stderr string) {
 	return j.code, j.stderr.String()
 }
 
-// ends waits, and compares the exit code and parts of standard error.
+// ends waits for the end of the job, and checks the exit code and that standard error contains
+// the parts.
 func (j *job) ends(code int, parts ...string) string {
 	j.t.Helper()
 	got, stderr := j.wait()

@@ -23,7 +23,8 @@ func stat(pid int) (state string, parent int) {
 	return fields[0], parent
 }
 
-// until polls what only the process table shows.
+// until polls holds until it returns true. It is for conditions that only the process table
+// shows.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	poll := time.NewTicker(time.Millisecond)

@@ -58,7 +58,7 @@ func TestRunLayerByLayerByACoordinator(t *testing.T) {
 	}
 }
 
-// This makes the mistake that the comparison is for, with the library itself.
+// The test uses Sum where Mean is needed, which is the mistake that the comparison must detect.
 func TestSumForMeanFailsTheComparison(t *testing.T) {
 	const size = 3
 	data := trainingSet(t)

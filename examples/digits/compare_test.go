@@ -95,7 +95,7 @@ func TestWrongAveragingFailsTheComparison(t *testing.T) {
 				if err := identical(ctx, tm, n.params); err != nil {
 					t.Errorf("rank %d: %v", tm.rank, err)
 				}
-				// Returned, the first rank's error would end the others' calls.
+				// If a rank returned its error, the other ranks' calls would be cancelled.
 				_, refused[tm.rank] = matchesSingle(ctx, tm, brief, data, n.params)
 				return nil
 			})

@@ -14,8 +14,8 @@ func TestLevelsComeInTheirOrder(t *testing.T) {
 	}
 }
 
-// A function that is in the table twice, or for another operator, would be
-// found by no other test than one of all results; a missing one by none.
+// Other tests would detect a function that is listed twice or for the wrong operator only by its
+// results, and would not detect a missing function.
 func TestEachOperatorAndTypeIsServedOnce(t *testing.T) {
 	type pair struct {
 		op string
