@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A request asks the agent for one call. Requests and responses travel as gob, in order.
-// The agent handles requests one after the other, except those that may block (dial and
-// close). Each is answered once, by a response with its ID and Last set:
+// A request asks the agent for one call. Requests and responses travel as gob, in order. The agent
+// handles requests one after the other, except those that may block (dial and close). The agent
+// answers each request once, by a response with the request's ID and with Last set:
 //
 //	op          answered                   response
 //	ping        at once
@@ -42,7 +42,7 @@ type request struct {
 	Offset                   int
 	FrameID                  uint32
 	Addr                     string
-	Ended                    fault.Kind // why the caller's context of a dial has ended; 0: it has not
+	Ended                    fault.Kind // kind of error with which the context of a dial has ended; 0: it has not ended
 }
 
 type response struct {
@@ -52,7 +52,7 @@ type response struct {
 	Pending, Exposer bool
 	State            int
 	Bytes            int           // unsent
-	Age              time.Duration // of their stall
+	Age              time.Duration // how long they have stalled
 	Events           []event
 	To               transport.Token
 	Err              *remoteError
@@ -76,14 +76,14 @@ const (
 	opRelease
 )
 
-// An event is a call of the agent's Sink: Buffer, or else Arrived with n bytes in, of which
-// Body are the new ones.
+// An event is one call of the agent's Sink: Buffer, or Arrived with the number of bytes that have
+// arrived. Body holds the new ones.
 type event struct {
 	Buffer bool
 	Header transport.Header
 	N      int
 	Body   []byte
-	Memory []memoryCopy // exposed memory, as it was then
+	Memory []memoryCopy // contents of exposed memory during the call
 }
 
 type memoryCopy struct {
@@ -91,7 +91,7 @@ type memoryCopy struct {
 	Bytes    []byte
 }
 
-// A remoteError is an error on its way.
+// A remoteError is an error in the form in which it is sent.
 type remoteError struct {
 	Kind fault.Kind // 0: not an error of package fault
 	Op   string
@@ -109,7 +109,7 @@ func remoteErrorOf(err error) *remoteError {
 	return &remoteError{Kind: f.Kind, Op: f.Op, Text: err.Error()}
 }
 
-// err returns the error, joined with that of the caller's context if it has ended.
+// err returns the error, joined with the error of the caller's context if that context has ended.
 func (e *remoteError) err(ctxErr error) error {
 	switch {
 	case e == nil:
@@ -120,10 +120,10 @@ func (e *remoteError) err(ctxErr error) error {
 	return &fault.Error{Kind: e.Kind, Op: e.Op, Rank: -1, Err: errors.Join(errors.New(e.Text), ctxErr)}
 }
 
-// RunAgent makes Nodes by mk for a Remote at the other end of wire, and calls them as it
-// asks, until wire ends; then it closes wire. The test at the Remote judges them. Here
-// only two things are checked: that nothing writes into exposed memory after its release,
-// and that the Remote has closed each Node; those that are left are closed.
+// RunAgent makes Nodes with mk for a Remote at the other end of wire, and calls them as the Remote
+// asks. When wire ends, RunAgent closes wire and returns. The test at the Remote checks the
+// results. RunAgent checks only that nothing writes into exposed memory after its release, and that
+// the Remote has closed each Node. It closes the Nodes that the Remote has left open.
 func RunAgent(tb testing.TB, wire io.ReadWriteCloser, mk Maker) {
 	tb.Helper()
 	a := &agent{tb: tb, mk: mk, enc: gob.NewEncoder(wire),
@@ -145,7 +145,7 @@ func RunAgent(tb testing.TB, wire io.ReadWriteCloser, mk Maker) {
 type agent struct {
 	tb   testing.TB
 	mk   Maker
-	work sync.WaitGroup // calls that may block
+	work sync.WaitGroup // waits for calls that may block
 
 	encMu sync.Mutex // guards enc
 	enc   *gob.Encoder
@@ -154,14 +154,14 @@ type agent struct {
 	nodes  map[uint64]Node
 	closed map[uint64]bool // nodes that the remote has closed
 	conns  map[uint64]*agentConn
-	last   uint64 // number of a Conn
-	ended  bool   // the remote is gone
+	last   uint64 // number of the last Conn
+	ended  bool   // the connection to the Remote has ended
 }
 
 func (a *agent) send(re *response) {
 	a.encMu.Lock()
 	defer a.encMu.Unlock()
-	a.enc.Encode(re) // where that fails the wire has ended, and the decoder reports it
+	a.enc.Encode(re) // an error means that the wire has ended, which the decoder reports
 }
 
 // close closes the Nodes that the remote has left open.
@@ -171,7 +171,7 @@ func (a *agent) close() {
 	a.ended = true
 	a.mu.Unlock()
 	left := 0
-	for number, node := range a.nodes { // complete: no request comes any more
+	for number, node := range a.nodes { // a.nodes is complete, because no request comes any more
 		if !a.closed[number] {
 			node.Transport.Close()
 			left++
@@ -234,7 +234,7 @@ func (a *agent) register(q *request, c transport.Conn, re *response) *response {
 	defer a.mu.Unlock()
 	a.last++
 	a.conns[a.last] = &agentConn{Conn: c, node: q.Node, exposed: make(map[uint64]*agentMemory)}
-	if a.ended { // no request will come for it
+	if a.ended { // no request for this Conn will come
 		c.Close()
 	}
 	re.Conn = a.last
@@ -275,26 +275,26 @@ func (a *agent) closeNode(node Node, q *request, re *response) *response {
 	return re
 }
 
-// An agentConn is a Conn of the agent's, and the Sink that records what its Progress
-// brings. The goroutine that handles requests owns it, except for exposed.
+// An agentConn is a Conn of the agent, and the Sink that records the frames that its Progress
+// delivers. The goroutine that handles requests owns it, except for exposed.
 type agentConn struct {
 	transport.Conn
 	node uint64
 
 	events []event
 	open   bool   // a frame is arriving into body
-	body   []byte // where that goes
-	n      int    // bytes of it that the remote has
+	body   []byte // the buffer for the frame's body
+	n      int    // bytes of the body that the Remote has
 
 	mu      sync.Mutex // guards exposed, which closeNode reads
 	exposed map[uint64]*agentMemory
 }
 
-// An agentMemory is exposed memory, and what it held when it was released.
+// An agentMemory is exposed memory, with a copy of its contents at its release.
 type agentMemory struct {
 	id       uint32
 	mem      []byte
-	released []byte // nil: it is exposed
+	released []byte // contents at the release; nil while the memory is exposed
 	release  func()
 }
 
@@ -318,7 +318,7 @@ func (c *agentConn) release(exposure uint64) {
 	m.released = append([]byte{}, m.mem...)
 }
 
-// inspect compares released memory with what it held at its release.
+// inspect compares released memory with its contents at its release.
 func (c *agentConn) inspect() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,7 +330,7 @@ func (c *agentConn) inspect() error {
 	return nil
 }
 
-// memory copies what is exposed with one of the ids.
+// memory copies all memory that is exposed with one of the ids.
 func (c *agentConn) memory(ids ...uint32) (all []memoryCopy) {
 	for exposure, m := range c.exposed {
 		for _, id := range ids {

@@ -42,7 +42,7 @@ func notify(signal chan struct{}) {
 	}
 }
 
-// pollUntilIdle polls e until two calls in a row find nothing.
+// pollUntilIdle polls e until two consecutive calls return Idle.
 func (e *endpoint) pollUntilIdle() {
 	e.w.tb.Helper()
 	quiet := 0
@@ -92,7 +92,7 @@ func armFiresOnFrame(t *testing.T, mk Maker) {
 	}
 }
 
-// armCountsBefore arms after everything has happened.
+// armCountsBefore arms after frames, failures and Close have come already, and expects a wake-up.
 func armCountsBefore(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.pollUntilIdle()
@@ -183,7 +183,7 @@ func readyRunsOnce(t *testing.T, mk Maker) {
 	for range 20 {
 		w.exchange([]*sentFrame{near.send(nil, []byte("x"))}, far)
 	}
-	// Frames that Progress has received need not have fired ready; one that is left must.
+	// Frames that Progress has received need not make ready run. An unreceived frame must.
 	left := near.send(nil, []byte("y"))
 	w.poll("the wake-up", []*endpoint{near}, func() bool { return ran.Load() > 0 })
 	w.exchange([]*sentFrame{left}, far)
@@ -208,8 +208,9 @@ func secondArmReplaces(t *testing.T, mk Maker) {
 	}
 }
 
-// armDoesNotSpin arms again at each wake-up, on a quiet Conn and on one whose peer does not
-// receive. A wake-up may be spurious, but repeated ones would keep a core busy.
+// armDoesNotSpin arms again at each wake-up, on an idle Conn and on a Conn whose peer does not
+// receive. A wake-up may be spurious, but an endless series of spurious wake-ups would keep a core
+// busy.
 func armDoesNotSpin(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	count := func(what string, e *endpoint) {
@@ -246,23 +247,23 @@ func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 		e.Arm(ready)
 	}
 	e.Arm(ready)
-	<-time.After(d) // this is the time of observation; nothing is waited for
+	<-time.After(d) // the time of observation: no event is awaited
 	mu.Lock()
 	defer mu.Unlock()
 	over = true
 	return n
 }
 
-// armNeverLoses runs a ping-pong between two goroutines that sleep by Arm alone: one lost wake-up
-// stops it. Each answers after a random short delay, so that frames come before, during and
-// after the other's Arm.
+// armNeverLoses runs a ping-pong between two goroutines that wait only by Arm. One lost wake-up
+// stops it. Each goroutine answers after a random short delay, so frames come before, during and
+// after the Arm of the other goroutine.
 func armNeverLoses(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	w.pingPong(near, far)
 }
 
-// pingPong runs two goroutines, one per endpoint, that send a frame back and forth, some large,
-// and sleep in between.
+// pingPong runs two goroutines, one per endpoint. They send frames back and forth, some of them
+// large, and sleep in between.
 func (w *cluster) pingPong(near, far *endpoint) {
 	rounds := scaled(3000)
 	run := func(e *endpoint, first bool, seed uint64) {

@@ -62,7 +62,7 @@ func closeInTraffic(t *testing.T, mk Maker) {
 					senders.Go(func() { e.burst(200, pattern(round*9000, 1)) })
 				}
 			}
-			<-time.After(time.Duration(round) * time.Millisecond) // any moment will do
+			<-time.After(time.Duration(round) * time.Millisecond) // the moment is arbitrary
 			w.within("Close", func() { w.closeNode(round % 2) })
 			w.within("the end of all senders", senders.Wait)
 			for _, stop := range stops {

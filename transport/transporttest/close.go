@@ -38,7 +38,7 @@ func (w *cluster) isClosed(what string, err error) {
 }
 
 // closeFailsQueued closes with more queued than any buffer holds, so that some frames must fail.
-// Frames in front of the first one that fails may have succeeded; none behind it may.
+// Frames sent before the first failed frame may have succeeded. All later frames must fail.
 func closeFailsQueued(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
 	body := make([]byte, 1<<20)
@@ -102,13 +102,14 @@ func peersCloseFails(t *testing.T, mk Maker) {
 	}
 }
 
-// firstErrorIsFinal compares the error that the peer has caused before and after Close.
+// firstErrorIsFinal checks that a Conn reports the same error, caused by its peer, before and after
+// its own Close.
 func firstErrorIsFinal(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.Close()
 	w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 	for range 5 {
-		far.progress() // compares
+		far.progress() // progress compares the errors
 	}
 	far.Close()
 	for range 5 {
@@ -117,7 +118,7 @@ func firstErrorIsFinal(t *testing.T, mk Maker) {
 }
 
 // doneFramesOutliveClose closes after some frames are done, while the peer has received nothing.
-// The frames that were done arrive all the same, and then the error.
+// The peer still receives the frames that were done, and then gets the error.
 func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -133,8 +134,7 @@ func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w.arePrefix(frames, far.sink.got)
 }
 
-// arePrefix checks that got equals the first frames, and includes all those whose Done had no
-// error.
+// arePrefix checks that got is a prefix of frames, and includes all frames whose Done had no error.
 func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	w.tb.Helper()
 	if len(got) > len(frames) {
@@ -168,7 +168,8 @@ func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w.arePrefix(frames, far.sink.got)
 }
 
-// cutBodyNeverCompletes closes when the first bytes of a body are in.
+// cutBodyNeverCompletes closes after the first bytes of a body have arrived. The frame must not
+// complete.
 func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	whole := near.send([]byte("whole"), pattern(1000, 1))
@@ -207,8 +208,8 @@ func closeFromSink(t *testing.T, mk Maker) {
 	}
 }
 
-// closeFromDone closes the sending Conn from inside a Done. The next frame's Done runs all the
-// same, once, and closes it again.
+// closeFromDone closes the sending Conn from inside a Done. The Done of the next frame must still
+// run, once. It calls Close again.
 func closeFromDone(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	first := w.frame(nil, []byte("first"), func(error) { near.Close() })

@@ -17,8 +17,8 @@ import (
 )
 
 // WaitLimitVar names the environment variable that bounds every wait of the suite, as a
-// time.Duration; the default is 20 s. No wait comes near it, so that a slow machine does not fail a
-// correct transport.
+// time.Duration; the default is 20 s. The waits of a correct transport are far shorter, so the
+// suite does not fail on a slow machine.
 const WaitLimitVar = "TRANSPORTTEST_WAIT_LIMIT"
 
 func waitLimit() time.Duration {
@@ -29,11 +29,11 @@ func waitLimit() time.Duration {
 	return d
 }
 
-// DivisorVar names the environment variable whose number divides the suite's counts of
-// repetitions, for emulated machines; the default is 1.
+// DivisorVar names the environment variable that shortens the suite for emulated machines: the
+// numbers of repetitions are divided by its value. The default is 1.
 const DivisorVar = "TRANSPORTTEST_DIVISOR"
 
-// scaled returns n, divided as DivisorVar asks, but at least 10.
+// scaled returns n divided by the value of DivisorVar, but at least 10.
 func scaled(n int) int {
 	if share, err := strconv.Atoi(os.Getenv(DivisorVar)); err == nil && share > 1 {
 		return max(n/share, 10)
@@ -41,7 +41,8 @@ func scaled(n int) int {
 	return n
 }
 
-// A cluster is the Nodes of one test, which serve, and the ends of its links.
+// A cluster holds the Nodes of one test, all of which serve, and the ends of the links between
+// them.
 type cluster struct {
 	tb       testing.TB
 	nodes    []Node
@@ -51,8 +52,8 @@ type cluster struct {
 	over     atomic.Bool // the test has ended: errors are not reported any more
 }
 
-// newCluster makes n Nodes and lets them serve. At the test's end all are closed, and the leak
-// check fails the test if anything of theirs remains.
+// newCluster makes n Nodes and calls Serve on each. At the test's end it closes all of them. Then
+// the leak check fails the test if a goroutine or descriptor remains.
 func newCluster(tb testing.TB, mk Maker, n int) *cluster {
 	tb.Helper()
 	leak.Check(tb)
@@ -73,7 +74,7 @@ func newCluster(tb testing.TB, mk Maker, n int) *cluster {
 	return w
 }
 
-// close closes all Nodes; each Close has to return.
+// close closes all Nodes. It fails the test if a Close does not return.
 func (w *cluster) close() {
 	defer w.over.Store(true)
 	for i := range w.nodes {
@@ -94,7 +95,7 @@ func (w *cluster) errorf(format string, args ...any) {
 	}
 }
 
-// within runs do, which must not block. If it does, the test ends as failed.
+// within runs do, which must not block. If do blocks, within ends the test as failed.
 func (w *cluster) within(what string, do func()) {
 	w.tb.Helper()
 	done := make(chan struct{})
@@ -105,7 +106,7 @@ func (w *cluster) within(what string, do func()) {
 	w.await(what, done)
 }
 
-// await waits for a close or a value on done.
+// await waits until done is closed or delivers a value.
 func (w *cluster) await(what string, done <-chan struct{}) {
 	w.tb.Helper()
 	timer := time.NewTimer(waitLimit())
@@ -159,13 +160,13 @@ func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	return w, near, far
 }
 
-// until polls all endpoints of the cluster, on this goroutine, until done.
+// until polls all endpoints of the cluster, on this goroutine, until done returns true.
 func (w *cluster) until(what string, done func() bool) {
 	w.tb.Helper()
 	w.poll(what, w.ends, done)
 }
 
-// poll polls these endpoints until done, at most for waitLimit.
+// poll polls the endpoints ends until done returns true, at most for waitLimit.
 func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	w.tb.Helper()
 	deadline := time.Now().Add(waitLimit())
@@ -187,8 +188,8 @@ func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	}
 }
 
-// backOff lets other goroutines run after idle polls that found nothing, the longer the more there
-// were.
+// backOff lets other goroutines run. idle is the number of consecutive polls that found nothing:
+// the larger it is, the longer the pause.
 func backOff(idle int) {
 	if idle < 64 {
 		runtime.Gosched()
@@ -204,7 +205,7 @@ type endpoint struct {
 	name string
 	node int // index of its Node in the cluster
 	sink *recorder
-	err  error // what Progress first returned
+	err  error // the first error of Progress
 }
 
 func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
@@ -213,8 +214,8 @@ func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
 	return e
 }
 
-// progress calls Progress and checks what every call promises: at most one frame completes, and an
-// error is final.
+// progress calls Progress. It checks that at most one frame completes, and that later calls return
+// the same error as the first.
 func (e *endpoint) progress() (transport.State, error) {
 	before := len(e.sink.got)
 	state, err := e.Progress(e.sink, 1)
@@ -241,7 +242,7 @@ func (w *cluster) isFault(what string, err error) {
 	}
 }
 
-// pattern returns n bytes that differ for each seed.
+// pattern returns n bytes that depend on seed.
 func pattern(n int, seed uint64) []byte {
 	var key [32]byte
 	for i := range 8 {

@@ -19,7 +19,8 @@ func concurrencyTests() []testCase {
 	}
 }
 
-// keepPolling polls e on a goroutine of its own until stop, which waits for that goroutine.
+// keepPolling starts a goroutine that polls e until stop is called. stop waits for the goroutine to
+// end.
 func (e *endpoint) keepPolling() (stop func()) {
 	var over atomic.Bool
 	ended := make(chan struct{})
@@ -39,8 +40,8 @@ func (e *endpoint) keepPolling() (stop func()) {
 	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
 }
 
-// stream sends n frames of goroutine who, each marked with its number, with at most 8 of them not
-// done. settle waits for the Done of the last ones, which may run after the frames have
+// stream sends n frames, each marked with who and with its number. At most 8 of them are not done
+// at a time. drain waits for the Done of the last frames, which may run after the frames have
 // arrived. Another goroutine has to poll e.
 func (e *endpoint) stream(who byte, n int) (drain func()) {
 	window := make(chan struct{}, 8)
@@ -134,8 +135,8 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 	far.checkStreams(goroutines, n)
 }
 
-// manyGoroutinesPoll polls one end on several goroutines with one Sink, which has no lock: Busy is
-// what orders them.
+// manyGoroutinesPoll polls one end on several goroutines with one Sink. The Sink has no lock:
+// Progress orders the goroutines by returning Busy.
 func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	const pollers = 4
 	n := scaled(400)

@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A suite is worth nothing unless it can fail. Each defect breaks one promise of a correct
-// transport; its key is the subtest that has to fail.
+// defects returns the defects by which the tests check that the suite can fail. Each defect breaks
+// one promise of a correct transport. Its key is the subtest that has to fail.
 func defects() map[string]defect {
 	return map[string]defect{
 		"FramesArriveInOrder":                {conn: func(c transport.Conn) transport.Conn { return &reorders{Conn: c} }},
@@ -78,10 +78,11 @@ func TestSuiteDetectsEachDefect(t *testing.T) {
 	}
 }
 
-// The suite passes without a defect, so it is the defects that it detects.
+// The suite passes without a defect. So a failure in the other test comes from the defect.
 func TestSuitePassesWithoutDefect(t *testing.T) { Run(t, defect{}.make) }
 
-// A defect wraps a Transport, its Conns or their Sinks; a nil function wraps nothing.
+// A defect wraps a Transport, its Conns or their Sinks. Where a function is nil, nothing is
+// wrapped.
 type defect struct {
 	node func(transport.Transport) transport.Transport
 	conn func(transport.Conn) transport.Conn
@@ -137,12 +138,12 @@ func (c defectiveSink) Progress(in transport.Sink, spins int) (transport.State, 
 	return c.Conn.Progress(c.sink(in), spins)
 }
 
-// with returns a copy of f whose Done is done.
+// with returns a copy of f with the Done function done.
 func with(f *transport.Frame, done func(error)) *transport.Frame {
 	return &transport.Frame{Head: f.Head, Body: f.Body, Parts: f.Parts, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
 }
 
-// reorders lets every second frame overtake the one before.
+// reorders sends every second frame before the frame that precedes it.
 type reorders struct {
 	transport.Conn
 	mu   sync.Mutex
@@ -169,7 +170,7 @@ type corrupts struct{ transport.Sink }
 func (s corrupts) Buffer(h transport.Header) []byte {
 	b := s.Sink.Buffer(h)
 	if h.Size == 65537 {
-		return append([]byte(nil), b...) // the bytes go to other memory
+		return append([]byte(nil), b...) // the bytes go to memory that the caller does not see
 	}
 	return b
 }
@@ -216,12 +217,12 @@ func (c doneTwice) Send(f *transport.Frame) {
 	}))
 }
 
-// locksInDone holds a lock of its own while it calls back.
+// locksInDone holds a lock while it calls Done.
 type locksInDone struct {
 	transport.Conn
 	mu    sync.Mutex // guards sends
 	sends int
-	ready bool // only in ready
+	ready bool // only inside ready
 }
 
 func (c *locksInDone) Send(f *transport.Frame) {
@@ -354,7 +355,7 @@ func (n leaks) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return n.Transport.Dial(ctx, addr)
 }
 
-// completes reports a body as whole when its first bytes are in.
+// completes reports a body as whole when its first bytes have arrived.
 type completes struct{ transport.Sink }
 
 func (s *completes) Arrived(h transport.Header, n int) {
@@ -401,7 +402,7 @@ type reportsNothing struct{ transport.Conn }
 
 func (reportsNothing) Unsent() (int, time.Time) { return 0, time.Time{} }
 
-// keepsReport repeats the last report of a stall, also when that is over.
+// keepsReport repeats the last report of a stall, also when the stall is over.
 type keepsReport struct {
 	transport.Conn
 	bytes int

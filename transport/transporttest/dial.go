@@ -46,8 +46,8 @@ func addressIsShort(t *testing.T, mk Maker) {
 	}
 }
 
-// manyDialsAtOnce lets every node dial every other one, all at once, and send its number on each
-// Conn.
+// manyDialsAtOnce makes every node dial every other node at the same time. Each node sends its
+// number on each Conn.
 func manyDialsAtOnce(t *testing.T, mk Maker) {
 	const nodes, each = 3, 5
 	w := newCluster(t, mk, nodes)
@@ -77,8 +77,8 @@ func manyDialsAtOnce(t *testing.T, mk Maker) {
 	}
 }
 
-// countCallers checks that node to has accepted total Conns, and from each other
-// node as many as it dialled.
+// countCallers checks that the node with index to has accepted total Conns, of which each other
+// node has dialled the number each.
 func (w *cluster) countCallers(to, total, each int) {
 	var ends []*endpoint
 	for range total {

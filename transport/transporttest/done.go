@@ -18,8 +18,8 @@ func doneTests() []testCase {
 	}
 }
 
-// frameUsedAgain overwrites head and body as soon as Done allows it. What has arrived, or is in
-// flight, must not change.
+// frameUsedAgain overwrites head and body as soon as Done allows it. Frames that have arrived, or
+// are in flight, must not change.
 func frameUsedAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	for _, size := range []int{8, 3000, 200_000, 1 << 20} {
@@ -39,8 +39,8 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 	}
 }
 
-// doneSendsAgain keeps two frames in flight, each sent again by its own Done, as a pipeline of
-// segments does.
+// doneSendsAgain keeps two frames in flight. The Done of each sends the same frame again, as a
+// pipeline of segments does.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	rounds := scaled(300)
@@ -66,7 +66,7 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 		resenders[i] = l
 		near.Send(&l.s.Frame)
 	}
-	w.until("all laps", func() bool { // and the last Done of each, which may come behind its arrival
+	w.until("all laps", func() bool { // the last Done of each frame may run after the frame has arrived
 		return len(far.sink.got) == rounds*len(resenders) && resenders[0].left.Load()+resenders[1].left.Load() == 0
 	})
 	var heads [2]int
@@ -81,8 +81,9 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 	}
 }
 
-// doneSendsElsewhere sends from Done on the same Conn, on its peer and on a third one: a Conn
-// calls Done without its locks. Goroutines poll, so that the test notices a deadlock.
+// doneSendsElsewhere sends from Done on the same Conn, on its peer and on a third Conn. This must
+// not deadlock, because a Conn holds no lock while Done runs. Goroutines poll, so that the test
+// notices a deadlock.
 func doneSendsElsewhere(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 3)
 	near, far := w.link(0, 1)

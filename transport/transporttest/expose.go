@@ -23,7 +23,7 @@ func exposeTests() []testCase {
 	}
 }
 
-// exposer returns e's Conn as an Exposer. It skips the test if the Conn is none.
+// exposer returns e's Conn as an Exposer. It skips the test if the Conn is not an Exposer.
 func (e *endpoint) exposer() transport.Exposer {
 	x, ok := e.Conn.(transport.Exposer)
 	if !ok {
@@ -32,8 +32,8 @@ func (e *endpoint) exposer() transport.Exposer {
 	return x
 }
 
-// exposable returns n bytes that e can expose, from its Transport's Alloc if it has one. All bytes
-// are fill. The memory is freed at the test's end, after all exposures.
+// exposable returns n bytes that e can expose, from its Transport's Alloc if it has one. It sets
+// all bytes to fill. The memory is freed at the test's end, after all exposures have ended.
 func (e *endpoint) exposable(n int, fill byte) []byte {
 	e.w.tb.Helper()
 	b := make([]byte, n)
@@ -78,7 +78,7 @@ func (e *endpoint) expose(id uint32, buf []byte) (to transport.Token, release fu
 	return to, release
 }
 
-// sendTo sends a frame into memory that the peer exposed.
+// sendTo sends a frame into the exposed memory that to names.
 func (e *endpoint) sendTo(to transport.Token, id uint32, head, body []byte) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	s.To, s.ID = to, id
@@ -123,7 +123,8 @@ func exposedOrder(t *testing.T, mk Maker) {
 	w.exchange(frames, far)
 }
 
-// piecesGoWhere sends a body in fragments, the last one first, each to its offset.
+// piecesGoWhere sends a body in fragments, the last fragment first. Each fragment must arrive at
+// its offset.
 func piecesGoWhere(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	body, mem := pattern(900_001, 1), far.exposable(900_001, 0)
@@ -172,8 +173,8 @@ func manyExposures(t *testing.T, mk Maker) {
 	}
 }
 
-// releasedNotWritten uses a Token after its release: the Conn need not survive, but the memory
-// belongs to its owner again.
+// releasedNotWritten uses a Token after release. The Conn may fail, but nothing may write into the
+// memory.
 func releasedNotWritten(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	buf := far.exposable(100_000, 0)

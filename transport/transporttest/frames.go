@@ -23,7 +23,7 @@ func frameTests() []testCase {
 	}
 }
 
-// sizes returns sizes around the powers of two where buffers and segments tend to end.
+// sizes returns sizes just below, at and above powers of two, where buffers and segments often end.
 func sizes() []int {
 	all := []int{0, 1, 2, 3, 5, 100, 1000, 100_003, 1_000_003, 3<<20 + 5}
 	for _, n := range []int{8, 64, 256, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20} {
@@ -79,8 +79,8 @@ func headTooLong(t *testing.T, mk Maker) {
 	w.exchange([]*sentFrame{near.send([]byte("good"), []byte("body"))}, far)
 }
 
-// largeBodiesCross does what would deadlock with a blocking Send: one goroutine makes two ends
-// send each other more than any buffer between them holds.
+// largeBodiesCross makes two ends, polled by one goroutine, send each other more bytes than any
+// buffer holds. A Send that blocks would deadlock.
 func largeBodiesCross(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const size = 12<<20 + 1
@@ -140,7 +140,7 @@ func connsDoNotMix(t *testing.T, mk Maker) {
 func quietConnIsIdle(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	w.exchange([]*sentFrame{near.send(nil, []byte("once"))}, far)
-	// Messages of the wire itself may still be moving.
+	// Messages of the transport itself may still be moving.
 	for _, e := range []*endpoint{near, far} {
 		w.poll("an idle Progress", nil, func() bool {
 			state, err := e.progress()

@@ -14,8 +14,8 @@ func gatherTests() []testCase {
 	}
 }
 
-// sendParts sends body in parts of the given sizes, and the rest in a last one. With an odd
-// number of sizes the first part is the frame's Body.
+// sendParts sends body in parts of the given sizes, and the rest of body as a last part. If the
+// number of sizes is odd, the first part is the frame's Body.
 func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	setParts(s, split(body, sizes), len(sizes)%2 == 1)

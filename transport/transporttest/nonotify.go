@@ -7,14 +7,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exposeNoNotify exposes memory with the id NoNotify. It skips the test if the Conn refuses that.
+// exposeNoNotify exposes memory with the id NoNotify. It skips the test if the Conn refuses.
 func (e *endpoint) exposeNoNotify(buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	return e.expose(transport.NoNotify, buf)
 }
 
-// notified returns the frames of e without those into memory of the id NoNotify, which an Exposer
-// may report and need not.
+// notified returns the frames that e has received. It leaves out frames into memory with the id
+// NoNotify, because an Exposer may report them or not.
 func (e *endpoint) notified() (got []arrival) {
 	for _, a := range e.sink.got {
 		if a.id != transport.NoNotify {
@@ -24,8 +24,8 @@ func (e *endpoint) notified() (got []arrival) {
 	return got
 }
 
-// noNotifyInOrder writes into memory several times. All bytes are in when the frame behind them
-// arrives, whether the writes were reported or not.
+// noNotifyInOrder writes into memory several times. All bytes must be in the memory when the frame
+// sent after them arrives, whether the writes were reported or not.
 func noNotifyInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const size, piece = 300_000, 60_000
@@ -74,7 +74,7 @@ func noNotifyReleased(t *testing.T, mk Maker) {
 	release()
 	mine := bytes.Repeat([]byte{0x5A}, len(buf))
 	copy(buf, mine)
-	last := near.sendTo(to, transport.NoNotify, nil, pattern(len(buf), 9)) // certainly late
+	last := near.sendTo(to, transport.NoNotify, nil, pattern(len(buf), 9)) // sent after the release
 	w.until("the failure", func() bool { return last.done() && allDone(frames) && far.err != nil })
 	if !bytes.Equal(buf, mine) {
 		t.Errorf("the memory was written after its release, from byte %d on", firstDifference(buf, mine))

@@ -13,8 +13,8 @@ func pendingTests() []testCase {
 	}
 }
 
-// smallBeforeAdmit exchanges small frames before Admit, as a handshake does, and large ones after
-// it.
+// smallBeforeAdmit exchanges small frames before Admit, as a handshake does, and large frames after
+// Admit.
 func smallBeforeAdmit(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	a, b := w.dial(0, 1)
@@ -31,7 +31,7 @@ func smallBeforeAdmit(t *testing.T, mk Maker) {
 	w.exchange([]*sentFrame{near.send(nil, pattern(3<<20, 4))}, far)
 }
 
-// othersFirstBytes passes the first bytes of other protocols.
+// othersFirstBytes passes the first bytes of other protocols to Prefix, which must reject them.
 func othersFirstBytes(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 1)
 	g, ok := w.nodes[0].Transport.(transport.Greeter)

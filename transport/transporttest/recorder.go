@@ -12,11 +12,11 @@ import (
 type arrival struct {
 	head, body []byte
 	id         uint32
-	direct     bool // it came into exposed memory
+	direct     bool // the frame came into exposed memory
 }
 
-// A recorder is a Sink that keeps what arrives and reports every call that breaks the contract.
-// It has no lock: two calls at a time break the contract, too, and the race detector sees them.
+// A recorder is a Sink that keeps what arrives and reports every call that breaks the contract. It
+// has no lock. Two calls at the same time break the contract, too; the race detector reports them.
 type recorder struct {
 	w       *cluster
 	name    string
@@ -27,8 +27,8 @@ type recorder struct {
 
 	open   bool // a frame is arriving
 	now    arrival
-	header transport.Header // as first seen
-	n      int              // as last reported; -1 before the first Arrived
+	header transport.Header // the header of the frame's first call
+	n      int              // n of the last Arrived; -1 before the first one
 }
 
 // Buffer implements transport.Sink.
@@ -113,7 +113,7 @@ type sentFrame struct {
 	transport.Frame
 	want      arrival
 	doneCount atomic.Int32
-	err       error // what Done got; to be read once ended
+	err       error // the argument of Done; to be read once ended
 }
 
 // frame makes a frame whose Done is recorded. then, if not nil, runs inside Done.
@@ -132,7 +132,7 @@ func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 			then(err)
 		}
 		s.err = err
-		s.doneCount.Add(1) // last: a goroutine that sees it may use the frame again
+		s.doneCount.Add(1) // this comes last: a goroutine that sees the new count may use the frame again
 	}
 	return s
 }
@@ -157,7 +157,8 @@ func allDone(frames []*sentFrame) bool {
 	return true
 }
 
-// exchange polls until the frames have arrived at e and are done, and compares.
+// exchange polls until the frames have arrived at e and are done. Then it compares them with the
+// frames that e has received.
 func (w *cluster) exchange(frames []*sentFrame, e *endpoint) {
 	w.tb.Helper()
 	start := len(e.sink.got)
@@ -186,7 +187,7 @@ func (w *cluster) compare(frames []*sentFrame, got []arrival) {
 	}
 }
 
-// differs returns in what got differs from want, or nil.
+// differs returns an error that describes how got differs from want, or nil.
 func (want arrival) differs(got arrival) error {
 	switch {
 	case got.id != want.id || got.direct != want.direct:
