@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A readyTensor is a tensor that is ready, or the parts of it that have not been launched. It is in
-// Coordinator.ready until its last part is launched; then readyPool keeps it for another tensor, or
-// its cache entry for the next step.
+// A readyTensor is a ready tensor, or those parts of it that have not been launched. It is in
+// Coordinator.ready until its last part is launched. Then readyPool keeps it for another tensor, or
+// its cache entry keeps it for the next step.
 type readyTensor struct {
 	id        uint32
 	transient bool
@@ -17,13 +17,14 @@ type readyTensor struct {
 	absent    []int
 	bytes     int
 	parts     int
-	next      int  // the part to be launched next
-	priority  int  // higher ones first
+	next      int  // the next part to launch
+	priority  int  // higher priorities first
 	reused    bool // the cache entry keeps it
 	key       fusionKey
 }
 
-// A fusionKey is what the tensors of one Bucket have in common, so that one call can execute them.
+// A fusionKey has the properties that all tensors of one Bucket share, so that one call can execute
+// them.
 type fusionKey struct {
 	kind        Operation
 	set         uint32
@@ -32,16 +33,17 @@ type fusionKey struct {
 	root        int
 }
 
-// tensorCost is what a tensor costs beside its bytes, so that many empty tensors need credit, too.
+// tensorCost is the credit of a tensor in addition to its bytes, so that many empty tensors need
+// credit, too.
 const tensorCost = 64
 
-// Cost is how much of Config.Credit a part of a tensor needs.
+// Cost returns the credit in bytes that a part of a tensor needs; see Config.Credit.
 func Cost(t *Spec, rows []int, part, parts int) int {
 	return Size(t, rows, part, parts) + tensorCost
 }
 
-// Size is how many bytes a part of a tensor has. An AllToAll differs in size from rank to rank, so
-// it counts as large.
+// Size returns the size of a part of a tensor in bytes. The size of an AllToAll differs from rank
+// to rank, so an AllToAll counts as large.
 func Size(t *Spec, rows []int, part, parts int) int {
 	switch {
 	case t.Operation == Barrier:
@@ -69,8 +71,8 @@ func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
 	c.queueReady(u)
 }
 
-// initReady prepares a readyTensor. Only sums and copies are cut into parts, since their elements
-// do not depend on each other.
+// initReady initializes a readyTensor. Only sums and copies are cut into parts, since their
+// elements do not depend on each other.
 func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) {
 	*u = readyTensor{
 		id: id, spec: t, bytes: Size(t, rows, 0, 1), parts: 1, priority: t.Priority,
@@ -81,7 +83,7 @@ func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) 
 	}
 }
 
-// queueReady adds a tensor to those to be launched.
+// queueReady adds a tensor to the tensors to be launched.
 func (c *Coordinator) queueReady(u *readyTensor) {
 	if len(c.ready) == 0 {
 		c.readySince = c.now
@@ -89,11 +91,11 @@ func (c *Coordinator) queueReady(u *readyTensor) {
 	c.ready = append(c.ready, u)
 	c.readyBytes += u.bytes
 	if u.key.kind == Barrier {
-		c.skipFusionWait = true // a goroutine of each rank waits for it
+		c.skipFusionWait = true // every rank has a goroutine that waits for it
 	}
 }
 
-// newReady returns an empty readyTensor, if possible a used one.
+// newReady returns an empty readyTensor, from the pool if possible.
 func (c *Coordinator) newReady() *readyTensor {
 	if n := len(c.readyPool); n > 0 {
 		u := c.readyPool[n-1]
@@ -103,15 +105,15 @@ func (c *Coordinator) newReady() *readyTensor {
 	return new(readyTensor)
 }
 
-// launch orders ready tensors, the urgent ones first. It waits while all of these hold:
+// launch orders ready tensors, in order of urgency. It launches nothing while all of these hold:
 //
 //   - some tensor is pending, which may become ready to be fused with these;
 //   - less than Config.Fusion bytes are ready;
 //   - the first of them has been ready for less than Config.Cycle;
 //   - neither a barrier nor a fence asks for haste.
 //
-// After the credit was spent it waits until half of it is back, so that rank 0 sends one list for
-// several parts and not one for each.
+// Once the credit is spent, launch waits until half of it is back. So rank 0 sends one list for
+// several parts instead of one list for each part.
 func (c *Coordinator) launch() {
 	if len(c.ready) == 0 || c.ended {
 		c.force, c.skipFusionWait = false, false
@@ -124,7 +126,7 @@ func (c *Coordinator) launch() {
 		return // one list for several parts
 	}
 	c.creditSpent = false
-	if !slices.IsSortedFunc(c.ready, moreUrgent) { // they mostly are, and to check is cheap
+	if !slices.IsSortedFunc(c.ready, moreUrgent) { // mostly they are sorted, and checking is cheap
 		slices.SortStableFunc(c.ready, moreUrgent)
 	}
 	bs := &c.building
@@ -152,13 +154,14 @@ func (c *Coordinator) launch() {
 	c.readyPool = c.readyPool[:min(len(c.readyPool), maxPool)]
 }
 
-// moreUrgent orders by priority, then by ID: in steady steps, the order of the first step.
+// moreUrgent orders by priority and then by ID. In steady steps the IDs have the order of the first
+// step.
 func moreUrgent(a, b *readyTensor) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.id, b.id))
 }
 
-// A bucketBuilder is a Bucket in the making. For example, testdata/fusion.txt, where Config.Fusion
-// is 64 bytes, MaxFusedTensor 32 and Partition 40:
+// A bucketBuilder is a Bucket that is being built. An example from testdata/fusion.txt, with
+// Config.Fusion of 64 bytes, MaxFusedTensor of 32 and Partition of 40:
 //
 //	ready, in the order of launch                Bucket  why it ends there
 //	h (16 bytes, priority 1), a (16)             h a     with b, several priorities would exceed 40
@@ -176,16 +179,16 @@ type bucketBuilder struct {
 	mixedPriorities bool // its tensors have different priorities
 }
 
-// bucketBuilders are the Buckets of one launch, in the order in which they run. For each fusionKey
-// the last one is open for more tensors.
+// bucketBuilders are the Buckets of one launch, in execution order. For each fusionKey, only the
+// last Bucket is open for more tensors.
 type bucketBuilders struct {
 	list  []*bucketBuilder
 	open  map[fusionKey]*bucketBuilder
-	last  *bucketBuilder   // the one opened last, which the next tensor mostly fits
+	last  *bucketBuilder   // the last one opened; mostly the next tensor fits into it
 	spare []*bucketBuilder // for reuse
 }
 
-// clear forgets all Buckets once they are in the list.
+// clear drops all Buckets after they have been added to the list.
 func (bs *bucketBuilders) clear() {
 	for _, b := range bs.list {
 		*b = bucketBuilder{}
@@ -198,7 +201,7 @@ func (bs *bucketBuilders) clear() {
 	bs.list, bs.last = bs.list[:0], nil
 }
 
-// newBucket returns an empty bucketBuilder, if possible a used one.
+// newBucket returns an empty bucketBuilder, a reused one if possible.
 func (bs *bucketBuilders) newBucket() *bucketBuilder {
 	if n := len(bs.spare); n > 0 {
 		b := bs.spare[n-1]
@@ -216,7 +219,7 @@ func (bs *bucketBuilders) find(c fusionKey) *bucketBuilder {
 	return bs.open[c]
 }
 
-// add appends a Bucket. If it is fusible, it becomes the open one of its key.
+// add appends a Bucket. If the Bucket is fusible, it becomes the open Bucket of its key.
 func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 	bs.list = append(bs.list, b)
 	if !fusible {
@@ -228,14 +231,14 @@ func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 	bs.open[b.key], bs.last = b, b
 }
 
-// launchTensor launches what the credit allows of u, and reports whether that was all. A tensor
-// that fits an open Bucket joins it without asking for credit: the Bucket has been granted, and at
-// most Config.Fusion bytes join it.
+// launchTensor launches as many parts of u as the credit allows. It reports whether all parts are
+// launched. A tensor that fits into an open Bucket needs no credit: the Bucket has got its credit,
+// and at most Config.Fusion bytes are added to it.
 func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	key := u.key
 	fusible := u.parts == 1 && u.spec.Codec == Plain && u.bytes <= c.cfg.MaxFusedTensor && len(u.absent) == 0 && (key.kind == AllReduce || key.kind == Broadcast)
-	// Only sums and copies of whole tensors are fused. An absent rank takes part in a Bucket alone,
-	// since Bucket.Absent holds for all of it.
+	// Only sums and copies of whole tensors are fused. A tensor with absent ranks gets its own
+	// Bucket, since Bucket.Absent holds for the whole Bucket.
 	if b := bs.find(key); fusible && b != nil && c.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixedPriorities = b.mixedPriorities || u.priority != b.first.priority
@@ -261,7 +264,8 @@ func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	return true
 }
 
-// newIDs returns memory with one ID. Memory for many is made at once, as by Worker.newBucket.
+// newIDs returns memory with one ID. It allocates memory for many calls at once, as
+// Worker.newBucket does.
 func (c *Coordinator) newIDs(id uint32) []IDRange {
 	if len(c.idPool) == 0 {
 		c.idPool = make([]IDRange, 64)
@@ -272,8 +276,8 @@ func (c *Coordinator) newIDs(id uint32) []IDRange {
 	return s
 }
 
-// credit is the bound of inflight. It may be small only where an urgent tensor could overtake: a
-// rank that waits for the next orders is idle.
+// credit returns the bound of inflight. A small bound makes ranks idle while they wait for the next
+// orders. So the bound is small only if an urgent tensor could overtake others.
 func (c *Coordinator) credit() int {
 	if c.prioritized {
 		return c.cfg.Credit
@@ -284,8 +288,8 @@ func (c *Coordinator) credit() int {
 // maxBuckets bounds the Buckets of one launch.
 const maxBuckets = 1 << 16
 
-// fits reports whether a tensor may join a Bucket. Tensors of different priorities share at most a
-// partition, so that the urgent ones do not wait for many others:
+// fits reports whether a tensor may join a Bucket. Tensors of different priorities share a Bucket
+// only up to the size of a partition, so that the urgent ones do not wait for many others:
 //
 //	the Bucket and the tensor      bytes together at most
 //	of one priority                Config.Fusion
@@ -298,7 +302,7 @@ func (c *Coordinator) fits(b *bucketBuilder, u *readyTensor) bool {
 	return b.bytes+u.bytes <= limit
 }
 
-// charge counts a launched part against the credit. With the last part the ID may be used again.
+// charge counts a launched part against the credit. After the last part the ID may be reused.
 func (c *Coordinator) charge(u *readyTensor, cost int) {
 	c.inflight += cost
 	if u.parts > 1 && u.next < u.parts {
@@ -314,7 +318,7 @@ func (c *Coordinator) charge(u *readyTensor, cost int) {
 	c.cache[u.id].lastUsed = c.launches
 }
 
-// appendID adds an ID to ranges of them.
+// appendID adds an ID to a list of ranges.
 func appendID(runs []IDRange, id uint32) []IDRange {
 	if n := len(runs); n > 0 && runs[n-1].First+runs[n-1].Count == id {
 		runs[n-1].Count++

@@ -2,30 +2,33 @@ package negotiate
 
 import "github.com/tutti-go/tutti/fault"
 
-// A RequestList is what a Worker sends to the Coordinator: what its rank has submitted since the
-// last one, and what else the Coordinator must know of it. The wire form is in the package comment.
+// A RequestList is a message from a Worker to the Coordinator. It has the submissions of the
+// Worker's rank since the last list, and other events that the Coordinator must know. The package
+// comment has the wire form.
 type RequestList struct {
 	// Ack is the number of the last ResponseList that the Worker has applied. It frees evicted
 	// cache IDs.
 	Ack uint32
-	// Cached are the cache IDs of tensors that are submitted as before, in no order: the order
-	// of submissions on a rank decides nothing.
+	// Cached are the cache IDs of tensors that are submitted unchanged. They have no order, since
+	// the order of a rank's submissions has no effect.
 	Cached Bitset
-	// Requests are submissions in full: new names, changed ones, groups, and all while the
-	// cache is off.
+	// Requests are the submissions in full: those with new names, changed ones, groups, and all
+	// submissions while the cache is off.
 	Requests []TensorRequest
-	// Join says that this rank has run out of data, after the submissions of this list.
+	// Join says that this rank has no more data after the submissions of this list.
 	Join bool
 	// Shutdown says that this rank submits nothing more.
 	Shutdown bool
 	// Location answers a ResponseLocate if HasLocation is set. It may be empty.
 	Location    string
 	HasLocation bool
-	// Fault ends the coordinator on all ranks: it has failed on this one.
+	// Fault is set if the coordinator has failed on this rank. It ends the coordinator on all
+	// ranks.
 	Fault *fault.Error
 }
 
-// A ResponseList is what the Coordinator sends to all Workers, which apply all lists in order.
+// A ResponseList is a message from the Coordinator to all Workers. The Workers apply all lists in
+// order.
 type ResponseList struct {
 	// Seq counts the lists from 1 on. A Worker that misses one ends the coordinator.
 	Seq uint32
@@ -33,46 +36,48 @@ type ResponseList struct {
 	Entries []CacheEntry
 	// Responses are applied in order.
 	Responses []Response
-	// Evicted are the IDs of entries that end with this list, after its responses.
+	// Evicted are the IDs of the cache entries that are evicted after the responses of this list.
 	Evicted []uint32
 }
 
-// A CacheEntry gives a tensor an ID. A live entry of the same ID is replaced.
+// A CacheEntry assigns an ID to a tensor. It replaces a live entry of the same ID.
 type CacheEntry struct {
 	ID uint32
-	// Transient entries are for one launch, and the cache does not keep them.
+	// Transient entries are for one launch. The cache does not keep them.
 	Transient bool
 	Spec      *Spec
-	// Rows are each rank's first dimension of an AllGather; nil for other operations.
+	// Rows are the first dimensions of all ranks of an AllGather. They are nil for other
+	// operations.
 	Rows []int
 }
 
-// A ResponseKind is what a Response asks for. The numbers are part of the wire form.
+// A ResponseKind is the kind of a Response. The numbers are part of the wire form.
 type ResponseKind uint8
 
 // The kinds of responses.
 const (
 	ResponseRun       ResponseKind = 1 // execute tensors together
 	ResponseFail      ResponseKind = 2 // tensors have failed
-	ResponseJoined    ResponseKind = 3 // all ranks have joined, Rank as the last
+	ResponseJoined    ResponseKind = 3 // all ranks have joined; Rank was the last
 	ResponseAddSet    ResponseKind = 4 // process set ID, called Name, has Ranks
 	ResponseRemoveSet ResponseKind = 5 // process set ID is removed
-	ResponseLocate    ResponseKind = 6 // Ranks are asked where their programs are
+	ResponseLocate    ResponseKind = 6 // the ranks in Ranks are asked for the locations of their programs
 	ResponseAbort     ResponseKind = 7 // the coordinator ends with Err
 	ResponseShutdown  ResponseKind = 8 // all ranks have shut down
-	ResponseTune      ResponseKind = 9 // what follows goes by Tuning
+	ResponseTune      ResponseKind = 9 // Tuning applies to all later responses
 )
 
-// A Response is one thing that all Workers do at the same point in the order. Fields that do not
-// apply to its Kind are zero.
+// A Response is one action that all Workers perform at the same point in the order. The fields that
+// its Kind does not use are zero.
 type Response struct {
 	Kind ResponseKind
 	// IDs are the tensors to run. Ranges keep the list short in steady steps.
 	IDs []IDRange
-	// Part and Parts number the parts of one large tensor; otherwise they are 0 and 1.
+	// Part is the number of this part of a large tensor, and Parts how many there are. For a whole
+	// tensor they are 0 and 1.
 	Part, Parts int
-	// Ranks are the absent ones of a run, the members of a new set, or those to be located.
-	// They are numbered as in the job.
+	// Ranks are the absent ranks of a run, the members of a new set, or the ranks to locate. They
+	// are numbered as in the job.
 	Ranks []int
 	// Failed are the tensors that fail with Err.
 	Failed []TensorName
@@ -83,10 +88,10 @@ type Response struct {
 	Tuning Tunables
 }
 
-// An IDRange is Count IDs from First on.
+// An IDRange is a range of Count IDs that starts at First.
 type IDRange struct{ First, Count uint32 }
 
-// A TensorName is what a tensor is found by.
+// A TensorName identifies a tensor.
 type TensorName struct {
 	Set  uint32
 	Name string

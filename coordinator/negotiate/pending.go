@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A pendingTensor is a tensor that some rank has submitted and that is not resolved, on the slow
-// path.
+// A pendingTensor is a tensor on the slow path that at least one rank has submitted and that is not
+// resolved.
 //
 //	state    submittedCount    ready  leaves by
 //	waiting  below the ranks   false  recordSubmission, or another rank's join: checkReady
@@ -18,23 +18,23 @@ import (
 type pendingTensor struct {
 	key key
 	set *processSet
-	// variants are the requests that were made, each with the lowest rank that made it. There
-	// is one, unless ranks disagree.
+	// variants are the different requests of the ranks, each with the lowest rank that made it.
+	// There is more than one only if ranks disagree.
 	variants       []variant
-	submitted      Bitset // which ranks have, by index in the set
-	submittedCount int    // how many
+	submitted      Bitset // the ranks that have submitted it, by index in the set
+	submittedCount int    // the number of these ranks
 	rows           []int  // AllGather: first dimensions, by index in the set
 	cacheID        int    // -1: none
-	// redefine is set when some rank sent the tensor in full, so that its entry must be sent
+	// redefine is set when some rank has sent the tensor in full. The cache entry must then be sent
 	// again.
 	redefine bool
 	since    Time
 	stall    stallState
 	live     bool // not removed
-	// next is what the last rank that sent it in full sent after it: a hint for the ranks that
-	// follow.
+	// next is the tensor that the last rank sent after this one, both in full. It is a hint for the
+	// next ranks.
 	next   *pendingTensor
-	ready  bool // it waits for the others of its group
+	ready  bool // it waits for the other tensors of its group
 	failed *fault.Error
 }
 
@@ -45,20 +45,21 @@ type variant struct {
 	rank int
 }
 
-// maxVariants bounds what is kept of ranks that all disagree.
+// maxVariants bounds the variants that are stored if many ranks disagree.
 const maxVariants = 4
 
-// A groupKey is what the tensors of a group have in common.
+// A groupKey identifies a group.
 type groupKey struct {
 	set   uint32
 	group uint64
 }
 
-// A group is tensors that were submitted as one. None runs before all are ready.
+// A group is the tensors that were submitted as one. None of them runs before all of them are
+// ready.
 type group struct{ tensors []*pendingTensor }
 
-// receiveCachedID handles a rank's bit on the slow path. The entry may have been evicted after the
-// rank sent the bit; then the bit counts as a request in full for what the entry meant.
+// receiveCachedID handles a rank's cached bit on the slow path. If the entry was evicted after the
+// rank sent the bit, the bit counts as a full request with the entry's spec.
 func (c *Coordinator) receiveCachedID(from, id int) {
 	if id >= len(c.cache) || c.cache[id].state == entryFree {
 		c.protocolError(from, "submitted by cache ID %d, which is unknown", id)
@@ -68,8 +69,8 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	if c.fast.counts[id].ranks > 0 {
 		c.toSlowPath(id)
 	}
-	// A live entry has its pending tensor itself. One that is evicted, or whose set was removed, has
-	// none: the tensor is found by name then, and fails if there is no such set.
+	// A live entry refers to its pending tensor. An entry that was evicted or whose set was removed
+	// does not. In these cases the tensor is looked up by name. It fails if the set does not exist.
 	p := s.pending
 	if set := c.sets[s.spec.Set]; p == nil && s.state == entryLive && set != nil {
 		p = c.beginPending(s.spec, set)
@@ -88,7 +89,7 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 		p.setRows(at, s.rows[at])
 	}
 	p.redefine = p.redefine || s.state != entryLive
-	// Nearly always all ranks submit what the entry stands for; then no specs need be compared.
+	// Nearly always all ranks submit the spec of the entry. Then no specs need to be compared.
 	if len(p.variants) == 1 && p.variants[0].spec == s.spec {
 		p.variants[0].rank = min(p.variants[0].rank, from)
 	} else {
@@ -97,11 +98,11 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	c.checkReady(p)
 }
 
-// receiveRequest handles a request in full. Most ranks submit in the order of the rank before them,
-// so that the tensor is mostly the successor of the last one, and no map is read.
+// receiveRequest handles a request in full. Most ranks submit in the same order. So the tensor is
+// mostly the one that followed lastRequest on another rank, and no map lookup is needed.
 func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	k := q.key()
-	p := c.lastRequest.next // ranks mostly submit in the order of the rank before them
+	p := c.lastRequest.next // ranks mostly submit in the same order
 	if p == nil || !p.live || p.key != k {
 		p = c.find(k)
 	}
@@ -128,8 +129,8 @@ func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	c.checkReady(p)
 }
 
-// find returns the pending tensor of a name, or nil. It moves one on the cached path to the slow
-// path.
+// find returns the pending tensor of a name, or nil. A tensor on the cached path is moved to the
+// slow path.
 func (c *Coordinator) find(k key) *pendingTensor {
 	if p := c.pending[k]; p != nil {
 		return p
@@ -144,8 +145,8 @@ func (c *Coordinator) find(k key) *pendingTensor {
 	return c.cache[id].pending
 }
 
-// findOrBegin returns the pending tensor of a spec's name, and makes it if there is none. It
-// returns nil if the process set does not exist, after it has failed the tensor.
+// findOrBegin returns the pending tensor of a spec's name, and makes one if there is none. If the
+// process set does not exist, it fails the tensor and returns nil.
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
@@ -167,8 +168,8 @@ func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	return p
 }
 
-// beginPending returns a pending tensor that nobody has submitted. The caller puts it where find
-// looks.
+// beginPending returns a pending tensor that no rank has submitted. The caller stores it where find
+// looks it up.
 func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) {
 	if n := len(c.pendingPool); n > 0 {
 		p, c.pendingPool = c.pendingPool[n-1], c.pendingPool[:n-1]
@@ -185,7 +186,7 @@ func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) 
 	return p
 }
 
-// recordSubmission notes that a rank has submitted p. It reports false after a protocol error.
+// recordSubmission records that a rank has submitted p. It returns false after a protocol error.
 func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
 	switch {
 	case at < 0:
@@ -201,7 +202,7 @@ func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
 	return false
 }
 
-// setRows notes a member's first dimension of an AllGather.
+// setRows records a member's first dimension of an AllGather.
 func (p *pendingTensor) setRows(at, rows int) {
 	if p.rows == nil {
 		p.rows = make([]int, len(p.set.ranks))
@@ -209,7 +210,7 @@ func (p *pendingTensor) setRows(at, rows int) {
 	p.rows[at] = rows
 }
 
-// addVariant notes what a rank has submitted.
+// addVariant records the spec that a rank has submitted.
 func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 	for i := range p.variants {
 		v := &p.variants[i]
@@ -226,7 +227,7 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 	}
 }
 
-// removePending forgets a tensor. A report that is being made keeps a copy of it.
+// removePending removes a tensor. A report that is being made keeps a copy of it.
 func (c *Coordinator) removePending(p *pendingTensor) {
 	p.live = false
 	c.pendingCount--
@@ -250,8 +251,8 @@ func (c *Coordinator) removePending(p *pendingTensor) {
 // maxPool bounds each list of objects that are kept for reuse.
 const maxPool = 4096
 
-// sortedPending lists the pending tensors by name. Where the order shows in responses, it must not
-// be that of a map.
+// sortedPending lists the pending tensors by name. It is used where the order affects responses,
+// since the iteration order of a map is random.
 func (c *Coordinator) sortedPending() []*pendingTensor {
 	list := make([]*pendingTensor, 0, c.pendingCount)
 	for p := range c.eachPending {
@@ -263,7 +264,8 @@ func (c *Coordinator) sortedPending() []*pendingTensor {
 	return list
 }
 
-// eachPending yields the pending tensors, in no particular order. All are on the slow path then.
+// eachPending yields the pending tensors in no particular order. All of them must be on the slow
+// path.
 func (c *Coordinator) eachPending(yield func(*pendingTensor) bool) {
 	c.allToSlowPath()
 	for _, p := range c.pending {

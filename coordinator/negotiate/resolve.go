@@ -21,7 +21,7 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 	return list
 }
 
-// checkReady looks at what a tensor still waits for:
+// checkReady acts according to the ranks that have not submitted a tensor:
 //
 //	the ranks that have not submitted it       what happens
 //	none                                       resolve
@@ -55,8 +55,9 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 	}
 }
 
-// failEarly fails a tensor that some ranks have not submitted, and with it the tensors of its
-// group. Ranks that submit it later begin it again, and it fails again for the same reason.
+// failEarly fails a tensor that some ranks have not submitted, together with the other tensors of
+// its group. If one of these ranks submits it later, the tensor becomes pending again and fails for
+// the same reason.
 func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
 	gk := groupKey{p.key.set, p.variants[0].spec.Group}
 	c.fail(err, p.key)
@@ -73,11 +74,11 @@ func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
 	}
 }
 
-// call is the operation in words, as its first variant has it.
+// call describes the operation of the first variant in words.
 func (p *pendingTensor) call() string { return p.variants[0].spec.Call() }
 
-// resolve decides what becomes of a tensor that every rank has submitted or is absent from. A
-// tensor of a group waits for the others; if one of them has failed, all fail with its error.
+// resolve handles a tensor for which every rank has submitted or is absent. A tensor of a group
+// waits for the other tensors. If one of them has failed, all of them fail with its error.
 func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 	t := p.variants[0].spec
 	p.failed = c.validate(p, absent)
@@ -108,7 +109,7 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 	}
 }
 
-// validate returns why a tensor that every rank has submitted or is absent from cannot run, or nil:
+// validate returns the reason why a resolved tensor cannot run, or nil:
 //
 //	the ranks disagree about it                     fault.Mismatch
 //	its root is absent                              fault.Misuse: nobody has the data
@@ -137,7 +138,7 @@ func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	return nil
 }
 
-// blame lists ranks as the culprits of an error, as many as one holds.
+// blame returns ranks as the peers of an error, up to the number that an error can hold.
 func blame(ranks []int, call string) []fault.Peer {
 	var peers []fault.Peer
 	for _, r := range ranks[:min(len(ranks), fault.MaxPeers)] {
@@ -146,8 +147,8 @@ func blame(ranks []int, call string) []fault.Peer {
 	return peers
 }
 
-// mismatch is the error of ranks that disagree. It names the lowest rank, and the lowest rank that
-// disagrees with it, so that all ranks blame the same two.
+// mismatch returns the error for ranks that disagree. It names the lowest rank and the lowest rank
+// that disagrees with that rank, so that all ranks get the same names.
 func (p *pendingTensor) mismatch() *fault.Error {
 	slices.SortFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
 	a, b := p.variants[0], p.variants[1]
@@ -158,8 +159,8 @@ func (p *pendingTensor) mismatch() *fault.Error {
 	}
 }
 
-// enqueueOrFail ends the negotiation of a resolved tensor: it is launched, executed here (process
-// sets), or failed.
+// enqueueOrFail ends the negotiation of a resolved tensor. The tensor is launched or fails. A
+// change of process sets is executed here.
 func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	if p.failed != nil {
 		c.fail(p.failed, p.key)
@@ -176,7 +177,8 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells all Workers that a tensor has failed. Those that have submitted it end it.
+// fail tells all Workers that a tensor has failed. Workers that have submitted it end the
+// submission.
 func (c *Coordinator) fail(err *fault.Error, k key) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: []TensorName{{k.set, k.name}}})
 }

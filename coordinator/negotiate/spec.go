@@ -8,18 +8,18 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Bounds of what may be asked for.
+// These bound the values in a request.
 const (
 	MaxName = 512 // bytes of the name of a tensor or a process set
 	MaxDims = 8   // dimensions of a tensor
-	MaxSite = 256 // bytes of a call site in words
+	MaxSite = 256 // bytes of a call site's description
 	maxOp   = 128 // bytes of an operator's name
 )
 
-// An Operation is what is done with a tensor. The numbers are part of the wire form.
+// An Operation is the operation of a request. The numbers are part of the wire form.
 type Operation uint8
 
-// The kinds.
+// These are the operations.
 const (
 	AllReduce     Operation = 1
 	AllGather     Operation = 2
@@ -36,7 +36,7 @@ var operationNames = [...]string{"none", "allreduce", "allgather", "broadcast", 
 // Valid reports whether k is one of the operations above.
 func (k Operation) Valid() bool { return k != 0 && int(k) < len(operationNames) }
 
-// String is "allreduce".
+// String returns a name such as "allreduce".
 func (k Operation) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("operation %d", uint8(k))
@@ -44,69 +44,68 @@ func (k Operation) String() string {
 	return operationNames[k]
 }
 
-// World is the process set of all ranks; Registry is the one in which sets are
-// added and removed, again of all ranks, so that their names meet no tensor's.
+// These are the predefined process sets.
 const (
-	// World is the process set of all ranks. SetRegistry also has all ranks; process sets are
-	// added and removed in it, so that their names are not those of tensors.
+	// World is the process set of all ranks. SetRegistry also has all ranks. Requests to add and
+	// remove process sets belong to it, so that their names cannot collide with names of tensors.
 	World       uint32 = 0
 	SetRegistry uint32 = 1<<32 - 1
 )
 
-// A Codec is how a rank's share of an AllReduce is encoded in fewer bytes. The numbers are part of
-// the wire form.
+// A Codec is the compression of a rank's share of an AllReduce. The numbers are part of the wire
+// form.
 type Codec uint8
 
-// The codecs.
+// These are the codecs.
 const (
-	Plain  Codec = 0 // not at all
-	TopK   Codec = 1 // the Keep elements furthest from zero
+	Plain  Codec = 0 // no compression
+	TopK   Codec = 1 // the Keep elements of largest magnitude
 	OneBit Codec = 2 // a bit for each element
 )
 
-// A Spec is all about a tensor that the ranks must agree on. It is immutable once submitted.
+// A Spec is the part of a request on which the ranks must agree. It is immutable once submitted.
 type Spec struct {
 	Set       uint32
 	Name      string
 	Operation Operation
 	DType     tensor.DType
-	Wire      tensor.DType // of what travels; DType unless compressed
-	// Shape counts elements. The first dimension of AllGather and AllToAll differs from rank to
-	// rank, and is -1 here.
+	Wire      tensor.DType // the element type on the wire; DType unless compressed
+	// Shape is the shape in elements. The first dimension of an AllGather or AllToAll differs from
+	// rank to rank and is -1 here.
 	Shape      []int
 	Op         string
 	OpID       uint64
-	NoIdentity bool // the operator has none, so no rank may be absent
-	Whole      bool // it is never cut into parts
+	NoIdentity bool // the operator has no identity, so no rank may be absent
+	Whole      bool // the tensor is never cut into parts
 	Codec      Codec
-	Keep       int // TopK: elements of each rank
-	Root       int // index in the set; -1: none
+	Keep       int // TopK: number of elements that each rank sends
+	Root       int // index in the set; -1: no root
 	Pre, Post  float64
 	Priority   int    // higher ones go first
 	Group      uint64 // equal for tensors submitted as one; 0: none
 	GroupSize  int
 }
 
-// A TensorRequest is a Spec as one rank submits it.
+// A TensorRequest is one rank's request: a Spec and the values that differ from rank to rank.
 type TensorRequest struct {
 	Spec
 	Rows   int          // AllGather: this rank's first dimension
-	Splits []int        // AllToAll: rows to each rank of the set
-	Site   string       // of the program's call, for errors and stall reports
-	memo   *tensorState // found when it was last submitted; saves reading a map
+	Splits []int        // AllToAll: number of rows to each rank of the set
+	Site   string       // the program's call site, for errors and stall reports
+	memo   *tensorState // the state found at the last submission; saves a map lookup
 }
 
-// A key is what a tensor is found by.
+// A key identifies a tensor.
 type key struct {
 	set  uint32
 	name string
 }
 
-// key is what the tensor is found by.
+// key returns the key of the tensor.
 func (t *Spec) key() key { return key{t.Set, t.Name} }
 
-// Elements is how many elements the shape has. A dimension of -1 counts as 1, so for AllGather it
-// is the elements of a row.
+// Elements returns the number of elements of the shape. A dimension of -1 counts as 1, so for
+// AllGather it returns the number of elements of a row.
 func (t *Spec) Elements() int {
 	n := 1
 	for _, d := range t.Shape {
@@ -117,10 +116,11 @@ func (t *Spec) Elements() int {
 	return n
 }
 
-// Bytes is the size of the elements.
+// Bytes returns the size of the elements.
 func (t *Spec) Bytes() int { return t.Elements() * t.DType.Size() }
 
-// Differs names the first thing in which two specs for one name disagree. It is "" if they agree.
+// Differs returns the name of the first property in which two specs of one name differ, or "" if
+// they agree.
 func (t *Spec) Differs(o *Spec) string {
 	switch {
 	case t.Operation != o.Operation:
@@ -145,12 +145,12 @@ func (t *Spec) Differs(o *Spec) string {
 	return ""
 }
 
-// same reports whether a rank submits what it did before.
+// same reports whether a rank's request equals its previous request.
 func (r *TensorRequest) same(o *TensorRequest) bool {
 	return r.Rows == o.Rows && slices.Equal(r.Splits, o.Splits) && r.Differs(&o.Spec) == ""
 }
 
-// Call is the request in words: "allreduce w1 float32 [3 4] sum".
+// Call describes the request in words, such as "allreduce w1 float32 [3 4] sum".
 func (t *Spec) Call() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v %s", t.Operation, t.Name)
@@ -190,8 +190,8 @@ func (t *Spec) Call() string {
 	return b.String()
 }
 
-// valid reports whether a Worker could have sent the spec. The bounds keep sizes in bytes within an
-// int.
+// valid reports whether a Worker could have sent the spec. Its bounds ensure that sizes in bytes
+// fit into an int.
 func (t *Spec) valid() bool {
 	if !t.Operation.Valid() || t.Name == "" || len(t.Name) > MaxName || len(t.Op) > maxOp {
 		return false
@@ -219,5 +219,5 @@ func (t *Spec) valid() bool {
 	return true
 }
 
-// maxElements keeps sizes in bytes within an int.
+// maxElements ensures that sizes in bytes fit into an int.
 const maxElements = 1 << 56

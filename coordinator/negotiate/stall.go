@@ -8,29 +8,29 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Stall is a tensor that some ranks have submitted and others have not, for a report.
+// A Stall is a report entry for a tensor that some ranks have submitted and others have not.
 type Stall struct {
 	Call      string
-	Site      string // of the call by the lowest of Submitted
+	Site      string // the call site of the lowest rank of Submitted
 	Waited    Duration
 	Submitted []int
 	Missing   []RankLocation
 }
 
-// A RankLocation is where a rank's program is; At is empty if the rank did not answer.
+// A RankLocation is the location of a rank's program. At is empty if the rank did not answer.
 type RankLocation struct {
 	Rank int
 	At   string
 }
 
-// String is one line of a report.
+// String returns one line of a report.
 func (s Stall) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s waits for %.1f s; submitted by ranks %v", s.Call, float64(s.Waited)/float64(Second), s.Submitted)
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
-	if len(s.Missing) == 0 { // they have submitted it or joined since they were asked
+	if len(s.Missing) == 0 { // the ranks have submitted the tensor or joined since they were asked
 		b.WriteString("; nobody is missing any more")
 		return b.String()
 	}
@@ -47,7 +47,7 @@ func (s Stall) String() string {
 	return b.String()
 }
 
-// A stallState says whether a pending tensor has been reported. It is reported once.
+// A stallState says whether a pending tensor has been reported. Each tensor is reported once.
 type stallState uint8
 
 const (
@@ -55,15 +55,15 @@ const (
 	stallReported
 )
 
-// Bounds of a report.
+// These bound a report.
 const (
-	maxStalls     = 16         // tensors in it
-	locateTimeout = 1 * Second // for ranks to answer
+	maxStalls     = 16         // number of tensors
+	locateTimeout = 1 * Second // time for the ranks to answer
 )
 
-// checkStalls reports tensors that have waited for Config.StallWarn, and ends the coordinator when
-// one has waited for Config.StallEnd. It looks at all pending tensors only when the oldest may
-// have.
+// checkStalls reports tensors that have waited for Config.StallWarn. If a tensor has waited for
+// Config.StallEnd, checkStalls ends the coordinator. It checks all pending tensors only when the
+// oldest of them may have reached a limit.
 //
 //	report   reporting  leaves by
 //	none     nil        a tensor has stalled: requestLocations asks the missing ranks
@@ -92,18 +92,19 @@ func (c *Coordinator) checkStalls() {
 	switch {
 	case stalled != nil && c.reporting == nil:
 		c.requestLocations(stalled)
-	case stalled != nil: // reported after the one that is being made
+	case stalled != nil: // it is reported after the current report
 		c.nextStallCheck = min(c.nextStallCheck, c.locateDeadline+1)
 	}
 	c.due(c.nextStallCheck)
 }
 
-// exceeds reports whether p has waited for a limit. If not, checkStalls looks again at that time.
+// exceeds reports whether p has waited for a limit. If not, it schedules the next check for the
+// time when p reaches the limit.
 func (c *Coordinator) exceeds(p *pendingTensor, limit Duration) bool {
 	return c.exceededSince(p.since, limit)
 }
 
-// exceededSince is exceeds for what has waited since a time.
+// exceededSince is exceeds for a wait that began at since.
 func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	if limit <= 0 {
 		return false
@@ -116,7 +117,7 @@ func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	return false
 }
 
-// requestLocations begins a report: the missing ranks are asked where their programs are.
+// requestLocations begins a report. It asks the missing ranks for the locations of their programs.
 func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
 	slices.SortFunc(stalled, func(a, b *pendingTensor) int {
 		if a.since != b.since {
@@ -138,7 +139,7 @@ func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseLocate, Ranks: slices.Collect(c.locating.All)})
 }
 
-// receiveLocation notes a rank's answer. An answer that comes after its report is dropped.
+// receiveLocation records a rank's answer. It drops an answer that comes after its report.
 func (c *Coordinator) receiveLocation(from int, at string) {
 	if c.reporting != nil && c.locating.Has(from) {
 		c.locating.Remove(from)
@@ -146,7 +147,7 @@ func (c *Coordinator) receiveLocation(from int, at string) {
 	}
 }
 
-// reportStalls ends a report with what the ranks have answered.
+// reportStalls ends a report with the answers of the ranks.
 func (c *Coordinator) reportStalls() {
 	var stalls []Stall
 	for _, p := range c.reporting {
@@ -156,7 +157,7 @@ func (c *Coordinator) reportStalls() {
 	c.outputs = append(c.outputs, Warn{stalls})
 }
 
-// describeStall puts a stalled tensor into a report.
+// describeStall returns the report entry of a stalled tensor.
 func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	v := slices.MinFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
 	s := Stall{Call: v.spec.Call(), Site: v.site, Waited: Duration(c.now - p.since)}
@@ -171,7 +172,7 @@ func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	return s
 }
 
-// locationOf is what a rank has answered, or an empty location.
+// locationOf returns a rank's answer, or an empty location.
 func (c *Coordinator) locationOf(rank int) RankLocation {
 	for _, pl := range c.locations {
 		if pl.Rank == rank {
@@ -192,8 +193,9 @@ func (c *Coordinator) missing(p *pendingTensor) []int {
 	return list
 }
 
-// abortStalled ends the coordinator because a tensor has waited for Config.StallEnd. Of several
-// such tensors it names the first by name, and of the missing ranks as many as an error holds.
+// abortStalled ends the coordinator because a tensor has waited for Config.StallEnd. If there are
+// several such tensors, the error names the first in the order of names. It names as many missing
+// ranks as an error can hold.
 func (c *Coordinator) abortStalled() {
 	for _, p := range c.sortedPending() {
 		if p.since+Time(c.cfg.StallEnd) > c.now {

@@ -73,7 +73,7 @@ func (it *Response) String() string {
 	return fmt.Sprintf("response %d", it.Kind)
 }
 
-// of says which part of a large tensor this is; nothing of a whole one.
+// of returns the text for a part of a large tensor, or "" for a whole tensor.
 func of(part, parts int) string {
 	if parts == 1 {
 		return ""
@@ -81,7 +81,7 @@ func of(part, parts int) string {
 	return fmt.Sprintf(" part %d of %d", part, parts)
 }
 
-// without names absent ranks, if there are any.
+// without returns the text for absent ranks, or "" if there are none.
 func without(ranks []int) string {
 	if len(ranks) == 0 {
 		return ""
