@@ -73,8 +73,8 @@ type Loc[T tensor.LocValue] = tensor.Loc[T]
 // many times.
 
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' input (MPI_Allreduce).
-// Every rank gets the same bits. Which algorithm runs, and therefore in which order it
-// reduces, depends on the length and on the operator; the option Algorithm fixes it.
+// Every rank gets the same bits. The algorithm, and therefore the order of the reduction, depends
+// on the length and on the operator. The option Algorithm fixes the algorithm.
 func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, allReduce(&pl, buf, op), opts)
@@ -86,7 +86,7 @@ func IAllReduce[T Element](c *Comm, buf []T, op Op, opts ...CallOption) *Request
 	return c.request(allReduce(new(plan), buf, op), opts)
 }
 
-// allReduce fills pl. BenchmarkChecks uses it without a call.
+// allReduce fills pl for AllReduce. BenchmarkChecks calls it directly.
 func allReduce[T Element](pl *plan, buf []T, op Op) *plan {
 	return reduction(pl, collective.VerbAllReduce, buf, op)
 }
@@ -106,7 +106,8 @@ func exchange[T Element](pl *plan, verb collective.Verb, buf []T, root int) *pla
 }
 
 // Reduce replaces the root's buf by the reduction of all ranks' input (MPI_Reduce). On other
-// ranks buf stays as it is, and with From it is not used and may be nil of the right type.
+// ranks buf stays unchanged. With From, only the root uses buf; other ranks may pass a nil slice of
+// the right type.
 func Reduce[T Element](ctx context.Context, c *Comm, buf []T, op Op, root int, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, reduceTo(&pl, buf, op, root), opts)
@@ -124,7 +125,8 @@ func reduceTo[T Element](pl *plan, buf []T, op Op, root int) *plan {
 	return pl
 }
 
-// atLeast0 keeps a negative root out of range: -1 stands for "none" in a plan.
+// atLeast0 shifts a negative root down by one, because -1 means "no root" in a plan. prepare then
+// refuses the root as out of range.
 func atLeast0(root int) int {
 	if root < 0 {
 		return root - 1
@@ -140,8 +142,8 @@ func rootGiven(root int) int {
 	return root
 }
 
-// Broadcast replaces buf, on every rank, by the root's (MPI_Bcast). From and Counts are
-// refused: there is one buffer, equally long on all ranks.
+// Broadcast replaces the contents of buf, on every rank, by the contents of the root's buf
+// (MPI_Bcast). buf must have the same length on all ranks. Broadcast refuses From and Counts.
 func Broadcast[T Element](ctx context.Context, c *Comm, buf []T, root int, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbBroadcast, buf, atLeast0(root)), opts)
@@ -166,9 +168,8 @@ func IAllGather[T Element](c *Comm, buf []T, opts ...CallOption) *Request {
 }
 
 // Gather leaves in buf, on the root, the parts of all ranks in rank order (MPI_Gather). Parts
-// are equally long, or as the root's Counts says (MPI_Gatherv). Without From, buf is a rank's
-// own part on ranks other than the root; on the root it holds the root's part in its position
-// already.
+// have equal lengths, or the lengths in the root's Counts (MPI_Gatherv). Without From, the root's
+// buf already holds the root's part in its position, and buf on another rank is that rank's part.
 func Gather[T Element](ctx context.Context, c *Comm, buf []T, root int, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbGather, buf, atLeast0(root)), opts)
@@ -180,8 +181,8 @@ func IGather[T Element](c *Comm, buf []T, root int, opts ...CallOption) *Request
 }
 
 // Scatter sends part i of the root's input to rank i, which gets it in buf (MPI_Scatter).
-// Parts are equally long, or as the root's Counts says (MPI_Scatterv). Without From the root's
-// buf holds the parts of all ranks, and keeps its own.
+// Parts have equal lengths, or the lengths in the root's Counts (MPI_Scatterv). Without From, the
+// root's buf holds the parts of all ranks, and stays unchanged.
 func Scatter[T Element](ctx context.Context, c *Comm, buf []T, root int, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbScatter, buf, atLeast0(root)), opts)
@@ -192,11 +193,11 @@ func IScatter[T Element](c *Comm, buf []T, root int, opts ...CallOption) *Reques
 	return c.request(exchange(new(plan), collective.VerbScatter, buf, atLeast0(root)), opts)
 }
 
-// ReduceScatter leaves on rank i the reduction of all ranks' part i. Parts are as even as can
-// be, the first ones longer by one element (see tensor.Chunk; MPI_Reduce_scatter_block wants
-// them equal), or as Counts says, the same on all ranks (MPI_Reduce_scatter). In place the
-// result replaces part i of buf, and the other parts stay as they are; MPI leaves it at the
-// start of the buffer.
+// ReduceScatter leaves on rank i the reduction of all ranks' part i. Without Counts, the lengths of
+// the parts differ by at most one element, and the longer parts come first; see tensor.Chunk.
+// (MPI_Reduce_scatter_block requires equal parts.) With Counts, which must be the same on all ranks,
+// the parts have those lengths (MPI_Reduce_scatter). In place, the result replaces part i of buf,
+// and the other parts stay unchanged; MPI puts the result at the start of the buffer.
 func ReduceScatter[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, reduction(&pl, collective.VerbReduceScatter, buf, op), opts)
@@ -207,9 +208,9 @@ func IReduceScatter[T Element](c *Comm, buf []T, op Op, opts ...CallOption) *Req
 	return c.request(reduction(new(plan), collective.VerbReduceScatter, buf, op), opts)
 }
 
-// AllToAll sends part i of the input to rank i, and leaves in part i of buf what rank i sent
-// here (MPI_Alltoall). All parts everywhere are equally long, or as Counts and SendCounts say
-// (MPI_Alltoallv). In place the input is copied once, so that it can be overwritten.
+// AllToAll sends part i of the input to rank i, and leaves in part i of buf what rank i sent to
+// this rank (MPI_Alltoall). All parts on all ranks have the same length, or the lengths in Counts
+// and SendCounts (MPI_Alltoallv). In place, AllToAll copies the input once before it overwrites buf.
 func AllToAll[T Element](ctx context.Context, c *Comm, buf []T, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbAllToAll, buf, -1), opts)
@@ -221,8 +222,8 @@ func IAllToAll[T Element](c *Comm, buf []T, opts ...CallOption) *Request {
 }
 
 // Scan replaces buf, on rank i, by the reduction of the input of ranks 0 to i (MPI_Scan, the
-// inclusive scan). Mean divides by those i+1. Ranks get different results, so equal bits are
-// promised from run to run only.
+// inclusive scan). Mean divides by i+1. Ranks get different results. Each rank gets the same bits
+// in every run.
 func Scan[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, reduction(&pl, collective.VerbScan, buf, op), opts)
@@ -234,8 +235,7 @@ func IScan[T Element](c *Comm, buf []T, op Op, opts ...CallOption) *Request {
 }
 
 // ExScan replaces buf, on rank i, by the reduction of the input of ranks 0 to i-1 (MPI_Exscan,
-// the exclusive scan). Rank 0 has none before it: its buf stays as it is. Mean divides by
-// those i.
+// the exclusive scan). Mean divides by i. On rank 0, buf stays unchanged.
 func ExScan[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, reduction(&pl, collective.VerbExScan, buf, op), opts)
@@ -256,14 +256,14 @@ func (c *Comm) Barrier(ctx context.Context) error {
 // called it.
 func (c *Comm) IBarrier(opts ...CallOption) *Request { return c.request(barrier(new(plan)), opts) }
 
-// barrier fills pl. The element type is a formality: describe leaves it out.
+// barrier fills pl for Barrier. A plan needs an element type, but describe omits it for a barrier.
 func barrier(pl *plan) *plan {
 	pl.verb, pl.dtype, pl.root, pl.inPlace = collective.VerbBarrier, tensor.Uint8, -1, true
 	return pl
 }
 
-// gatherWords is AllGather on behalf of another call: it matches no AllGather, and its
-// errors carry that call's name.
+// gatherWords runs an AllGather inside the call that name names. It does not match an AllGather of
+// the program, and its errors carry name.
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
 	var pl plan
 	exchange(&pl, collective.VerbAllGather, dst, -1)

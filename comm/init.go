@@ -16,11 +16,11 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// Init makes this process a rank of its job and returns the communicator of all ranks, once
-// all have called it. Which rank it is, and where the others are, is found in the environment:
-// TUTTI_* variables (as tuttirun sets them), torchrun's names, TF_CONFIG, PMI and PMIx, a
-// static list of hosts; without any of them it is one rank alone. ctx bounds the whole of
-// Init, and nothing after it.
+// Init makes this process a rank of its job and returns the communicator of all ranks. It waits
+// until all ranks have called Init. Init reads this process's rank and the addresses of the others
+// from the environment: TUTTI_* variables (as tuttirun sets them), torchrun's variables, TF_CONFIG,
+// PMI and PMIx, or a static list of hosts. Without any of these the job has one rank. ctx bounds
+// Init only, and not later calls.
 //
 // Init takes these steps. An error of one rank in any of them ends Init on all ranks, which
 // name that rank:
@@ -80,8 +80,8 @@ func singleRank(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, err
 	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
 }
 
-// applyEnvironment takes settings from the environment where the program gave none: what a
-// program says wins over what its user says, because it may depend on it.
+// applyEnvironment takes settings from the environment where the program gave none. The program's
+// options take precedence, because the program may depend on them.
 func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.transport == "" {
 		o.transport = job.Transport
@@ -104,7 +104,7 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 	o.report = o.report || job.ReportTransport
 }
 
-// A wrapper puts a transport between the job and its own, for tests that inject faults.
+// A wrapper returns a transport that wraps t. Tests use it to inject faults.
 type wrapper func(rank int, t transport.Transport) transport.Transport
 
 // wire makes the transport that the options name. The caller closes it unless it is handed on
@@ -114,8 +114,8 @@ func (o *options) wire(a auto.Options) (transport.Transport, error) {
 	return auto.New(o.transportName(), a)
 }
 
-// transportName returns the name of the wire: the one that was asked for, or that of the
-// only Transport of WithTransport, or auto's.
+// transportName returns the name of the transport to use: the requested name, else the name of the
+// only Transport of WithTransport, else auto.Name.
 func (o *options) transportName() string {
 	switch {
 	case o.transport != "":
@@ -126,10 +126,10 @@ func (o *options) transportName() string {
 	return auto.Name
 }
 
-// start joins the job that cfg describes, over t, and makes its communicator. It owns t and
-// the listener from the call on, and closes them when it fails. The order of its steps
-// matters: the engine exists before the mesh, which may deliver messages as soon as it has a
-// link, and the runtime gets its mesh before any communicator exists.
+// start joins the job that cfg describes, over t, and makes its communicator. It takes ownership of
+// t and the listener, and closes them if it fails. The order of its steps matters. The engine must
+// exist before the mesh, because the mesh may deliver messages as soon as it has a link. The runtime
+// must have its mesh before any communicator exists.
 func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
 	// A fault injector of a test lies between the mesh and the transport.
 	if o.wrap != nil {
@@ -179,8 +179,8 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	for i := range ranks {
 		ranks[i] = i
 	}
-	// The table and the places travel over the communicator that they are for. Until they have
-	// arrived it uses the default table, which all ranks have.
+	// The new communicator itself carries the table and the places. Until they arrive, it uses the
+	// default table, which all ranks have.
 	c := newComm(rt, jobCommID, ranks, rt.rank, collective.DefaultTable())
 	table, err := rt.broadcastTable(ctx, c)
 	if err != nil {
@@ -202,8 +202,8 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	return c, nil
 }
 
-// abortInit ends a job that did not start on this rank: the others hear why, and their Init
-// fails with an error that names this rank.
+// abortInit ends a job that failed to start on this rank. It sends err to the other ranks, and their
+// Init fails with an error that names this rank.
 func (rt *rankRuntime) abortInit(err error) {
 	p := rt.peer(rt.rank)
 	p.Call = "init"

@@ -20,8 +20,8 @@ const (
 	defaultStallWarning = 30 * time.Second
 )
 
-// An Option changes how Init or Local sets the job up. Where an option is not given, a
-// variable of the environment may set the same:
+// An Option changes how Init or Local sets up the job. If an option is not given, an environment
+// variable may take its place:
 //
 //	WithTransportName      TUTTI_TRANSPORT
 //	WithTimeout            TUTTI_TIMEOUT
@@ -79,7 +79,7 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// check refuses options that make no sense, of a rank or, below 0, of them all.
+// check refuses invalid options. Its errors name rank, or no rank if rank is negative.
 func (o *options) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	switch {
@@ -105,12 +105,12 @@ func (o *options) check(rank int) error {
 	return nil
 }
 
-// WithTransport passes Transports that comm does not have itself, such as
-// grpc.New(grpc.Options{}); comm has "memory", "shm" and "tcp", and "auto", which chooses
-// among them and RDMA. One Transport without WithTransportName and TUTTI_TRANSPORT is
-// used; several are there to be selected by name, as of wires.All(). They belong to the
-// job from Init on, which closes what it uses. In Local a Transport needs the method
-// ForRank; see auto.Template.
+// WithTransport adds Transports that are not built into comm, such as grpc.New(grpc.Options{}).
+// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. A single
+// Transport is used unless WithTransportName or TUTTI_TRANSPORT selects another one. Of several
+// Transports, such as those of wires.All(), the name selects one. The job owns the Transports from
+// Init on, and closes the one that it uses. For Local a Transport needs the method ForRank; see
+// auto.Template.
 func WithTransport(ts ...transport.Transport) Option {
 	return func(o *options) { o.wires = append(o.wires, ts...) }
 }
@@ -120,15 +120,15 @@ func WithTransport(ts ...transport.Transport) Option {
 // of one process. TUTTI_TRANSPORT does the same where the option is not given.
 func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
-// WithTimeout sets how long a call waits whose context has no deadline; 0 means without a limit.
+// WithTimeout limits the wait of a call whose context has no deadline; 0 means no limit.
 // The default is 10 minutes, or TUTTI_TIMEOUT.
 func WithTimeout(d time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = d, true }
 }
 
-// WithStallWarning sets after how long a waiting call, also Init, logs one line that says who
-// is missing and where; 0 means never. The default is 30 seconds. The call goes on waiting:
-// the line is for people who look for a hang before the Timeout ends it.
+// WithStallWarning sets how long a call, including Init, waits before it logs one line that names
+// the missing ranks; 0 means never. The default is 30 seconds. The call goes on waiting. The line
+// helps to find a hang before the Timeout ends the call.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its

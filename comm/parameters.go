@@ -9,9 +9,9 @@ import (
 // field that is zero keeps its default. Sizes are in bytes. Ranks need not agree, except
 // where a field says so.
 type Parameters struct {
-	// Protocol is how messages travel: "auto", the default, sends small ones at once and has
-	// large ones requested by their receiver; "eager" and "rendezvous" do one of the two for
-	// all.
+	// Protocol selects how messages are sent. "eager" sends every message at once. "rendezvous"
+	// offers every message, and its receiver requests the bytes. "auto", the default, sends small
+	// messages eagerly and large ones by rendezvous.
 	Protocol string
 
 	// Threshold is the size of the largest message that "auto" sends at once.
@@ -42,7 +42,8 @@ type Parameters struct {
 	// nor WithAlgorithm names one: a multiple of 16, at least 64, equal on all ranks.
 	Segment int
 
-	// Checksums gives bodies a CRC-32C, as heads always have one; equal on all ranks.
+	// Checksums adds a CRC-32C to message bodies; heads always have one. It must be equal on all
+	// ranks.
 	Checksums bool
 
 	// NoSharedMemory lets collectives use messages where the ranks could share memory.
@@ -78,7 +79,7 @@ func set[T comparable](field *T, value T) {
 // maxStaticTensors is the most that StaticTensors accepts.
 const maxStaticTensors = 1 << 40
 
-// check refuses values that make no sense, of a rank or, below 0, of them all.
+// check refuses invalid values. Its errors name rank, or no rank if rank is negative.
 func (p *Parameters) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	for _, size := range []struct {
@@ -104,8 +105,8 @@ func (p *Parameters) check(rank int) error {
 	return nil
 }
 
-// protocols returns the protocols by name; "" is the default. A map in a function is no state
-// of the package, and Init asks it once.
+// protocols returns the protocols by name; "" is the default. It is a function, so that the package
+// has no global variable.
 func protocols() map[string]rendezvous.Protocol {
 	return map[string]rendezvous.Protocol{
 		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,

@@ -369,10 +369,10 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 // nobody knows that yet.
 func (r *Request) isOver() bool { return r.refused || r.active && r.isDone() }
 
-// waitForOne returns when an active request is done, and at once when none is active, or when
-// one was refused, so that its error is not lost. All of
-// them may be messages, collectives or both: one waiter is registered with each, and the links
-// of the messages are polled meanwhile.
+// waitForOne waits until an active request is done. It returns at once if no request is active, or
+// if a request was refused, so that the error of that request is not lost. The requests may be
+// messages and collectives: waitForOne registers one waiter with all of them, and polls the links
+// of the messages while it waits.
 func waitForOne(ctx context.Context, op string, rs []*Request) error {
 	if err := checkWait(op, ctx, rs); err != nil {
 		return err
