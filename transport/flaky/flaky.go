@@ -6,9 +6,9 @@
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
 // A step is a frame that is sent, or one use of an ability: a write into exposed memory, a frame
-// in parts or sent inline, an Expose, a Share, a flag set in shared memory. If Options.Counts is
-// set, two more kinds of events can be steps: a part of a body that arrives before the rest, and
-// a work request or completion of a software device that calls Device. A node is a wrapped
+// in parts or sent inline, an Expose, a Share, a flag set in shared memory. A part of a body
+// that arrives before the rest is a step only if Options.Counts counts it. Work requests and
+// completions of a software device are steps if the device calls Device. A node is a wrapped
 // Transport. The caller chooses its number, usually the rank. Options.Counts limits which steps
 // are counted, so that a suite can leave out handshakes and heartbeats.
 //

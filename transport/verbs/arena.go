@@ -10,14 +10,15 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An arena is memory from Alloc, registered in one piece. Sending from any part of it, or
-// exposing one, needs no further registration. An arena is a registration in
-// registrationCache.arenas.
+// An arena is memory that Alloc has returned. It is registered in one piece. A part of it can be
+// sent from, or exposed, without another registration. registrationCache.arenas has a
+// registration for each arena.
 //
-// In the local cache an arena stays registered until free, or until Close of the Transport. In
-// the remote cache one registration serves one use at a time, so that it can end with that use
-// if a peer's write may still be in flight; the next use then registers the whole arena again.
-// Parts that are exposed at the same time get registrations of their own from the cache.
+// In the local cache an arena stays registered until it is freed, or until Close of the
+// Transport. In the remote cache one registration of the arena serves one use at a time. If a
+// write of the peer may still be in flight when that use ends, the registration ends, too. The
+// next use then registers the whole arena again. If several parts are exposed at the same time,
+// the others get registrations of their own from the cache.
 
 // Alloc implements transport.Allocator. The memory is outside Go's heap, and registered and
 // pinned from the start, until free or Close of the Transport. fault.Exhausted: the device, the
@@ -51,7 +52,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return mem, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		// removeArena may fail when the memory is used meanwhile; it can be called again then.
+		// removeArena may fail if the memory is in use. The owner can then call free again later.
 		if freed || shown.inUse() || sent.inUse() || shown.cache.removeArena(shown) != nil || sent.cache.removeArena(sent) != nil {
 			return failure(fault.Misuse, "free memory", errInUse)
 		}
@@ -104,8 +105,9 @@ func (c *registrationCache) arenaOf(b []byte) *registration {
 	return c.arenas[i]
 }
 
-// acquireArena returns the arena's own registration for one more use, or nil if a peer is using
-// it. It registers the arena again if the last use has ended the registration. mu is held.
+// acquireArena returns the registration of the arena for one more use. In the remote cache it
+// returns nil if a peer is using that registration. It registers the arena again if the last use
+// has ended the registration. mu is held.
 func (c *registrationCache) acquireArena(a *registration) (*registration, error) {
 	if c.remote && a.refs > 0 {
 		return nil, nil
@@ -128,8 +130,8 @@ func (l *registration) inUse() bool {
 	return l.refs+l.partRefs > 0
 }
 
-// removeArena deregisters an arena and what else is registered of its memory, unless a part of
-// it is in use. Repeated calls have no effect.
+// removeArena deregisters an arena and all parts of it that have registrations of their own. It
+// returns an error if the arena is in use. Repeated calls have no effect.
 func (c *registrationCache) removeArena(a *registration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

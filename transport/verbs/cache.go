@@ -6,24 +6,25 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A registrationCache keeps memory registered that is used repeatedly. Registering costs about
-// 2 ms for 10 MB, which is more than sending that much on a fast link. A Transport has two
-// caches: the local one for memory that is sent from, registered for local access only, and the
-// remote one for memory that peers write to.
+// A registrationCache keeps memory registered that is used repeatedly. Registering 10 MB costs
+// about 2 ms, which is longer than sending 10 MB takes on a fast link. A Transport has two
+// caches. The local cache is for memory that is sent from, registered for local access only. The
+// remote cache is for memory that peers write to.
 //
-// In the remote cache each use has its registration to itself. A use returns its registration
-// only if no write of the peer's can be in flight; otherwise the registration is invalidated,
-// and the device refuses a late write. A peer that breaks the protocol and keeps a key can
-// still write to cached memory. Options.Fresh is for jobs that do not trust their own ranks.
+// In the remote cache no two uses share a registration. When a use ends, its registration stays
+// cached only if no write of the peer can be in flight. Otherwise the registration is
+// invalidated, and the device refuses a late write. A peer that breaks the protocol and keeps a
+// key can still write to cached memory. Options.Fresh is for jobs that do not trust their own
+// ranks.
 //
-// A registration pins its memory. So the garbage collector neither frees nor reuses memory
-// while it is cached, and an entry cannot go stale. The price: up to limit bytes stay alive
-// that the program no longer uses. Memory that is not Go's, and that its owner unmaps, must not
-// be sent from or exposed.
+// A registration pins its memory. The garbage collector neither frees nor reuses pinned memory,
+// so an entry cannot become stale. The cost: up to limit bytes that the program no longer uses
+// stay allocated. Memory outside the Go heap that its owner unmaps must not be sent from or
+// exposed.
 type registrationCache struct {
 	device rdma.Device
 	remote bool
-	limit  int // most bytes of entries; entries in use may exceed it
+	limit  int // maximum bytes of all entries; entries in use may exceed it
 
 	mu      sync.Mutex // guards the rest, and all registrations
 	entries map[uintptr]*registration
@@ -32,8 +33,8 @@ type registrationCache struct {
 	bytes   int             // of entries
 }
 
-// A registration is memory that is registered, and its uses. In the local cache, uses of the
-// same memory share one.
+// A registration is registered memory and the number of its uses. In the local cache, uses of
+// the same memory share one registration.
 //
 //	state      refs  in entries  in unused  left by
 //	used       >0    yes         no         release, invalidate
@@ -47,10 +48,10 @@ type registration struct {
 	region     *rdma.Region
 	start      uintptr
 	refs       int
-	detached   bool          // not in entries: deregistered with its last use
-	mem        []byte        // of an arena; nil: this is none
-	arena      *registration // that contains the memory; nil: none
-	partRefs   int           // of an arena: uses of its parts that have registrations of their own
+	detached   bool          // not in entries; deregistered when its last use ends
+	mem        []byte        // memory of the arena; nil: this is no arena
+	arena      *registration // arena that contains the memory; nil: none
+	partRefs   int           // of an arena: number of uses of parts that have registrations of their own
 	prev, next *registration // in unused; nil while in use
 }
 
@@ -66,7 +67,8 @@ func newCache(d rdma.Device, limit int, remote bool) *registrationCache {
 func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Memory of an arena uses the arena's registration, unless a peer is using that.
+	// Memory within an arena uses the registration of the arena, unless a peer is using that
+	// registration.
 	arena := c.arenaOf(b)
 	if arena != nil {
 		if l, err := c.acquireArena(arena); l != nil || err != nil {
@@ -80,7 +82,8 @@ func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	return l, err
 }
 
-// acquireOwn acquires memory that the registration of an arena does not cover. mu is held.
+// acquireOwn returns a registration for memory that the registration of an arena does not cover.
+// mu is held.
 func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registration, error) {
 	start := startOf(b)
 	l := c.entries[start]
@@ -97,8 +100,8 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 		return nil, err
 	}
 	added := &registration{cache: c, region: r, start: start, refs: 1, arena: arena}
-	// A peer is using the entry of this memory. A second use needs a key of its own, and has no
-	// room in entries.
+	// A peer is using the entry for this memory. The second use needs a key of its own. Its
+	// registration is not in entries, which has one entry per address.
 	if l != nil && (l.refs > 0 && c.remote) {
 		added.detached = true
 		return added, nil
@@ -112,8 +115,9 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 	return added, nil
 }
 
-// register registers b with the device. If the device refuses, the cache may hold all memory
-// that may be locked: register empties it and tries again. mu is held.
+// register registers b with the device. If the device refuses, the cached entries may have
+// reached the limit on locked memory. register then evicts all unused entries and tries again.
+// mu is held.
 func (c *registrationCache) register(b []byte) (*rdma.Region, error) {
 	r, err := c.device.Register(b, c.remote)
 	if err != nil { // the cache may hold all memory that may be locked
@@ -125,7 +129,8 @@ func (c *registrationCache) register(b []byte) (*rdma.Region, error) {
 	return r, nil
 }
 
-// evict removes an entry. Its registration ends now, or with its last use. mu is held.
+// evict removes an entry. Its registration ends now if it is unused, and otherwise when its last
+// use ends. mu is held.
 func (c *registrationCache) evict(l *registration) {
 	delete(c.entries, l.start)
 	c.bytes -= len(l.region.Mem)
@@ -153,8 +158,8 @@ func (c *registrationCache) shrink(limit int) {
 	}
 }
 
-// release ends one use. The entry stays registered for the next one. A nil registration has
-// nothing to release.
+// release ends one use of a registration. The entry stays cached for the next use. release does
+// nothing if l is nil.
 func (l *registration) release() {
 	if l == nil {
 		return
@@ -177,7 +182,7 @@ func (l *registration) release() {
 	c.shrink(c.limit)
 }
 
-// unref counts one use less, of the arena too. mu is held.
+// unref subtracts one use from l, and from the arena that contains its memory. mu is held.
 func (l *registration) unref() {
 	l.refs--
 	if l.arena != nil {
@@ -185,8 +190,8 @@ func (l *registration) unref() {
 	}
 }
 
-// invalidate ends the only use of a registration of the remote cache, and the registration:
-// after it has returned, no peer can write there. A nil registration has nothing to invalidate.
+// invalidate ends the only use of a registration of the remote cache, and deregisters the
+// memory. After it has returned, no peer can write there. invalidate does nothing if l is nil.
 func (l *registration) invalidate() {
 	if l == nil {
 		return
@@ -205,8 +210,8 @@ func (l *registration) invalidate() {
 	l.region.Deregister()
 }
 
-// close evicts everything. What is in use is deregistered with its last use. Memory from Alloc
-// stays valid, but is no longer registered.
+// close evicts all unused entries. An entry in use is deregistered when its last use ends.
+// Memory from Alloc stays valid, but is no longer registered.
 func (c *registrationCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

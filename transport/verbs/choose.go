@@ -77,12 +77,12 @@ func (p *selection) network() string {
 	return fmt.Sprintf("infiniband-%x", p.gid.gid[:8])
 }
 
-// choose selects the first device and port that the config allows, or this process's port of
-// several. A port must be active and have an allowed GID; the best one is used. why has a line
-// for each device, port and GID: selected, or why not. The error lists all of them.
+// choose selects the first device and port that the config allows. If the config lists several
+// ports, it selects the port of this process. A port must be active and have an allowed GID;
+// choose selects the best allowed GID. why has a line for each device, port and GID, which says
+// whether it is selected, and why not. The error lists all of these lines.
 func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
-	// One of several ports replaces device and port of the config. All else below is the same
-	// for one.
+	// If the config lists several ports, ownPort returns a config for one of them.
 	w, why = w.ownPort()
 	explain := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
@@ -99,8 +99,8 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 			switch {
 			case reason != "":
 				explain("%s port %d: %s", d.name, p.number, reason)
-			// A line for each, even after the choice: Explain is how users find out what there
-			// is.
+			// Each device and port gets a line, even after the choice, because users read the
+			// output of Explain to see which ones exist.
 			case best != nil:
 				explain("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
 			default:

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// A config is what the user sets for the device and its queue pairs. It comes from variables
-// instead of Options, because it differs from host to host, and because TensorFlow's users have
-// such variables already. It is immutable once readConfig has returned. docs/verbs.md has the
-// variables for users.
+// A config has the settings of the user for the device and its queue pairs. They come from
+// environment variables instead of Options, because they differ from host to host, and because
+// users of TensorFlow have such variables already. A config is immutable once readConfig has
+// returned. docs/verbs.md describes the variables.
 type config struct {
 	// Which device, port and GID; choose applies these.
 	device       string     // "": any; several, separated by commas, before ownPort
@@ -106,8 +106,8 @@ func readConfig(getenv func(string) string) (*config, error) {
 	var err error
 	w.ports, err = parsePorts(setBy["DEVICE"], w.device)
 	w.addProblem(err)
-	// Only the choice among several ports needs the number of the rank, and so only then is a
-	// bad one an error.
+	// The local rank is needed only to choose among several ports. So a bad value is an error
+	// only then.
 	if len(w.ports) > 1 { // the number of the rank selects one
 		w.localRank, w.localRankVar, err = localRankOf(getenv)
 		w.addProblem(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An exposure is the registration behind one slot of exposed memory. release is made once per
-// slot, and returned for each use of it.
+// An exposure is the state of one slot of exposed memory. release is made once per slot, and
+// each Expose that uses the slot returns it.
 //
 //	Expose      acquires a registration, announces it by TENSOR_REQUEST
 //	writes      arrive; handleWrite counts their bytes
@@ -17,8 +17,8 @@ import (
 //	            no write can be in flight; else it ends the registration, so that the device
 //	            refuses a late write
 //
-// A peer whose write is refused loses the link. This happens only if a receive is given up
-// while its sender writes.
+// If the device refuses a write of a peer, the link fails. This happens only if a receive is
+// canceled while its sender writes.
 type exposure struct {
 	reg     *registration
 	handle  uint32

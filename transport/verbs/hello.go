@@ -41,7 +41,7 @@ const (
 	maxRing     = 1 << 30
 )
 
-// A hello is what the peer must know of this end before the first message.
+// A hello tells the peer what it must know about this end before the first message.
 type hello struct {
 	rdma.Address
 	depth  uint32 // receives posted
@@ -109,8 +109,8 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 	r.isSetup = !r.literal && looksLikeSetup(h.Head)
 	r.literal = false
 	switch {
-	// READY or OVER was the peer's last frame here. One behind it would overtake or follow
-	// frames of the queue pair, in no order.
+	// READY or OVER must be the peer's last frame on the set-up link. The order of a later frame
+	// relative to frames on the queue pair would be undefined.
 	case !r.isSetup && r.c.recvSwitched.Load():
 		r.err = errors.New("got a frame after the peer had switched to the queue pair")
 		r.isSetup = true

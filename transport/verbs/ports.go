@@ -42,9 +42,10 @@ func parsePorts(variable, text string) (ports []portName, err error) {
 	return ports, nil
 }
 
-// localRankVars are the variables in which launchers put the number of a rank on its host: this
-// module's, Open MPI's, those of Intel MPI and MPICH, Slurm's. torchrun may run under one of
-// these, and its workers inherit their variables; so its own is checked before theirs.
+// localRankVars are the variables in which launchers store the number of a rank on its host:
+// those of this module, Open MPI, Intel MPI and MPICH, Slurm, and torchrun. localRankOf checks
+// the variable of torchrun earlier if torchrun has started the process, because torchrun may run
+// under another launcher, whose variables its workers inherit.
 var localRankVars = [...]string{localRankVar, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRankVar}
 
 const (
@@ -56,7 +57,8 @@ const (
 // localRankOf returns the number of this process on its host, and the variable that has it. It
 // returns 0 and "" if none is set.
 func localRankOf(getenv func(string) string) (rank int, variable string, err error) {
-	// Without torchrun its variable has no meaning to rely on, and comes last.
+	// If torchrun has not started this process, LOCAL_RANK may mean anything, so it is checked
+	// last.
 	names := localRankVars[:]
 	if getenv(torchRunIDVar) != "" {
 		names = append([]string{localRankVar, torchLocalRankVar}, names...)

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A LazyTransport is the transport verbs as a value that a program passes whether or not this
-// host has an RDMA device: the device is opened when it is first needed. All its methods
-// may be called concurrently.
+// A LazyTransport is the verbs transport with a device that is opened on first use. So a program
+// can pass it whether or not the host has an RDMA device. All its methods may be called
+// concurrently.
 type LazyTransport struct {
 	options Options
 
@@ -51,7 +51,7 @@ func (v *LazyTransport) Dial(ctx context.Context, addr string) (transport.Conn, 
 	return t.Dial(ctx, addr)
 }
 
-// Close closes what was opened, and otherwise the set-up wire.
+// Close closes the Transport if the device was opened, and otherwise the set-up wire.
 func (v *LazyTransport) Close() error {
 	v.open.Do(func() {})
 	if v.t == nil {
@@ -80,7 +80,7 @@ func (v *LazyTransport) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger)
 	return t, nil
 }
 
-// A template is what package auto calls a Template.
+// A template makes a Transport for one rank. It has the same method as Template in package auto.
 type template interface {
 	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
 }
@@ -89,8 +89,8 @@ type template interface {
 // ends have a device, and the name of the device's network. It returns nil without an
 // error where the program was built without verbs.
 //
-// It makes a queue pair once, so that a device that cannot be used is found out before any peer is
-// notified of it.
+// Upgrade makes a queue pair once as a check. So it detects an unusable device before any peer
+// learns of the device.
 func (v *LazyTransport) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
 	o := v.options
 	if !Built && o.Device == nil {

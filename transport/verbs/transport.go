@@ -102,8 +102,7 @@ func New(o Options) (transport.Transport, error) {
 	}
 	t := &Transport{opts: o, device: d, localCache: newCache(d, o.CacheBytes, false), remoteCache: newCache(d, o.remoteCacheBytes(), true), caller: new(poll.Caller),
 		conns: make(map[*conn]struct{}), closeDone: make(chan struct{})}
-	// The ability of a Greeter is the set-up transport's. A Transport over another one must not
-	// seem to have it.
+	// The result is a Greeter only if the set-up transport is one.
 	if g, ok := o.Setup.(transport.Greeter); ok {
 		return greeter{t, g}, nil
 	}

@@ -7,9 +7,10 @@ import (
 )
 
 // TrySend implements transport.Conn. It posts a frame that fits a message if no other frame is
-// before it. The message buffer is all that its completion frees, so it is signaled only in its
-// turn (isSignalDue), or by Unsent. The peer's device has acknowledged the frame once a frame
-// behind it is Done. A Close before that may discard it.
+// queued. The completion of such a frame only frees its message buffer. So its work request is
+// signaled only if isSignalDue says so; Unsent requests a completion when it needs one. Once a
+// later frame is Done, the device of the peer has acknowledged this frame, too. A Close before
+// that may discard the frame.
 func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

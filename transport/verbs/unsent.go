@@ -43,8 +43,8 @@ func (u *unsent) sub(n int) {
 // acknowledged, and since when it has acknowledged none. For frames of TrySend that time is the
 // first Unsent behind them.
 //
-// A frame without a completion of its own would count forever. So Unsent requests a completion,
-// which a later call sees.
+// TrySend may post a frame without requesting a completion. Such a frame would count forever. So
+// Unsent requests a completion, which a later call sees.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	if bytes, since = c.setup.Unsent(); bytes > 0 {
 		return bytes, since

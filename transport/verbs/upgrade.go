@@ -53,8 +53,8 @@ func (g pendingConn) Admit() {
 	}
 }
 
-// readyToOffer applies a change, and reports whether it was the last one that an OFFER waited
-// for: an OFFER needs Admit, and with Options.OnRequest the peer's WANT.
+// readyToOffer calls set, and reports whether an OFFER may now be sent. An OFFER requires Admit,
+// and with Options.OnRequest also a WANT from the peer.
 func (c *conn) readyToOffer(set func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *conn) readyToOffer(set func()) bool {
 	return c.admitted && c.wanted
 }
 
-// RemoteAddr returns that of the set-up link, or nil if it has none.
+// RemoteAddr returns the remote address of the set-up link, or nil if it has none.
 func (c *conn) RemoteAddr() net.Addr {
 	if r, ok := c.setup.(transport.Pending); ok {
 		return r.RemoteAddr()
@@ -112,10 +112,10 @@ func (c *conn) hello(kind byte) *transport.Frame {
 	return setupFrame(kind, body, ignore)
 }
 
-// refuse tells the peer why there is no queue pair, and fails the Conn with that.
+// refuse tells the peer why there is no queue pair, and fails the Conn with the same reason.
 func (c *conn) refuse(err error) {
 	text := []byte(err.Error())
-	// The reason should reach the peer: the Conn fails only once it is sent.
+	// The Conn fails only once the message is sent, so that the reason can reach the peer.
 	c.setup.Send(setupFrame(setupRefuse, text[:min(len(text), maxRefusal)], func(error) { c.fail(err, true) }))
 }
 
@@ -169,8 +169,8 @@ func (c *conn) inStage(s stage) bool {
 	return c.stage == s
 }
 
-// answerOffer is the dialling end's part. It connects its queue pair before it answers, so that
-// it can receive as soon as the peer may send.
+// answerOffer handles an OFFER at the dialling end. It connects its queue pair before it sends
+// ANSWER, so that the queue pair can receive as soon as the peer may send.
 func (c *conn) answerOffer(peer hello) {
 	l, err := c.newEndpoint()
 	if err != nil {
@@ -192,7 +192,8 @@ func (c *conn) answerOffer(peer hello) {
 	c.setup.Send(c.hello(setupAnswer))
 }
 
-// acceptAnswer is the accepting end's part: it connects its queue pair and switches.
+// acceptAnswer handles an ANSWER at the accepting end: it connects the queue pair and switches
+// to it for sending.
 func (c *conn) acceptAnswer(peer hello) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -234,10 +235,10 @@ func (c *conn) switchSend(kind byte) {
 	c.flushSetupQueueAndUnlock()
 }
 
-// goLive is Done of that last frame. It posts the frames that have waited.
+// goLive is the Done of the last frame on the set-up link. It posts the frames that have waited.
 func (c *conn) goLive(err error) {
 	c.mu.Lock()
-	// An error of the set-up link fails the Conn by itself.
+	// On an error of the set-up link, Progress fails the Conn. goLive need not.
 	if err == nil && c.err == nil {
 		c.stage = live
 	}

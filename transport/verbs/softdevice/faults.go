@@ -2,16 +2,16 @@ package softdevice
 
 import "github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 
-// A Action is what a Fabric asks its hook about: a work request before it is carried out,
-// or the completion of a work request or a receive.
+// An Action is what a Fabric asks its hook about: a work request before it is executed, or the
+// completion of a work request or a receive.
 type Action struct {
 	From, To   int // numbers of the devices: the one that acts, and its peer
 	Completion bool
 	Message    []byte // of a work request that is a message; valid during the hook only
 }
 
-// Head returns the frame's head of a message that carries one. It lies behind the 40
-// bytes of the message's header, whose fourth byte is its length.
+// Head returns the head of the frame that the message carries. The head follows the message
+// header of 40 bytes. The fourth byte of the header is the length of the head.
 func (s Action) Head() []byte {
 	if len(s.Message) < 40 {
 		return nil
@@ -19,7 +19,7 @@ func (s Action) Head() []byte {
 	return s.Message[40 : 40+int(s.Message[3])]
 }
 
-// A Break is where in a Step a queue pair breaks.
+// A Break is the point within an Action at which a queue pair breaks.
 type Break uint8
 
 // The breaks. After each of them the queue pair of the device that acts is in the error
@@ -32,9 +32,9 @@ const (
 	BreakAfter        // a work request is carried out but fails here; a completion is the last
 )
 
-// SetHook sets the hook that decides before each Step, except for those that fail by
-// themselves. A nil hook breaks nothing. The hook runs with locks of the Fabric and of Conns
-// held, so it must not call either.
+// SetHook sets the hook that is called before each Action, except for Actions that fail without
+// it. A nil hook breaks nothing. The hook runs while locks of the Fabric and of Conns are held,
+// so it must not call either.
 func (f *Fabric) SetHook(hook func(Action) Break) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
