@@ -12,9 +12,9 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// window is how many segments of a message are in flight each way. In an exchange a rank sends at
-// most window segments more than it has received: large exchanges that run ahead of each other were
-// measured to be up to twice as slow.
+// window is the maximum number of segments of a message that are in flight in each direction. In an
+// exchange, a rank also sends at most window segments more than it has received. Without this
+// limit, large exchanges were measured to be up to twice as slow.
 const window = 4
 
 // A Side is the position of an arrived vector among the operands of a reduction.
@@ -26,71 +26,73 @@ const (
 	Later                   // op(own, arrived)
 )
 
-// A Round is one collective operation on a group, as one rank takes part in it. Its messages carry
-// the operation's sequence number as their tag, and its fingerprint, so they match those of the
-// same operation only. A message travels in segments whose number depends on its length alone, so
-// both ends agree on it without a word; an empty message still travels, as one segment.
+// A Round is one rank's part in a collective operation on a group. Its messages carry the
+// operation's sequence number as their tag, and the operation's fingerprint, so they only match
+// messages of the same operation. A message travels in segments. The number of segments depends
+// only on the message's length, so both ends know it without communication. An empty message
+// travels as one empty segment.
 //
-// One goroutine uses a Round, and one Round of an operation at a time: besides the one over all
-// members there may be some over a few; see Host and Among. After an error the group's collectives
-// are revoked on this rank, because half a collective cannot be taken back. Buffers are the
-// caller's again when a method has returned.
+// An operation has a Round over all members, and may have others over subsets of them; see Host and
+// Among. Only one goroutine may use the Rounds of an operation, one Round at a time. After an error
+// the group's collectives are revoked on this rank, because a partial collective cannot be undone.
+// The caller may reuse a buffer when a method has returned.
 type Round struct {
 	*operation
-	sub subgroup // the ranks that this Round counts
+	sub subgroup // the ranks of this Round
 }
 
-// An operation is what the Rounds of one collective operation have in common. It is pooled, with
-// its memory for requests, lists and Rounds, so that an operation of the usual size allocates
-// nothing.
+// An operation is the common state of the Rounds of one collective operation. Operations are
+// pooled, with their memory for requests, lists and Rounds, so that an operation of usual size
+// allocates nothing.
 type operation struct {
 	g           *Group
 	p           mesh.WaitPolicy
 	tag         int32  // the sequence number
 	fingerprint uint64 // of the operation; all members' must agree
-	historyHash uint64 // of the group's operations so far; see SetHistoryHash
+	historyHash uint64 // hash of the group's operations so far; see SetHistoryHash
 	segment     int    // bytes of a segment
 	markEnds    bool   // see MarkEnds
 
-	// What move is doing: the requests in flight, of which segment i has index i%window, the links
-	// that they move on, and the oldest receive and send, of which it awaits the first.
+	// The state of move. sends and recvs are the requests in flight; segment i has index i%window.
+	// links are the links that the requests use. next holds the oldest receive and the oldest send;
+	// move waits until one of the two is done.
 	sends, recvs [window]*rendezvous.Request
 	links        [2]*mesh.Link
 	next         rendezvous.Either
 
-	// flag is what a wait in shared memory sleeps on.
+	// flag is the condition that a wait in shared memory sleeps on.
 	flag flagEvent
 
 	// scratch is returned to the group's pool when the operation ends.
 	scratch []scratch
 
-	// recvStage is where segments arrive that are reduced or belong into several vectors, and
-	// sendStage where segments are copied together that the link does not gather. Both serve one
-	// message after the other.
+	// recvStage receives the segments that are then reduced, or copied to several vectors.
+	// sendStage holds the segments that are assembled by copying, if the link does not gather. Each
+	// stage is used for one message at a time.
 	recvStage []byte
 	sendStage []byte
 
-	// iovecs are lists for the segments in flight, and a last one for the segment at hand. vectors
-	// are those of the outgoing message, and of the incoming one.
+	// iovecs has one list per segment in flight, and a last list for the segment that is being
+	// processed. vectors holds the Vectors of the outgoing and of the incoming message.
 	iovecs  Iovecs
 	vectors [2]Vectors
 
-	noShared bool        // it runs concurrently with others, so not in shared memory
+	noShared bool        // set by DisableShared
 	arena    *roundArena // never nil
 }
 
 var operations = sync.Pool{New: func() any { return &operation{arena: new(roundArena)} }}
 
-// NewRound begins a round. seq counts the group's collectives; all members must agree on it and on
-// the fingerprint. p bounds the round's waits; it may be nil.
+// NewRound begins a round. seq is the number of the operation among the group's collectives. seq
+// and fingerprint must be the same on all members. p bounds the round's waits; it may be nil.
 func (g *Group) NewRound(seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	o := operations.Get().(*operation)
 	o.g, o.p, o.tag, o.fingerprint, o.segment = g, p, int32(seq&MaxTag), fingerprint, g.segment
 	return o.round(g.all)
 }
 
-// ReuseRound is NewRound in the memory of r, a round over all members of this group that Clear has
-// ended. A nil r is allowed.
+// ReuseRound is like NewRound but uses the memory of r. r must be a Round over all members of this
+// group that Clear has ended, or nil.
 func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	if r == nil {
 		return g.NewRound(seq, fingerprint, p)
@@ -100,13 +102,13 @@ func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.Wait
 	return r
 }
 
-// SetHistoryHash sets the hash of the group's operations up to this one, which is equal on members
-// that agree about all of them. Messages show a disagreement by their own fingerprint; an operation
-// in shared memory that moves nothing leaves no other trace.
+// SetHistoryHash sets the hash of the group's operations up to this one. Members that have called
+// the same operations have the same hash. The hash is needed for shared memory: an operation that
+// moves no data has no fragment there, so only the hash shows that a member has called it.
 func (r *Round) SetHistoryHash(hash uint64) { r.historyHash = hash }
 
-// Unreceived returns a rank of the job that sent something in this round which this rank did not
-// receive: the two have not carried out the same operation.
+// Unreceived returns a rank of the job from which a message of this round has arrived that this
+// rank has not received. The two ranks have then not executed the same operation.
 func (r *Round) Unreceived() (worldRank int, ok bool) { return r.g.collectives.Unreceived(r.tag) }
 
 // End ends the round and returns its memory.
@@ -118,16 +120,16 @@ func (r *Round) End() {
 	operations.Put(o)
 }
 
-// Clear ends the round but keeps it for ReuseRound, or for the garbage collector. It returns the
-// scratch memory and the Rounds over some of its ranks, and prefetches what the group's next
-// operation touches first.
+// Clear ends the round but keeps its memory for ReuseRound. It frees the scratch memory and the
+// operation's other Rounds. It also prefetches the cache lines that the group's next operation
+// touches first.
 func (r *Round) Clear() {
 	o := r.operation
 	if len(o.scratch) > 0 || o.iovecs.used() {
 		o.release()
 	}
 	if o.arena.roundsUsed > 1 {
-		o.arena.clear(1) // but for r
+		o.arena.clear(1) // keeps r
 	}
 	if s := r.sub.shared; s != nil && !o.noShared {
 		s.prefetchNext()
@@ -135,7 +137,7 @@ func (r *Round) Clear() {
 	o.p, o.noShared = nil, false
 }
 
-// release returns the scratch memory and lets go of the program's vectors.
+// release returns the scratch memory to the pool and drops all references to the program's vectors.
 func (o *operation) release() {
 	o.iovecs.reset()
 	o.vectors = [2]Vectors{}
@@ -155,15 +157,16 @@ func (r *Round) Size() int { return len(r.sub.ranks) }
 // Segment returns the size of a segment in bytes.
 func (r *Round) Segment() int { return r.segment }
 
-// SetSegment sets the size of this round's segments in bytes: whole elements, and the same on all
-// members. 0 leaves the group's. It comes before the round's first message.
+// SetSegment sets the size of this round's segments in bytes. The size must be a multiple of the
+// element size and the same on all members. 0 keeps the group's size. SetSegment must be called
+// before the round's first message.
 func (r *Round) SetSegment(bytes int) {
 	if bytes > 0 {
 		r.segment = bytes
 	}
 }
 
-// Send sends b to a rank of the round, which receives it in this round.
+// Send sends b to a rank of the round. The receiver must receive it in the same round.
 func (r *Round) Send(ctx context.Context, to int, b []byte) error {
 	return r.move(ctx, to, flat(b), none, payload{}, fold{})
 }
@@ -179,19 +182,21 @@ func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in [
 	return r.move(ctx, to, flat(out), from, flat(in), fold{})
 }
 
-// RecvFold receives a vector and reduces it into acc, segment by segment as it arrives: acc =
-// op(arrived, acc) for Earlier, op(acc, arrived) for Later.
+// RecvFold receives a vector and reduces it into acc, segment by segment as the segments arrive.
+// The result is op(arrived, acc) for Earlier and op(acc, arrived) for Later.
 func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, none, payload{}, from, flat(acc), fold{kernel: k, side: side})
 }
 
-// ExchangeFold is RecvFold while out is being sent. out and acc must not overlap.
+// ExchangeFold sends out and does a RecvFold into acc at the same time. out and acc must not
+// overlap.
 func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, acc []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, to, flat(out), from, flat(acc), fold{kernel: k, side: side})
 }
 
-// ExchangeFoldTo is ExchangeFold of own and what arrives into dst, which is also where it arrives:
-// dst = op(arrived, own) for Earlier, op(own, arrived) for Later. dst overlaps neither out nor own.
+// ExchangeFoldTo sends out, receives a vector into dst, and combines it with own. The result in dst
+// is op(arrived, own) for Earlier and op(own, arrived) for Later. dst must overlap neither out nor
+// own.
 func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int, dst, own []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, to, flat(out), from, flat(dst), fold{k, side, own})
 }
@@ -199,15 +204,14 @@ func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int
 // none stands for "no peer" in move.
 const none = -1
 
-// A fold says how arrived segments are reduced. The zero fold does not: they have arrived in their
-// buffer.
+// A fold says how arrived segments are reduced. With the zero fold they are not reduced.
 type fold struct {
 	kernel reduce.Kernel
 	side   Side
-	own    []byte // the other operand; nil: what is in the destination
+	own    []byte // the other operand; nil: the content of the destination
 }
 
-// none reports whether nothing is reduced.
+// none reports whether f is the zero fold, which reduces nothing.
 func (f *fold) none() bool { return f.side == 0 }
 
 // apply reduces arrived and own into acc.
@@ -219,15 +223,17 @@ func (f *fold) apply(acc, own, arrived []byte) {
 	}
 }
 
-// move sends out and receives in, both in segments. Every exchange of the package is a call of it.
+// move sends out and receives in, both in segments. All sends, receives and exchanges of a Round
+// call move.
 //
 //	posted   receives posted, at most window ahead of those reaped (got)
 //	started  sends started, at most window ahead of those reaped (sent), and, while
 //	         receives are left, at most window ahead of got
 //
-// The loop starts what the windows allow, reaps what is done, and waits for the oldest receive or
-// send when nothing is. Receives are posted first, so that segments find their buffer. Whichever of
-// the two directions ends first, the other goes on: that is why no exchange deadlocks.
+// The loop starts the requests that the windows allow, and reaps finished requests. If no request
+// is finished, it waits for the oldest receive or send. Receives are posted before sends are
+// started, so that arriving segments find a posted receive. When one direction ends, the other goes
+// on, so no exchange deadlocks.
 func (r *Round) move(ctx context.Context, to int, out payload, from int, in payload, f fold) error {
 	if r.g.tracer != nil && to != none {
 		r.g.tracer(TraceEvent{Kind: TraceSend, Peer: r.sub.ranks[to]})
@@ -248,7 +254,7 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 	ns, nr := s.count, v.count
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
-		// Receives first: a segment that finds its receive posted is not copied.
+		// Post receives first: a segment that finds a posted receive is not copied.
 		for ; posted < nr && posted < got+window; posted++ {
 			r.recvs[posted%window] = v.post(posted)
 		}
@@ -264,15 +270,15 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 		if sent > reaped {
 			continue // the window has room for more, which the peer may be waiting for
 		}
-		// One segment at a time: reducing it takes a while, in which sends may have ended.
+		// Reap one segment at a time: sends may finish while the segment is reduced.
 		if got < posted && r.recvs[got%window].Met() {
 			if err := r.reapRecv(&got, &v); err != nil {
 				return r.fail(err)
 			}
 			continue
 		}
-		// Nothing is done. It waits for the oldest of both directions, because a finished send makes
-		// room for the next one, which the peer may be waiting for.
+		// No request is finished. Wait for the oldest of each direction: a finished send makes room
+		// for the next one, which the peer may be waiting for.
 		if r.next = (rendezvous.Either{}); got < posted {
 			r.next.A = r.recvs[got%window]
 		}
@@ -291,9 +297,9 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 	return nil
 }
 
-// stagingBuffer returns n bytes of one of the operation's two stages. A stage serves one message
-// after the other: if each message had scratch memory of its own, a ring of many ranks would hold
-// as many windows. No message's stage is read after its move has returned.
+// stagingBuffer returns n bytes of one of the operation's two stages. All messages of the operation
+// share a stage, one after the other. If each message had its own scratch memory, a ring of many
+// ranks would hold a window per message. No stage is used after the message's move has returned.
 func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 	if cap(*stage) < n {
 		*stage = r.Scratch(n)
@@ -301,13 +307,14 @@ func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 	return (*stage)[:n]
 }
 
-// MarkEnds lets the last segment of each message say that it is the last, in this round on all
-// members. It is for operations in which a message may be shorter than its receiver expects: one of
-// whole segments would pass for the beginning of the expected message, and the rest be awaited.
-// Both sides must then cut messages alike. It comes before the round's first message.
+// MarkEnds marks the last segment of each message of this round. It is for operations in which a
+// message may be shorter than its receiver expects. Without the mark, the receiver would take a
+// shorter message of whole segments for the beginning of the expected one, and wait for the rest.
+// All members must call MarkEnds and use the same segment size. It must be called before the
+// round's first message.
 func (r *Round) MarkEnds() { r.markEnds = true }
 
-// segmentFingerprint returns the fingerprint that segment i of n carries.
+// segmentFingerprint returns the fingerprint of segment i of a message of n segments.
 func (r *Round) segmentFingerprint(i, n int) uint64 {
 	if r.markEnds && i == n-1 {
 		return r.fingerprint &^ lastSegmentBit
@@ -315,10 +322,11 @@ func (r *Round) segmentFingerprint(i, n int) uint64 {
 	return r.fingerprint
 }
 
-// lastSegmentBit is set in every fingerprint, except in those of last segments that are marked.
+// lastSegmentBit is set in every fingerprint, except in the fingerprints of marked last segments.
 const lastSegmentBit = 1
 
-// SameFingerprint reports whether a message's fingerprint is that of an operation with this one.
+// SameFingerprint reports whether a message belongs to the operation with the given fingerprint. It
+// ignores lastSegmentBit.
 func SameFingerprint(message, fingerprint uint64) bool {
 	return message|lastSegmentBit == fingerprint|lastSegmentBit
 }
@@ -326,7 +334,7 @@ func SameFingerprint(message, fingerprint uint64) bool {
 // segments returns the number of segments of a message of n bytes.
 func (r *Round) segments(n int) int { return max(1, (n+r.segment-1)/r.segment) }
 
-// segmentSize returns the bytes of segment i of a message of size bytes.
+// segmentSize returns the number of bytes in segment i of a message of size bytes.
 func (r *Round) segmentSize(size, i int) int { return min((i+1)*r.segment, size) - i*r.segment }
 
 // segmentOf returns segment i of b.
@@ -334,8 +342,8 @@ func (r *Round) segmentOf(b []byte, i int) []byte {
 	return b[i*r.segment : min((i+1)*r.segment, len(b))]
 }
 
-// recvBuffer returns where segment i is received: in its destination, or in the stage if it is
-// reduced.
+// recvBuffer returns the memory that segment i is received into: its part of in, or of stage if
+// stage is not nil.
 func (r *Round) recvBuffer(in, stage []byte, i int) []byte {
 	part := r.segmentOf(in, i)
 	if stage == nil {
@@ -355,7 +363,8 @@ func (r *Round) reapSend(n *int) error {
 	return err
 }
 
-// reapRecv frees the oldest receive, checks its size, and reduces what it brought.
+// reapRecv frees the oldest receive, checks the size of its segment, and reduces or copies the
+// segment.
 func (r *Round) reapRecv(n *int, v *receiver) error {
 	i := *n
 	req := r.recvs[i%window]
@@ -364,8 +373,8 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	r.recvs[i%window] = nil
 	*n++
 	want := r.segmentSize(v.payload.size, i)
-	// To Recv a message that does not fit is this rank's misuse. In a round the sender's counts are
-	// as likely wrong as this rank's, so a message of any other size is a mismatch.
+	// In Group.Recv, a message that does not fit is a misuse by this rank. In a round, the sender's
+	// arguments may be wrong just as well, so a message of an unexpected size is a mismatch.
 	differs := err == nil && size != want || size > want && errors.Is(err, fault.Misuse)
 	switch {
 	case differs:
@@ -378,9 +387,9 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	return nil
 }
 
-// fail revokes the group's collectives, so that nothing in flight touches a buffer any more, and
-// ends the requests of this round. A rank that has said goodbye may have done so after another
-// operation in this one's place: then the error is a mismatch.
+// fail revokes the group's collectives and ends the requests of this round. When it returns, no
+// request uses a buffer any more. A rank that has closed may have executed another operation
+// before, instead of this one: then the error is a mismatch.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
 		if worldRank, ok := r.g.collectives.UnreceivedMismatch(r.tag, func(fingerprint uint64) bool { return !SameFingerprint(fingerprint, r.fingerprint) }); ok {

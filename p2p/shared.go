@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Shared memory holds, in bytes: for each rank a control block, then for each rank its cells, then
-// for each rank its flag sets, then for each rank its slots. What one rank writes while others poll
-// it has a cache line of its own.
+// Shared memory consists of four areas: the control blocks of all ranks, then the cells, the flag
+// sets and the slots of all ranks. Words that one rank writes while others poll them have a cache
+// line of their own. Offsets are in bytes:
 //
 //	control block   0  asleep: 1 while this rank waits to be woken
 //	                8  core: where this rank last polled without success, plus one; 0: none yet
@@ -23,8 +23,9 @@ import (
 //	               24  its share, so that it arrives with the flags
 //	slot            0  the share of any other fragment
 //
-// Fragment i has cell i mod cells, or else flag set i mod flagSets and slot i mod slots. It uses a
-// part of the slot of its own size, another one each time.
+// Small fragment i uses cell i mod cells. Any other fragment i uses flag set i mod flagSets and
+// slot i mod slots. A fragment smaller than the slot uses a part of the slot, and successive
+// fragments in one slot use different parts.
 const (
 	controlSize = 64
 	coreOffset  = 8
@@ -35,39 +36,40 @@ const (
 	inlineOffset      = 24
 	cellSize          = (inlineOffset + SmallSize + 63) / 64 * 64
 
-	// cells are enough for fragments whose share is written when others are up to
-	// firstBehind fragments behind, and few enough to stay in the first-level cache.
+	// cells is the number of cells per rank. A rank may write its share of a small fragment when
+	// others are up to firstBehind fragments behind, and cells is large enough for that. It is
+	// small enough for the cells to stay in the first-level cache.
 	cells = 4
 
-	// SmallSize is the most bytes of a small fragment.
+	// SmallSize is the maximum number of bytes of a small fragment.
 	SmallSize = 4 << 10
-	// SlotSize is the most bytes of a fragment: many of them fit into the
-	// second-level cache.
+	// SlotSize is the maximum number of bytes of a fragment. Many fragments of this size fit into
+	// the second-level cache.
 	SlotSize = 64 << 10
 
-	// totalSlots is about how many slots the ranks have together; two ranks have maxSlots each. A
-	// cache line that is written again must be taken from the caches of its readers, which takes
-	// several times as long as to fetch it after their caches have evicted it. So the slots are
-	// larger than the second-level caches, and smaller than the third: see docs/adr/0018.
+	// totalSlots is the approximate number of slots of all ranks together; two ranks have maxSlots
+	// each. Writing to a cache line that is still in its readers' caches takes several times as
+	// long as writing to it after those caches have evicted it. So all slots together are larger
+	// than the second-level caches and smaller than the third-level cache: see docs/adr/0018.
 	totalSlots = 64
 	maxSlots   = 32
 	minSlots   = 3
 )
 
-// A slotLayout is how many slots and flag sets each rank has, and how far ranks may be from each
-// other. It is a function of the number of ranks, so all compute the same.
+// A slotLayout holds the numbers of slots and flag sets of each rank, and the limits on how far
+// ranks may be apart. It depends only on the number of ranks, so all ranks compute the same layout.
 //
-// A share is written for fragment i when all members are done with fragment i-maxBehind. They then
-// read none before i-maxBehind-lead, which is i-slots+1, so no slot is overwritten that is still
-// read. No rank is more than maxBehind fragments ahead of another, and it looks at flags from
-// maxBehind fragments ago on: twice as many flag sets as slots are enough.
+// A rank writes its share of fragment i when all members are done with fragment i-maxBehind. The
+// members then do not read fragments before i-maxBehind-lead = i-slots+1 any more, so the slot of
+// fragment i-slots is free. No rank is more than maxBehind fragments ahead of another, and a rank
+// reads flags of at most maxBehind fragments ago. So twice as many flag sets as slots are enough.
 type slotLayout struct {
 	slots, flagSets int    // flagSets is a power of two
 	lead, maxBehind uint64 // fragments
 }
 
-// newSlotLayout returns the layout of n ranks. At least three slots let a rank copy fragment i+1 in
-// while others still read fragment i-1.
+// newSlotLayout returns the layout for n ranks. Each rank has at least three slots, so it can write
+// fragment i+1 while others still read fragment i-1.
 func newSlotLayout(n int) slotLayout {
 	l := slotLayout{slots: maxSlots}
 	for l.slots > minSlots && n*l.slots > totalSlots {
@@ -82,20 +84,20 @@ func newSlotLayout(n int) slotLayout {
 	return l
 }
 
-// slotsOffset is the bytes before the slots, per rank.
+// slotsOffset returns the number of bytes per rank in the areas before the slots.
 func (l slotLayout) slotsOffset() int { return controlSize + cells*cellSize + l.flagSets*flagSetSize }
 
-// SharedSize is how many bytes of shared memory n ranks need: at most 5 MiB for 2 to 16 of them.
-// Pages are used only as far as vectors get in them.
+// SharedSize returns the number of bytes of shared memory that n ranks need: at most 5 MiB for 2 to
+// 16 ranks. The system allocates only the pages that the ranks write to.
 func SharedSize(n int) int {
 	l := newSlotLayout(n)
 	return n * (l.slotsOffset() + l.slots*SlotSize)
 }
 
-// Shared is memory that some members of a group can read and write, as one of them uses it: all
-// members, or those of a host. The goroutine inside a blocking collective uses it, one fragment
-// after the other. Fragments are numbered alike on all members, because every algorithm uses the
-// same number of them for equal arguments.
+// Shared is one rank's view of the memory that all members of a group, or its members on one host,
+// share. Only the goroutine in a blocking collective uses it, one fragment after the other. All
+// members number the fragments alike, because an algorithm uses the same number of fragments on all
+// members.
 //
 // A fragment has up to two stages, each with a flag per rank:
 //
@@ -105,53 +107,56 @@ func SharedSize(n int) int {
 //	                   stage, the share; and the rank reads no fragment any more that is
 //	                   more than MaxLead fragments older
 //
-// A flag holds the number of a fragment and only grows. An owner stores its data, then the flag; a
-// reader loads the flag, then the data. slotLayout says why nothing is overwritten that is still
-// read.
+// A flag holds the number of a fragment and only grows. Its owner stores the data and then the
+// flag. A reader loads the flag and then the data. slotLayout explains why no data is overwritten
+// while it may still be read.
 type Shared struct {
 	slotLayout
-	ranks []int // the job's rank of each
+	ranks []int // the job rank of each member
 	rank  int   // this process's index in ranks
 
-	// mem is the memory, and words the same as words: flags are read and written atomically. sleep
-	// are the asleep words of the ranks.
+	// mem is the shared memory. words is the same memory as a slice of words, for atomic access to
+	// flags. sleep points to the asleep word of each rank.
 	mem   []byte
 	words []uint64
 	sleep []*uint64
 
-	// next is the number of the next fragment, and first that of the current operation's first one.
+	// next is the number of the next fragment. first is the number of the current operation's first
+	// fragment.
 	next  uint64
 	first uint64
 
-	// slotBytes is how many bytes of a slot each of the operation's fragments uses.
+	// slotBytes is the number of bytes of a slot that each fragment of the current operation uses.
 	slotBytes int
 
-	// history is of the fragments before the next operation's first, and prevHistory of those before
-	// the current operation's.
+	// history describes the fragments before the first fragment of the next operation. prevHistory
+	// describes the fragments before the first fragment of the current operation.
 	history     smallHistory
 	prevHistory smallHistory
 
-	// mapped: the memory is from outside the heap, so the race detector does not see what its flags
-	// order and must be told.
+	// mapped says that the memory is not from the Go heap. The race detector then does not see the
+	// order that the flags establish, and the code must report it.
 	mapped bool
 
 	// flagHook is nil in programs; see SetFlagHook.
 	flagHook func(set func())
 }
 
-// firstFragment leaves room for the two fragments before it, which every rank is done with.
+// firstFragment is the number of the first fragment. Every rank counts as done with the two numbers
+// before it.
 const firstFragment = 2
 
 // SetShared gives the group shared memory of SharedSize bytes, zeroed, that all members have
-// mapped. It comes before the group's first round, on all members or none.
+// mapped. Either all members call it or none, before the group's first round.
 func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
 
-// SetHostShared is SetShared for the members on this rank's host, on all of those or none.
+// SetHostShared is like SetShared for the members on this rank's host. Either all of these members
+// call it or none.
 func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, mem) }
 
-// SetFlagHook lets hook be called for each flag that this rank is about to set in the memory of
-// SetShared. The flag is set when hook calls its argument. Tests fail a rank before and after each
-// flag with it.
+// SetFlagHook registers hook, which is called instead of setting a flag in the memory of SetShared.
+// hook sets the flag by calling its argument. Tests use it to make a rank fail before or after it
+// sets a flag.
 func (g *Group) SetFlagHook(hook func(set func())) { g.all.shared.flagHook = hook }
 
 // newShared returns one rank's view of shared memory.
@@ -167,16 +172,16 @@ func newShared(on subgroup, mem []byte) *Shared {
 // HasShared reports whether the whole group has shared memory.
 func (g *Group) HasShared() bool { return g.all.shared != nil }
 
-// HasShared reports whether the round's ranks have shared memory that it may use.
+// HasShared reports whether the round's ranks have shared memory that the round may use.
 func (r *Round) HasShared() bool { return r.sub.shared != nil }
 
-// asleep is the word that a rank sets to 1 while it waits to be woken.
+// asleep returns the word that a rank sets to 1 while it waits to be woken.
 func (s *Shared) asleep(rank int) *uint64 { return &s.words[rank*controlSize/8] }
 
-// core is the word that says on which core a rank last polled.
+// core returns the word that holds the core on which a rank last polled, plus one.
 func (s *Shared) core(rank int) *uint64 { return &s.words[(rank*controlSize+coreOffset)/8] }
 
-// flag returns a word of a rank's flag set of a fragment; at is its offset there.
+// flag returns a word in a rank's flag set for a fragment. at is the word's offset in the flag set.
 func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	n := len(s.ranks)
 	if small {
@@ -187,29 +192,33 @@ func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	return &s.words[at/8]
 }
 
-// A smallHistory says which of the firstBehind fragments before another one were small, because
-// those have their flags in cells.
+// A smallHistory says which of the last firstBehind fragments before an operation were small. The
+// flags of small fragments are in cells.
 type smallHistory [firstBehind]bool
 
-// firstBehind is how many fragments others may be behind the first fragment of an operation, or any
-// small one, when its share is written. It is less than maxBehind within an operation: by looking
-// at their flags a rank that only sends learns that others are in another operation.
+// firstBehind is the number of fragments that other ranks may be behind when a rank writes its
+// share of an operation's first fragment, or of any small fragment. It is less than maxBehind,
+// which applies to the other fragments. A rank that only sends therefore reads the flags of the
+// others early, and learns whether they are in another operation.
 const firstBehind = 2
 
-// A Fragment is one step of a collective in shared memory: at most SlotSize bytes of each rank's. A
-// rank goes through it in this order; a rank that writes no share leaves out what it does not need:
+// A Fragment is one step of a collective in shared memory. It holds a share of at most SlotSize
+// bytes from each rank. A rank uses it in this order; a rank that writes no share omits the calls
+// that it does not need:
 //
 //	AwaitFree → write Slot(own rank) → SetReady → AwaitReady(others) → read → SetDone
 //
-// A fragment of one stage has no ready flag: SetDone publishes the share, and AwaitDone awaits it.
+// A fragment of one stage has no ready flag: SetDone publishes the share, and AwaitDone waits for
+// it.
 type Fragment struct {
 	r     *Round
 	n     uint64 // its number
-	small bool   // its flags and share are in a cell
+	small bool   // the flags and the share are in a cell
 }
 
-// Fragments begins n fragments of at most size bytes, which are used in order, and ends those
-// before them. It returns the first. Every member calls it with the same arguments.
+// Fragments begins an operation's n fragments of at most size bytes and returns the first. The
+// fragments must be used in order, and earlier ones must not be used any more. Every member calls
+// Fragments with the same arguments.
 func (r *Round) Fragments(n, size int) Fragment {
 	s := r.sub.shared
 	s.first, s.slotBytes, s.prevHistory = s.next, SmallSize, s.history
@@ -230,8 +239,8 @@ func (r *Round) Fragments(n, size int) Fragment {
 // Next returns the fragment after p.
 func (p Fragment) Next() Fragment { return Fragment{p.r, p.n + 1, p.small} }
 
-// flag returns a word of a rank's flag set of a fragment: one of p's operation, or one of the
-// firstBehind before them.
+// flag returns a word in a rank's flag set for a fragment. The fragment must be one of p's
+// operation, or one of the firstBehind fragments before the operation.
 func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	s, small := p.r.sub.shared, p.small
 	if fragment < s.first {
@@ -240,13 +249,13 @@ func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	return s.flag(rank, fragment, small, at)
 }
 
-// MaxLead is how many fragments beyond the one that it reads a rank may be done with, within an
-// operation of fragments of one stage.
+// MaxLead applies to operations whose fragments have one stage. It returns the maximum number of
+// fragments by which a rank's done flag may be ahead of the fragment that the rank is reading.
 func (r *Round) MaxLead() int { return int(r.sub.shared.lead) }
 
-// Slot returns where a member's share of the fragment is, with room for as many bytes as Fragments
-// was told, up to SlotSize. A rank writes its own between AwaitFree and SetReady, and never writes
-// another's.
+// Slot returns the memory of a member's share of the fragment. It has room for the size that was
+// passed to Fragments, up to SlotSize. A rank writes only its own share, between AwaitFree and
+// SetReady.
 func (p Fragment) Slot(rank int) []byte {
 	s := p.r.sub.shared
 	n := len(s.ranks)
@@ -260,8 +269,8 @@ func (p Fragment) Slot(rank int) []byte {
 }
 
 // prefetchNext prefetches the cache lines that a small operation touches first: the line that this
-// rank will write, which others have read, and those in which they say that it may. A line takes as
-// long to arrive as all checks of a call, so the two overlap.
+// rank will write, and the lines with the flags that AwaitFree reads. A line takes about as long to
+// arrive as a call spends on its checks, so the two overlap.
 func (s *Shared) prefetchNext() {
 	cpu.PrefetchWrite(s.flag(s.rank, s.next, true, 0))
 	if len(s.ranks) > maxPrefetchRanks {
@@ -274,17 +283,18 @@ func (s *Shared) prefetchNext() {
 	}
 }
 
-// maxPrefetchRanks is the most ranks whose lines are prefetched.
+// maxPrefetchRanks is the maximum number of ranks for which the other ranks' lines are prefetched.
 const maxPrefetchRanks = 8
 
-// AwaitFree returns when this rank's share may be written. A rank that writes none, but is done
-// before it has waited for another, calls it too: others may still read what is in its cell.
+// AwaitFree waits until this rank may write its share. A rank that writes no share must also call
+// it, if it calls SetDone before it has waited for another rank: others may still read the flags
+// and the share in its cell.
 func (p Fragment) AwaitFree(ctx context.Context) error {
 	s, last := p.r.sub.shared, p.n-firstBehind
 	if !p.small && p.n > s.first {
 		last = p.n - min(p.n, s.maxBehind)
 		if last <= s.first-firstBehind {
-			return nil // the operation's first fragment has waited for that already
+			return nil // AwaitFree of the operation's first fragment has waited for it already
 		}
 	}
 	if last < firstFragment {
@@ -310,16 +320,16 @@ func (p Fragment) AwaitFree(ctx context.Context) error {
 // SetReady publishes this rank's share.
 func (p Fragment) SetReady() { p.publish(readyOffset) }
 
-// SetDone publishes that this rank has finished the fragment's second stage, or, for a fragment of
-// one stage, its share.
+// SetDone publishes that this rank has finished the fragment's second stage. For a fragment of one
+// stage it publishes this rank's share.
 func (p Fragment) SetDone() { p.publish(0) }
 
-// publish writes the operation's fingerprint next to the flag at this offset, and then sets the
-// flag.
+// publish writes the operation's fingerprint to the fragment's flag set, and then sets the flag at
+// the given offset.
 func (p Fragment) publish(at int) {
 	s := p.r.sub.shared
-	// The fingerprint is the same for all flags of an operation, so it may be there already. To
-	// store it again would cost the line a round through the caches of those who poll it.
+	// Both flags of a fragment have the same fingerprint, so it may be stored already. Storing it
+	// again would invalidate the line in the caches of the ranks that poll it.
 	mark, own := p.flag(s.rank, p.n, fingerprintOffset), p.fingerprint()
 	if *mark != own {
 		storeMark(mark, own)
@@ -334,9 +344,9 @@ func (p Fragment) publish(at int) {
 	p.set(at)
 }
 
-// set sets this rank's flag and wakes the ranks that sleep for it. An operation's first fragment
-// sets the flags of a cell, too: there a rank looks that is in an operation of small fragments, and
-// so finds the mismatch.
+// set sets this rank's flag and wakes the ranks that are asleep. If the operation's first fragment
+// is not small, set also sets the flag in the fragment's cell: a rank that is in an operation of
+// small fragments by mistake polls the cell, and so detects the mismatch.
 func (p Fragment) set(at int) {
 	s := p.r.sub.shared
 	flag := p.flag(s.rank, p.n, at)
@@ -348,29 +358,29 @@ func (p Fragment) set(at int) {
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, fingerprintOffset), p.fingerprint())
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, at), p.n)
 	}
-	for rank, asleep := range s.sleep { // after the flag: a rank that falls asleep reads the flag once more
+	for rank, asleep := range s.sleep { // must follow the store of the flag: a rank that falls asleep reads the flag once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
 			p.r.g.e.WakePeer(s.ranks[rank])
 		}
 	}
 }
 
-// AwaitReady returns when a member's share of the fragment can be read.
+// AwaitReady waits until a member's share of the fragment can be read.
 func (p Fragment) AwaitReady(ctx context.Context, rank int) error {
 	return p.awaitAgreed(ctx, rank, readyOffset)
 }
 
-// AwaitDone returns when a member is done with the fragment.
+// AwaitDone waits until a member is done with the fragment.
 func (p Fragment) AwaitDone(ctx context.Context, rank int) error { return p.awaitAgreed(ctx, rank, 0) }
 
-// fingerprint returns the fingerprint of the fragment's operation and of all operations before it,
-// because an operation that moves nothing has no fragment.
+// fingerprint returns a fingerprint of the fragment's operation and of all operations before it. It
+// includes the earlier ones because an operation that moves no data has no fragment of its own.
 func (p Fragment) fingerprint() uint64 {
 	return p.r.fingerprint ^ (p.r.historyHash+uint64(uint32(p.r.tag)))*0x9e3779b97f4a7c15
 }
 
-// awaitAgreed awaits the fragment's number in a member's flag and compares fingerprints: that
-// member may be in another operation.
+// awaitAgreed waits until a member's flag has reached the fragment's number. It then compares
+// fingerprints, because the member may be in another operation.
 func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 	s := p.r.sub.shared
 	flag := p.flag(rank, p.n, at)
@@ -390,7 +400,7 @@ func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 		p.r.g.tracer(TraceEvent{flagEventKind(at, TraceSawReady, TraceSawDone), s.ranks[rank], p})
 	}
 	if !p.small && p.n == s.first && s.prevHistory[0] {
-		return nil // its cell may have been used again, because this rank is further; the fingerprint covers it, too
+		return nil // the member may have reused the previous fragment's cell; p's fingerprint covers that operation too
 	}
 	return p.compareFingerprints(rank, p.n-1)
 }
@@ -403,8 +413,8 @@ func flagEventKind(at int, ready, done TraceKind) TraceKind {
 	return done
 }
 
-// compareFingerprints compares the fingerprints of an earlier fragment. A root that only sends
-// would not notice otherwise that another rank believes to be the root.
+// compareFingerprints compares a member's fingerprint of an earlier fragment with this rank's.
+// Without it, a root that only sends would not detect that another rank also acts as the root.
 func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	s := p.r.sub.shared
 	if fragment >= firstFragment && atomic.LoadUint64(p.flag(rank, fragment, fingerprintOffset)) != atomic.LoadUint64(p.flag(s.rank, fragment, fingerprintOffset)) {
@@ -413,7 +423,7 @@ func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	return nil
 }
 
-// mismatch fails the round: a member is in another operation.
+// mismatch fails the round with the error that a member is in another operation.
 func (p Fragment) mismatch(rank int) error {
 	g := p.r.g
 	return p.r.fail(&fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: g.ranks[g.rank], Peers: []fault.Peer{{Rank: p.r.sub.shared.ranks[rank]}}})

@@ -8,16 +8,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Vectors are vectors that need not lie side by side, as one: chunk i of them is
-// chunk i of each, one after the other.
+// Vectors treats several vectors, which need not be contiguous in memory, as one. Chunk i of
+// Vectors is the concatenation of chunk i of each vector.
 type Vectors struct {
 	List   [][]byte // of whole elements
-	Chunks int      // that each vector is cut into, the first ones longer by an element
+	Chunks int      // number of chunks of each vector; the first ones may be longer by an element
 	Elem   int      // bytes of an element
-	chunk  int      // the one that is meant
+	chunk  int      // the selected chunk; see Chunk
 }
 
-// Chunk is chunk i.
+// Chunk returns v with chunk i selected.
 func (v Vectors) Chunk(i int) Vectors {
 	v.chunk = i
 	return v
@@ -29,7 +29,7 @@ func (v *Vectors) bounds(size int) (lo, hi int) {
 	return lo * v.Elem, hi * v.Elem
 }
 
-// Ranges yields the part of each vector that v's chunk consists of.
+// Ranges yields the parts of the vectors that belong to v's chunk.
 func (v Vectors) Ranges(yield func([]byte) bool) {
 	for _, b := range v.List {
 		if lo, hi := v.bounds(len(b)); lo < hi && !yield(b[lo:hi]) {
@@ -47,17 +47,17 @@ func (v *Vectors) size() int {
 	return n
 }
 
-// A payload is what a message carries or brings: flat bytes, or a chunk of vectors.
+// A payload is the content of a message: contiguous bytes, or a chunk of Vectors.
 type payload struct {
 	flat []byte
 	vec  *Vectors // nil: flat
 	size int      // bytes
 }
 
-// flat is a payload of contiguous bytes.
+// flat returns a payload of contiguous bytes.
 func flat(b []byte) payload { return payload{flat: b, size: len(b)} }
 
-// payload is v's chunk as a payload.
+// payload returns v's chunk as a payload.
 func (v *Vectors) payload() payload { return payload{vec: v, size: v.size()} }
 
 // A vectorCursor reads a chunk of vectors from front to back.
@@ -67,7 +67,7 @@ type vectorCursor struct {
 	rest      []byte
 }
 
-// next appends to into the slices that hold the next n bytes.
+// next appends the slices that hold the next n bytes to into, and returns the result.
 func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	for n > 0 {
 		if len(c.rest) == 0 {
@@ -85,14 +85,14 @@ func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	return into
 }
 
-// Iovecs are lists of slices that an operation works with, kept for reuse. Their contents are
-// forgotten when the operation ends.
+// Iovecs holds an operation's lists of slices. The lists are kept for reuse; their contents are
+// cleared when the operation ends.
 type Iovecs [window + 1][][]byte
 
 // Iovecs returns the operation's lists.
 func (r *Round) Iovecs() *Iovecs { return &r.iovecs }
 
-// used reports whether there is anything to forget.
+// used reports whether a list holds slices.
 func (p *Iovecs) used() bool {
 	for _, list := range p {
 		if len(list) > 0 {
@@ -102,7 +102,7 @@ func (p *Iovecs) used() bool {
 	return false
 }
 
-// reset lets go of the program's memory.
+// reset empties the lists, which drops their references to the program's memory.
 func (p *Iovecs) reset() {
 	for i, list := range p {
 		if cap(list) > 0 {
@@ -112,16 +112,16 @@ func (p *Iovecs) reset() {
 	}
 }
 
-// ExchangeVectors is Exchange of chunks of vectors, which must not overlap. What goes out is
-// gathered by the link, or, if the link cannot do that, copied to a stage. What comes in goes
-// straight to its vector, except a segment that belongs into several: that one is copied from a
-// stage while the next segments arrive.
+// ExchangeVectors is like Exchange for chunks of vectors, which must not overlap. The link gathers
+// outgoing segments. If the link cannot gather, they are assembled in a stage. An incoming segment
+// that lies in one vector is received straight into it. A segment that spans several vectors is
+// received into a stage, and copied while the next segments arrive.
 func (r *Round) ExchangeVectors(ctx context.Context, to int, out Vectors, from int, in Vectors) error {
 	r.vectors = [2]Vectors{out, in}
 	return r.move(ctx, to, r.vectors[0].payload(), from, r.vectors[1].payload(), fold{})
 }
 
-// ExchangeFoldVectors is ExchangeFold of chunks of vectors.
+// ExchangeFoldVectors is like ExchangeFold for chunks of vectors.
 func (r *Round) ExchangeFoldVectors(ctx context.Context, to int, out Vectors, from int, acc Vectors, k reduce.Kernel, side Side) error {
 	r.vectors = [2]Vectors{out, acc}
 	return r.move(ctx, to, r.vectors[0].payload(), from, r.vectors[1].payload(), fold{kernel: k, side: side})
@@ -134,7 +134,7 @@ type sender struct {
 	payload payload
 	cursor  vectorCursor
 	count   int    // of segments
-	stage   []byte // where segments are copied together if the link does not gather
+	stage   []byte // where segments are assembled if the link does not gather
 }
 
 // sender returns the sender of a message to a rank of the round.
@@ -144,8 +144,8 @@ func (r *Round) sender(to int, what payload) sender {
 	return s
 }
 
-// start starts segment i, the next one. Segments go eagerly, because their receives are posted
-// ahead.
+// start begins to send segment i, which must be the next one. Segments are sent eagerly, because
+// their receives are posted ahead.
 func (s *sender) start(i int) *rendezvous.Request {
 	r := s.r
 	mark := r.segmentFingerprint(i, s.count)
@@ -156,7 +156,7 @@ func (s *sender) start(i int) *rendezvous.Request {
 	list := &r.iovecs[i%window]
 	*list = s.cursor.next(size, (*list)[:0])
 	switch len(*list) {
-	case 0: // an empty message is sent, too: its receiver awaits it
+	case 0: // an empty message is sent, too, because its receiver waits for it
 		return r.g.collectives.PostSend(s.to, r.tag, mark, nil, rendezvous.Eager)
 	case 1:
 		return r.g.collectives.PostSend(s.to, r.tag, mark, (*list)[0], rendezvous.Eager)
@@ -176,7 +176,7 @@ func (s *sender) start(i int) *rendezvous.Request {
 	return r.g.collectives.PostSend(s.to, r.tag, mark, body, rendezvous.Eager)
 }
 
-// A segment that is received takes one of three ways:
+// A received segment is handled in one of three ways:
 //
 //	reduced             into the stage, then reduced into the vectors when it has arrived; with an
 //	                    own operand elsewhere (fold.own) straight into its destination
@@ -186,14 +186,15 @@ func (s *sender) start(i int) *rendezvous.Request {
 // The stage has room for a window of segments, so a segment is reduced or copied while the next
 // ones arrive.
 
-// A receiver says where the segments of one message arrive, and what becomes of them.
+// A receiver posts the receives of one message's segments, and reduces or copies the segments that
+// arrive.
 type receiver struct {
 	r          *Round
 	from       int // the job's rank
 	payload    payload
 	f          fold
 	count      int          // of segments
-	stage      []byte       // where segments arrive that are reduced, or belong into several vectors
+	stage      []byte       // receives the segments that are reduced or span several vectors
 	postCursor vectorCursor // at the next segment to be posted
 	reapCursor vectorCursor // at the next segment to be reaped
 	direct     uint         // bit i%window: segment i arrives in its vector, not in the stage
@@ -209,12 +210,13 @@ func (r *Round) receiver(from int, what payload, f fold) receiver {
 	return v
 }
 
-// post posts the receive of segment i, the next one.
+// post posts the receive of segment i, which must be the next one.
 func (v *receiver) post(i int) *rendezvous.Request {
 	return v.r.g.collectives.PostRecv(v.from, v.r.tag, v.r.segmentFingerprint(i, v.count), v.recvBuffer(i))
 }
 
-// recvBuffer returns where segment i, the next one to be posted, arrives.
+// recvBuffer returns the memory that segment i is received into. Segment i must be the next one to
+// be posted.
 func (v *receiver) recvBuffer(i int) []byte {
 	if v.payload.vec == nil {
 		return v.r.recvBuffer(v.payload.flat, v.stage, i)
@@ -236,7 +238,8 @@ func (v *receiver) recvBuffer(i int) []byte {
 	return staged
 }
 
-// arrived reduces segment i, the next one to be reaped, or copies it to its vectors.
+// arrived reduces segment i or copies it to its vectors, unless it was received in place. Segment i
+// must be the next one to be reaped.
 func (v *receiver) arrived(i int) {
 	if v.payload.vec == nil {
 		if v.f.none() {
