@@ -45,7 +45,7 @@ func (f *finder) has(name string) bool {
 }
 
 // number reads a decimal number from lo to hi. If the variable is not set, ok is false and err is
-// nil. Any other value is an error.
+// nil. If its value is not a number in that range, number returns an error.
 func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
 	v, ok := f.get(name)
 	if !ok {

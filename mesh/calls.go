@@ -29,8 +29,8 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 // its last floods are not lost. The methods of Events must not call Fence.
 func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
-// fence waits for the machine's Fenced. When ctx ends first, it cancels the fence, so that nothing
-// of it stays in the machine.
+// fence passes a Fence to the machine and waits for the Fenced. If ctx ends first, fence cancels
+// the Fence, so that the machine keeps no record of it.
 func (c *control) fence(ctx context.Context) {
 	ch := make(chan struct{})
 	id := c.lastID.Add(1)
@@ -73,8 +73,8 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	return answers
 }
 
-// ask passes a question to the machine and waits for its Answered, which comes at once when ctx
-// ends.
+// ask passes a question to the machine and waits for the Answered. When ctx ends, ask cancels the
+// question, and the Answered comes at once.
 func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.RankAnswer {
 	ch := make(chan []membership.RankAnswer, 1)
 	id := c.lastID.Add(1)

@@ -436,8 +436,9 @@ func (c *control) dialFailed(rank int, err error) {
 	c.step(membership.DialFailed{Rank: rank, Cause: err.Error()})
 }
 
-// linkUp passes a Conn whose handshake is complete to the control goroutine. It replaces an earlier
-// link: the peer has opened a new one, so the old one is broken even if this side has not noticed.
+// linkUp passes a Conn whose handshake is complete to the control goroutine. The Conn replaces an
+// earlier link to the same rank. That link must be broken, even if this side has not noticed it
+// yet: otherwise no second Conn would have been opened.
 func (c *control) linkUp(rank int, conn transport.Conn) {
 	c.post(func(c *control) {
 		if old := c.links[rank]; old != nil {

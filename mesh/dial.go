@@ -175,8 +175,8 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	}
 }
 
-// authorize decides whether to accept a peer that has proven that it belongs to the job; nil
-// accepts it.
+// authorize decides whether to accept a peer that has proven that it belongs to the job. It returns
+// nil to accept the peer.
 //
 //	channel   refused when
 //	any       the rank is dead or has closed, or this rank is closing
@@ -215,7 +215,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 	return nil
 }
 
-// checkLive refuses ranks that are gone, and every rank when this one is closing.
+// checkLive returns a refusal if the rank is gone, or if this rank is closing.
 func (m *Mesh) checkLive(rank int) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()

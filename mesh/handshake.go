@@ -85,7 +85,7 @@ func hostOrder() byte {
 	return 'B'
 }
 
-// The labels keep a proof of one side from being used as the other side's.
+// Each proof covers the label of its side, so it cannot be used as a proof of the other side.
 const (
 	labelAccept = "tutti/1 accepts"
 	labelDial   = "tutti/1 dials"
@@ -171,7 +171,7 @@ func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine,
 	return nil
 }
 
-// options returns the bits of this rank's hello.
+// options returns the option bits of this rank's hello.
 func (id *identity) options() (o uint16) {
 	if len(id.secret) > 0 {
 		o |= optionSecret

@@ -287,9 +287,9 @@ func (l *Link) install(c transport.Conn, from linkState) {
 	l.arm()
 }
 
-// fail closes the link because it broke. It tells the layer above, and asks the membership machine
-// whether the rank or only the link is lost: a data Conn breaks in both cases, and only the control
-// links can tell them apart.
+// fail closes the link because it broke. It calls LinkDown of the layer above, and reports the
+// break to the membership machine. The machine decides whether the rank or only the link is lost: a
+// data Conn breaks in both cases, and only the control links show the difference.
 func (l *Link) fail(err error) {
 	if l.close(err) {
 		l.m.cfg.Data.LinkDown(l.Rank, err)

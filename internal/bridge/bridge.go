@@ -1,6 +1,6 @@
-// Package bridge names what comm offers to the other packages of this module and not to
-// programs. It declares interfaces only: comm implements Comm, and comm.Comm.Bridge returns
-// it. What is here may change with any commit.
+// Package bridge declares the interfaces that comm offers to the other packages of this module, but
+// not to programs. comm implements them, and comm.Comm.Bridge returns a Communicator. The
+// interfaces may change with any commit.
 package bridge
 
 import (
@@ -12,46 +12,49 @@ import (
 
 // Communicator is a communicator with the calls that the coordinator and tuttibench need.
 type Communicator interface {
-	// AllReduceList is an allreduce by the named algorithm of several vectors as one
-	// operation, which replaces each of them. They may lie anywhere, but must not overlap,
-	// which is not checked. Every rank gives equally many, and equally long ones. They are
-	// given as their bytes: whole elements of type d, aligned for it. Nothing is copied
-	// beforehand: each vector is read, and its result written, where it lies. Results are
-	// to the bit those of an allreduce of each vector by that algorithm. Algorithms "ring"
-	// and "shared" support lists; another one is fault.Misuse. The list is the caller's
-	// again when the call returns.
+	// AllReduceList runs an allreduce of several vectors as one operation, by the named algorithm,
+	// and replaces each vector by its result. The vectors may be anywhere in memory. They must not
+	// overlap, which AllReduceList does not check. All ranks must pass the same number of vectors,
+	// of the same lengths. Each vector is passed as its bytes: whole elements of type d, aligned
+	// for d. AllReduceList reads each vector and writes its result in place, without a copy. The
+	// results are bit for bit those of an allreduce of each vector by that algorithm. The
+	// algorithms "ring" and "shared" support lists; for others the error is fault.Misuse. The
+	// caller owns the list again when the call returns.
 	AllReduceList(ctx context.Context, algorithm string, d tensor.DType, vectors [][]byte, op reduce.Op) error
 
-	// Algorithm is comm.Comm.Algorithm for one operator, which need not commute.
+	// Algorithm does what comm.Comm.Algorithm does, but for a given operator, which need not
+	// commute.
 	Algorithm(verb string, bytes int, op reduce.Op) string
 
-	// Explain is comm.Comm.Explain with its parts.
+	// Explain returns what comm.Comm.Explain prints, as a struct.
 	Explain(op string, bytes int) (*Explanation, error)
 
-	// Wire names all wires between the ranks, equally on all of them: "tcp", or "shm+tcp"
-	// where some are on one host and some are not. Rules of a tuning file name it. It is
-	// "" on one rank alone.
+	// Wire returns the names of all transports between the ranks, such as "tcp", or "shm+tcp" where
+	// some ranks share a host. The result is the same on all ranks, and "" if there is only one
+	// rank. Rules of a tuning file refer to this name.
 	Wire() string
 
-	// NewPoller returns a Poller for messages from some ranks. It holds nothing, and needs
-	// no end.
+	// NewPoller returns a Poller for messages from some ranks. A Poller holds no resources and need
+	// not be closed.
 	NewPoller(from ...int) Poller
 }
 
-// A Poller is for a goroutine that waits for what a callback of comm.Comm.OnNamed brings. It
-// moves the messages of some ranks itself, as long as that pays. Without it they are moved
-// when the wire wakes another goroutine, which takes longer; and for up to two milliseconds
-// after a call that polled, the wire wakes nobody. One goroutine at a time may use it.
+// A Poller lets a goroutine that waits for a callback of comm.Comm.OnNamed receive the messages of
+// some ranks itself. Without a Poller, the transport must wake another goroutine to receive them,
+// which takes longer. Besides, for up to two milliseconds after a call that polled, the transport
+// wakes no goroutine. Only one goroutine at a time may use a Poller.
 type Poller interface {
-	// Poll moves messages until cond is met, which it reports, or ctx has ended, or it has
-	// polled for some hundred microseconds without success: then the wires wake somebody
-	// for what comes. Ranks that share cores yield them between two polls.
+	// Poll moves messages until cond is met, ctx has ended, or it has polled for some hundred
+	// microseconds without success. It reports whether cond is met. If not, the transport wakes a
+	// goroutine for later messages. Ranks that share cores yield them between two polls.
 	Poll(ctx context.Context, cond PollCondition) bool
 
-	// Arm has the wires wake somebody for what comes, from now on: nobody polls any more.
+	// Arm makes the transport wake a goroutine for later messages. The caller calls it when it
+	// stops polling.
 	Arm()
 }
 
-// A PollCondition is what Poll waits for. Met is called often and must be cheap; it may do what
-// a callback has asked for. Once true it stays true until Poll returns.
+// A PollCondition is what Poll waits for. Met is called often and must be cheap; it may also run
+// work that a callback has requested. Once it has returned true, it must return true until Poll
+// returns.
 type PollCondition interface{ Met() bool }

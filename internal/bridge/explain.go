@@ -13,20 +13,22 @@ type Explanation struct {
 	Ranks int
 	Wire  string // all wires between the ranks: "tcp", "shm+tcp"; "" for one rank alone
 
-	// What is chosen for operators that commute, and for the others, which is
-	// the same where nothing is folded; and for non-blocking calls of the former.
+	// Chosen is the selection for operators that commute, NonCommutative the one for other
+	// operators. They are equal if the collective reduces nothing. NonBlocking is the selection for
+	// non-blocking calls with operators that commute.
 	Chosen, NonCommutative, NonBlocking Selection
 
-	// The one that is predicted to be the fastest first, and what cannot run here last.
+	// The predictions in order of predicted time, the fastest first. Algorithms that cannot run
+	// here come last.
 	Predictions []Prediction
 }
 
 // A Selection is an algorithm, and the reason for it.
 type Selection struct {
 	Algorithm string
-	Segment   int    // bytes of a segment of its messages; 0: it sends none
+	Segment   int    // bytes of a segment of its messages; 0: it sends no segments
 	Reason    string // "forced", "rule 3 of the tuning file", …
-	Fails     string // why the call gets fault.Misuse, as only a forced one can; "": it runs
+	Fails     string // why the call fails with fault.Misuse, if a forced algorithm cannot run; "": it runs
 }
 
 // String reads "ring in segments of 131072 bytes: forced".
@@ -40,7 +42,7 @@ func (x Selection) String() string {
 	return fmt.Sprintf("%s in segments of %d bytes: %s", x.Algorithm, x.Segment, x.Reason)
 }
 
-// A Prediction is one of a collective's algorithms.
+// A Prediction is the predicted time of one algorithm of a collective.
 type Prediction struct {
 	Algorithm string
 	Seconds   float64 // as predicted, where Known

@@ -20,9 +20,9 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// BusFactor returns how many bytes each rank must send at least, for each byte of the vector:
-// what the algorithm with the least traffic sends. Factor times bytes over time is the bus
-// bandwidth, which says how well an operation uses a link whatever the number of ranks.
+// BusFactor returns the minimum number of bytes that each rank must send for each byte of the
+// vector. The factor times the bytes, divided by the time, is the bus bandwidth. The bus bandwidth
+// says how well an operation uses a link, independently of the number of ranks.
 //
 // The factors are those of nccl-tests, doc/PERFORMANCE.md. The vector of a pingpong travels
 // twice. Other operations have factor 1.
@@ -52,8 +52,8 @@ type Curve struct {
 	Points []Point
 }
 
-// A Point is one result. If either number is not above 0, as the bus bandwidth of one rank, a
-// logarithmic scale cannot show it, and it is omitted.
+// A Point is one result. A point with a number that is not above 0 is omitted, since a logarithmic
+// scale cannot show it. The bus bandwidth of a single rank is an example.
 type Point struct{ Bytes, Value float64 }
 
 // The size of a panel with its labels.
@@ -99,8 +99,8 @@ func write(path string, canvas *vgsvg.Canvas) error {
 	return file.Close()
 }
 
-// plot returns the panel in terms of gonum: both axes logarithmic, with a grid, and a legend in
-// the corner where curves of times and bandwidths rarely are.
+// plot returns the panel as a gonum plot: both axes logarithmic, with a grid, and a legend in the
+// corner where curves of times and bandwidths rarely are.
 func (panel Panel) plot() *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = panel.Title, "bytes", panel.Unit

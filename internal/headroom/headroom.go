@@ -1,6 +1,7 @@
-// Package headroom reports how much memory this process may still fill, for memory whose excess the
-// kernel does not refuse but answers by killing processes: pages of a memfd, and pages pinned for a
-// device. It reads Linux's files, and does not know what the memory is for.
+// Package headroom reports how much memory this process may still allocate. It is for memory that
+// the kernel grants without a check, and for whose excess it later kills processes: pages of a
+// memfd, and pages pinned for a device. It reads Linux's files, and does not know what the memory
+// is for.
 //
 // Available is the minimum of what the machine has available and what each control group of the
 // process has left, in version 2 (cgroups(7)) or in the memory controller of version 1. Pages that
@@ -17,10 +18,10 @@ import (
 	"strings"
 )
 
-// Check returns nil if bytes may be allocated at once: at most half of what is available, so that
-// other processes can allocate meanwhile. Its error says how much is available, and what to do.
-// Where nothing reports what is available, everything may be allocated. The check is a snapshot: it
-// makes a killed process unlikely, not impossible.
+// Check returns nil if this process may allocate the given number of bytes at once. The limit is
+// half of the available memory, so that other processes can allocate meanwhile. The error says how
+// much is available, and what to do. If no file reports the available memory, Check returns nil.
+// The check is a snapshot: it makes a killed process unlikely, not impossible.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
 		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
@@ -28,7 +29,8 @@ func Check(bytes int64) error {
 	return nil
 }
 
-// available returns the least that any file of the system reports; known is false if none does.
+// available returns the smallest amount of available memory, in bytes, that any file of the system
+// reports. known is false if no file reports one.
 func available(system fs.FS) (left int64, known bool) {
 	left = math.MaxInt64
 	if free, ok := field(system, "proc/meminfo", "MemAvailable:"); ok {
@@ -46,8 +48,8 @@ func available(system fs.FS) (left int64, known bool) {
 // counters that include the groups below it.
 type group struct{ dir, limit, used, total string }
 
-// groups returns the control groups of the process and the groups around them. It leaves out those
-// that the process cannot see, as in most containers.
+// groups returns the control groups of the process and the groups around them. It leaves out groups
+// whose files the process cannot see, as in most containers.
 func groups(system fs.FS) (all []group) {
 	text, _ := fs.ReadFile(system, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
@@ -73,8 +75,8 @@ func groups(system fs.FS) (all []group) {
 	return all
 }
 
-// available returns what a group has left: its limit less its use, without the pages that cache
-// files. ok is false where it has no limit, or reports none.
+// available returns how many bytes a group may still allocate: its limit minus its use. Pages that
+// cache files do not count as used. ok is false if the group has no limit or reports none.
 func (g group) available(system fs.FS) (int64, bool) {
 	limit, limited := number(system, path.Join(g.dir, g.limit))
 	used, ok := number(system, path.Join(g.dir, g.used))

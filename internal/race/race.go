@@ -8,16 +8,16 @@ import (
 	"unsafe"
 )
 
-// order is the one object through which all messages are ordered, as package syscall does it for
-// Read and Write: which message a reader got is not known.
+// order is the one object through which all messages are ordered, because it is not known which
+// message a reader got. Package syscall does the same for Read and Write.
 var order byte
 
-// Release orders everything before it ahead of every later Acquire. It is called before a message
-// is sent.
+// Release orders all earlier accesses of the calling goroutine before every later Acquire. A sender
+// calls it before it sends a message.
 func Release() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 
-// Acquire orders everything after it behind every earlier Release. It is called when a message has
-// arrived.
+// Acquire orders all later accesses of the calling goroutine after every earlier Release. A
+// receiver calls it when a message has arrived.
 func Acquire() { runtime.RaceAcquire(unsafe.Pointer(&order)) }
 
 // The memory that is mapped twice. This is state of the process, as the race detector is: the
@@ -27,25 +27,25 @@ var (
 	shared = make(map[*byte]bool)
 )
 
-// MarkShared says that mem, which is not empty, may be mapped elsewhere, too, until UnmarkShared.
-// Flags in such memory need Release and Acquire; in other memory the detector sees the order by
-// itself.
+// MarkShared records that mem may also be mapped at another address, until UnmarkShared. mem must
+// not be empty. Flags in such memory need Release and Acquire. For flags in other memory, the
+// detector sees the order without help.
 func MarkShared(mem []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	shared[&mem[0]] = true
 }
 
-// UnmarkShared takes back MarkShared. It is called while mem is still mapped.
+// UnmarkShared undoes MarkShared. It must be called while mem is still mapped.
 func UnmarkShared(mem []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	delete(shared, &mem[0])
 }
 
-// IsShared reports whether mem starts where memory given to MarkShared starts. The call orders goroutines by
-// its lock, so it is made once, when memory is taken into use: called at each flag, it would hide
-// races.
+// IsShared reports whether mem starts where memory given to MarkShared starts. The call orders
+// goroutines by its lock, so callers make it once, when they start to use the memory. A call at
+// each flag would hide races.
 func IsShared(mem []byte) bool {
 	mu.Lock()
 	defer mu.Unlock()

@@ -46,7 +46,7 @@ const (
 	maxCandidates = 1024
 )
 
-// remember keeps the message of a failure for links that come up later.
+// remember keeps the message of a failure, so that sync can send it over links that come up later.
 func (v *failureLog) remember(m Message) {
 	if len(v.messages) == maxFailures {
 		v.messages = slices.Delete(v.messages, 0, 1)

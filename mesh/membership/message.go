@@ -13,7 +13,7 @@ type MessageKind uint8
 const (
 	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call
 	Alive                               // flooded; Code 1: all its links are up; Body: its host
-	Suspected                           // flooded; Origin cannot reach About; Code: see below; Body: the last call received
+	Suspected                           // flooded; Origin cannot reach About; Code: see below; Body: the last call that Origin received from About
 	Retracted                           // flooded; Origin reaches About again
 	Refute                              // flooded; Origin is alive; About, Ref: whose Suspected this answers, and its Seq
 	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
