@@ -57,7 +57,7 @@ func Flat(n int) Layout { return Layout{n: n} }
 func New(places []Place) *Layout {
 	n := len(places)
 	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each
-	// Counting down leaves the lowest rank of each host and rack in the maps.
+	// Iterate downwards, so that the maps finally hold the lowest rank of each host and rack.
 	for r := n - 1; r >= 0; r-- {
 		host[places[r]], rack[places[r].Rack] = r, r
 	}

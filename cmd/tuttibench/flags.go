@@ -50,7 +50,7 @@ func (s *durationFlag) Set(text string) error {
 }
 
 // maxVector is the largest vector in bytes that a flag accepts. A larger size is probably a
-// typing error. A smaller vector may still need more memory than the host has.
+// typing error.
 const maxVector = 1 << 40
 
 // tooLarge returns an error if s exceeds maxVector, else nil.

@@ -89,8 +89,8 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	return nil
 }
 
-// A memStream holds pairs of vectors that one rank uses in turn. There are so many bytes that a
-// pair is no longer in a cache when it is used again.
+// A memStream holds pairs of vectors that one rank uses in turn. All pairs together are larger
+// than the caches, so a pair is no longer in a cache when it is used again.
 type memStream struct {
 	c     *comm.Comm
 	count int // elements of a vector

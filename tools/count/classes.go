@@ -13,9 +13,9 @@ const (
 	tool    class = "tools"
 )
 
-// classes are the classes of folders and all below them. The first that fits holds,
-// and what fits none is product. Support also lists folders of earlier versions, so
-// that their totals can be compared.
+// classes are the classes of folders and all below them. The first matching entry decides.
+// Folders without a matching entry are product. Support also lists folders of earlier versions,
+// so that their totals can be compared.
 var classes = []struct {
 	folder string
 	class  class
@@ -31,8 +31,8 @@ var classes = []struct {
 	{"transport/verbs/softdevice", support},
 }
 
-// classOf is the class of the package in a folder, whose name is relative to the
-// module and has slashes.
+// classOf returns the class of the package in a folder. The folder's path is relative to the
+// module and uses slashes.
 func classOf(folder string) class {
 	for _, c := range classes {
 		if folder == c.folder || strings.HasPrefix(folder, c.folder+"/") {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// lines are how many lines some files have.
+// lines holds the numbers of lines in some files.
 type lines struct {
 	code     int // with at least one token
 	comments int // with comments alone
@@ -23,7 +23,7 @@ func (n lines) plus(o lines) lines {
 	return lines{n.code + o.code, n.comments + o.comments, n.all + o.all}
 }
 
-// share is the percentage of comments in comments and code.
+// share returns the lines of comments as a percentage of all lines of comments and code.
 func (n lines) share() float64 { return 100 * float64(n.comments) / float64(max(1, n.comments+n.code)) }
 
 // A module holds the lines of a module's Go files.

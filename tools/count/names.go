@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// names are how many exported names a package has.
+// names holds the numbers of exported names of a package.
 type names struct{ identifiers, methods int }
 
 // exportedNames counts the exported names of the package in a folder below root. A
@@ -67,7 +67,7 @@ func countExported(set map[string]bool) (n int) {
 	return n
 }
 
-// declared are the names that a declaration of types, constants or variables makes.
+// declared returns the names that a declaration of types, constants or variables declares.
 func declared(d *ast.GenDecl) (all []string) {
 	for _, spec := range d.Specs {
 		switch s := spec.(type) {
@@ -82,8 +82,8 @@ func declared(d *ast.GenDecl) (all []string) {
 	return all
 }
 
-// receiverOf is the name of a method's type, without star and type parameters; ""
-// for a function.
+// receiverOf returns the name of a method's type, without star and type parameters; "" for a
+// function.
 func receiverOf(f *ast.FuncDecl) string {
 	if f.Recv == nil || len(f.Recv.List) == 0 {
 		return ""

@@ -91,7 +91,7 @@ func TestRowsAreHeldAgainstTheirBars(t *testing.T) {
 	}
 }
 
-// Another version runs in each round, is no peer, and must not fail.
+// Another version runs in each round, does not count as a peer, and its failure is an error.
 func TestAVersionIsNoPeer(t *testing.T) {
 	old := fixedContender("old", map[int]float64{4: 1})
 	old.version = true
@@ -126,8 +126,8 @@ func TestVersionsAreNamedOnce(t *testing.T) {
 	}
 }
 
-// The worktree here has programs that print what tuttibench would. So the way from -with to a
-// result is tested without a build of tutti.
+// The test's worktree has programs that print output in the form of tuttibench. So the test
+// covers -with without building tutti.
 func TestVersionsAreBuiltFromTheirWorktrees(t *testing.T) {
 	dir := t.TempDir()
 	const printer = `package main

@@ -22,7 +22,7 @@ import "github.com/tutti-go/tutti/tensor"
 // A Level is a set of vector instructions.
 type Level uint8
 
-// The levels. Each has what the ones before it have.
+// The levels. Each includes the instructions of the levels before it.
 const (
 	None   Level = iota // no vector loops
 	AVX2                // AVX2, F16C and FMA, on vectors of 32 bytes

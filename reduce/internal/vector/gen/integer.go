@@ -147,7 +147,7 @@ func logicalAnd(bits int) builder {
 		if v.lacksMinimum(bits) {
 			return func(args ...value) value { return v.and(truth(args[0]), truth(args[1])) }
 		}
-		lower := minUnsigned(bits) // not 0 where neither is
+		lower := minUnsigned(bits) // not 0 if neither operand is 0
 		return func(args ...value) value { return truth(lower(v, args[0], args[1])) }
 	}
 }

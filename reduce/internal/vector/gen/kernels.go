@@ -9,7 +9,8 @@ type kernel struct {
 	build builder
 }
 
-// at returns the level whose function serves level l. It is AVX2 for minloc and maxloc.
+// at returns the level whose function level l uses for this kernel. For minloc and maxloc it is
+// always AVX2.
 func (k kernel) at(l level) level {
 	if k.op == "minloc" || k.op == "maxloc" {
 		return avx2

@@ -73,7 +73,7 @@ func (e extremeLoc) build(v *vec) step {
 		kx, nanX := key(x)
 		ky, nanY := key(y)
 		d := v.selectLoc(e.least, x, y, kx, ky)
-		// Of a value lane it is all, of an index lane nothing.
+		// The canonical NaN replaces the whole value lane, and nothing of the index lane.
 		nan, lower := v.reg(), v.reg()
 		v.VPOR(nanX, nanY, nan)
 		v.VPBLENDD(operand.U8(0x33), canonical, d, lower)
@@ -137,11 +137,11 @@ func (v *vec) selectLoc(least bool, x, y, kx, ky value) value {
 	same, lower := v.reg(), v.reg()
 	v.VPCMPEQQ(kx, ky, same)
 	v.VPCMPGTQ(y, x, lower)
-	v.VPSHUFD(operand.U8(0x4e), lower, lower) // the other lane's
+	v.VPSHUFD(operand.U8(0x4e), lower, lower) // from the other lane
 	v.VPAND(same, lower, same)
 	v.VPCMPGTQ(ky, kx, lower)
 	v.VPOR(same, lower, lower)
-	v.VPSHUFD(operand.U8(0x44), lower, lower) // the even lane's
+	v.VPSHUFD(operand.U8(0x44), lower, lower) // from the even lane
 	v.VBLENDVPD(lower, y, x, d)
 	return d
 }

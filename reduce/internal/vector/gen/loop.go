@@ -11,7 +11,7 @@ import (
 
 // A level is an instruction set that code is generated for.
 type level struct {
-	prefix   string // of the functions' and files' names
+	prefix   string // prefix of the functions' and files' names
 	width    int    // bytes of a vector
 	shortest int    // bytes that a call needs at least
 	masks    bool   // has mask registers, and thirty-two vectors
@@ -22,8 +22,8 @@ var (
 	avx512 = level{prefix: "avx512", width: 64, shortest: 1, masks: true}
 )
 
-// unroll is the number of vectors per turn of the main loop: enough to hide the loop's own two
-// instructions, and few enough for short functions.
+// unroll is the number of vectors per iteration of the main loop. It is large enough to hide the
+// two instructions of loop control, and small enough to keep functions short.
 const unroll = 4
 
 // vec generates the functions of one level.
@@ -31,7 +31,7 @@ type vec struct {
 	*build.Context
 	level
 	known map[string]bool // names of the constants in the data section
-	quick quick           // the function's, if it has one
+	quick quick           // the fast path of the current function, or nil
 }
 
 func newVec(l level) *vec {
@@ -41,15 +41,15 @@ func newVec(l level) *vec {
 // A value is a register with one vector of elements.
 type value = reg.VecVirtual
 
-// A step is what a kernel does with one vector of each operand. It does not change its
-// operands.
+// A step generates the computation of a kernel on one vector of each operand. It does not change
+// its operands.
 type step func(args ...value) value
 
 // A builder generates a kernel's constants, and returns its step.
 type builder func(v *vec) step
 
-// A quick is a faster way to handle unroll vectors at once, those at off, in the main loop. If
-// it finds that they need the step, it jumps to notQuick before it has stored anything.
+// A quick generates a fast path of the main loop for the unroll vectors at off. If the vectors
+// need the ordinary step, the generated code jumps to notQuick before it stores anything.
 type quick func(dst, off reg.Register, sources []reg.Register)
 
 const notQuick = "careful"
@@ -82,9 +82,9 @@ func (v *vec) begin(name, signature string) {
 
 // loop applies s to n bytes of each source, and stores the results to dst.
 //
-// The last vector is computed first and stored last. It may overlap the one before it, so no n
-// of at least one vector needs another tail. It has been computed from the unchanged sources,
-// so dst may be one of them.
+// The code computes the last vector first and stores it last. The last vector may overlap the
+// vector before it, so any n of at least one vector needs no other tail. It is computed before
+// the sources change, so dst may be one of the sources.
 func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.CMPQ(n, operand.U8(v.width))
 	v.JL(operand.LabelRef("short"))

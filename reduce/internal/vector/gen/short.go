@@ -19,7 +19,8 @@ var (
 // A cleaner replaces every NaN among short floats by the canonical one.
 type cleaner func(x value) value
 
-// cleaner keeps its constants in registers only on levels with many of them.
+// cleaner returns a cleaner for f. It keeps the constants in registers only on levels with many
+// registers.
 func (v *vec) cleaner(f encoding) cleaner {
 	constants := func() (magnitude, infinity, nan value) {
 		return v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
@@ -51,7 +52,7 @@ func (v *vec) where16(a, b, x, y value) value {
 // float16 uses the conversions of F16C and AVX-512, which handle subnormals in all modes of the
 // processor. A NaN stays a NaN.
 //
-// look returns how the quick way finds NaNs.
+// look generates the code by which the fast path finds NaNs.
 func float16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
 		return v.float16(func(v *vec, args ...value) value { return p(v, args[0], args[1]) }, look)
@@ -82,9 +83,9 @@ func (v *vec) float16(s func(v *vec, args ...value) value, look func(v *vec, wid
 	}
 }
 
-// narrow returns a generator for vectors of 32 bytes that uses all instructions of the level. A
-// processor that handles 64 bytes in two turns, as Zen 4 does, converts them more slowly than
-// 32 bytes twice.
+// narrow returns a generator for vectors of 32 bytes that uses all instructions of the level.
+// Processors that split operations on 64 bytes into two halves, such as Zen 4, convert 64 bytes
+// more slowly than twice 32 bytes.
 func (v *vec) narrow() *vec {
 	n := *v
 	n.width = 32
@@ -115,8 +116,8 @@ func (v *vec) halfAt(base, off reg.Register, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width / 2}
 }
 
-// carefulIfNaN leaves the quick way if one of the float32s is a NaN. NaNs are rare, so looking
-// for one costs less than correcting each. The number of float32s is even.
+// carefulIfNaN leaves the fast path if one of the float32s is a NaN. NaNs are rare, so a check
+// for NaNs costs less than a correction of every result. The number of float32s is even.
 func (v *vec) carefulIfNaN(wide []value) {
 	if v.masks {
 		any := v.K()
@@ -143,11 +144,11 @@ func (v *vec) carefulIfNaN(wide []value) {
 }
 
 // carefulIfNaNClings is carefulIfNaN in half as many instructions: a sum of products is NaN if
-// one of its terms is. It is also NaN for the product of an infinity and a zero, and for the
-// sum of two opposite infinities; the step is then used without need. That is rare for sums, so
-// it serves sums and not products. Finite numbers give no NaN, because a product is not rounded
-// before it is added. The sum begins at 1, so that tiny products do not make it subnormal,
-// which would be slow.
+// one of its terms is. The sum is also NaN if a term is infinity times zero, or if two terms are
+// opposite infinities; the code then leaves the fast path without need. Such operands are rare
+// in sums, so carefulIfNaNClings is used for sums and not for products. Finite numbers give no
+// NaN, because a product is not rounded before it is added. The sum begins at 1, so that tiny
+// products do not make it subnormal, which would be slow.
 func (v *vec) carefulIfNaNClings(wide []value) {
 	sum := v.constant(4, 0x3f800000)
 	for i := 0; i < len(wide); i += 2 {
@@ -160,7 +161,7 @@ func (v *vec) carefulIfNaNClings(wide []value) {
 // upper half of a float32. The processors' own instructions flush subnormals to zero, so they
 // cannot be used.
 //
-// look returns how the quick way finds NaNs.
+// look generates the code by which the fast path finds NaNs.
 func bfloat16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
 		return v.bfloat16(func(args ...value) value { return p(v, args[0], args[1]) }, look)
@@ -227,7 +228,7 @@ func (v *vec) rounder() func(even, odd value) value {
 		v.VPSRLD(operand.U8(16), even, up)
 		v.VPSLLD(operand.U8(16), odd, down)
 		upper, lower := v.mix(up, odd, odds), v.mix(even, down, odds)
-		more := v.andNot(bit, upper) // one less than a half is none
+		more := v.andNot(bit, upper) // 1 if upper is even, so that exactly half does not round up
 		v.VPSUBUSW(more, lower, more)
 		v.VPSRLW(operand.U8(15), more, more)
 		v.VPADDW(more, upper, upper)
