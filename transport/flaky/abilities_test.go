@@ -18,7 +18,8 @@ type plainConn struct{ transport.Conn }
 // A plainTransport has a Transport's methods and no ability.
 type plainTransport struct{ transport.Transport }
 
-// A wrapper refuses what the wrapped value cannot do, in the way in which each ability allows it.
+// A wrapper refuses the abilities that the wrapped value lacks, in the way that the contract of
+// each ability allows.
 func TestWrapperRefusesWhatTheWrappedConnCannot(t *testing.T) {
 	w := newCluster(t, 2, Options{})
 	near, _ := w.link(0, 1)

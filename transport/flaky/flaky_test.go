@@ -111,7 +111,7 @@ func (e *end) Arrived(h transport.Header, n int) {
 	}
 }
 
-// poll moves all ends until none can.
+// poll progresses all ends until none of them can make progress.
 func poll(ends ...*end) {
 	for moved := true; moved; {
 		moved = false
@@ -148,8 +148,8 @@ func sendAll(near, far *end, size int) (results []*result) {
 	return results
 }
 
-// For every moment at every step: what is before it arrives, what is behind it does not, both ends
-// fail, and each Done runs once.
+// For a cut at every moment of every step: frames before the cut arrive, frames after the cut do
+// not, both ends fail, and each Done runs once.
 func TestCutFallsWhereTheRuleNames(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)

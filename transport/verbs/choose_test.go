@@ -13,7 +13,8 @@ func gidOf(index, roce int, addr string) gidInfo {
 	return gidInfo{index: index, roce: roce, gid: netip.MustParseAddr(addr).As16()}
 }
 
-// host has what hosts have: a port that is down, RoCE in both versions and families.
+// host returns typical devices of a host: a port that is down, and GIDs of both RoCE versions
+// and both address families.
 func host() []deviceInfo {
 	return []deviceInfo{
 		{name: "mlx5_0", err: errors.New("open: permission denied")},

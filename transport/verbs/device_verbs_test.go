@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-// TestDeviceKeepsTheContract runs the suite on this machine's device. `make
-// test-verbs` runs it where there is one, of soft-RoCE's.
+// TestDeviceKeepsTheContract runs the suite on this machine's device. `make test-verbs` runs it
+// on a machine with a soft-RoCE device.
 func TestDeviceKeepsTheContract(t *testing.T) {
 	if _, err := openDeviceForTest(); err != nil {
 		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.

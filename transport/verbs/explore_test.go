@@ -135,12 +135,12 @@ func (p *flowPair) deliver(i int) (moved bool, err error) {
 
 const declinedID = 99
 
-// An explorer visits every state once. If it meets a state that it is still visiting, the ends
-// can loop forever: frames only advance, so none has on the way.
+// An explorer visits every state once. If it reaches a state that it is still visiting, the ends
+// can loop forever without any frame advancing.
 type explorer struct {
 	*testing.T
 	want     [2]int
-	visiting map[string]bool // true while it is, false when it has been
+	visiting map[string]bool // true while the state is being visited, false afterwards
 	turn     int
 }
 
@@ -173,7 +173,7 @@ func (e *explorer) visit(p *flowPair) {
 	}
 }
 
-// checkTrySend checks that TrySend comes to the same as queuing the frame, and that it changes
+// checkTrySend checks that TrySend has the same effect as queuing the frame, and that it changes
 // nothing if it returns false.
 func (e *explorer) checkTrySend(p *flowPair, i int) {
 	if p.flows[i].out.phase != idle {

@@ -97,7 +97,7 @@ func (b *connPair) expose(size int) (mem []byte, to transport.Token, release fun
 	return mem, to, release
 }
 
-// until progresses both ends until done. Errors are for done to notice.
+// until progresses both ends until done returns true. It ignores errors; done must detect them.
 func (b *connPair) until(what string, done func() bool) {
 	b.Helper()
 	within(b, what, func() bool {
@@ -221,8 +221,8 @@ func TestFatalEventsNameTheRemedy(t *testing.T) {
 	}
 }
 
-// A lost completion cannot be told from a slow one here. The owner ends the wait when it sees
-// that nothing is acknowledged.
+// A lost completion looks like a slow one here. The owner ends the wait when it sees that
+// nothing is acknowledged.
 func TestLostCompletionCountsAsUnsent(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()

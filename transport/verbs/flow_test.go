@@ -26,7 +26,8 @@ func TestTranscripts(t *testing.T) {
 	transcripts.Replay(t, "testdata/*.flow", replay)
 }
 
-// replay carries a transcript's inputs out, and writes it again with what came.
+// replay applies the inputs of a transcript to a flow, and returns the transcript with the
+// actual outputs.
 func replay(text []byte) ([]byte, error) {
 	var f *flow
 	var out bytes.Buffer
@@ -113,7 +114,7 @@ func flagOf(v map[string]uint64) byte {
 	return byte(v["declined"]*flagDeclined + v["ring"]*flagInRing + v["renew"]*flagRenew + v["nonotify"]*flagNoNotify)
 }
 
-// show is an output as transcripts write it.
+// show returns an output as transcripts write it.
 func show(o output, err error) string {
 	if err != nil {
 		return "error: " + err.Error()

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// golden has messages whose bytes are in testdata: the wire format in a second form beside
-// doc.go, so that no change of it goes unnoticed.
+// golden lists messages whose encoded bytes are in testdata. The test fails if the wire format
+// changes.
 var golden = []struct {
 	name string
 	p    packet

@@ -135,9 +135,9 @@ func (s *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// transport.Conn promises of TrySend, at both ends of a Conn that ends behind it: the frame
-// arrives whole or not at all, and its true is no promise of arrival until something behind it
-// is Done.
+// transport.Conn promises that a frame of TrySend arrives whole or not at all. A result of true
+// does not promise arrival until a later frame is Done. The test closes or breaks a Conn behind
+// such a frame.
 func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		at     softdevice.Break // where the device fails with the first frame; else this end closes

@@ -1,5 +1,5 @@
-// Package softdevice is RDMA devices made of software, for tests of the verbs transport
-// and of what runs over it. They need no hardware, and can break at each step.
+// Package softdevice implements RDMA devices in software, for tests of the verbs transport and
+// of layers above it. The devices need no hardware, and a test can break them at each step.
 //
 // A Fabric joins devices within one process. Queue pairs, completion queues, registered
 // memory and its keys behave as hardware's do, also after mistakes: a wrong key, a
@@ -7,8 +7,8 @@
 // pair with the status that hardware gives. Data is copied at once, by the goroutine
 // that posts.
 //
-// Fabric.SetHook breaks a queue pair at a step that the test chooses. Methods of QueuePair
-// inject the failures that hardware has by itself.
+// Fabric.SetHook breaks a queue pair at a step that the test chooses. Methods of SoftQueuePair
+// inject the failures that hardware can have at any time.
 package softdevice
 
 import (
@@ -34,19 +34,19 @@ func NewFabric() *Fabric {
 	return &Fabric{queuePairs: make(map[uint32]*SoftQueuePair), regions: make(map[uint32]*region), lastNumber: 0x100}
 }
 
-// Device returns a new device, whose Steps have the number.
+// Device returns a new device. Its Actions name it by number.
 func (f *Fabric) Device(number int) rdma.Device { return &device{fabric: f, number: number} }
 
-// NotReady returns how many work requests have found no posted receive. The protocol
-// must not let that happen.
+// NotReady returns the number of work requests that have found no posted receive. It must stay 0
+// if the protocol is right.
 func (f *Fabric) NotReady() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.notReady
 }
 
-// Held returns how many queue pairs and memory regions the devices hold: none once all
-// Transports are closed.
+// Held returns the number of queue pairs and memory regions that the devices hold. Both are 0
+// once all Transports are closed.
 func (f *Fabric) Held() (queuePairs, regions int) {
 	return f.heldBy(func(*device) bool { return true })
 }
@@ -134,8 +134,8 @@ func (d *device) Register(b []byte, remote bool) (*rdma.Region, error) {
 	}}, nil
 }
 
-// find returns the n bytes at addr of the region with the key; nil if the device has
-// registered none there. mu is held.
+// find returns the n bytes at addr in the region with the key. It returns nil if the device has
+// not registered these bytes with that key. mu is held.
 func (d *device) find(key uint32, addr uint64, n int, remote bool) []byte {
 	r := d.fabric.regions[key]
 	if r == nil || r.device != d || remote && !r.remote {

@@ -73,8 +73,8 @@ func (f *Fabric) RevokeRemoteAccess() {
 	})
 }
 
-// Disconnect removes the peer's address from the queue pair. The peer's work requests fail
-// then.
+// Disconnect removes the address of the peer from the queue pair. Work requests of the peer then
+// fail.
 func (p *SoftQueuePair) Disconnect() { p.device.fabric.inject(func() { p.peer = 0 }) }
 
 // Fail breaks the queue pair with a completion.

@@ -41,7 +41,7 @@ type receive struct {
 	mem []byte
 }
 
-// inlineBytes is what many devices send inline.
+// inlineBytes is the number of bytes that many devices can send inline.
 const inlineBytes = 220
 
 var errNotReady = errors.New("the queue pair is in the error state")
@@ -102,7 +102,7 @@ func (p *SoftQueuePair) Send(ws []rdma.WorkRequest) error {
 	return nil
 }
 
-// execute carries w out, as the devices of both ends do. mu is held.
+// execute executes w at both ends, as hardware devices do. mu is held.
 func (p *SoftQueuePair) execute(w *rdma.WorkRequest) {
 	peer := p.device.fabric.queuePairs[p.peer]
 	switch {
@@ -120,8 +120,8 @@ func (p *SoftQueuePair) execute(w *rdma.WorkRequest) {
 	}
 }
 
-// transfer copies what w carries to the peer, and completes w at both ends. Like
-// hardware it does not look up the address of a write of no bytes. mu is held.
+// transfer copies the bytes of w to the peer, and completes w at both ends. Like hardware, it
+// does not check the address of a write of no bytes. mu is held.
 func (p *SoftQueuePair) transfer(w *rdma.WorkRequest, peer *SoftQueuePair) {
 	var r receive
 	if !w.NoImm {

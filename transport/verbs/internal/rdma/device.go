@@ -1,9 +1,9 @@
-// Package rdma is what the verbs transport needs of an RDMA device: a few interfaces
-// and the structs that pass through them, in the terms of the InfiniBand verbs.
+// Package rdma defines what the verbs transport needs of an RDMA device: a few interfaces and
+// the structs that they use, in the terms of the InfiniBand verbs.
 //
-// Two devices implement it: libibverbs in package verbs, and package softdevice, in
-// which tests run everywhere. Nothing of the transport's protocol lies on their side
-// of the interface. The package does not know messages, frames or Conns.
+// Two devices implement the interfaces: libibverbs in package verbs, and package softdevice,
+// with which tests run everywhere. A device does not implement any part of the protocol of the
+// transport. Package rdma does not know messages, frames or Conns.
 package rdma
 
 import "unsafe"
@@ -18,11 +18,10 @@ type Device interface {
 	// Memory returns size zero bytes, aligned to a cache line, and outside Go's heap
 	// where that matters. They stay valid until free.
 	Memory(size int) (mem []byte, free func() error, err error)
-	// Alloc returns registered memory of the device's own. A peer may write to it if
-	// remote is true.
+	// Alloc allocates and registers memory. A peer may write to it if remote is true.
 	Alloc(size int, remote bool) (*Region, error)
-	// Register lets the device use b, and a peer write to it if remote is true. The
-	// memory is pinned until Deregister.
+	// Register lets the device use b. If remote is true, a peer may write to b. The memory is
+	// pinned until Deregister.
 	Register(b []byte, remote bool) (*Region, error)
 	// NewQueuePair makes a reliable-connected queue pair that can receive but is not
 	// connected. At most depth work requests and depth receives are outstanding.
@@ -47,7 +46,7 @@ type Region struct {
 type QueuePair interface {
 	// Local returns what the peer must know to connect.
 	Local() Address
-	// Connect joins the queue pair with the peer's. From then on it may send.
+	// Connect connects the queue pair to the queue pair of the peer. From then on it may send.
 	Connect(peer Address) error
 	// Receive posts mem, a part of r, for the peer's next message.
 	Receive(id uint64, r *Region, mem []byte) error
@@ -68,7 +67,7 @@ type QueuePair interface {
 	Close() error
 }
 
-// An Address is how a peer reaches a queue pair.
+// An Address is what a peer needs to reach a queue pair.
 type Address struct {
 	GID [16]byte
 	QPN uint32
