@@ -16,22 +16,21 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// Local runs f on n ranks that are goroutines of this process, and returns when all have
-// returned: for tests, for learning, and for programs that share memory anyway.
+// Local runs f on n ranks that are goroutines of this process, and waits until all have returned.
+// It is meant for tests, for learning, and for programs that share memory anyway.
 //
 //	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 //	sum := []int{c.Rank()}
 //	return comm.AllReduce(ctx, c, sum, comm.Sum)
 //	})
 //
-// Ranks whose f has returned nil are closed in order. An error or a panic of one rank ends the
-// job, and is what Local returns: if several ranks fail, the error that is not a consequence
-// of another rank's. The context that f gets ends when another rank has failed. Goexit, as of
-// t.FailNow, counts as an error.
+// When f returns nil, Local closes the rank with Comm.Close. An error or a panic of one rank ends
+// the job, and Local returns it. If several ranks fail, Local prefers an error that is not a
+// consequence of another rank's failure. The context of f ends when another rank fails.
+// runtime.Goexit, which t.FailNow calls, counts as an error.
 //
-// By default messages are handed over in memory. A transport that is named, as
-// WithTransportName("tcp"), carries them even so; each rank then has a listener on loopback,
-// as a process would.
+// By default the ranks exchange messages in memory. If an option names another transport, such as
+// WithTransportName("tcp"), that transport carries them, and each rank has a listener on loopback.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
 	if err := o.check(-1); err != nil {
@@ -171,8 +170,8 @@ func (l *local) runProgram(c *Comm) (err error) {
 	return l.f(l.ctx, c)
 }
 
-// setError keeps the error that came first. Errors that follow from another one, because a rank
-// reports the failure of another rank, give way to it.
+// setError stores the first error. A later error replaces the stored one if the stored error only
+// reports another rank's failure and the later one does not.
 func (l *local) setError(err error) {
 	l.mu.Lock()
 	first := l.err == nil

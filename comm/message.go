@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Element is what buffers are made of: the integer, floating-point, complex and bool types and
-// named types over them, Float16, BFloat16, and Loc. The library knows the type of each call:
-// ranks whose types differ get fault.Mismatch, also if the types have one size.
+// Element constrains the element types of buffers: integers, floating-point numbers, complex
+// numbers, bool, named types over these, Float16, BFloat16 and Loc. Ranks whose element types
+// differ get fault.Mismatch, even if the types have the same size.
 type Element = tensor.Element
 
 // Wildcards of Recv, IRecv and Probe.
@@ -25,7 +25,7 @@ const (
 // MaxTag is the largest tag of a message (MPI_TAG_UB); the smallest is 0.
 const MaxTag = p2p.MaxTag
 
-// A Status is what a receive or a probe learns of its message (MPI_Status).
+// A Status describes the message of a receive or a probe (MPI_Status).
 type Status struct {
 	Source int // the sender's rank in the communicator
 	Tag    int
@@ -65,8 +65,8 @@ func (c *Comm) endMessage(cl *call, err error) error {
 	return err
 }
 
-// typeError says, of a message of another element type than its receive's, what both are, and
-// which receive of the program it matched. The lower layers know fingerprints only.
+// typeError adds the element types of a message and its receive to a fingerprint error, with the
+// file and line of the receive. The lower layers know only fingerprints.
 func typeError(err error, cl *call) error {
 	var p *rendezvous.FingerprintError
 	var f *fault.Error
@@ -87,8 +87,8 @@ func typeOfFingerprint(fingerprint uint64) string {
 	return "an unknown type"
 }
 
-// peerOrAny is the peer of a signature for a source that may be the wildcard. A wildcard has a
-// value of its own there, because -1 means that a call has no peer.
+// peerOrAny returns from, or anyPeer if from is AnySource. A signature needs a separate value for
+// the wildcard, because -1 means that a call has no peer.
 func peerOrAny(from int) int {
 	if from == AnySource {
 		return anyPeer
@@ -96,11 +96,11 @@ func peerOrAny(from int) int {
 	return from
 }
 
-// Send sends buf to rank to (MPI_Send). It returns when buf is the caller's again: at once
-// while the receiver's credit or this rank's send buffer holds the bytes, else when a receive
-// has matched the message (MPI's standard mode). Messages between two ranks with one tag
-// arrive in the order sent. Two ranks that both send more than these buffers hold before they
-// receive wait for each other; the error of the Timeout then names the cycle.
+// Send sends buf to rank to (MPI_Send, in MPI's standard mode). It returns when the caller may
+// reuse buf. That is at once if the receiver's credit or this rank's send buffer has room for the
+// bytes. Otherwise Send waits until a receive has matched the message. Messages between two ranks
+// with the same tag arrive in the order sent. If two ranks both send more than these buffers hold
+// before they receive, they deadlock, and the error of the Timeout names the cycle.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
 	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
@@ -114,8 +114,8 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 // Recv receives a message from rank from (or AnySource) with tag (or AnyTag) into buf, which
 // may be larger than the message (MPI_Recv). A message that does not fit, or has another
 // element type, is consumed and is an error. With wildcards, messages match in the order in
-// which they arrive. Canceled before it has matched a message, Recv leaves no trace;
-// afterwards it completes.
+// which they arrive. If ctx ends before Recv has matched a message, Recv has no effect. After a
+// match, Recv completes despite the cancellation.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
 	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)

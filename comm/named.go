@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Tensor is what SendNamed and RecvNamed carry: raw elements with their type and shape. Dead
-// means that its producer did not run; Data is empty then.
+// A Tensor holds raw elements with their type and shape, for SendNamed and RecvNamed. Dead means
+// that the producer of the tensor did not run; Data is then empty.
 type Tensor = rendezvous.Tensor
 
 // NewTensor makes a Tensor of the elements in data, without copying them. The product of the shape
@@ -28,12 +28,11 @@ func Values[T Element](t Tensor) []T {
 	return tensor.Elements[T](t.Data)
 }
 
-// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks:
-// the tensor's data belongs to the library until done has run (nil is allowed), which it does
-// once, with nil when the bytes have been sent. The data is not copied. Parameters.StepBytes
-// bounds what the sends of a step may hold; beyond it SendNamed fails at once with
-// fault.Exhausted, which names the largest. done runs on a goroutine of the library, and must
-// not block.
+// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks and does
+// not copy the data, which belongs to the library until done has run. The library calls done once,
+// on one of its own goroutines, with a nil error when the bytes have been sent. done must not block,
+// and may be nil. Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound
+// SendNamed fails at once with fault.Exhausted, which names the largest tensor.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
@@ -74,9 +73,9 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 	return nil
 }
 
-// EndStep ends a step on every rank: what waits in it fails, and what still arrives for it is
-// dropped, so that a step that was given up holds no memory. With a cause the step is aborted,
-// and the errors say why.
+// EndStep ends a step on every rank. Pending calls of the step fail, and tensors that arrive later
+// are dropped, so that the step holds no memory. If cause is not nil, the step is aborted, and the
+// errors of its calls include cause.
 func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
 // checkNamed refuses wrong arguments of a call on named tensors; t is nil where none is sent.

@@ -39,8 +39,8 @@ func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (*PreparedRec
 // then the tensors come the ordinary way.
 func (p *PreparedRecv) Exposed() bool { return p.recv.Exposed() }
 
-// Close ends the preparation and returns when the buffer is the program's: nothing writes
-// into it any more. A tensor that lies there and was not received is kept elsewhere.
+// Close ends the preparation. It returns when no rank writes into the buffer any more, and the
+// program may use it. A tensor in the buffer that was not received is moved elsewhere.
 // When ctx ends first, the buffer is still the library's, and Close may be called again.
 func (p *PreparedRecv) Close(ctx context.Context) error {
 	if err := p.recv.Close(ctx); err != nil {

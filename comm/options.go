@@ -109,7 +109,7 @@ func (o *options) check(rank int) error {
 // Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. A single
 // Transport is used unless WithTransportName or TUTTI_TRANSPORT selects another one. Of several
 // Transports, such as those of wires.All(), the name selects one. The job owns the Transports from
-// Init on, and closes the one that it uses. For Local a Transport needs the method ForRank; see
+// Init on, and closes those that it uses. For Local a Transport needs the method ForRank; see
 // auto.Template.
 func WithTransport(ts ...transport.Transport) Option {
 	return func(o *options) { o.wires = append(o.wires, ts...) }

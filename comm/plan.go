@@ -144,8 +144,7 @@ func (pl *plan) input() string {
 	return "the src of From"
 }
 
-// checkLength wants b to have as many bytes. Lengths in errors are in elements, as the caller
-// gave them.
+// checkLength returns an error unless b has want bytes. The error gives lengths in elements.
 func (pl *plan) checkLength(c *Comm, name string, b []byte, want int) error {
 	if len(b) == want {
 		return nil
@@ -154,7 +153,7 @@ func (pl *plan) checkLength(c *Comm, name string, b []byte, want int) error {
 	return c.misuse(pl.verb.String(), "%s: got %d elements, want %d", name, len(b)/es, want/es)
 }
 
-// checkEqualParts wants b to have a part for each rank, all equally long.
+// checkEqualParts returns an error unless b divides into equal parts, one for each rank.
 func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 	count := len(b) / pl.dtype.Size()
 	if count%c.Size() == 0 {
@@ -163,8 +162,8 @@ func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", name, count, c.Size())
 }
 
-// checkReduction wants the two buffers of a reduction to be one, or to have one length and no
-// memory in common; see buffersOverlap.
+// checkReduction returns an error unless the two buffers of a reduction have the same length and
+// are either identical or separate; see buffersOverlap.
 func (pl *plan) checkReduction(c *Comm) error {
 	if err := pl.checkLength(c, "buf", pl.dst, len(pl.src)); err != nil {
 		return err
@@ -175,9 +174,8 @@ func (pl *plan) checkReduction(c *Comm) error {
 	return c.misuse(pl.verb.String(), "buf and the src of From: got slices that overlap, want separate ones; leave From out to work in place")
 }
 
-// buffersOverlap reports whether the two buffers of a reduction overlap without being one. A
-// result written to one of them would then be read as input from the other, and the sum would be
-// wrong without an error.
+// buffersOverlap reports whether the two buffers of a reduction overlap without being identical. A
+// reduction over such buffers would read results as input, and return a wrong sum without an error.
 func (pl *plan) buffersOverlap() bool {
 	switch pl.verb {
 	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbScan, collective.VerbExScan:
@@ -205,7 +203,8 @@ func (pl *plan) checkCounts(c *Comm) error {
 	return cmp.Or(pl.checkSum(c, "buf", pl.counts, pl.dst), pl.checkOwnCount(c, pl.input(), pl.src))
 }
 
-// checkSum wants a count for each rank, and b to have as many elements as they add up to.
+// checkSum returns an error unless there is one count for each rank and the counts add up to the
+// number of elements in b.
 func (pl *plan) checkSum(c *Comm, name string, counts []int, b []byte) error {
 	if len(counts) != c.Size() {
 		return c.misuse(pl.verb.String(), "counts for %s: got %d, want %d, one for each rank", name, len(counts), c.Size())
@@ -220,7 +219,7 @@ func (pl *plan) checkSum(c *Comm, name string, counts []int, b []byte) error {
 	return pl.checkLength(c, name, b, total*es)
 }
 
-// checkOwnCount wants b to have as many elements as the counts give this rank.
+// checkOwnCount returns an error unless the length of b is this rank's count.
 func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 	n := len(pl.counts)
 	if n != c.Size() {
@@ -346,9 +345,8 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	return nil
 }
 
-// execute carries a plan out, as the options of its call change it, and returns when this
-// rank's part is done. It is the whole of a blocking collective; see the package comment for
-// its steps.
+// execute carries out a blocking collective: it applies the options to the plan, runs the plan, and
+// returns when this rank's part is done. The package comment lists the steps.
 func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	if err := pl.bind(c, opts); err != nil {
 		return err

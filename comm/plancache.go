@@ -6,9 +6,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A program makes the same few calls again and again. What one of them comes to, its
-// kernel, its algorithm, its description and its fingerprint, is remembered by the
-// communicator: BenchmarkCallAlone has the time that it takes less.
+// Programs repeat the same few calls. A communicator therefore caches the kernel, the algorithm,
+// the description and the fingerprint of a call. BenchmarkCallAlone measures the time saved.
 
 // planCacheSize is how many plans a communicator caches, a power of two. A training step makes
 // a few different calls; two that share an entry evict each other, which costs a prepare and
@@ -57,8 +56,8 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
 }
 
-// lookupPlan completes a plan from the cache; false when no such plan is there. Whether the
-// buffers overlap does not follow from the key, so it is checked again here. c.mu is held.
+// lookupPlan completes a plan from the cache, and returns false if the plan is not cached. The key
+// holds only lengths, so lookupPlan checks again whether the buffers overlap. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
 	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap() { // where the buffers lie is all that lengths do not tell

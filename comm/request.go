@@ -365,8 +365,8 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 	return done, sts, err
 }
 
-// isOver reports whether WaitAny and WaitSome return r now: it is done, or it was refused and
-// nobody knows that yet.
+// isOver reports whether WaitAny and WaitSome return r now: r is done, or r was refused and the
+// program has not received its error yet.
 func (r *Request) isOver() bool { return r.refused || r.active && r.isDone() }
 
 // waitForOne waits until an active request is done. It returns at once if no request is active, or

@@ -51,9 +51,9 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 //  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps it.
 //  3. allAgree: has every rank mapped it? Otherwise all of them unmap it.
 //
-// They agree twice, before they map it and afterwards, so that all have it or none: the choice
-// of an algorithm must be the same on all ranks. Ranks on several hosts cannot share memory,
-// but those of each host may; see shareOnHosts.
+// The ranks agree before and after they map the memory, so that either all ranks use it or none:
+// all ranks must choose the same algorithm. Ranks on different hosts cannot share memory, but the
+// ranks of each host may; see shareOnHosts.
 func (c *Comm) share(ctx context.Context) error {
 	n := c.Size()
 	if n == 1 {
@@ -118,10 +118,10 @@ func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []b
 }
 
 // shareOnHosts maps memory that the ranks of each host share, on every host with several ranks
-// that all can. All ranks of c take part and exchange whether they can, and then whether they
-// have; each considers the ranks of its host. The first rank of a host names the memory, by
-// the token in its offer. A host whose ranks cannot share goes without, and the others are not
-// affected.
+// that all can. All ranks of c exchange offers twice: first whether they can share memory, and then
+// whether they have mapped it. Each rank considers only the offers of its own host. The token in the
+// offer of the host's first rank names the memory. If the ranks of one host cannot share memory,
+// other hosts are not affected.
 func (c *Comm) shareOnHosts(ctx context.Context) error {
 	l := c.group.Layout()
 	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
@@ -221,11 +221,10 @@ func (c *Comm) allAgree(ctx context.Context, yes bool) (bool, error) {
 	return vote[0] == 1, err
 }
 
-// releaseShared unmaps the shared memory once no call of this rank uses it, and takes the
-// blocking call off the list. Before that, the communicator was closed for new calls, and its
-// group for the one inside, which therefore ends soon. It stores closing first and looks for a
-// call afterwards, and a call that returns does the two in the other order, so one of them
-// sees the other.
+// releaseShared waits until no call of this rank uses the shared memory, unmaps the memory, and
+// removes the blocking call from the list. The communicator and its group are closed before, so the
+// call inside ends soon. releaseShared stores closing before it looks for a call inside. A returning
+// call stores exited before it loads closing. So at least one of the two sees the other.
 func (c *Comm) releaseShared() {
 	c.closing.Store(true)
 	c.mu.Lock()

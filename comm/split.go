@@ -44,11 +44,11 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return c.derive(ctx, id, members)
 }
 
-// Dup makes a communicator of the same ranks, whose messages and collectives do not meet
-// those of c. All ranks of c call it. With the option Algorithm it runs the algorithms of a
-// list as WithAlgorithm takes it, whatever the rules say; an empty list forces nothing that
-// c does not. Ranks that give different lists get fault.Mismatch. This is for measuring
-// algorithms beside each other in one job.
+// Dup makes a communicator of the same ranks, whose messages and collectives never match those of
+// c. All ranks of c must call it. The option Algorithm takes a list in the form of WithAlgorithm,
+// and forces these algorithms in the new communicator, for example to compare algorithms within
+// one job. An empty list forces no more than c does. Ranks that give different lists get
+// fault.Mismatch.
 func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	table, list := c.table, ""
 	for _, o := range opts {
