@@ -25,9 +25,9 @@ import (
 //
 // Shares of a host are folded in the order of its ranks, one after the other. Neighbouring
 // blocks of hosts, counted from the root's in the order of racks, are folded next, the first
-// block as the earlier operand. The order depends on the placement and the root's host alone,
-// so equal runs give equal bits, also with and without shared memory. It is not rank order, so
-// op must commute.
+// block as the earlier operand. The order depends on the placement and the root's host alone, so
+// equal runs give equal bits, with or without shared memory. The order is not rank order, so op
+// must commute.
 func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	among := leaders(r, root)
 	folded := dst

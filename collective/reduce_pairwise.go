@@ -22,7 +22,7 @@ import (
 //
 // Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b is the fold of the ranks
 // after c, each begun at its last rank. The order depends on n and the chunk alone, so equal
-// runs give equal bits, whatever the root. It is rank order, so op need not commute.
+// runs give equal bits, whatever the root. The order is rank order, so op need not commute.
 //
 // Its first half is in Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", IJHPCA 19(1), 2005.

@@ -26,8 +26,8 @@ import (
 // mγ more unless n is one; m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on n alone, so equal runs give equal bits, whatever the root. It is rank order, so op
-// need not commute.
+// depends on n alone, so equal runs give equal bits, whatever the root. The order is rank order,
+// so op need not commute.
 //
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 func rabenseifnerReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

@@ -24,9 +24,9 @@ import (
 // and a scatter of its chunks; up to 2m bytes of scratch memory.
 //
 // Shares of a host are folded in the order of its ranks, one after the other. The hosts'
-// results, for chunks of host h, are folded in the order h+1, h+2, …, h, counted in the order
-// of racks. The order depends on the placement alone, so equal runs give equal bits, also with
-// and without shared memory. It is not rank order, so op must commute.
+// results, for chunks of host h, are folded in the order h+1, h+2, …, h, counted in the order of
+// racks. The order depends on the placement alone, so equal runs give equal bits, with or
+// without shared memory. The order is not rank order, so op must commute.
 func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	v := permute(r, src)
 	v.copyIn()

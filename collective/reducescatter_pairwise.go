@@ -24,7 +24,7 @@ import (
 //
 // Chunk r becomes op(a, b), where a is the fold of ranks 0 to r and b is the fold of the ranks
 // after r, each begun at its last rank: op(0, op(1, … op(r-1, r))). The order depends on n
-// alone, so equal runs give equal bits. It is rank order, so op need not commute.
+// alone, so equal runs give equal bits. The order is rank order, so op need not commute.
 //
 // The exchanges are those of the pairwise algorithm for long vectors in Thakur, Rabenseifner
 // and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19(1),

@@ -28,7 +28,8 @@ import (
 // m(2+2/n)β + 2mγ. m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on n alone, so equal runs give equal bits. It is rank order, so op need not commute.
+// depends on n alone, so equal runs give equal bits. The order is rank order, so op need not
+// commute.
 //
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 // MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest partners come first, which needs

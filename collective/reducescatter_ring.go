@@ -23,8 +23,8 @@ import (
 // Shares are folded into chunk r in the order r+1, r+2, …, r, one after the other. Where ranks
 // are on several hosts, r+1 stands for the rank that follows r in the order of hosts and racks,
 // so that in each step one message enters each host and one leaves it. The order depends on n
-// and that placement alone, so equal runs give equal bits. It is not rank order, so op must
-// commute. The rest of buf is left half reduced.
+// and that placement alone, so equal runs give equal bits. The order is not rank order, so op
+// must commute. The rest of buf is left half reduced.
 //
 // This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth optimal
 // all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.

@@ -21,8 +21,8 @@ import (
 // Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on the rank alone, so equal runs give equal bits. It is rank order, so op need not
-// commute.
+// depends on the rank alone, so equal runs give equal bits. The order is rank order, so op need
+// not commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {

@@ -11,7 +11,8 @@ import (
 // only the guardian ends ranks whose launcher was killed.
 func rankAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// A process stands for one group, whose members are not listed here.
+// A process stands for one process group, because this system offers no list of a group's
+// members.
 type process struct{ pid int }
 
 func (p process) String() string { return fmt.Sprintf("group %d", p.pid) }

@@ -33,17 +33,17 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A terminalCopier copies a terminal to rank 0, which cannot read it: a rank is in a process
-// group of its own, and only the foreground group may read a terminal. It reads only while the
-// launcher is in the foreground. It never blocks in a read, so that it can be stopped, and so
-// that input typed while the launcher is in the background stays for the shell.
+// A terminalCopier copies a terminal to rank 0. Rank 0 cannot read the terminal itself, because
+// it is in its own process group, and only the foreground group may read a terminal. It reads
+// only while the launcher is in the foreground. It never blocks in a read, so that it can be
+// stopped, and so that input typed while the launcher is in the background stays for the shell.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
 	to      *os.File // closing it ends the wait for rank 0
 	done    sync.WaitGroup
 }
 
-// newTerminalCopier starts to copy in to to, which it closes in the end.
+// newTerminalCopier starts a copier from in to to. The copier closes to when it ends.
 func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
@@ -58,7 +58,8 @@ func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	return f, nil
 }
 
-// stop ends the copying, wherever it waits, and returns once it has ended.
+// stop ends the copying, even while it waits for the terminal or for rank 0, and returns when it
+// has ended.
 func (f *terminalCopier) stop() {
 	f.stopper.Close()
 	f.to.Close()

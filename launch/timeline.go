@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// prepareTimeline creates the file and removes the parts of an earlier job. So it fails at once
-// if the timeline cannot be written.
+// prepareTimeline creates the file and removes the parts of an earlier job. It fails before the
+// job starts if the timeline cannot be written.
 func prepareTimeline(file string, ranks int) (path string, err error) {
 	if path, err = filepath.Abs(file); err != nil {
 		return "", err
@@ -83,8 +83,8 @@ func mergeFiles(file string, parts []string) error {
 	return err
 }
 
-// mergeParts merges the parts of a job that this launcher has not started. The highest rank
-// with a part tells how many there should be.
+// mergeParts merges the parts of a job that this launcher has not started. It assumes that the
+// highest rank with a part is the last rank of the job.
 func mergeParts(file string) error {
 	names, err := filepath.Glob(escapeGlob(file) + ".rank*")
 	if err != nil {

@@ -6,10 +6,10 @@
 //	bin/tuttirun -np 4 bin/mixed            # rank 0 serves, ranks 1 to 3 work
 //	bin/mixed -local 4                      # the same, in one process
 //
-// Read worker.go and server.go side by side: both go through the same steps. The dense
-// gradients use a communicator of the workers, made by Split. Rows and their gradients
-// are named tensors, found by step and name, so it does not matter which rank is early.
-// At the end rank 0 trains the same model alone and compares.
+// Read worker.go and server.go side by side: both go through the same steps. The dense gradients
+// use a communicator of the workers, made by Split. Rows and their gradients are named tensors,
+// which are matched by step and name, so it does not matter which rank arrives first. At the end
+// rank 0 trains the same model alone and compares.
 package main
 
 import (

@@ -32,8 +32,8 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 			return err
 		}
 		gradient, ofRows := gradients(dense, pulled, mine)
-		// SendNamed never blocks, and has ofRows until the bytes are on their way.
-		// Nobody writes to it again, so there is nothing to wait for.
+		// SendNamed never blocks, and reads ofRows until the bytes are sent. This worker never
+		// writes to ofRows again, so it need not wait for that.
 		err = c.SendNamed(uint64(step), server, rowGradients, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
 		if err != nil {
 			return err

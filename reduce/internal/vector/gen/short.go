@@ -200,8 +200,8 @@ func (v *vec) split(args []value, upper value, s step) (even, odd value) {
 
 // splitAt is split of the i-th vector of each source. It loads the even elements from two bytes
 // before, where a mask suffices to widen them; a shift cannot read its operand from memory. The
-// first vector is shifted instead: the two bytes before it may lie outside the operand, or may
-// have just been stored, and loading what is partly on its way to the cache is slow.
+// first vector is shifted instead, because the two bytes before it may lie outside the operand.
+// They may also have just been stored, and a load that overlaps a recent store is slow.
 func (v *vec) splitAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
 	if v.masks || i == 0 {
 		return v.split(v.loadAll(sources, off, i), upper, s)
