@@ -15,7 +15,7 @@ func pinThread(core int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
 	set.Set(core)
-	unix.SchedSetaffinity(0, &set) // where it is forbidden we measure what there is
+	unix.SchedSetaffinity(0, &set) // an error is ignored: the benchmark then runs unpinned
 }
 
 var benchSizes = []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20}
@@ -23,13 +23,13 @@ var benchSizes = []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 
 // A bestTime is the shortest of many runs of a few operations each: the cost of the code on a
 // machine that others use as well.
 type bestTime struct {
-	ops   int // in a run
+	ops   int // operations in one run
 	n     int
 	start time.Time
 	least time.Duration
 }
 
-// op counts an operation that has ended.
+// op records the end of one operation.
 func (m *bestTime) op() {
 	if m.n++; m.n%m.ops != 0 {
 		return
@@ -83,7 +83,7 @@ func BenchmarkBandwidth(b *testing.B) {
 			in := new(bufferSink)
 			c.Send(newFrame(size))
 			pollUntil(c, in, 8)
-			m := bestTime{ops: max(opsPerRun(size), min(4096, 16<<20/size))} // many times what a full ring holds
+			m := bestTime{ops: max(opsPerRun(size), min(4096, 16<<20/size))} // many times as many as a full ring holds
 			for b.Loop() {
 				if err := pollUntil(c, in, in.frames+1); err != nil {
 					b.Fatal(err)

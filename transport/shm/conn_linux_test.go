@@ -61,7 +61,7 @@ func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	if bytes <= 0 || bytes > sent<<20 || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(new(bufferSink), 1) // still full: that is no progress
+	near.Progress(new(bufferSink), 1) // the ring is still full, so this call makes no progress
 	if _, since := near.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused byte moved the time from %v to %v", first, since)
 	}
@@ -77,7 +77,7 @@ func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	}
 }
 
-// Frames without bodies have no bytes, and their progress counts all the same.
+// Frames without bodies count as progress, although they have no bytes.
 func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	var o outbox
 	for range 2 {
@@ -125,7 +125,7 @@ func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	}
 }
 
-// A peer that sends without end does not keep a failed Conn from reporting its failure.
+// A failed Conn reports its failure even if the peer sends without end.
 func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()

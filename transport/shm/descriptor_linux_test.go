@@ -41,7 +41,7 @@ func forbid(call uint32) error {
 	return nil
 }
 
-// forbidden are the system calls that a peer may have to do without.
+// forbidden holds the system calls that a test may forbid to a peer.
 var forbidden = map[string]uint32{"memfd_create": unix.SYS_MEMFD_CREATE, "sendmsg": unix.SYS_SENDMSG}
 
 // runForbidden is a peer in a sandbox without a system call. It prints what keeps it from
@@ -90,7 +90,7 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	if strings.HasPrefix(host.addr, "no sandbox: ") {
 		t.Skip(host.addr) // Reason: a kernel without seccomp has no such sandboxes.
 	}
-	for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // another process hosts it, and says nothing yet
+	for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // wait until the other process is the host; it reports nothing yet
 		if time.Now().After(deadline) {
 			t.Fatal("nobody hosts the share")
 		}
@@ -100,7 +100,7 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	}
 }
 
-// A hello whose descriptor was removed is rejected, and concerns no other handshake.
+// A hello whose descriptor was removed is rejected. Other handshakes are not affected.
 func TestHandshakeWithoutDescriptorConcernsNoOther(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})
@@ -119,7 +119,7 @@ func TestHandshakeWithoutDescriptorConcernsNoOther(t *testing.T) {
 	receive(t, conns)
 }
 
-// Descriptors may pass one way only: that is no Conn.
+// If descriptors pass in one direction only, there is no Conn.
 func TestAnswerWithoutDescriptorIsRefused(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
@@ -202,8 +202,8 @@ func TestShareWithoutDescriptorFails(t *testing.T) {
 	}
 }
 
-// A host may die after it has sent the memory to some members. They do not use it, and all
-// begin again.
+// A host may die after it has sent the memory to some members. These members do not use the memory,
+// and all ranks try again.
 func TestShareBeginsAgainWhenItsHostDiesBeforeTheCommit(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{Job: randomName()})
@@ -270,7 +270,7 @@ func TestPeerKilledDuringHandshakes(t *testing.T) {
 	for range 8 {
 		p := startPeer(t, "nothing")
 		near := New(Options{})
-		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() }) // any moment will do
+		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() }) // the moment is arbitrary
 		for err := error(nil); err == nil; {
 			var c transport.Conn
 			if c, err = near.Dial(testContext(t), p.addr); err == nil {

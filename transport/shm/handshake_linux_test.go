@@ -144,7 +144,7 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 	}
 }
 
-// fakeServer answers each hello with what answer makes of an empty answer.
+// fakeServer answers each hello with the result of answer, to which it passes an empty answer.
 func fakeServer(t *testing.T, answer func(b []byte) []byte) (addr string) {
 	here, err := detectLocality()
 	if err != nil {
@@ -224,7 +224,8 @@ func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// While pending peers hold all slots, a further one waits. It is served as soon as one leaves.
+// While pending peers hold all slots, a further peer waits. It is served as soon as a slot becomes
+// free.
 func TestPendingConnsAreBounded(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})

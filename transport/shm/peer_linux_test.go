@@ -22,7 +22,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// testTimeout bounds the waits of these tests; none comes near it.
+// testTimeout bounds the waits of these tests. A passing test waits far less.
 const testTimeout = 20 * time.Second
 
 // peerVar names the environment variable that makes the test binary run as a peer in a role.
@@ -85,7 +85,7 @@ var roles = map[string]func(transport.Conn){
 // A peerProcess is a process that runs a role.
 type peerProcess struct {
 	*exec.Cmd
-	addr string // the first line that it has printed, mostly its address
+	addr string // the first line that the peer has printed, usually its address
 	in   io.Closer
 	end  sync.Once
 }
@@ -126,7 +126,7 @@ func (p *peerProcess) kill() {
 	})
 }
 
-// shut ends the peer in order.
+// shut makes the peer exit normally.
 func (p *peerProcess) shut() {
 	p.end.Do(func() {
 		p.in.Close()
@@ -153,8 +153,7 @@ func testContext(tb testing.TB) context.Context {
 	return ctx
 }
 
-// pair returns both ends of a Conn within this process. The second one was accepted, and is not
-// admitted.
+// pair returns both ends of a Conn within this process. The accepted end is not admitted yet.
 func pair(tb testing.TB) (dialled, accepted *conn) {
 	tb.Helper()
 	near, far := New(Options{}), New(Options{})
@@ -204,7 +203,8 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// pollUntil polls c until it has received frames in all. It yields the core now and then.
+// pollUntil polls c until in has received the given number of frames in total. It sometimes yields
+// the core.
 func pollUntil(c transport.Conn, in *bufferSink, frames int) error {
 	for idle := 0; in.frames < frames; idle++ {
 		state, err := c.Progress(in, 1)
@@ -287,7 +287,7 @@ func sleepUntil(c transport.Conn, in transport.Sink, done func() bool) error {
 	return nil
 }
 
-// echoAsleep echoes each frame, asleep in between.
+// echoAsleep echoes each frame, and sleeps in between.
 func echoAsleep(c transport.Conn) {
 	in := new(bufferSink)
 	for {

@@ -294,7 +294,7 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 	}
 }
 
-// A forged token makes the sender write nothing anywhere, and its frame is done all the same.
+// If a token is forged, the sender writes nothing anywhere. Its frame is still done.
 func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
 	for name, lie := range map[string]func(*token){
@@ -327,7 +327,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 			t.Errorf("%s: something was written", name)
 		}
 		if k.slot < slotCount && k.number == tokenOf(honest).number && k.slot == tokenOf(honest).slot {
-			// The receiver has exposed that by its own table, so it does not fail.
+			// The receiver's own table has this range as exposed, so the Conn does not fail.
 			if err != nil {
 				t.Errorf("%s: got %v", name, err)
 			}
@@ -415,10 +415,10 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 				defer unix.Close(fd)
 				rights = unix.UnixRights(fd)
 			}
-			for range 2 { // the second pool is the one too many; all else ends the Conn at first
+			for range 2 { // a second pool message ends the Conn; every other invalid message ends it the first time
 				unix.Sendmsg(near.fd, tc.message, rights, nil, unix.MSG_NOSIGNAL)
 			}
-			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
+			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // no callback is armed, so the watcher wakes nobody
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
@@ -474,7 +474,7 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := tokenOf(to)
-	near.peerMemory.slots[k.slot].Store(k.number<<1 | 1) // it begins to write, and stops
+	near.peerMemory.slots[k.slot].Store(k.number<<1 | 1) // the peer begins to write, and stops
 	began := time.Now()
 	release()
 	if elapsed := time.Since(began); elapsed < detachAfter || elapsed > testTimeout/2 {
@@ -482,7 +482,7 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	}
 	theirs := near.peerMemory.mem[k.offset:][:k.size]
 	for i := range theirs {
-		theirs[i] = 2 // it goes on
+		theirs[i] = 2 // the peer continues
 	}
 	if !bytes.Equal(part, bytes.Repeat([]byte{1}, len(part))) {
 		t.Error("memory was written after its release")
@@ -539,7 +539,7 @@ func TestWriterKilledAtRandomMoments(t *testing.T) {
 		}
 		failed := make(chan error, 1)
 		go func() { failed <- pollUntil(c, in, 1<<60) }()
-		time.Sleep(mrand.N(5 * time.Millisecond)) // any moment will do
+		time.Sleep(mrand.N(5 * time.Millisecond)) // the moment is arbitrary
 		waited := starved.Since(os.Getpid())
 		p.kill()
 		killed := time.Now()

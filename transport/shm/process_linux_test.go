@@ -23,8 +23,8 @@ func hasSuffixRow(text, what string) bool {
 	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
 }
 
-// A killed process closes nothing, and leaves no mark in shared memory. The survivor notices all
-// the same, whether it polls or sleeps, and no body that has arrived is torn.
+// A killed process closes nothing, and leaves no mark in shared memory. The survivor still notices
+// the death, whether it polls or sleeps. No body that has arrived is torn.
 func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 	leak.Check(t)
 	before := files(t)

@@ -58,7 +58,7 @@ func (k *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain reads all records, but at most most.
+// drain reads records until none is left, and at most as many as most.
 func (k *recordingSink) drain(c *consumer, most int) error {
 	for range most {
 		n, _, err := c.next(k)
@@ -84,7 +84,7 @@ func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 				head[i] = byte(rng.Uint32())
 			}
 			for i := range data {
-				data[i] = byte(rng.Uint32() | 1) // never 0: a word that is not cleared shows
+				data[i] = byte(rng.Uint32() | 1) // never 0, so that the test detects a word that is not cleared
 			}
 			want = append(want, fmt.Sprintf("%d %x %x", id, head, data))
 			b := body{one: data, left: size}

@@ -38,7 +38,7 @@ func runSharePeer(t *Transport, part []string) {
 	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
 	count.Add(1)
 	for int(count.Load()) < ranks {
-		time.Sleep(time.Millisecond) // other processes count, and the memory wakes nobody
+		time.Sleep(time.Millisecond) // other processes change the memory, which wakes nobody
 	}
 	release()
 	bufio.NewReader(os.Stdin).ReadByte()
@@ -69,7 +69,7 @@ func TestProcessesShareMemory(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 4 processes have written into the memory", count.Load())
 		}
-		time.Sleep(time.Millisecond) // other processes count, and the memory wakes nobody
+		time.Sleep(time.Millisecond) // other processes change the memory, which wakes nobody
 	}
 }
 
@@ -81,7 +81,7 @@ func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	for range 4 {
 		name := t.Name() + randomName()
 		first := startPeer(t, "share "+name+" 3 100")
-		for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // another process hosts it, and says nothing yet
+		for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // wait until the other process is the host; it reports nothing yet
 			if time.Now().After(deadline) {
 				t.Fatal("nobody hosts the share")
 			}
@@ -135,7 +135,7 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 		first <- err
 	}()
 	for !hasHost(tr, name) {
-		time.Sleep(time.Millisecond) // Share says nothing before all have come
+		time.Sleep(time.Millisecond) // Share reports nothing before all ranks have come
 	}
 	if _, _, err := tr.Share(ctx, name, 2, 10); !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want %v", err, fault.Misuse)
@@ -186,7 +186,7 @@ func TestCanceledSharesBlockNoOtherRank(t *testing.T) {
 	}
 }
 
-// files lists /dev/shm, where nothing of this package's may ever be.
+// files lists /dev/shm, where this package must never create a file.
 func files(tb testing.TB) []string {
 	names, err := filepath.Glob("/dev/shm/*")
 	if err != nil {

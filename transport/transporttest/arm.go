@@ -92,7 +92,7 @@ func armFiresOnFrame(t *testing.T, mk Maker) {
 	}
 }
 
-// armCountsBefore arms after frames, failures and Close have come already, and expects a wake-up.
+// armCountsBefore calls Arm after a frame has arrived, and expects a wake-up.
 func armCountsBefore(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.pollUntilIdle()

@@ -17,18 +17,18 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Remote runs half of a suite's Nodes in another process, or on another machine, where
-// RunAgent makes them. Each call of a remote Transport or Conn is one request over the
-// wire; the agent calls its Conn and answers. See agent.go for the protocol.
+// A Remote runs half of a suite's Nodes in another process, or on another machine, where RunAgent
+// makes them. Each call of a remote Transport or Conn sends one request over the wire. The agent
+// then calls its own Transport or Conn and answers. See agent.go for the protocol.
 //
-// A remote Conn differs from a local one in three ways, none of which the contract rules
-// out: its Sink is called when the agent's Progress has returned, its bodies are never
-// dropped at the agent, and its memory is copied to where the test expects it.
+// A remote Conn differs from a local one in three ways, all of which the contract permits. Its Sink
+// is called after the agent's Progress has returned. The agent never drops a body. The contents of
+// the agent's exposed memory are copied into the memory that the test has exposed.
 type Remote struct {
 	out *sendQueue
 
 	mu       sync.Mutex // guards the rest
-	last     uint64     // number of a request, and of the node or exposure that it makes
+	last     uint64     // number of the last request, and of the node or exposure that it makes
 	handlers map[uint64]func(*response)
 	err      error // why the wire ended
 }
@@ -38,11 +38,11 @@ type Remote struct {
 func Connect(wire io.ReadWriter) *Remote {
 	r := &Remote{out: newSendQueue(wire), handlers: make(map[uint64]func(*response))}
 	go r.receive(gob.NewDecoder(wire))
-	r.call(&request{Op: opPing}) // from now on all goroutines run that leak checks may see
+	r.call(&request{Op: opPing}) // now all goroutines of the Remote run, so that leak checks do not count them as new
 	return r
 }
 
-// Stop returns when every request has been written.
+// Stop stops the sending of requests. It returns when every request has been written.
 func (r *Remote) Stop() { r.out.stop() }
 
 // Maker returns a Maker whose even Nodes mk makes here, and whose odd ones the agent makes.
@@ -66,8 +66,8 @@ func (r *Remote) Maker(mk Maker) Maker {
 	}
 }
 
-// post sends a request. handle runs for each of its responses, on the goroutine that
-// receives: it may post, and must not call.
+// post sends a request. handle runs for each response, on the receiving goroutine. It may call
+// post, but not call.
 func (r *Remote) post(q *request, handle func(*response)) {
 	r.mu.Lock()
 	r.last++
@@ -91,7 +91,7 @@ func (r *Remote) call(q *request) *response {
 	return <-answer
 }
 
-// receive runs the handlers until the wire ends, and then all that are left.
+// receive runs the handlers of responses until the wire ends. Then it runs all remaining handlers.
 func (r *Remote) receive(in *gob.Decoder) {
 	for {
 		re := new(response)
@@ -121,7 +121,7 @@ func (r *Remote) fail(err error) {
 	}
 }
 
-// A remoteTransport is a Transport of the agent's.
+// A remoteTransport represents a Transport of the agent.
 type remoteTransport struct {
 	r      *Remote
 	number uint64
@@ -164,21 +164,21 @@ func (t *remoteTransport) Close() error {
 	return t.r.call(&request{Op: opCloseNode, Node: t.number}).Err.err(nil)
 }
 
-// A remoteConn is a Conn of the agent's.
+// A remoteConn represents a Conn of the agent.
 type remoteConn struct {
 	r      *Remote
 	number uint64
 	arms   atomic.Uint64 // number of calls of Arm: only the last one's callback may run
 
 	reading atomic.Bool // held by Progress; guards err and dst
-	err     error       // what Progress first returned
+	err     error       // the first error of Progress
 	dst     []byte      // for the body of the arriving frame
 
 	mu      sync.Mutex // guards the rest
 	exposed map[uint64][]byte
 }
 
-// conn returns a Conn with the abilities that the agent's has.
+// conn returns a Conn with the same optional interfaces as the agent's Conn.
 func (r *Remote) conn(re *response) transport.Conn {
 	c := &remoteConn{r: r, number: re.Conn, exposed: make(map[uint64][]byte)}
 	switch {
@@ -207,10 +207,11 @@ func (c *remoteConn) Send(f *transport.Frame) {
 		func(re *response) { f.Done(re.Err.err(nil)) })
 }
 
-// TrySend always refuses: whether the agent's Conn has sent is known one round trip late.
+// TrySend always returns false, because the result of the agent's TrySend would come one round trip
+// later.
 func (c *remoteConn) TrySend(head, body []byte) bool { return false }
 
-// Unsent asks the agent, whose clock may differ: what travels is the age of the stall.
+// Unsent asks the agent. The agent's clock may differ, so the response holds the age of the stall.
 func (c *remoteConn) Unsent() (bytes int, since time.Time) {
 	re := c.r.call(&request{Op: opUnsent, Conn: c.number})
 	if re.Bytes == 0 {
@@ -240,12 +241,12 @@ func (c *remoteConn) Progress(in transport.Sink, _ int) (transport.State, error)
 	if err != nil && (c.err == nil || c.err.Error() != err.Error()) {
 		c.err = err
 	} else if err != nil {
-		err = c.err // the same error must stay the same value
+		err = c.err // every call must return the same error value
 	}
 	return transport.State(re.State), err
 }
 
-// copyMemory updates exposed memory to what the agent's was at an event.
+// copyMemory copies the contents that the agent's exposed memory had at an event.
 func (c *remoteConn) copyMemory(e *event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +255,7 @@ func (c *remoteConn) copyMemory(e *event) {
 	}
 }
 
-// replay calls the Sink as the agent's was called.
+// replay repeats, on the Sink in, a call of the agent's Sink.
 func (c *remoteConn) replay(e *event, in transport.Sink) {
 	c.copyMemory(e)
 	if e.Buffer {
@@ -267,14 +268,14 @@ func (c *remoteConn) replay(e *event, in transport.Sink) {
 	in.Arrived(e.Header, e.N)
 }
 
-// Arm posts a request that is answered when the agent's Conn wakes up. An Arm that a
-// second one has replaced at the agent is never answered; one that is replaced here while
-// its answer is on its way is ignored.
+// Arm posts a request that is answered when the agent's Conn wakes up. If a second Arm replaces the
+// first one at the agent, the first is never answered. If it is replaced here while its answer is
+// in flight, the answer is ignored.
 func (c *remoteConn) Arm(ready func()) {
 	number := c.arms.Add(1)
 	c.r.post(&request{Op: opArm, Conn: c.number}, func(*response) {
 		if c.arms.Load() == number {
-			go ready() // it may call
+			go ready() // ready may call r.call
 		}
 	})
 }
@@ -288,15 +289,15 @@ type remoteAdmit struct{ c *remoteConn }
 
 func (a remoteAdmit) Admit() { a.c.r.call(&request{Op: opAdmit, Conn: a.c.number}) }
 
-// RemoteAddr is not known here.
+// RemoteAddr returns nil, because the address is not known here.
 func (remoteAdmit) RemoteAddr() net.Addr { return nil }
 
 var _ transport.Pending = remoteAdmit{}
 
 type remoteExpose struct{ c *remoteConn }
 
-// Expose makes the agent expose memory of its own. What arrives there is copied to buf before the
-// Sink is called.
+// Expose makes the agent expose memory of its own. Bytes that arrive in that memory are copied to
+// buf before the Sink is called.
 func (x remoteExpose) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	c := x.c
 	q := &request{Op: opExpose, Conn: c.number, FrameID: id, Body: slices.Clone(buf)}
@@ -315,7 +316,7 @@ func (x remoteExpose) Expose(id uint32, buf []byte) (transport.Token, func(), er
 	}, nil
 }
 
-// A sendQueue writes values to a wire in order, and never makes put wait for the wire.
+// A sendQueue writes values to a wire in order. put never waits for the wire.
 type sendQueue struct {
 	writer sync.WaitGroup
 
@@ -339,7 +340,7 @@ func (s *sendQueue) put(value any) {
 	s.more.Signal()
 }
 
-// run writes until stop. An error ends it; the reader of the wire reports that.
+// run writes values until stop or an error. The reader of the wire reports the error.
 func (s *sendQueue) run(out *gob.Encoder) {
 	for {
 		s.mu.Lock()

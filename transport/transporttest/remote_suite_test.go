@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// The race detector takes ten times as long over the wire; it has the same suite without
-// an agent.
+// This test takes ten times as long with the race detector, which runs the same suite without an
+// agent.
 func TestRemoteNodesKeepTheContract(t *testing.T) {
 	hub := memory.New()
 	mk := func(_ testing.TB, n int) []Node { return []Node{{Transport: hub.Transport()}} }

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A failureRecorder is a TB that records a failure, which is not the test's. Fatal ends
-// the goroutine.
+// A failureRecorder is a TB that records failures instead of failing the test. Fatal ends the
+// goroutine.
 type failureRecorder struct {
 	testing.TB
 	failed atomic.Bool
@@ -36,7 +36,8 @@ func (c closeCounter) Close() error {
 	return c.Transport.Close()
 }
 
-// runAgent runs an agent that makes Nodes by mk, until near is closed and over is done.
+// runAgent starts an agent that makes Nodes with mk, and a Remote r for it. The agent ends after
+// near is closed; over waits for that.
 func runAgent(tb testing.TB, mk Maker) (near net.Conn, r *Remote, over *sync.WaitGroup) {
 	near, far := net.Pipe()
 	over = new(sync.WaitGroup)

@@ -22,9 +22,9 @@ func scheduleTests() []testCase {
 
 // Schedule performs random steps on a cluster of three: it sends frames of all kinds, polls an
 // endpoint a few times, arms it, exposes memory. Then it closes some Conns with frames in flight.
-// Each frame must arrive once, whole and in order, and be done once; on a closed Conn that
-// holds for a prefix of the frames. The seed determines every step, so that a failure can be
-// repeated, by a fuzz target as well.
+// Each frame must arrive once, whole and in order, and its Done must run once. On a closed Conn
+// only a prefix of the frames has to arrive. The seed determines every step, so a failure can be
+// reproduced. A fuzz target can call Schedule as well.
 func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
 	w := newCluster(tb, mk, 3)
 	s := &schedule{cluster: w, rng: rand.New(rand.NewPCG(seed, 7))}
@@ -54,11 +54,11 @@ type direction struct {
 	frames   []*sentFrame
 
 	mu     sync.Mutex   // guards unsent
-	unsent []*sentFrame // frames that a Done has asked to send, on any goroutine
+	unsent []*sentFrame // frames that a Done, on any goroutine, has asked to send
 }
 
-// sendUnsent sends the frames that the Done of others has asked for. The test's goroutine does
-// that, so that the order of the frames is known.
+// sendUnsent sends the frames in unsent. Only the test's goroutine calls it, so the order of the
+// frames is known.
 func (w *direction) sendUnsent() {
 	w.mu.Lock()
 	due := w.unsent
@@ -70,7 +70,7 @@ func (w *direction) sendUnsent() {
 	}
 }
 
-// step does one random thing somewhere.
+// step performs one random operation on a random link.
 func (s *schedule) step() {
 	way := s.directions[s.rng.IntN(len(s.directions))]
 	way.sendUnsent()
@@ -105,7 +105,7 @@ func (s *schedule) head() []byte {
 	return pattern(s.rng.IntN(transport.MaxHead+1), s.rng.Uint64())
 }
 
-// send sends a frame. One in four asks for another one in its Done.
+// send sends a frame. The Done of one frame in four asks to send another frame.
 func (s *schedule) send(w *direction) {
 	if s.rng.IntN(4) > 0 {
 		w.frames = append(w.frames, w.from.send(s.head(), s.body()))
@@ -136,7 +136,7 @@ func (s *schedule) sendExposed(w *direction) {
 		return
 	}
 	if _, hide, err := w.to.Conn.(transport.Exposer).Expose(transport.NoNotify, make([]byte, 1)); err != nil {
-		return // it refuses such memory
+		return // the Conn refuses such memory
 	} else {
 		hide()
 	}
@@ -146,7 +146,8 @@ func (s *schedule) sendExposed(w *direction) {
 	w.frames = append(w.frames, w.from.sendTo(to, id, s.head(), body))
 }
 
-// finish closes half of the links as they are, and delivers the frames of the others.
+// finish closes half of the links with frames in flight. On the other links it waits until all
+// frames are delivered.
 func (s *schedule) finish() {
 	for i := 0; i < len(s.directions); i += 4 {
 		s.directions[i].from.Close()
@@ -174,7 +175,7 @@ func (s *schedule) finish() {
 	s.checkExposed()
 }
 
-// checkExposed reads exposed memory again after all has come.
+// checkExposed checks the exposed memory again after all frames have arrived.
 func (s *schedule) checkExposed() {
 	for i, w := range s.directions {
 		for _, got := range w.to.sink.got {

@@ -24,7 +24,7 @@ func shareTests() []testCase {
 	}
 }
 
-// sharers returns the cluster's Transports as Sharers. It skips the test if they are none.
+// sharers returns the cluster's Transports as Sharers. It skips the test if they are not Sharers.
 func (w *cluster) sharers() []transport.Sharer {
 	var all []transport.Sharer
 	for _, node := range w.nodes {
@@ -90,7 +90,7 @@ func (w *cluster) checkShared(size int, all []share) {
 			w.tb.Errorf("Share by rank %d: the memory does not start at a multiple of 64", i)
 		}
 		for at, b := range s.mem {
-			if b != byte(i) { // each of the ranks before added 1
+			if b != byte(i) { // each earlier rank has added 1
 				w.tb.Fatalf("rank %d: byte %d is %d, want %d", i, at, b, i)
 			}
 			s.mem[at]++
@@ -133,7 +133,8 @@ func shareWaitsForAll(t *testing.T, mk Maker) {
 	w.checkShared(10, []share{first, second})
 }
 
-// shareEndsWithContext lets a rank give up, and then all share the name.
+// shareEndsWithContext ends the Share of one rank by its context. Then all ranks share the same
+// name.
 func shareEndsWithContext(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	sharers := w.sharers()

@@ -19,8 +19,8 @@ func sinkTests() []testCase {
 	}
 }
 
-// nilBufferDrops drops every second body. Its frame completes all the same, and the next one arrives
-// whole.
+// nilBufferDrops drops every second body. A frame whose body is dropped must still complete, and
+// the next frame must arrive whole.
 func nilBufferDrops(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.sink.buffer = func(h transport.Header) []byte {
@@ -59,7 +59,7 @@ func bytesBeyondStay(t *testing.T, mk Maker) {
 	}
 }
 
-// arrivedBytesAreIn compares, at each Arrived, the bytes that it reports.
+// arrivedBytesAreIn checks, at each Arrived, that the reported bytes are in the buffer.
 func arrivedBytesAreIn(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	body := pattern(5<<20+3, 4)
@@ -90,7 +90,7 @@ func sinkMayChange(t *testing.T, mk Maker) {
 	w.compare(frames[1], sinks[1].got)
 }
 
-// sinkMaySend answers from Buffer and from Arrived, on the Conn itself and on another one of the
+// sinkMaySend sends from inside Buffer and Arrived, on the same Conn and on another Conn of the
 // same node.
 func sinkMaySend(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 3)

@@ -24,8 +24,8 @@
 // Between two machines, or two processes, one of them calls Run with the Maker of a Remote,
 // and the other one RunAgent.
 //
-// The suite checks neither speed nor allocations, nor what unauthenticated peers may send. Tests
-// of those know the wire and belong to its package.
+// The suite checks neither speed nor allocations, nor what unauthenticated peers may send. Such
+// tests depend on the transport and belong to its package.
 package transporttest
 
 import (
@@ -45,7 +45,7 @@ type Node struct {
 // Whatever else they need is released by tb.Cleanup.
 type Maker func(tb testing.TB, n int) []Node
 
-// A testCase checks one sentence of the contract.
+// A testCase checks one promise of the contract.
 type testCase struct {
 	name  string
 	check func(t *testing.T, mk Maker)

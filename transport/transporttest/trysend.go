@@ -20,8 +20,8 @@ func trySendTests() []testCase {
 	}
 }
 
-// trySendOrSend sends by TrySend, and by Send if that returns false; now reports which it was. It
-// overwrites the memory of what TrySend has sent at once.
+// trySendOrSend sends a frame by TrySend, or by Send if TrySend returns false. now reports whether
+// TrySend has sent it. Then trySendOrSend overwrites head and body, which TrySend no longer needs.
 func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	s = e.w.frame(head, body, nil)
 	headNow, bodyNow := bytes.Clone(head), bytes.Clone(body)
@@ -36,7 +36,7 @@ func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 }
 
 // warmUp exchanges frames until one is sent inline: a Conn may refuse that while it is being set
-// up. It skips the test when none is, as the wire cannot send inline.
+// up. It skips the test if no frame is sent inline, because then the transport cannot send inline.
 func (e *endpoint) warmUp(far *endpoint) {
 	e.w.tb.Helper()
 	for range 200 {
@@ -117,7 +117,8 @@ func trySendAfterClose(t *testing.T, mk Maker) {
 }
 
 // trySendCloseKeepsOrder closes at several moments after inline frames, with one frame by Send
-// among them: the peer gets a prefix of them, whole, which includes the last one that was done.
+// among them: the peer must get a prefix of the frames, each whole. The prefix must include the
+// last frame that was done.
 func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for turns := range 12 {

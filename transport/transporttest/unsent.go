@@ -38,8 +38,8 @@ func (w *cluster) stall(near *endpoint) (frames []*sentFrame) {
 	return frames
 }
 
-// stalledPeerIsReported checks the report of a peer that receives nothing, and its end when the
-// peer continues. The layer above detects a stalled peer by nothing else.
+// stalledPeerIsReported checks that Unsent reports a peer that receives nothing, and stops
+// reporting it when the peer continues. The layer above has no other way to detect a stalled peer.
 func stalledPeerIsReported(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	frames := w.stall(near)
