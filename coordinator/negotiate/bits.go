@@ -8,7 +8,7 @@ type Bitset []uint64
 // Has reports whether i is in the set.
 func (b Bitset) Has(i int) bool { return i/64 < len(b) && b[i/64]&(1<<(i%64)) != 0 }
 
-// Add puts i into the set, which grows as needed, and reports whether it is new.
+// Add adds i to the set and reports whether i is new. The set grows as needed.
 func (b *Bitset) Add(i int) bool {
 	for i/64 >= len(*b) {
 		*b = append(*b, 0)
@@ -19,7 +19,7 @@ func (b *Bitset) Add(i int) bool {
 	return fresh
 }
 
-// Remove takes i out.
+// Remove removes i from the set.
 func (b Bitset) Remove(i int) {
 	if i/64 < len(b) {
 		b[i/64] &^= 1 << (i % 64)
@@ -36,7 +36,7 @@ func (b Bitset) Empty() bool {
 	return true
 }
 
-// Count is how many numbers are in the set.
+// Count returns the number of elements of the set.
 func (b Bitset) Count() int {
 	n := 0
 	for _, w := range b {
@@ -45,7 +45,7 @@ func (b Bitset) Count() int {
 	return n
 }
 
-// All calls yield for each number, from the lowest on.
+// All yields the elements of the set in ascending order.
 func (b Bitset) All(yield func(int) bool) {
 	for i, w := range b {
 		for ; w != 0; w &= w - 1 {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// assignID gives a ready tensor the ID that it is launched by. It reports whether the ID is
-// transient, which means for this launch only.
+// assignID returns the ID with which a ready tensor is launched. It also reports whether the ID is
+// transient. A transient ID is valid for one launch only.
 //
 //	the tensor                                  ID
 //	the cache is off                            transient
@@ -15,7 +15,7 @@ import (
 //	no entry, and none is free                  transient; evictOldest makes room for later
 //	else                                        a new or redefined entry, which is sent along
 //
-// An AllGather with absent ranks has other rows than its entry, so it never uses the entry.
+// An AllGather with absent ranks never uses its entry, since its rows differ from the entry's rows.
 func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, transient bool) {
 	t := p.variants[0].spec
 	if c.cacheOff {
@@ -25,7 +25,7 @@ func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, trans
 		c.cache[p.cacheID].queued = true
 		return uint32(p.cacheID), false
 	}
-	if absent != nil { // there is no request of theirs to cache
+	if absent != nil { // an absent rank has no request to cache
 		return c.assignTransientID(p), true
 	}
 	if p.cacheID < 0 {
@@ -43,8 +43,8 @@ func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, trans
 	return uint32(p.cacheID), false
 }
 
-// assignTransientID returns an ID beyond the cache. Workers forget it after the last part of its
-// tensor, and lists arrive in order, so the ID is free again with the list after that part.
+// assignTransientID returns an ID above the IDs of the cache. Workers drop the ID after the last
+// part of its tensor. Lists arrive in order, so the ID is free after the list with the last part.
 func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 	var id uint32
 	if n := len(c.freeTransient); n > 0 {
@@ -58,8 +58,8 @@ func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 	return id
 }
 
-// allocateID returns an ID of the cache that is free. It reports false if there is none, and then
-// evicts an old entry, whose ID is free some messages later.
+// allocateID returns a free ID of the cache. If none is free, it evicts an old entry and returns
+// false. The ID of the evicted entry becomes free some messages later.
 func (c *Coordinator) allocateID() (int, bool) {
 	if n := len(c.freeIDs); n > 0 {
 		id := c.freeIDs[n-1]
@@ -75,9 +75,9 @@ func (c *Coordinator) allocateID() (int, bool) {
 	return 0, false
 }
 
-// evictOldest evicts the entry that was launched longest ago, provided that it was long ago. If a
-// program goes through more names than the cache holds, in turn, plain LRU would evict each name
-// just before it comes again, and no name would ever be found.
+// evictOldest evicts the least recently launched entry, but only if its last launch was long ago.
+// Plain LRU would fail for a program that cycles through more names than the cache holds: it would
+// evict each name just before the name is used again.
 func (c *Coordinator) evictOldest() {
 	oldest, age := -1, uint64(math.MaxUint64)
 	for i := range c.cache {
@@ -91,8 +91,8 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends a live entry and sends that to the Workers. A Worker may have sent a bit of it that is
-// still in flight, so the entry stays known until all Workers have acknowledged the eviction:
+// evict ends a live entry and tells the Workers. A bit for the entry may still be in flight from a
+// Worker. So the Coordinator keeps the entry until all Workers have acknowledged the eviction:
 //
 //	a Worker                          the Coordinator
 //	                                  evicts ID 7 in list 20
@@ -104,16 +104,16 @@ func (c *Coordinator) evictOldest() {
 func (c *Coordinator) evict(id int) {
 	s := &c.cache[id]
 	delete(c.cacheIDs, s.spec.key())
-	s.state, s.evictedAt = entryEvicted, math.MaxUint32 // until the list has a number
+	s.state, s.evictedAt = entryEvicted, math.MaxUint32 // until the list gets a number
 	c.updateEligible(id)
 	c.outgoing.Evicted = append(c.outgoing.Evicted, uint32(id))
 	c.evicting = append(c.evicting, uint32(id))
 }
 
 // freeEvicted frees the IDs of evicted entries once the slowest Worker has acknowledged the list
-// with the eviction. flush calls it after it has numbered that list. A Worker acknowledges with its
-// next list, so the ID of a rank that submits nothing stays evicted; that costs an entry, and no
-// correctness.
+// with the eviction. flush calls it after it has numbered that list. A Worker acknowledges a list
+// with its own next list. While a rank submits nothing, evicted IDs stay unavailable. That wastes
+// entries but is correct.
 func (c *Coordinator) freeEvicted() {
 	if len(c.evicting) == 0 {
 		return

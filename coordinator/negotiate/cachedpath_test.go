@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// cachedJob returns a Coordinator of some ranks that has as many tensors in its cache.
+// cachedJob returns a Coordinator for some ranks with some tensors in its cache.
 func cachedJob(t *testing.T, ranks, tensors int) *Coordinator {
 	t.Helper()
 	l := NewCoordinator(Config{
@@ -36,7 +36,7 @@ func cachedRequest(i int) TensorRequest {
 	return q
 }
 
-// numbers is a request list of some cache IDs.
+// numbers returns a request list with some cache IDs.
 func numbers(ids ...int) *RequestList {
 	requests := new(RequestList)
 	for _, id := range ids {
@@ -45,7 +45,7 @@ func numbers(ids ...int) *RequestList {
 	return requests
 }
 
-// describeOutputs puts outputs into one line.
+// describeOutputs formats outputs as one line.
 func describeOutputs(outs []CoordinatorOutput) string {
 	var words []string
 	for _, o := range outs {
@@ -54,9 +54,9 @@ func describeOutputs(outs []CoordinatorOutput) string {
 	return strings.Join(words, "; ")
 }
 
-// A Coordinator that counts on the cached path and one that never does give equal responses to
-// equal requests: also if ranks send some in full or changed, join or shut down, and if tensors
-// stall.
+// A Coordinator that uses the cached path and one that never uses it must give equal responses to
+// equal requests. This also holds if ranks send full or changed requests, join or shut down, and if
+// tensors stall.
 func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 	const ranks, tensors = 5, 150
 	for seed := range uint64(300) {
@@ -76,7 +76,7 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 			}
 		}
 		for range 3 { // steps of the program
-			left := make([][]int, ranks) // what each rank has not submitted yet
+			left := make([][]int, ranks) // the IDs that each rank has not submitted yet
 			for r := range ranks {
 				left[r] = rnd.Perm(tensors)
 			}
@@ -86,7 +86,7 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 				n := rnd.IntN(len(left[r]) + 1)
 				requests := numbers(left[r][:n]...)
 				left[r] = left[r][n:]
-				if n > 0 && rnd.IntN(8) == 0 { // one in full, and perhaps otherwise
+				if n > 0 && rnd.IntN(8) == 0 { // one full request, perhaps a changed one
 					id := requests.Cached.lowest()
 					requests.Cached.Remove(id)
 					q := cachedRequest(id)
@@ -109,7 +109,7 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 	}
 }
 
-// lowest is the smallest number of a set that is not empty.
+// lowest returns the smallest element of a nonempty set.
 func (b Bitset) lowest() int {
 	for i := range b.All {
 		return i

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Time is nanoseconds on a clock that never runs backwards, and Duration is the distance of two
-// Times. They are types of this package's own, because it must not read a clock.
+// Time is a time in nanoseconds on a monotonic clock. Duration is the difference of two Times. This
+// package defines both types because it must not read a clock.
 type (
 	Time     int64
 	Duration int64
@@ -21,38 +21,37 @@ const (
 	Second               = 1000 * Millisecond
 )
 
-// A Config says how tensors are negotiated. It is equal on all ranks. Sizes are in bytes of the
-// tensors' own element types, whatever travels.
+// A Config configures the negotiation. It is equal on all ranks. Sizes are in bytes and are
+// computed with the tensors' own element types, not with the types on the wire.
 type Config struct {
-	Size int // ranks
-	// Cycle is how long the first submission of a Worker waits for others to be sent with it,
-	// and how long the first ready tensor of the Coordinator waits for others to be fused with
-	// it.
+	Size int // number of ranks
+	// Cycle is how long a Worker's first submission waits for others to be sent with it. It is also
+	// how long the Coordinator's first ready tensor waits for others to be fused with it.
 	Cycle Duration
-	// Fusion bounds the sum of the tensors in a Bucket of several. A tensor above
-	// MaxFusedTensor is alone in its Bucket. A tensor above Partition runs in parts of about
-	// that size.
+	// Fusion bounds the total size of the tensors in a Bucket with several tensors. A tensor above
+	// MaxFusedTensor is alone in its Bucket. A tensor above Partition runs in parts of about that
+	// size.
 	Fusion         int
 	MaxFusedTensor int // tensors above this many bytes are not fused
 	Partition      int // bytes of a part of a large tensor
-	// Credit is about how many bytes are launched and not yet executed by rank 0. It is the
-	// most that an urgent tensor waits for. UnprioritizedCredit holds instead while no tensor
-	// has had a priority, if it is larger: then nothing can overtake, and ranks that wait for
-	// orders would only lose time.
+	// Credit is about how many bytes may be launched and not yet executed by rank 0. An urgent
+	// tensor waits for at most these bytes. UnprioritizedCredit, if it is larger, applies until a
+	// tensor has a priority: nothing can overtake until then, and a small credit would only make
+	// ranks wait for orders.
 	Credit              int
 	UnprioritizedCredit int
 	// Cache is the number of entries of the response cache; 0 turns it off.
 	Cache int
-	// StallWarn is when a tensor that some ranks have not submitted is reported, and StallEnd
-	// when it ends the coordinator. 0 means never.
+	// StallWarn is when a tensor that some ranks have not submitted is reported. StallEnd is when
+	// it ends the coordinator. 0 means never.
 	StallWarn Duration
 	StallEnd  Duration
 }
 
-// A Coordinator is the state machine that decides for all ranks. It runs on rank 0. One goroutine
-// at a time uses it. Outputs and what they point to may be kept.
+// A Coordinator is the state machine that decides for all ranks. It runs on rank 0. Only one
+// goroutine at a time may use it. The caller may keep outputs and the values that they point to.
 //
-// A tensor passes through these places of its state; each leads to the next or to a failure:
+// A tensor passes through these states. Each leads to the next or to a failure:
 //
 //	state      where                    until
 //	submitted  pending, or the entry's  every rank of the set has submitted it or has joined;
@@ -66,23 +65,23 @@ type Coordinator struct {
 	now Time
 	seq uint32
 
-	// Process sets by number. A number is never used again, so a request for a set that was
-	// removed cannot reach another one.
+	// sets are the process sets by number. A number is never reused, so a request for a removed set
+	// cannot reach another set.
 	sets    map[uint32]*processSet
 	nextSet uint32
 
-	// pending finds by name the pending tensors that have no cache entry; entries know their
-	// own.
+	// pending maps names to the pending tensors without a cache entry. Entries refer to their own
+	// pending tensors.
 	pending map[key]*pendingTensor
-	// pendingCount counts those in pending, those of entries, and those counted on the cached
-	// path. While it is above 0, ready tensors wait for company.
+	// pendingCount is the number of tensors in pending, of pending tensors of entries, and of
+	// tensors counted on the cached path. While it is above 0, ready tensors wait to be fused.
 	pendingCount int
 	groups       map[groupKey]*group
 	pendingPool  []*pendingTensor // for reuse
-	// lastRequest is the previous request of the list being handled. Its successor in an
-	// earlier rank's list is mostly the next one here, too.
+	// lastRequest is the previous request of the list being handled. The request that followed it
+	// in an earlier rank's list mostly follows it in this list, too.
 	lastRequest *pendingTensor
-	noRequest   pendingTensor // what lastRequest is before the first
+	noRequest   pendingTensor // the value of lastRequest before the first request
 
 	// The response cache. IDs from cfg.Cache on are transient: for one launch, not cached.
 	cache             []coordinatorEntry
@@ -90,11 +89,11 @@ type Coordinator struct {
 	cacheIDs          map[key]uint32 // live entries by name
 	freeIDs           []uint32       // entries that are free
 	evicting          []uint32       // entries that are evicted
-	transientCount    uint32         // transient IDs that exist
-	freeTransient     []uint32       // those that are free
-	releasedTransient []uint32       // those that are free after the next list
-	launches          uint64         // the clock of lastUsed
-	lastAck           []uint32       // by rank, the last list that it has applied
+	transientCount    uint32         // number of transient IDs
+	freeTransient     []uint32       // the free transient IDs
+	releasedTransient []uint32       // the transient IDs that become free after the next list
+	launches          uint64         // counts launches; the clock of lastUsed
+	lastAck           []uint32       // by rank, the number of the last list that the rank has applied
 
 	// What is ready, in the order of launch, and the reasons to launch it now:
 	//
@@ -109,15 +108,15 @@ type Coordinator struct {
 	readyPool  []*readyTensor // for reuse
 	building   bucketBuilders
 	idPool     []IDRange // memory for the IDs of responses
-	readySince Time      // when the first of ready became so
-	readyBytes int       // of ready
-	// inflight is the cost of what is launched and not executed by rank 0.
+	readySince Time      // when the first tensor of ready became ready
+	readyBytes int       // bytes of all tensors in ready
+	// inflight is the cost of the parts that are launched and not yet executed by rank 0.
 	inflight int
-	// creditSpent is set when a launch stopped for lack of credit, and until half of it has
-	// come back.
+	// creditSpent is set when a launch stops for lack of credit. It is cleared when half of the
+	// credit has come back.
 	creditSpent    bool
 	prioritized    bool // some tensor has had a priority
-	force          bool // launch all that is ready, also beyond the credit
+	force          bool // launch all ready tensors, even beyond the credit
 	skipFusionWait bool // launch without waiting to fuse
 
 	// Ranks that have run out of data, and ranks that submit nothing more:
@@ -136,23 +135,23 @@ type Coordinator struct {
 
 	// nextStallCheck is when the oldest pending tensor may have stalled.
 	nextStallCheck Time
-	reporting      []*pendingTensor // the tensors of the report that is being made
+	reporting      []*pendingTensor // the tensors of the current report
 	// locating are the ranks that have been asked and have not answered.
 	locating       Bitset
 	locations      []RankLocation
-	locateDeadline Time // when the report is made without their answers
+	locateDeadline Time // when the report is made without the missing answers
 
-	// The output of this Step.
+	// These are the output of the current Step.
 	outgoing ResponseList
 	outputs  []CoordinatorOutput
-	nextStep Time // what Next returns; never: no need
+	nextStep Time // what Next returns; never: no Step needed
 }
 
-// A coordinatorEntry is an entry of the response cache, and its index is the cache ID by which
-// ranks name it. An ID must mean the same to the Coordinator and to the sender of a bit at any
-// moment, although messages are in flight both ways. Hence the state evicted: bits with the old
-// meaning are still understood, and the ID is given to another tensor only after every Worker has
-// acknowledged the eviction.
+// A coordinatorEntry is an entry of the response cache. Its index is the cache ID, by which ranks
+// name it. The Coordinator and the sender of a bit must always agree on the meaning of an ID,
+// although messages are in flight both ways. Therefore an entry is first evicted and freed later.
+// Bits with the old meaning are still understood while it is evicted. The ID is given to another
+// tensor only after every Worker has acknowledged the eviction.
 //
 //	state    bits of this ID           leaves by
 //	free     protocol error            assignID: live

@@ -5,15 +5,15 @@ import (
 	"github.com/tutti-go/tutti/internal/wire"
 )
 
-// A reader decodes a list: a wire.Reader with the forms that only these lists have. After a failure
-// everything that it returns is zero, so callers check once, at the end.
+// A reader decodes a list. It extends wire.Reader by the forms that occur only in these lists.
+// After a failure it returns only zero values, so callers check for an error once, at the end.
 type reader struct {
 	wire.Reader
-	responses int       // of the list
+	responses int       // number of responses in the list
 	idPool    []IDRange // memory for the IDs of the next responses
 }
 
-// version fails a list of another version.
+// version reads the version, and fails if the list has another version.
 func (r *reader) version() {
 	if r.Uint8() != wireVersion {
 		r.Fail()
@@ -23,9 +23,9 @@ func (r *reader) version() {
 // text reads a text of at most limit bytes.
 func (r *reader) text(limit int) string { return r.String(r.Count(1), limit) }
 
-// idRanges returns memory for the IDs of a response. Most responses have one range, so memory for
-// the ranges of all responses is made at once. When a response has more, the rest of it is given
-// up.
+// idRanges returns memory for the IDs of a response. Most responses have one range, so the first
+// call allocates memory for all responses. If a response needs more than the rest of this memory,
+// new memory is allocated and the rest is left unused.
 func (r *reader) idRanges(n int) []IDRange {
 	if len(r.idPool) < n {
 		r.idPool = make([]IDRange, max(n, r.responses))
@@ -48,7 +48,7 @@ func (r *reader) ints() []int {
 	return list
 }
 
-// bits reads what appendBits has written. An empty set is nil.
+// bits reads a set that appendBits has written. An empty set is nil.
 func (r *reader) bits() Bitset {
 	raw := r.Bytes(r.Count(1))
 	if len(raw) == 0 {
@@ -74,7 +74,7 @@ func (r *reader) fault() *fault.Error {
 	return e
 }
 
-// end is the error of a list that was malformed or longer than its contents.
+// end returns an error if the list is malformed or has bytes left.
 func (r *reader) end(what string) error {
 	if !r.Done() {
 		return fault.New(fault.Mismatch, "coordinator", -1, "%s: got a message that is malformed or of another version, want version %d; run the same version of the program on all ranks", what, wireVersion)

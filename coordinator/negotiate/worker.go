@@ -8,8 +8,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Worker is the state machine of one rank. It turns what the program submits into request lists,
-// and the Coordinator's response lists into Buckets to execute. One goroutine at a time uses it.
+// A Worker is the state machine of one rank. It turns the program's submissions into request lists,
+// and the Coordinator's response lists into Buckets to execute. Only one goroutine at a time may
+// use it.
 //
 // A tensorState is kept while its tensor is submitted or cached:
 //
@@ -19,7 +20,7 @@ import (
 //	0           ≥ 0      cached
 //	0           -1       none: remove forgets it
 //
-// What the whole rank may still do:
+// The flags of the rank and their effect on submissions:
 //
 //	flag     set by                        cleared by      submissions meanwhile
 //	joining  Join                          ResponseJoined  fail with fault.Misuse
@@ -27,65 +28,65 @@ import (
 //	ended    Failed, or the Coordinator's  never           fail with fault.Closed
 //	         abort or shutdown
 //
-// Requests are collected in outgoing. They are sent when one of these happens: Config.Cycle has
-// passed since the first, the step is complete, a group or a barrier was submitted, or a Flush,
-// since a goroutine waits.
+// Requests are collected in outgoing. They are sent when Config.Cycle has passed since the first
+// request, when the step is complete, when a group or a barrier is submitted, or on a Flush, since
+// a goroutine then waits.
 type Worker struct {
 	cfg  Config
 	rank int
 	now  Time
 
-	// What this rank knows of names, of cache IDs, and of IDs beyond the cache. A name points
-	// to its ID and back; the ID of a name that only other ranks submit has no state here.
+	// These maps hold this rank's state of names, cache IDs and transient IDs. A name and its ID
+	// refer to each other. If only other ranks submit a name, its ID has no tensorState here.
 	tensors   map[key]*tensorState
 	cache     []workerEntry           // by cache ID
 	transient map[uint32]*workerEntry // by transient ID
 	sets      map[uint32]*processSet
 
-	outgoing      RequestList // what has not been sent
+	outgoing      RequestList // requests that have not been sent
 	hasOutgoing   bool
-	outgoingSince Time   // when its first part came
+	outgoingSince Time   // when its first request came
 	urgent        bool   // send it at the end of this Step
 	applied       uint32 // the number of the last ResponseList applied
 
-	// A step of the program is what it submits until a name comes again. step counts them,
-	// stepCount the submissions of this one, and stepExpected those of the last one, which say
-	// when this one is complete.
+	// A step of the program lasts until a name is submitted again. step counts the steps. stepCount
+	// is the number of submissions in this step. stepExpected is that number for the last step;
+	// this step is complete when it has as many.
 	step                    uint64
 	stepCount, stepExpected int
 
-	// joining is set from Join to the response to it, closed from Shutdown on: no submissions
-	// then.
+	// joining is set from Join to the response to it. closed is set from Shutdown on. While either
+	// is set, submissions are refused.
 	joining, closed bool
 	joinSubmission  SubmissionID
 	removing        map[uint32]bool // sets whose removal this rank has submitted
 	ended           bool
 
-	// outputs is the result of this Step, in memory that is used again.
+	// outputs is the result of the current Step. Its memory is reused.
 	outputs []WorkerOutput
-	// Memory for Buckets and their entries, made for many at once. Buckets of many tensors have
-	// lists of their own, which Released gives back.
+	// These pools hold memory for Buckets and their entries, allocated for many at once. A Bucket
+	// with many tensors has its own entry list, which Released returns.
 	bucketPool      []Bucket
 	entryPool       []BucketEntry
 	releasedEntries [][]BucketEntry
 }
 
-// A SubmissionID is the caller's number of a submission; 0 is none.
+// A SubmissionID is the caller's number of a submission; 0 means no submission.
 type SubmissionID uint64
 
-// A tensorState is what a Worker knows of a name. See Worker for its states.
+// A tensorState is a Worker's state of a name. See Worker for the possible states.
 type tensorState struct {
 	key          key
-	submission   SubmissionID // the one in flight
+	submission   SubmissionID // the submission in flight
 	request      TensorRequest
 	cacheID      int  // -1: none
-	matchesCache bool // request equals what the cache entry stands for
+	matchesCache bool // request equals the request of the cache entry
 	unsent       bool // the submission is in outgoing
 	step         uint64
-	removed      bool // not in Worker.tensors any more
+	removed      bool // the state has been removed from Worker.tensors
 }
 
-// A workerEntry is what an ID stands for on this rank.
+// A workerEntry is the tensor that an ID means on this rank.
 type workerEntry struct {
 	spec  *Spec // nil: the ID is unknown
 	rows  []int
@@ -94,11 +95,11 @@ type workerEntry struct {
 	cost  int // of the whole tensor
 }
 
-// A WorkerOutput is something that this rank must do. String shows it in transcripts.
+// A WorkerOutput is an action for this rank. String shows it in transcripts.
 type WorkerOutput interface{ fmt.Stringer }
 
 type (
-	// SendRequests goes to the Coordinator. The list is the caller's.
+	// SendRequests sends List to the Coordinator. The caller owns the list.
 	SendRequests struct{ List *RequestList }
 	// Run is executed after all earlier outputs.
 	Run struct{ Bucket *Bucket }
@@ -112,8 +113,8 @@ type (
 		Submission SubmissionID
 		Last       int
 	}
-	// SetChanged says, in order with Run, that a process set has been made or, with nil Ranks,
-	// that it has been removed. Submission is 0 on a rank that has not asked for it.
+	// SetChanged says that a process set has been made or, if Ranks is nil, removed. It is ordered
+	// with Run. Submission is 0 on a rank that has not requested the change.
 	SetChanged struct {
 		Submission SubmissionID
 		ID         uint32
@@ -126,9 +127,9 @@ type (
 	End struct{ Err *fault.Error }
 )
 
-// A Bucket is tensors that are executed together, or one part of a large tensor. Every rank of the
-// job gets every Bucket, in the same order, since its Cost counts for all; ranks outside of the
-// process set skip it. It does not change before Released.
+// A Bucket is the tensors that are executed together, or one part of a large tensor. Every rank of
+// the job gets every Bucket in the same order, since the Cost counts on all ranks. Ranks outside of
+// the process set skip the Bucket. A Bucket does not change before Released.
 type Bucket struct {
 	Entries     []BucketEntry
 	Part, Parts int   // of one large tensor; otherwise 0 and 1
@@ -145,27 +146,28 @@ type BucketEntry struct {
 	state      *tensorState
 }
 
-// A WorkerInput is something that has happened on this rank.
+// A WorkerInput is an event on this rank.
 type WorkerInput interface{ applyWorker(m *Worker) }
 
-// The inputs of a Worker, beside Tick.
+// These are the inputs of a Worker, besides Tick.
 type (
-	// Submit submits Requests as one; Submissions has their numbers in the same order. A
-	// *Submit works as well. If the same one is submitted again, its tensor is found without
-	// reading a map.
+	// Submit submits Requests together. Submissions has their numbers in the same order. A *Submit
+	// is accepted as well. If the same request is submitted again, its tensor is found without a
+	// map lookup.
 	Submit struct {
 		Requests    []TensorRequest
 		Submissions []SubmissionID
 	}
-	// Flush says that a goroutine waits for what was submitted.
+	// Flush says that a goroutine waits for submissions.
 	Flush struct{}
 	// ResponsesReceived brings the next list of the Coordinator.
 	ResponsesReceived struct{ List *ResponseList }
 	// Finished says that a Bucket has been executed. Its names may be submitted again.
 	Finished struct{ Bucket *Bucket }
-	// Released gives the memory of a Bucket back, after Finished: nobody reads it any more.
+	// Released returns the memory of a Bucket to the Worker. It follows Finished, when nothing
+	// reads the Bucket any more.
 	Released struct{ Bucket *Bucket }
-	// Join says that this rank has run out of data.
+	// Join says that this rank has no more data.
 	Join struct{ Submission SubmissionID }
 	// Shutdown says that this rank submits nothing more.
 	Shutdown struct{}
@@ -175,7 +177,8 @@ type (
 	Failed struct{ Err *fault.Error }
 )
 
-// NewWorker makes the Worker of a rank. It knows no tensors and no sets but the one of all ranks.
+// NewWorker makes the Worker of a rank. Initially it has no tensors, and the set of all ranks is
+// its only set.
 func NewWorker(cfg Config, rank int) *Worker {
 	w := &Worker{
 		cfg: cfg, rank: rank, tensors: make(map[key]*tensorState), transient: make(map[uint32]*workerEntry),
@@ -186,8 +189,8 @@ func NewWorker(cfg Config, rank int) *Worker {
 	return w
 }
 
-// Step applies an input at a time and returns what to do, in order. The slice is valid until the
-// next Step. After the end it refuses submissions and does nothing else.
+// Step applies one input and returns the outputs in order. The slice is valid until the next Step.
+// After the end, Step only refuses submissions.
 func (w *Worker) Step(now Time, in WorkerInput) []WorkerOutput {
 	w.outputs = w.outputs[:0]
 	w.now = max(w.now, now)
@@ -202,8 +205,8 @@ func (w *Worker) Step(now Time, in WorkerInput) []WorkerOutput {
 	return w.outputs
 }
 
-// Next is how long the Worker can wait for its next Step if nothing else happens. ok is false when
-// it need not be called at all.
+// Next returns how long the Worker can wait for its next Step if no event comes. ok is false if no
+// Step is needed.
 func (w *Worker) Next() (wait Duration, ok bool) {
 	if !w.hasOutgoing || w.ended {
 		return 0, false
@@ -211,7 +214,7 @@ func (w *Worker) Next() (wait Duration, ok bool) {
 	return Duration(max(0, w.outgoingSince+Time(w.cfg.Cycle)-w.now)), true
 }
 
-// rejectAfterEnd fails what is submitted after the end.
+// rejectAfterEnd fails submissions that come after the end.
 func (w *Worker) rejectAfterEnd(in WorkerInput) {
 	closed := func(op string) *fault.Error {
 		return &fault.Error{Kind: fault.Closed, Op: op, Rank: w.rank, Err: fmt.Errorf("the coordinator has ended")}
@@ -228,10 +231,11 @@ func (w *Worker) rejectAfterEnd(in WorkerInput) {
 
 func (Tick) applyWorker(*Worker) {}
 
-// applyWorker has outgoing sent at the end of this Step, if there is something.
+// applyWorker marks outgoing, if it is not empty, to be sent at the end of this Step.
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
-// applyWorker sends the join with all submissions before it, at once: other ranks may wait for it.
+// applyWorker sends the join and all earlier submissions at once, because other ranks may wait for
+// the join.
 func (in Join) applyWorker(w *Worker) {
 	if w.joining || w.closed {
 		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has already joined or closed")}})
@@ -243,7 +247,7 @@ func (in Join) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// applyWorker sends the shutdown with all submissions before it, at once. A second one does
+// applyWorker sends the shutdown and all earlier submissions at once. A second shutdown does
 // nothing.
 func (Shutdown) applyWorker(w *Worker) {
 	if w.closed {
@@ -262,8 +266,8 @@ func (in Location) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// applyWorker tells the Coordinator, which ends the other ranks, and ends this rank without waiting
-// for that.
+// applyWorker reports the failure to the Coordinator, which ends the other ranks. It ends this rank
+// at once.
 func (in Failed) applyWorker(w *Worker) {
 	w.outgoing.Fault = in.Err
 	w.markOutgoing()
@@ -271,13 +275,14 @@ func (in Failed) applyWorker(w *Worker) {
 	w.end(in.Err)
 }
 
-// end ends the Worker. The caller of Step ends what is in flight.
+// end ends the Worker. The caller of Step ends the submissions in flight.
 func (w *Worker) end(err *fault.Error) {
 	w.ended = true
 	w.outputs = append(w.outputs, End{err})
 }
 
-// applyWorker frees the names of a Bucket, but not before the last part of a large tensor.
+// applyWorker frees the names of a Bucket. It frees the name of a large tensor only after the last
+// part.
 func (in Finished) applyWorker(w *Worker) {
 	b := in.Bucket
 	if b.Part+1 < b.Parts {
@@ -290,7 +295,7 @@ func (in Finished) applyWorker(w *Worker) {
 	}
 }
 
-// maxReleased bounds the lists that are kept for Buckets of many tensors.
+// maxReleased bounds the entry lists that are kept for reuse by Buckets of many tensors.
 const maxReleased = 16
 
 func (in Released) applyWorker(w *Worker) {
@@ -302,7 +307,7 @@ func (in Released) applyWorker(w *Worker) {
 	}
 }
 
-// complete ends the submission of a name, which may be submitted again.
+// complete ends the submission of a name. The name may then be submitted again.
 func (w *Worker) complete(n *tensorState) {
 	n.submission = 0
 	if n.cacheID < 0 {
@@ -310,14 +315,14 @@ func (w *Worker) complete(n *tensorState) {
 	}
 }
 
-// remove forgets a name. The memo of a request may still point to its state, hence removed.
+// remove removes a name. It sets removed, since the memo of a request may still point to the state.
 func (w *Worker) remove(n *tensorState) {
 	n.removed = true
 	delete(w.tensors, n.key)
 }
 
-// fail ends submissions by their names. Names that this rank has not submitted are skipped: the
-// response goes to all ranks.
+// fail ends submissions by their names. It skips names that this rank has not submitted, because
+// the response goes to all ranks.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
 	var submissions []SubmissionID
 	for _, f := range failed {

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// applyWorker applies a list: entries first, since the responses use them, then responses, then
-// evictions, since the responses may still use what is evicted.
+// applyWorker applies a list in three steps: first the entries, which the responses use; then the
+// responses; and last the evictions, since a response may still use an evicted entry.
 func (in ResponsesReceived) applyWorker(w *Worker) {
 	d := in.List
 	if d.Seq != w.applied+1 {
@@ -30,14 +30,14 @@ func (in ResponsesReceived) applyWorker(w *Worker) {
 	}
 }
 
-// protocolError ends the coordinator: the Coordinator has sent what it never sends. It is a bug or
-// another version of the program.
+// protocolError ends the coordinator after an invalid message from the Coordinator. The cause is a
+// bug or another version of the program.
 func (w *Worker) protocolError(format string, args ...any) {
 	err := &fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: w.rank, Peers: []fault.Peer{{Rank: 0}}, Err: fmt.Errorf("rank 0 "+format, args...)}
 	Failed{err}.applyWorker(w)
 }
 
-// defineEntry gives an ID its tensor.
+// defineEntry assigns a tensor to an ID.
 func (w *Worker) defineEntry(e *CacheEntry) {
 	n := w.tensors[e.Spec.key()]
 	at := workerEntry{spec: e.Spec, rows: e.Rows, state: n, set: e.Spec.Set, cost: Cost(e.Spec, e.Rows, 0, 1)}
@@ -47,7 +47,7 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	}
 	if e.Transient {
 		if n != nil {
-			n.matchesCache = false // its request differs from its entry, if it has one
+			n.matchesCache = false // its request differs from the entry, if it has an entry
 		}
 		w.transient[e.ID] = &at
 		return
@@ -59,20 +59,20 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	for len(w.cache) <= int(e.ID) {
 		w.cache = append(w.cache, workerEntry{})
 	}
-	// The ID may have stood for another name, whose eviction was acknowledged long ago.
+	// The ID may have belonged to another name, whose eviction was acknowledged earlier.
 	if old := w.cache[e.ID]; old.state != nil && old.state != n {
 		w.dropCacheID(old.state)
 	}
 	w.cache[e.ID] = at
-	// What this rank has submitted is what all ranks have agreed on, so its request matches. A rank
-	// that is absent, or outside of the set, has no request to compare with.
+	// All ranks have agreed on the request of this rank, so the request matches the entry. A rank
+	// that is absent or outside of the set has no request to compare.
 	if n != nil {
 		n.cacheID, n.matchesCache = int(e.ID), n.submission != 0
 	}
 }
 
-// evict ends an entry. If a bit of it has not been sent, the full request replaces the bit; a bit
-// that is in flight is still understood, since the Coordinator keeps evicted entries until this
+// evict ends an entry. If a bit for the entry has not been sent, the full request replaces the bit.
+// A bit in flight is still understood, since the Coordinator keeps evicted entries until this
 // Worker has acknowledged the eviction.
 func (w *Worker) evict(id uint32) {
 	if int(id) >= len(w.cache) {
@@ -90,7 +90,7 @@ func (w *Worker) evict(id uint32) {
 	w.dropCacheID(n)
 }
 
-// dropCacheID takes the cache ID from a name, which it has no more.
+// dropCacheID removes the cache ID of a name.
 func (w *Worker) dropCacheID(n *tensorState) {
 	n.cacheID, n.matchesCache = -1, false
 	if n.submission == 0 {
@@ -98,7 +98,7 @@ func (w *Worker) dropCacheID(n *tensorState) {
 	}
 }
 
-// entry returns what an ID stands for. It is never nil; an unknown ID has no spec.
+// entry returns the entry of an ID. It is never nil; the entry of an unknown ID has no spec.
 func (w *Worker) entry(id uint32) *workerEntry {
 	if int(id) < w.cfg.Cache {
 		if int(id) < len(w.cache) {
@@ -163,8 +163,8 @@ func (w *Worker) run(it *Response) {
 	w.outputs = append(w.outputs, Run{b})
 }
 
-// poolBatch is for how many Buckets and entries memory is made at once: there is a Bucket for every
-// part of a large tensor. A Bucket of more tensors has a list of its own.
+// poolBatch is the number of Buckets and entries that are allocated at once, because every part of
+// a large tensor needs a Bucket. A Bucket with more tensors has its own list.
 const poolBatch = 64
 
 // newBucket returns an empty Bucket with room for some tensors.
@@ -199,7 +199,7 @@ func (w *Worker) newEntries(n int) (entries []BucketEntry) {
 // maxBucketTensors bounds the tensors of a Bucket.
 const maxBucketTensors = 1 << 20
 
-// addEntry adds the tensor of an ID to b. It reports false after a protocol error: the ID is
+// addEntry adds the tensor of an ID to b. It returns false after a protocol error: the ID is
 // unknown, or this rank has neither submitted the tensor nor joined.
 func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	e := w.entry(id)
@@ -239,14 +239,14 @@ func (w *Worker) inSet(id uint32) bool {
 	return set != nil && set.indexOf(w.rank) >= 0
 }
 
-// releaseTransient forgets a transient ID with the last part of its tensor.
+// releaseTransient drops a transient ID after the last part of its tensor.
 func (w *Worker) releaseTransient(b *Bucket, id uint32) {
 	if int(id) >= w.cfg.Cache && b.Part+1 == b.Parts {
 		delete(w.transient, id)
 	}
 }
 
-// changeSet makes or removes a process set, and ends this rank's request for that.
+// changeSet makes or removes a process set, and ends this rank's request for the change.
 func (w *Worker) changeSet(it *Response) {
 	out := SetChanged{ID: it.ID, Name: it.Name, Ranks: it.Ranks}
 	if n := w.tensors[key{SetRegistry, it.Name}]; n != nil {

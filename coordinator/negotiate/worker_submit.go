@@ -23,9 +23,9 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 }
 
-// submitCached is the path of nearly every submission: it submits a request that the cache knows by
-// a bit. It reports false, having changed nothing, if one of these is not so; then validate and
-// submit look at all cases:
+// submitCached submits a request by its cache bit. Nearly all submissions take this path. If one of
+// these conditions does not hold, submitCached changes nothing and returns false, and validate and
+// submit handle the request:
 //
 //   - the name is cached, is not in flight, and was submitted last with the request of its entry;
 //   - this request equals that one;
@@ -48,7 +48,7 @@ func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	return true
 }
 
-// validate returns why none of some requests can be submitted, or nil.
+// validate returns the reason why the requests cannot be submitted, or nil.
 func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 	var seen map[key]bool
 	if len(rs) > 1 {
@@ -90,8 +90,7 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 	return nil
 }
 
-// submit adds a valid request to what is sent next: by a bit if the cache knows it, otherwise in
-// full.
+// submit adds a valid request to outgoing: as a bit if the cache has it, otherwise in full.
 func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	k := q.key()
 	n := w.tensors[k]
@@ -114,9 +113,9 @@ func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	w.countStep(n)
 }
 
-// countStep counts a submission of the program's step. A name that comes again begins the next
-// step. A step that has as many submissions as the one before is complete and is sent at once; a
-// step with fewer is sent when a goroutine waits or the cycle is over.
+// countStep counts a submission of the program's step. A repeated name begins the next step. A step
+// is complete, and is sent at once, when it has as many submissions as the previous step. A step
+// with fewer is sent when a goroutine waits or the cycle is over.
 func (w *Worker) countStep(n *tensorState) {
 	if w.step == 0 || n.step == w.step {
 		w.step++
@@ -129,21 +128,21 @@ func (w *Worker) countStep(n *tensorState) {
 	}
 }
 
-// markOutgoing notes that there is something to send, and since when.
+// markOutgoing records that there are requests to send, and since when.
 func (w *Worker) markOutgoing() {
 	if !w.hasOutgoing {
 		w.hasOutgoing, w.outgoingSince = true, w.now
 	}
 }
 
-// send outputs what was collected, in lists of a bounded number of requests. Join, Shutdown and
+// send outputs the collected requests, in lists of at most maxRequests requests. Join, Shutdown and
 // Fault are in the last list, after all submissions.
 func (w *Worker) send() {
 	requests := w.outgoing
 	w.outgoing = RequestList{}
 	w.hasOutgoing, w.urgent = false, false
 	requests.Ack = w.applied
-	// What is sent cannot be replaced by evict any more.
+	// From here on, evict can no longer replace these bits.
 	for id := range requests.Cached.All {
 		if n := w.cache[id].state; n != nil {
 			n.unsent = false
