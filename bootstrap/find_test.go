@@ -280,9 +280,9 @@ func TestSecretFile(t *testing.T) {
 	}
 }
 
-// The workers of one torchrun derive one port, other than MASTER_PORT. Another run, and another
-// incarnation on one node, derive other ports. On several nodes the restart counts differ, and must
-// not count.
+// This test checks the derived port. All workers of one torchrun derive the same port, which is not
+// MASTER_PORT. Another run, or another incarnation on a single node, derives another port. On
+// several nodes the restart counts may differ, so they must not change the port.
 func TestTorchrunDerivesAPortAllRanksAgreeOn(t *testing.T) {
 	root := func(env string) string {
 		j, err := finderOf(strings.Split("WORLD_SIZE=4 MASTER_ADDR=n0 MASTER_PORT=29500 TUTTI_SECRET="+testSecret+" "+env, " ")...).find(Options{})
@@ -334,7 +334,8 @@ func TestListsThatDifferAreJobsOfDifferentNames(t *testing.T) {
 	}
 }
 
-// Users read the table of the package comment; the order of the code is what runs.
+// This test checks that the table in the package comment lists the sources in the order of the
+// code.
 func TestSourcesStandInTheDocumentedOrder(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -44,8 +44,8 @@ func checkFound(t *testing.T, rank int, peers []string) {
 	}
 }
 
-// Whatever the variables hold, Find returns a job whose numbers are consistent, or an error of this
-// module's type.
+// The fuzz test checks that for any values of the variables, Find returns either a job with
+// consistent numbers or a *fault.Error.
 func FuzzFind(f *testing.F) {
 	f.Add("TUTTI_RANK=1\nTUTTI_SIZE=2\nTUTTI_ROOT=127.0.0.1:1\nTUTTI_LISTEN_FD=3")
 	f.Add("TORCHELASTIC_RUN_ID=x\nRANK=1\nWORLD_SIZE=2\nMASTER_ADDR=h\nLOCAL_WORLD_SIZE=2\nLOCAL_RANK=0")

@@ -75,8 +75,8 @@ func TestListenNamesTheProcessThatHasTheAddress(t *testing.T) {
 	}
 }
 
-// The wait for a name that never appears ends by itself, and at once when the caller's context
-// ends.
+// This test checks that the wait for a name that never appears ends after a limit, and at once when
+// the caller's context ends.
 func TestListenDoesNotWaitForEverForRootsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

@@ -58,8 +58,8 @@ func TestInheritedListenerIsAdoptedOnceAndNotPassedOn(t *testing.T) {
 	again.Close()
 }
 
-// A child of rank 0 has rank 0's variables but not its descriptor. The file that has that number
-// must not be touched.
+// A child of rank 0 has the variables of rank 0 but not the inherited descriptor. This test checks
+// that Listen does not touch another file with that descriptor number.
 func TestDescriptorThatIsNoListenerIsLeftAlone(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

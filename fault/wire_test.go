@@ -42,7 +42,8 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// A changed wire form could not be read by a peer of the last release.
+// This test checks that the wire form has not changed, since a peer of the last release must be
+// able to read it.
 func TestWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, s := range samples() {
@@ -137,7 +138,7 @@ func TestWireIsBoundedWhateverTheErrorHolds(t *testing.T) {
 	}
 }
 
-// checkCut fails unless got is full, or its start and "…".
+// checkCut fails the test unless got equals full, or is a prefix of full followed by "…".
 func checkCut(t *testing.T, got, full string) {
 	t.Helper()
 	full = strings.ToValidUTF8(full, "?")

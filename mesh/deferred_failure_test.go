@@ -22,9 +22,9 @@ func (c *countingConn) Progress(transport.Sink, int) (transport.State, error) {
 func (c *countingConn) Arm(func())   {}
 func (c *countingConn) Close() error { return nil }
 
-// After a rejected frame no other frame may arrive: the layer above would take the second for the
-// first. The second may be read by another goroutine, whose turn comes right after the one that
-// rejected the first.
+// This test checks that no frame arrives after a rejected frame, because the layer above would
+// mistake the second frame for the first. Another goroutine may call Progress, and read the second
+// frame, right after the call that rejected the first.
 func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		above := &recorder{got: make(map[string]int)}

@@ -172,8 +172,8 @@ func TestMalformedHellosAreRefused(t *testing.T) {
 	}
 }
 
-// A recorded proof is useless: under another nonce, or from the other side, a different one is
-// required.
+// This test checks that a recorded proof is useless: another nonce, or the other side, requires a
+// different proof.
 func TestProofsCannotBeUsedAgain(t *testing.T) {
 	secret := []byte("sesame")
 	h := hello{version: version, rank: 1}
@@ -195,7 +195,7 @@ func TestProofsCannotBeUsedAgain(t *testing.T) {
 	}
 }
 
-// An acceptor that does not know the secret learns nothing, and is refused.
+// This test checks that an accepting rank without the secret gets no proof, and is refused.
 func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 	id := newIdentity(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
 	for name, answer := range map[string][]byte{

@@ -36,7 +36,7 @@ func (p *heartbeatCounter) LastCall(b []byte) []byte {
 // heartbeatLimit bounds the time for any number of heartbeats here, on a busy machine.
 const heartbeatLimit = 40 * time.Second
 
-// waitFor returns when that many more heartbeats have been sent.
+// waitFor waits until the given number of further heartbeats have been sent.
 func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 	t.Helper()
 	full := make(chan struct{})
@@ -50,12 +50,12 @@ func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 	}
 }
 
-// grpcHeartbeatAllocs is how often a heartbeat over grpc may allocate, both ranks together: as
-// often as a frame does, see package grpc.
+// grpcHeartbeatAllocs is the number of allocations that a heartbeat over grpc may cost on both
+// ranks together. It is the number for any frame; see package grpc.
 const grpcHeartbeatAllocs = 12
 
-// An idle job allocates nothing. A garbage collection, or a heartbeat that wakes a thread for the
-// first time, allocates now and then, so the best of several tries counts.
+// This test checks that an idle job allocates nothing. A garbage collection, or a heartbeat that
+// wakes a thread for the first time, sometimes allocates, so the best of several tries counts.
 func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 	wires := map[string]float64{"tcp": 0, "grpc": grpcHeartbeatAllocs, "memory": 0}
 	if runtime.GOOS == "linux" {

@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// An eventRecorder is the layer above in tests: it records its events.
+// An eventRecorder implements Events for tests. It records all events.
 type eventRecorder struct {
 	rank int
 
@@ -182,7 +182,7 @@ func without(n, rank int) []int {
 	return slices.DeleteFunc(upTo(n), func(r int) bool { return r == rank })
 }
 
-// kill ends a rank as SIGKILL does, as far as the others can notice.
+// kill ends a rank. The other ranks notice the same as after a SIGKILL.
 func (r *testJob) kill(rank int) { r.wires[rank].Close() }
 
 // close shuts the remaining ranks down, without goodbyes.
@@ -194,9 +194,9 @@ func (r *testJob) close() {
 	}
 }
 
-// freeze suspends a rank's control goroutine, as SIGSTOP does, until the result is called. The
-// goroutine has stopped when freeze returns, so that no turn that had begun handles what comes
-// next.
+// freeze suspends a rank's control goroutine, as SIGSTOP does, until the test calls the returned
+// function. The goroutine has stopped when freeze returns, so no unfinished turn handles later
+// messages.
 func (r *testJob) freeze(rank int) (thaw func()) {
 	frozen, release := make(chan struct{}), make(chan struct{})
 	r.meshes[rank].control.post(func(*control) {

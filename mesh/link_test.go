@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A scriptedConn does in Progress and Close what the test sets.
+// A scriptedConn is a Conn whose Progress and Close call functions that the test sets.
 type scriptedConn struct {
 	transport.Conn // nil: no other method is called
 	progress       func() transport.State
@@ -117,14 +117,14 @@ type neverMet struct{}
 
 func (neverMet) Met() bool { return false }
 
-// A fixedDeadline is a WaitPolicy that ends the wait at that time.
+// A fixedDeadline is a WaitPolicy that ends the wait at a fixed time.
 type fixedDeadline time.Time
 
 func (u fixedDeadline) NextCheck() time.Time { return time.Time(u) }
 func (u fixedDeadline) Check() error         { return context.DeadlineExceeded }
 
-// A lateDial is a transport whose dials of data Conns fail, each as soon as the link that it is for
-// is up.
+// A lateDial is a transport whose dials of data Conns fail. Each dial fails as soon as the link for
+// which it was started is up.
 type lateDial struct {
 	transport.Transport
 	late func() bool // reports whether the dial fails that way

@@ -79,7 +79,7 @@ func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wiredJob {
 	return w
 }
 
-// connect opens a connection to a rank's port as any process can.
+// connect opens a TCP connection to a rank's port, without a handshake.
 func connect(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
@@ -184,8 +184,8 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	}
 }
 
-// testSilentConnections opens connections that send these bytes and then nothing, and checks when
-// each is closed.
+// testSilentConnections opens connections that send the given bytes and then nothing. It checks
+// when each connection is closed.
 func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	t.Helper()
 	before := len(w.logs.all())
@@ -412,7 +412,8 @@ func testRefusedByTLS(t *testing.T, w *wiredJob, pool *x509.CertPool) {
 	w.healthy()
 }
 
-// A pendingEcho is a stream transport that is no Greeter: every connection is its own.
+// A pendingEcho is a stream transport that does not implement Greeter, so the mux passes every
+// connection to it.
 type pendingEcho struct {
 	transport.Transport
 	in net.Listener
@@ -510,8 +511,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A connection costs what package net needs for it. Beyond that, one whose peer has proven nothing
-// costs at most 4 KiB of heap, whatever it sends.
+// This test checks that a connection whose peer has proven nothing costs at most 4 KiB of heap
+// beyond what package net needs, whatever the peer sends.
 func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)

@@ -76,8 +76,8 @@ func runRank() int {
 		fmt.Println("error", err)
 		return 1
 	}
-	// All links are up. When the last heartbeat of the second round from here is being written, each
-	// peer has been sent one of the first.
+	// All links are up. When the rank writes the last heartbeat of the second round, it has sent
+	// each peer a heartbeat of the first round.
 	for range 2 * (size - 1) {
 		<-heartbeats
 	}
@@ -102,7 +102,7 @@ func ownListener(rank int) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// A process is one rank, as the test sees it.
+// A process is the test's handle of one rank's process.
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -161,7 +161,8 @@ func launch(t *testing.T, n int) []*process {
 	return ranks
 }
 
-// limit bounds everything here on a busy machine. What has a limit of its own is held to that one.
+// limit bounds all waits of these tests that have no limit of their own. It allows for a busy
+// machine.
 const limit = 40 * time.Second
 
 // expect waits for the rank's next line, which must start with want, and returns the time at the
@@ -181,8 +182,8 @@ func (p *process) expect(want string) time.Time {
 	return time.Time{}
 }
 
-// An injectedFault is the moment from which a limit counts, and how long the ranks and the test had
-// starved by then.
+// An injectedFault records when a fault was injected, and how long the ranks and the test had
+// starved before. Limits count from that moment.
 type injectedFault struct {
 	at      time.Time
 	starved time.Duration
@@ -199,8 +200,9 @@ func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 	return d
 }
 
-// starving returns how long the ranks and the test have starved so far. No running rank has been
-// waited for, so all of them can be measured; of a killed one the last measurement counts.
+// starving returns how long the ranks and the test have starved so far. The test has not called
+// Wait for any running rank, so starving can measure all of them. For a killed rank it uses the
+// last measurement.
 func starving(ranks []*process) time.Duration {
 	total := starved.Of(os.Getpid())
 	for _, p := range ranks {
@@ -210,9 +212,9 @@ func starving(ranks []*process) time.Duration {
 	return total
 }
 
-// expectWithin is expect of a line whose event the rank must have received within most, plus the
-// time for which all starved since: the limit is the library's promise, which it cannot keep while
-// it does not run.
+// expectWithin is like expect, but the rank must have received the event of the line within the
+// limit most. The time for which the ranks and the test starved is added to the limit, because the
+// library can do nothing while it does not run.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
 	elapsed := p.expect(want).Sub(since.at)
@@ -245,8 +247,9 @@ func TestAStoppedProcessIsNamedAndLearnsItWhenResumed(t *testing.T) {
 	ranks[2].expectWithin("verdict peer lost [rank 2 on here", woken, time.Second)
 }
 
-// stopped is how long the rank below does not run: far longer than the second in which a dead rank
-// is named, and shorter than DefaultSilence by more than a busy machine may let the test oversleep.
+// stopped is how long the test suspends a rank. It is much longer than the second in which a dead
+// rank is reported. It is so much shorter than DefaultSilence that the test may oversleep on a busy
+// machine.
 const stopped = DefaultSilence / 2
 
 func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {

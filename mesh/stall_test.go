@@ -40,8 +40,8 @@ type stallStep struct {
 	lost  bool
 }
 
-// The steps: time passes, or the control goroutine does not run meanwhile; the peer reads some
-// bytes, either at once or when Progress is called.
+// The kinds of steps. Time passes, and the control goroutine runs or does not run meanwhile. Or the
+// peer reads some bytes, either at once or when Progress is called.
 const (
 	timePasses       = "time passes"
 	processSuspended = "the process is stopped"
@@ -106,7 +106,7 @@ func runStall(t *testing.T, heartbeat time.Duration, acts []stallStep) {
 	}
 }
 
-// A control link may be full when the process is suspended, too.
+// This test checks a control link whose queue is full while the process is suspended.
 func TestSuspendedTimeDoesNotCountAgainstANeighbour(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, func(_ int, cfg *Config) { cfg.Silence = time.Minute })

@@ -8,7 +8,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A schedule is the faults of one run: which ranks are killed, and which pairs are cut, and when.
+// A schedule holds the faults of one run: the ranks that are killed, the pairs that are cut, and
+// the times.
 type schedule struct {
 	n       int
 	killed  []int

@@ -44,7 +44,7 @@ type failureReport struct {
 	err *fault.Error
 }
 
-// A pipe is one connection; last is when the last message in each direction arrives.
+// A pipe is one connection. last holds the arrival time of the last message in each direction.
 type pipe struct {
 	open [2]bool // at the low and the high end
 	last [2]Time
@@ -119,7 +119,7 @@ func (w *cluster) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*M
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
-// side returns which end of a pair's pipe a is.
+// side returns the index of a's end in the pipe between a and b.
 func side(a, b int) int {
 	if a < b {
 		return 0
