@@ -51,7 +51,7 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 	}
 }
 
-// waitDone progresses both ends until a Done has run, and passes its error on.
+// waitDone progresses both ends until a Done has run, and returns a channel with its error.
 func waitDone(b *connPair, done <-chan error) <-chan error {
 	out := make(chan error, 1)
 	b.until("Done", func() bool {

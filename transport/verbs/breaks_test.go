@@ -56,7 +56,8 @@ func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 	}
 }
 
-// softdevice reads the head out of the message's bytes by itself.
+// Action.Head computes the position of the head from the bytes of the message. It must return
+// the head of the frame that was sent.
 func TestStepHasTheHeadOfTheMessage(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	var heads []string

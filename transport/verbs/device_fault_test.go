@@ -98,7 +98,8 @@ func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	}
 }
 
-// Events of a queue pair reach that one, events of the device all of them; each fires Arm.
+// An event of a queue pair ends that queue pair only. An event of the device ends all its queue
+// pairs. Each event fires Arm.
 func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	h := openHard(t)
 	var pairs [2]*ibQueuePair
@@ -303,8 +304,8 @@ func TestDeviceVictim(t *testing.T) {
 	}
 }
 
-// The peer is killed at each step of a conversation in turn. Each time this end must learn of
-// it soon and release everything: a device that still has a queue pair or registered memory
+// The peer is killed at each step of a conversation in turn. Each time this end must soon detect
+// the death and release everything. A device that still has a queue pair or registered memory
 // cannot be closed.
 func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	needsDevice(t)
