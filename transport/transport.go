@@ -103,7 +103,7 @@ const (
 // wait for a running Progress.
 type Sink interface {
 	Buffer(h Header) []byte  // at least Size bytes, or nil to drop the body
-	Arrived(h Header, n int) // the first n bytes of the body are in
+	Arrived(h Header, n int) // the first n bytes of the body have arrived
 }
 
 // A Conn is one ordered link to a peer. Any goroutine may call Send, TrySend, Arm,

@@ -41,25 +41,25 @@ const (
 // releases the mapping and the socket. outbox.mu and wakeup.mu are held for a few instructions or a
 // short copy, never both, and never while a Sink, a Done or a ready runs.
 //
-// The states of a conn, by what has happened:
+// A conn has these states:
 //
 //	open     firstErr unset
 //	failed   firstErr set: nothing is written any more; Progress still delivers what has
 //	         arrived, up to drainBudget bytes, and then returns the error
-//	closed   gate closed: Progress returns the error, and the memory goes with the last user
+//	closed   gate closed: Progress returns the error; the last goroutine to exit unmaps the memory
 type conn struct {
 	t              *Transport
 	seg            *segment
 	fd             int // the socket
 	peerCred       unix.Ucred
-	watcherID      int32 // in the Transport's watcher; 0: not registered there
+	watcherID      int32 // the socket's ID in the Transport's watcher; 0: not registered there
 	gate           poll.Gate
 	firstErr       poll.FirstError
 	pending        atomic.Bool // accepted and not admitted
 	releaseSlot    func()      // releases the slot of a pending Conn; nil at the dialer
 	handshakeTimer *time.Timer // closes a Conn that stays pending
 
-	registered bool // in the Transport's table; written before another goroutine has the conn
+	registered bool // the conn is in the Transport's table; written before another goroutine has the conn
 
 	// owned by the reader
 	consumer    consumer

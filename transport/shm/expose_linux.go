@@ -29,11 +29,11 @@ import (
 //	                       0 by the owner, when it has given up waiting for the peer
 //
 // g is the number of the exposure, from 1, and never used again on the Conn. Every transition is a
-// compare-and-swap, except those of the owner from free and from writing. They are sequentially
-// consistent, as all of Go's atomics. So a fragment is in memory before the word leaves the state
-// writing. An owner that releases its memory waits while the word is in the state writing. A
-// fragment takes some ten microseconds. revoke handles a peer that was stopped or killed in the
-// middle of a fragment.
+// compare-and-swap, except the owner's transitions from free and from writing. They are
+// sequentially consistent, as all of Go's atomics. So a fragment is in memory before the word
+// leaves the state writing. An owner that releases its memory waits while the word is in the state
+// writing. A fragment takes some ten microseconds. revoke handles a peer that was stopped or killed
+// in the middle of a fragment.
 //
 // When this side first exposes a part of its pool to the peer, it sends the pool's descriptor over
 // the socket. When a body is complete, its sender puts a record of kind written into the ring. The

@@ -11,9 +11,9 @@ const Name = "shm"
 
 // Options are the choices that a program has. The zero value is a good choice.
 type Options struct {
-	// Job separates the names given to Share from those of other jobs of this user on this host.
-	// All ranks of a job have the same one. It is needed only if the names are not unique among the
-	// jobs.
+	// Job keeps the names given to Share apart from the names that other jobs of this user give to
+	// Share on this host. All ranks of a job have the same Job. It is needed only if the names are
+	// not unique among the jobs.
 	Job string
 	// Log receives a warning for each rejected connection. If it is nil, no warning is written.
 	Log *slog.Logger

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-// makeNodes makes n Transports as the ranks of one job have them.
+// makeNodes makes n Transports with the same Options.Job, like the ranks of one job.
 func makeNodes(_ testing.TB, n int) []transporttest.Node {
 	nodes := make([]transporttest.Node, n)
 	job := rand.Text()
