@@ -55,7 +55,7 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 	return best, nil
 }
 
-// tolerance is what may be allocated besides, over all calls that are counted.
+// tolerance is the number of additional allocations that all counted calls together may make.
 const tolerance = 0.1
 
 // An allocBound is a transport, with options, over which calls allocate at most this often.

@@ -297,7 +297,7 @@ func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	return errors.Join(err, <-sent)
 }
 
-// A resources is what the process and the kernel's devices hold.
+// A resources counts the resources that the process and the kernel's devices hold.
 type resources struct{ goroutines, pairs, queues, regions, pinnedKB int }
 
 var resource = regexp.MustCompile(`\b(qp|cq|mr) (\d+)`)

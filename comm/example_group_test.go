@@ -63,7 +63,7 @@ func ExampleComm_Dup() {
 	// <nil>
 }
 
-// Ranks 3 and 1, in this order, talk among themselves; nobody else need call.
+// Ranks 3 and 1 form a communicator, in this order. The other ranks need not call Sub.
 func ExampleComm_Sub() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() != 1 && c.Rank() != 3 {
@@ -89,7 +89,7 @@ func ExampleComm_Sub() {
 	// <nil>
 }
 
-// A rank that closes has delivered what it sent; who needs more of it is told.
+// A rank that closes first delivers what it sent. A call that needs more from it gets fault.Closed.
 func ExampleComm_Close() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {

@@ -73,7 +73,7 @@ func (s *faultCase) String() string {
 	return fmt.Sprintf("%s/%s/%s/%d ranks/%d elements%s", wire, s.call.Name, s.algorithm, s.n, s.count, s.label)
 }
 
-// An outcome is what one rank got.
+// An outcome is the result of one rank.
 type outcome struct {
 	err         error // of the call
 	duration    time.Duration

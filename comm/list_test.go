@@ -79,7 +79,7 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 	}
 }
 
-// sameAsAlone compares a list's results with those of its vectors one by one.
+// sameAsAlone compares the results of a list with the results of reducing each vector separately.
 func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []int, op comm.Op) error {
 	var list [][]byte
 	var wants [][]float32

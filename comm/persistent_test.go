@@ -14,7 +14,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// A start meets the buffers as they are then, and every start its own on all ranks.
+// Each start uses the current contents of the buffers, and matches the same start on the other ranks.
 func TestAPersistentStartsManyTimes(t *testing.T) {
 	for _, wire := range transports {
 		leak.Check(t)
