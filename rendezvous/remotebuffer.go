@@ -10,8 +10,9 @@ import "github.com/tutti-go/tutti/transport"
 //	true    set     a send writes there; aborted, it leaves the buffer free
 //	true    nil     the peer was notified; its release frees the buffer
 //
-// An unprepare takes it out of remoteByKey at once, and is acknowledged when nothing
-// writes there: every kindWritten about it is on the stream before the acknowledgement.
+// An unprepare frame removes the buffer from remoteByKey at once. It is acknowledged when no send
+// writes to the buffer. Every kindWritten frame for the buffer precedes the acknowledgement on the
+// stream.
 type remoteBuffer struct {
 	id      uint32
 	key     preparedKey
@@ -19,17 +20,17 @@ type remoteBuffer struct {
 	size    uint64
 	filled  bool     // from the first write until the peer releases it
 	writer  *Request // the send that writes there and is not announced yet
-	closing bool     // the peer has taken it back while there was a writer
+	closing bool     // the peer has sent an unprepare frame
 }
 
-// handlePrepare records a buffer that the peer has prepared. Sends that wait are not affected: a
-// buffer is looked up when a send is launched.
+// handlePrepare records a buffer that the peer has prepared. Pending sends can use it, because
+// launch looks up the buffer.
 func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	k := preparedKey{h.context, string(name)}
 	switch {
 	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
 		p.protocolError("prepare: got buffer %d for tensor %q a second time, want it once", h.id, name)
-	case len(p.remote) >= 2*maxPrepared: // those that are closing count at the peer only until it has sent the unprepare
+	case len(p.remote) >= 2*maxPrepared: // twice the limit: the peer stops counting a buffer when it sends the unprepare, this rank when it acknowledges
 		p.protocolError("prepare: got more than %d buffers, want at most that many", 2*maxPrepared)
 	default:
 		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}
@@ -47,7 +48,8 @@ func (p *peer) handleRelease(id uint32) {
 	rb.filled = false
 }
 
-// handleUnprepare gives a buffer up, at once or when its writer is done.
+// handleUnprepare stops the use of a remote buffer. It acknowledges at once, or when the buffer's
+// writer is done.
 func (p *peer) handleUnprepare(id uint32) {
 	rb := p.remote[id]
 	if rb == nil || rb.closing {
@@ -67,8 +69,9 @@ func (p *peer) endRemote(rb *remoteBuffer) {
 	}
 }
 
-// remoteFor returns the buffer that a send may be written into directly, or nil: there is none for
-// its name, it is not free, or the tensor does not fit. Empty tensors need no buffer.
+// remoteFor returns the remote buffer that a send may be written into, or nil. It returns nil if
+// there is no buffer for the tensor's name, if the buffer is not free, or if the tensor is empty or
+// does not fit.
 func (p *peer) remoteFor(req *Request) *remoteBuffer {
 	if req.tensor == nil || len(p.remoteByKey) == 0 || len(req.buf) == 0 || p.credit < envelopeCost {
 		return nil
@@ -80,8 +83,8 @@ func (p *peer) remoteFor(req *Request) *remoteBuffer {
 	return rb
 }
 
-// writeTo starts to write req into a buffer of the peer's. It reserves the credit of the envelope
-// now, so that the announcement never has to wait for it.
+// writeTo begins to write req into a remote buffer. It charges the credit of the envelope now, so
+// that the announcement never waits for credit.
 func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
 	rb.filled, rb.writer = true, req
 	p.credit -= envelopeCost
@@ -90,7 +93,8 @@ func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
 	p.enqueueData(req)
 }
 
-// announce notifies the peer, behind the last of req's bytes, that req is in its buffer.
+// announce queues the written frame, which tells the peer that req is in its buffer. The frame
+// follows the last data frame of req.
 func (p *peer) announce(req *Request) {
 	var h frameHeader
 	p.fillHeader(req, &h)
@@ -99,7 +103,7 @@ func (p *peer) announce(req *Request) {
 	p.endWrite(req)
 }
 
-// endWrite ends the time in which req may write to its buffer: req is announced, or has ended.
+// endWrite separates req from its remote buffer, when req has been announced or has ended.
 func (p *peer) endWrite(req *Request) {
 	rb := req.remote
 	req.remote, rb.writer = nil, nil
@@ -116,8 +120,8 @@ func (p *peer) endWrite(req *Request) {
 	}
 }
 
-// cancelWrite frees the buffer of a send that ended before it was announced. The peer
-// does not know of it, so its credit is free again, too.
+// cancelWrite frees the buffer of a send that ended before it was announced. The peer does not know
+// the send, so the credit of its envelope is free again, too.
 func (p *peer) cancelWrite(req *Request) {
 	if req.remote == nil {
 		return
@@ -129,9 +133,9 @@ func (p *peer) cancelWrite(req *Request) {
 	}
 }
 
-// overtakes reports whether req's envelope would arrive before that of an earlier message with its
-// key, which is still being written directly. Two tensors of one name and step must be received in
-// the order sent, so req waits in pending until the earlier one is announced.
+// overtakes reports whether an earlier message with req's key is still being written directly.
+// Tensors with the same name and step must be received in the order sent, so req then waits in
+// pending until the earlier message is announced.
 func (p *peer) overtakes(req *Request) bool {
 	for _, w := range p.writing {
 		if req.tensor != nil && w.mc == req.mc && w.key == req.key {

@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A requestPhase says how far a Request has come. The engine's lock guards it.
+// A requestPhase is the state of a Request. The engine's lock guards it.
 //
 // Sends:
 //
@@ -23,43 +23,42 @@ import (
 //	  └──► matched      (a message waited)
 //	         └──► posted   (the sender took its offer back: Engine.repost)
 //
-// A cancel ends pending, offered and posted at once. Flowing and matched requests go on: the peer
-// has promised the bytes, or is being sent them. Engine.abort ends those, too, when a peer or
-// context fails, but only once no Conn touches their buffer.
+// A cancel ends pending, offered and posted requests at once. Flowing and matched requests go on,
+// because their bytes are promised or in flight. Engine.abort also ends flowing and matched
+// requests, when a peer or context fails, but not before their Conn has stopped using the buffer.
 type requestPhase uint8
 
 const (
 	phaseIdle    requestPhase = iota
 	phasePending              // a send that waits for credit, or for sends before it
 	phaseOffered              // a send whose offer is out
-	phaseFlowing              // a send whose bytes belong to the Conn
+	phaseFlowing              // a send whose bytes are being sent
 	phasePosted               // a receive in the table
 	phaseMatched              // a receive that has matched its message
 	phaseDone
 )
 
 // A Request is one send or one receive in progress. The goroutine that started it waits for it and
-// frees it; the engine owns everything else in it. done and waiter may be read without the lock;
-// err and match are the caller's to read once done is true.
+// frees it. The engine's lock guards its fields, except done and waiter, which are atomic. The
+// caller may read err and match once done is true.
 type Request struct {
 	e *Engine
 
-	// done is set last, when the result is final. waiter is woken then; nil: nobody sleeps.
+	// done is set last, when the result is final. Then waiter is woken, if it is not nil.
 	done   atomic.Bool
 	waiter atomic.Pointer[mesh.Waiter]
 
-	// frames carry the bytes of a send, two in turn. They stay over the request's uses, because
-	// their Done closures are made once.
+	// frames are the two data frames of a send, used in turn. They are kept when the request is
+	// recycled, because their Done closures are allocated only once.
 	frames [2]dataFrame
 
 	requestState
 }
 
-// requestState is all that a Request holds while it serves one send or receive. To recycle a
-// Request is to zero it.
+// requestState holds the fields of a Request that belong to one send or receive. recycle zeroes it.
 //
-// A receive that ends while its buffer is in use does so in two steps. pendingErr remembers the
-// error; the buffer's user finishes the request later:
+// A receive whose buffer is in use ends in two steps. First pendingErr is set. When the buffer is
+// not used any more, the request is finished. These fields control the two steps:
 //
 //	bufBusy    a frame's body is arriving in buf, or an action copies into it or exposes it
 //	unexpose   buf is exposed to its sender; not nil
@@ -77,14 +76,16 @@ type requestState struct {
 	// send's buf is the engine's own copy.
 	buf []byte
 
-	// parts are the pieces of a send that the link gathers, of size bytes in all, instead of buf.
+	// parts replaces buf in a send from PostSendParts. It holds the pieces that the link gathers,
+	// size bytes in total.
 	parts [][]byte
 	size  int
 
-	// fullBuf is a receive's buf before validate cut it to its message, for repost.
+	// fullBuf is a receive's buf before validate cut it to the message's size. repost needs it.
 	fullBuf []byte
 
-	// fingerprint is that of the operation. Sender's and receiver's must agree; 0 is not checked.
+	// fingerprint is the fingerprint of the operation. Sender and receiver must use the same one; 0
+	// is not checked.
 	fingerprint uint64
 
 	phase requestPhase
@@ -97,45 +98,46 @@ type requestState struct {
 	// prev and next link the request in a bucket, in table.wild, in matchedRecvs, or in one of
 	// a peer's lists. The phase says in which.
 	prev, next *Request
-	posted     bool // it is in a table
+	posted     bool // the request is in a table
 
 	// peer is a send's receiver, or a matched receive's sender.
 	peer *peer
 
-	// id is the offer's id of a send, or the id of a matched receive, by which its sender addresses
-	// it. 0: none yet.
+	// id is a send's offer id, or the id by which the sender addresses a matched receive. 0 means
+	// that no id is assigned yet.
 	id uint32
 
 	// Sends.
 
-	// sent counts the bytes handed to frames, and inFlight the frames that the Conn has not done
-	// yet. The buffer is free when inFlight is 0.
+	// sent counts the bytes that frames were queued for. inFlight counts the queued frames that the
+	// Conn is not done with. No Conn uses the buffer when inFlight is 0.
 	sent     int
 	inFlight int
 
-	// onRequest: the bytes wait for a request, whatever the credit.
+	// onRequest says that the message is never sent eagerly, whatever the credit is.
 	onRequest bool
 
 	// local is the message of a send to this rank itself, until a receive has matched it.
 	local *message
 
-	// token and recvID come with the request: the receiver's exposed memory, if it has exposed any,
-	// and its receive. token may also be a prepared buffer's.
+	// token and recvID come with the receiver's request. recvID is the id of the receive. token
+	// identifies the receive's exposed buffer, if there is one. For a direct write, token is the
+	// token of the prepared buffer.
 	token  transport.Token
 	recvID uint32
 
 	// remote is the prepared buffer that the send is being written into, until it is announced.
 	remote *remoteBuffer
 
-	// detached: no goroutine waits for the send, so the engine recycles it. spilled is what its copy
-	// takes of Config.SendBuffer.
+	// detached says that no goroutine waits for the send, so the engine recycles it. spilled is the
+	// number of bytes of Config.SendBuffer that the copy takes.
 	detached bool
 	spilled  int64
 
 	// spillAt bounds the wait of a Send that will copy its body.
 	spillAt spillDeadline
 
-	// tensor is a named send's, or of a named receive, the one that arrived.
+	// tensor is the tensor of a named send, or the tensor that a named receive has received.
 	tensor *Tensor
 
 	// onFinish is called once, without the lock, instead of waking a waiter.
@@ -143,15 +145,15 @@ type requestState struct {
 
 	// Receives.
 
-	match envelope // of the message that it matched
+	match envelope // the envelope of the matched message
 
 	// arrived counts the bytes that are in buf.
 	arrived int
 
-	// offer is the id of the offer that it matched; a withdrawal finds the receive by it.
+	// offer is the id of the matched offer. handleWithdraw finds the receive by this id.
 	offer uint32
 
-	// claimed is the eager message that it matched while the message's bytes were arriving.
+	// claimed is the matched eager message while its bytes are still arriving.
 	claimed *message
 
 	// The two-step end; see above.
@@ -162,27 +164,29 @@ type requestState struct {
 	unexposing bool
 	withdrawn  bool
 
-	// canceled is why the caller gave up after the match. It counts if the match is taken back.
+	// canceled is the error of a Cancel after the match. The receive ends with it if the sender
+	// withdraws the offer.
 	canceled error
 
-	// alloc: a named receive without a buffer gets one of the message's size, or a prepared one.
+	// alloc says that a named receive has no buffer. It gets a new one of the message's size, or a
+	// prepared one.
 	alloc bool
 }
 
-// An envelope is what is known of a message without its bytes.
+// An envelope describes a message without its bytes.
 type envelope struct {
 	source      int
 	tag         int32
 	size        int // bytes
 	fingerprint uint64
-	dead        bool // the rest is of a named tensor's
+	dead        bool // this field and the following are set for named tensors
 	dtype       uint8
 	ndim        uint8
 	dims        [maxDims]int64
 	name        uint32 // the name's number on the link that it came by
 }
 
-// length returns the bytes of a send.
+// length returns the size of a send's message in bytes.
 func (req *Request) length() int {
 	if req.parts != nil {
 		return req.size
@@ -190,7 +194,8 @@ func (req *Request) length() int {
 	return len(req.buf)
 }
 
-// A dataFrame is a frame with the memory of its header. busy: the Conn has not done it yet.
+// A dataFrame is a frame with memory for its header. busy is true until the Conn is done with the
+// frame.
 type dataFrame struct {
 	transport.Frame
 	headerBuf [transport.MaxHead]byte
@@ -223,8 +228,8 @@ func (e *Engine) getRequest() *Request {
 	return req
 }
 
-// newRequest is separate from getRequest, because its closures would move getRequest's req to the
-// heap at each call.
+// newRequest allocates a Request. It is separate from getRequest, because its closures would move
+// getRequest's variable req to the heap at each call.
 func newRequest(e *Engine) *Request {
 	req := &Request{e: e}
 	for i := range req.frames {
@@ -251,9 +256,10 @@ func (e *Engine) recycle(req *Request) {
 	e.freeRequests = req
 }
 
-// finish ends a request with err; a second time does nothing. It leaves every list and table, and
-// then wakes the waiter, defers the callback, or, if detached, recycles the request. Nothing may
-// touch the request's buffer any more: see abort. e.mu is held.
+// finish ends a request with err. It does nothing if the request has ended before. finish removes
+// the request from its lists. Then it wakes the waiter, defers the callback, or recycles a detached
+// request. The caller ensures that the request's buffer is not used any more: see abort. e.mu is
+// held.
 func (e *Engine) finish(req *Request, err error) {
 	if req.phase == phaseDone {
 		return
@@ -275,7 +281,7 @@ func (e *Engine) finish(req *Request, err error) {
 	req.err = err
 	e.spilled -= req.spilled
 	req.spilled = 0
-	// Three kinds of requests end in three ways: with a callback, unnoticed, or awaited.
+	// A request ends with a callback, detached without a waiter, or with a wake-up of its waiter.
 	if req.onFinish != nil {
 		e.deferAction(deferredAction{kind: actionComplete, req: req})
 		return
@@ -288,7 +294,7 @@ func (e *Engine) finish(req *Request, err error) {
 	e.signal(req)
 }
 
-// unmatch undoes setMatch, acceptOffer and claims: afterwards no frame finds the receive.
+// unmatch undoes setMatch, acceptOffer and a claim. Afterwards no frame refers to the receive.
 func (e *Engine) unmatch(req *Request) {
 	if req.send { // to this rank itself
 		return
@@ -311,8 +317,8 @@ func (e *Engine) signal(req *Request) {
 }
 
 // reportUndelivered remembers that an accepted send, whose caller has gone on, could not be
-// delivered. Drain returns the first such error. A message that a rank has sent to itself and not
-// received does not count: the rank gives it up by closing.
+// delivered. Drain returns the first such error. It ignores messages from this rank to itself: by
+// closing, the rank discards them.
 func (e *Engine) reportUndelivered(req *Request, err error) {
 	if err != nil && e.undelivered == nil && req.peer.rank != e.cfg.Rank {
 		e.undelivered = fault.New(fault.PeerLost, "close", e.cfg.Rank,
@@ -320,8 +326,9 @@ func (e *Engine) reportUndelivered(req *Request, err error) {
 	}
 }
 
-// unexposeAndFinish ends the exposure of a receive's buffer, and then the receive, with err. The
-// sender writes no more, because it has sent all, has withdrawn, or is gone. e.mu is held.
+// unexposeAndFinish defers an action that ends the exposure of a receive's buffer and then finishes
+// the receive with err. The sender does not write any more, because it has sent all bytes, has
+// stopped, or is gone. e.mu is held.
 func (e *Engine) unexposeAndFinish(req *Request, err error) {
 	req.pendingErr = err
 	if req.unexposing {
@@ -331,8 +338,8 @@ func (e *Engine) unexposeAndFinish(req *Request, err error) {
 	e.deferAction(deferredAction{kind: actionUnexpose, req: req})
 }
 
-// abort ends a request from outside the exchange, because its context, step or peer has ended. It
-// finishes the request at once if no Conn touches its buffer, and else as soon as that is so:
+// abort ends a request because its context, step or peer has ended. It finishes the request at once
+// if no Conn uses the buffer. Otherwise the request ends later:
 //
 //   - A receive whose message is complete succeeds.
 //   - A buffer that is exposed to a live sender waits for the sender, which sends the rest or
@@ -342,7 +349,7 @@ func (e *Engine) unexposeAndFinish(req *Request, err error) {
 // e.mu is held.
 func (e *Engine) abort(req *Request, err error) {
 	switch {
-	case req.phase == phaseDone, req.complete: // it ends by itself
+	case req.phase == phaseDone, req.complete: // it has ended or will succeed
 	case req.unexpose != nil && req.peer.gone == nil && req.peer.connErr == nil:
 		req.pendingErr = err // handleData or handleAbandon finishes it
 	case req.unexpose != nil: // the sender is gone, and its Conn writes no more

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A send goes through up to four gates. The first that is open decides how the bytes leave the
-// caller's buffer:
+// startSend and Send check the following cases in order. The first that applies decides how the
+// bytes leave the caller's buffer:
 //
 //	1. Nothing is pending for that peer, and its credit allows the message: it is launched.
 //	2. Its credit allows the envelope only: it is launched as an offer.
@@ -22,11 +22,12 @@ import (
 //	4. The spill buffer is full: Send waits for its receive.
 //
 // Envelopes leave in the order of the calls, whatever their size and tag, because the receiver
-// matches in the order of arrival. So one send without credit holds up those behind it.
+// matches in the order of arrival. So a send without credit also delays the later sends to the same
+// peer.
 
-// PostSend begins to send body to a rank and returns at once. The body is the engine's until the
-// request is done; the caller Waits for the request and Frees it. The receive's fingerprint must be
-// the same; 0 is not checked.
+// PostSend begins to send body to a rank and returns at once. body belongs to the engine until the
+// request is done. The caller must call Wait and then Free. The receive must have the same
+// fingerprint; 0 is not checked.
 func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []byte, d Protocol) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -36,10 +37,9 @@ func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []b
 	return req
 }
 
-// PostSendParts is PostSend of a message that lies in several pieces of size bytes in all, which
-// the link gathers. It returns nil where that is impossible: for a message longer than one frame,
-// to this rank itself, or over a link that does not gather. The pieces and their list are the
-// engine's until the request is done.
+// PostSendParts is like PostSend for a message in several pieces, size bytes in total, which the
+// link gathers. It returns nil for a message longer than one frame and for a message to this rank
+// itself. The pieces and their list belong to the engine until the request is done.
 func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, parts [][]byte, size int) *Request {
 	e := mc.e
 	if size > segment || to == e.cfg.Rank {
@@ -53,9 +53,9 @@ func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, par
 	return req
 }
 
-// Send sends body to a rank and returns when body is the caller's again: at once while the peer's
-// credit or this rank's spill buffer can hold it, else when a receive has matched it. ctx and p
-// bound the wait; p may be nil.
+// Send sends body to a rank and returns when the caller may reuse body. If the peer's credit or
+// this rank's spill buffer has room, Send does not wait for the receive. Otherwise it waits until a
+// receive has taken the message. ctx and p bound the wait; p may be nil.
 func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag int32, fingerprint uint64, body []byte, d Protocol) error {
 	req := mc.PostSend(to, tag, fingerprint, body, d)
 	if !req.done.Load() {
@@ -73,8 +73,8 @@ func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag
 	return err
 }
 
-// isEager reports whether req would have been sent eagerly, had there been credit. Such a send is
-// copied at once, because its caller does not expect to wait.
+// isEager reports whether req is small enough to be sent eagerly when there is credit. Send copies
+// such a message at once, because its caller does not expect to wait.
 func (e *Engine) isEager(req *Request) bool { return len(req.buf) <= e.cfg.Threshold }
 
 var errSpillTimeout = errors.New("the moment before a spill has passed")
@@ -85,9 +85,9 @@ type spillDeadline struct{ at time.Time }
 func (s *spillDeadline) NextCheck() time.Time { return s.at }
 func (s *spillDeadline) Check() error         { return errSpillTimeout }
 
-// spillAfterDelay gives the receive of a large send a moment to come, because without a copy the
-// send is faster, and then copies the body into the spill buffer. It reports whether the request is
-// detached from its caller.
+// spillAfterDelay waits up to spillAfter for the receive of a large send, because the send is
+// faster without a copy. Then it copies the body into the spill buffer. It reports whether it has
+// detached the request from its caller.
 func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitPolicy) bool {
 	e.mu.Lock()
 	waits := req.spillable()
@@ -104,9 +104,9 @@ func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitP
 	return err != nil && errors.Is(err, errSpillTimeout) && e.spill(req)
 }
 
-// spill copies the body of a send that nobody has requested yet, and detaches the request, so that
-// its caller can go on. It reports false when there is no room, or no need any more. The copy is
-// made without the lock, so the send may have been requested meanwhile.
+// spill copies the body of a send that the receiver has not requested yet, and detaches the request
+// from its caller. It reports false if the spill buffer is full or the send is not waiting any
+// more. The copy is made without the lock, so the send may be requested during the copy.
 func (e *Engine) spill(req *Request) bool {
 	size := int64(len(req.buf) + envelopeCost)
 	e.mu.Lock()
@@ -133,8 +133,8 @@ func (req *Request) spillable() bool {
 	return req.phase == phasePending || req.phase == phaseOffered
 }
 
-// startSend begins a send: it launches it, or lets it wait for credit behind earlier sends to that
-// rank. e.mu is held.
+// startSend begins a send. It launches the send, or adds it to the peer's pending sends, which wait
+// for credit. e.mu is held.
 func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, fingerprint uint64, body []byte, d Protocol) {
 	req.mc, req.send, req.key, req.buf, req.fingerprint = mc, true, k, body, fingerprint
 	p := e.peers[to]
@@ -142,8 +142,8 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 	if d == Auto {
 		d = e.cfg.Protocol
 	}
-	// A message of more than half of what every peer may send could never go eagerly to a peer with
-	// the least credit, and would take most of it elsewhere.
+	// A message of more than half of minCredit is not sent eagerly: it would take most of a small
+	// credit.
 	if d == Rendezvous || d == Auto && req.length() > e.cfg.Threshold || req.length()+envelopeCost > minCredit/2 {
 		req.onRequest = true
 	}
@@ -219,9 +219,8 @@ func (p *peer) fillHeader(req *Request, h *frameHeader) {
 	}
 }
 
-// enqueueBody queues a frame with bytes of req: body, or all parts of a send in pieces. A frame
-// that goes straight into the peer's memory may arrive without its header, so that header carries
-// no credit.
+// enqueueBody queues a frame with body, or with all parts of a send in pieces. A frame that is
+// written into the peer's memory may arrive without its header, so its header carries no credit.
 func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []byte) {
 	if p.e.cfg.Checksum {
 		h.flags |= flagBodyCRC
@@ -271,8 +270,8 @@ func (p *peer) handleRequest(h *frameHeader) {
 }
 
 // enqueueData queues the next data frames of req, at most two at a time: the Conn always has one to
-// go on with, and frames of other requests get their turn in between. The last one of a direct
-// write is followed by its announcement.
+// go on with, and frames of other requests get their turn in between. It announces a direct write
+// after the last frame.
 func (p *peer) enqueueData(req *Request) {
 	for i := range req.frames {
 		f := &req.frames[i]
@@ -289,9 +288,9 @@ func (p *peer) enqueueData(req *Request) {
 	}
 }
 
-// frameDone is called when the Conn is done with one of req's frames. It queues the next ones, or
-// finishes the request: aborted ones when no frame is left at the Conn, others when all bytes are
-// out. After a Conn's error the request waits for the verdict on the peer.
+// frameDone is called when the Conn is done with one of req's frames. It queues the next frames, or
+// finishes the request when the Conn has none of its frames left. After an error of the Conn the
+// request waits for FailPeer.
 func (req *Request) frameDone(f *dataFrame, err error) {
 	e := req.e
 	e.mu.Lock()
@@ -313,7 +312,7 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 			}
 			e.finish(req, firstError(req.pendingErr, req.peer.gone))
 		}
-	case err != nil: // the verdict will end it
+	case err != nil: // FailPeer will end it
 	case req.sent < req.length():
 		req.peer.enqueueData(req)
 		req.peer.addCredit(0, 0) // sends of req's key, which had to wait for it
@@ -326,8 +325,9 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 // handedOver reports whether the Conn has got all bytes of a send.
 func (req *Request) handedOver() bool { return req.phase == phaseFlowing && req.sent == req.length() }
 
-// closedInOrder reports whether the peer has said goodbye. It has received what it wanted by then:
-// a send whose bytes were all in flight has done its part, even if the Conn has not reported so.
+// closedInOrder reports whether the peer has closed in order. Such a peer has received all messages
+// that it wanted. A send whose bytes were all handed to the Conn has then succeeded, even if the
+// Conn reports an error.
 func (p *peer) closedInOrder() bool {
 	var f *fault.Error
 	return errors.As(p.gone, &f) && f.Kind == fault.Closed

@@ -34,7 +34,7 @@ type staticPlan struct {
 	tensors  map[planKey]*recurring
 }
 
-// planKey is what a tensor has in common with itself at other steps.
+// planKey identifies a recurring tensor: it is the same at every step.
 type planKey struct {
 	context uint64
 	source  int
@@ -104,8 +104,8 @@ func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
 	return t.size, old
 }
 
-// commit ends what reserve began. A nil recv means that no receive could be prepared: the
-// reservation stays, so that nothing is tried at every step.
+// commit stores the receive that was prepared after reserve. A nil recv means that no receive could
+// be prepared. The reservation stays, so that the preparation is not tried again at every step.
 func (sp *staticPlan) commit(k planKey, recv *PreparedRecv) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()

@@ -25,12 +25,12 @@ func (ei *Either) watch(w *mesh.Waiter) {
 	}
 }
 
-// Every wait goes the same way. Poll moves the links on this goroutine for as long as that is worth
-// while, because a message that is about to arrive is received faster so than by a wake-up. Then a
-// Waiter is set and Sleep parks; the goroutine that completes a request wakes its Waiter.
+// Every wait has two phases. First Poll makes progress on the links for a bounded time, because
+// polling receives an imminent message faster than a wake-up. Then a Waiter is set and Sleep parks
+// the goroutine. The goroutine that completes a request wakes its Waiter.
 
-// WaitEither waits for one of ei's requests, or until ctx or p ends the wait; the requests go on
-// then. It moves the links in also.
+// WaitEither waits until one of ei's requests is done, or ctx or p ends the wait. It does not
+// cancel the requests. It makes progress on the links in also.
 func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, also []*mesh.Link) error {
 	if e.m.Poll(ctx, ei, p, also) {
 		return nil
