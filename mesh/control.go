@@ -49,7 +49,7 @@ type control struct {
 	posted  []func(*control)
 	running bool
 	stopped bool
-	dialing []bool // by rank: this rank is dialling its control link
+	dialing []bool // by rank: this process is dialling the control link to it
 
 	ready  chan struct{}     // closed when all ranks have started
 	failed chan *fault.Error // the first failure before ready; one slot

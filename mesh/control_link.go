@@ -25,8 +25,8 @@ type controlLink struct {
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
 	onReady func()                       // l.wakeUp, bound once
 
-	fullSince time.Time // since when queued is at its bound; zero: it is not
-	dropped   bool      // messages were dropped since then
+	fullSince time.Time // when queued reached its bound; zero: queued is below its bound
+	dropped   bool      // messages were dropped since fullSince
 	deadline  time.Time // when a retired link is closed at the latest
 
 	// The frame that is arriving.

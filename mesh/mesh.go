@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The durations that apply where Config leaves them zero.
+// The default durations. They apply where Config holds zero.
 const (
 	DefaultHeartbeat = 250 * time.Millisecond
 	DefaultSilence   = 4 * time.Second
@@ -50,8 +50,8 @@ type Config struct {
 	InProcess    bool                // the ranks are goroutines of this process
 	Heartbeat    time.Duration       // the time between two heartbeats on a link; 0: DefaultHeartbeat
 	Silence      time.Duration       // a link that is silent for this long counts as broken; 0: DefaultSilence
-	Stall        time.Duration       // for how long a peer may read nothing while bytes wait; 0: DefaultStall
-	StartWarning time.Duration       // after which a waiting Start logs the missing ranks; 0: never
+	Stall        time.Duration       // how long a peer may read nothing while bytes wait for it; 0: DefaultStall
+	StartWarning time.Duration       // how long Start waits before it logs the missing ranks; 0: never
 	Log          *slog.Logger        // nil: warnings on standard error
 	Events       Events              // nil: events are dropped
 	Data         Data                // the layer above the data Conns; nil: there are none
@@ -109,7 +109,7 @@ type Mesh struct {
 	oversubscribed bool // more ranks than cores share this host; written before Start returns
 	links          links
 	control        *control
-	joinServer     *joinServer // rank 0's, when addresses are exchanged; else nil
+	joinServer     *joinServer // on rank 0, when addresses are exchanged; else nil
 	mux            *mux        // nil without a listener
 	progress       startProgress
 	waiters        waiterPool
@@ -137,7 +137,7 @@ type peer struct {
 	record
 	instance uint64       // the process that has proven to be this rank; 0: none yet
 	lost     *fault.Error // the failure that marked it dead
-	departed bool         // it has closed in order; of this rank: Close has begun
+	departed bool         // the rank has closed in order; for this process's own rank: Close has begun
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses
@@ -329,7 +329,7 @@ func (m *Mesh) spawn(f func()) bool {
 	return true
 }
 
-// shutDown ends everything, from the top down, so that nothing calls a part that has ended:
+// shutDown ends all parts in this order, so that no part is called after its end:
 //
 // 1. spawn starts no more goroutines, and m.ctx ends all dials and handshakes; 2. the join server
 // gives up; 3. the data links close, and the layer above gets the reason for each; 4. the control

@@ -21,7 +21,7 @@ type startProgress struct {
 	mu           sync.Mutex // guards the rest
 	joining      bool       // this rank exchanges addresses through rank 0
 	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
-	missing      []int      // as rank 0 sent them last; nil: it has sent none yet
+	missing      []int      // the ranks that rank 0 last reported missing; nil: it has sent no report yet
 	lastErr      error      // why rank 0 was not reached the last time
 }
 

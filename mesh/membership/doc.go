@@ -4,8 +4,8 @@
 //
 // It is a pure state machine: Step takes an Input and the time, and returns Outputs. It knows no
 // clock, no goroutine, no connection and no bytes on a wire. Package mesh owns one Machine and
-// carries out what it says. So the same decisions run in a simulation of nine ranks in a loop, and
-// in the transcripts under testdata.
+// carries out what it says. So tests can run the same decisions in a simulation of nine ranks, and
+// replay the transcripts under testdata.
 //
 // # Overlay
 //
