@@ -5,12 +5,12 @@
 //
 // # What is timed
 //
-// Each iteration starts with a barrier. Every rank times its own call, and the slowest one
-// counts, because the operation is complete only then. After three iterations that do not
-// count, the ranks repeat this until the times add up to -time and at least five iterations are
-// done, or until -iterations (20,000) are. Operations run out of place unless -inplace is
-// given; broadcast has only one buffer. Programs that time in the same way can be compared with
-// these results.
+// Each iteration starts with a barrier. Every rank times its own call, and the time of the
+// slowest rank counts, because the operation is complete only when all ranks have finished. The
+// first three iterations do not count. The ranks then repeat until the times add up to -time and
+// at least five iterations are done, or until -iterations (20,000) are done. Operations run out
+// of place unless -inplace is given; broadcast has only one buffer. Programs that time in the
+// same way can be compared with these results.
 //
 // A pingpong is the round trip between ranks 0 and 1; other ranks do nothing. For allgather,
 // reduce_scatter and alltoall the number of elements is rounded down to a multiple of the
@@ -57,8 +57,8 @@
 //	              the last submission of a step until all are done
 //
 // The four alternate. Bytes are those of all tensors. A comment below the rows has the median
-// ratio of the coordinator's time to each other way's in the same turn. A machine that changes
-// its pace disturbs these ratios less than the rows.
+// ratio of the coordinator's time to each other way's in the same turn. Changes of the machine's
+// speed disturb these ratios less than the rows.
 //
 // # Other commands
 //
@@ -93,8 +93,8 @@ func main() {
 	}
 }
 
-// run is this process's part in the benchmark, from its arguments to Close. Help and remarks go
-// to usage.
+// run executes this process's part in the benchmark, from the parsing of its arguments to Close.
+// It writes help and remarks to usage.
 func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	if known, err := subcommand(ctx, args, out, usage); known {
 		return err

@@ -77,7 +77,7 @@ func (l *params) resnet50() {
 	l.pair("fc", 1000, in)
 }
 
-// vgg16 adds those of configuration D of Simonyan and Zisserman, "Very deep convolutional
+// vgg16 adds the tensors of configuration D of Simonyan and Zisserman, "Very deep convolutional
 // networks for large-scale image recognition", 2014, table 1.
 func (l *params) vgg16() {
 	in := 3
@@ -90,7 +90,7 @@ func (l *params) vgg16() {
 	l.pair("fc2", 1000, 4096)
 }
 
-// bertBase adds those of Devlin et al., "BERT: pre-training of deep bidirectional
+// bertBase adds the tensors of Devlin et al., "BERT: pre-training of deep bidirectional
 // transformers", 2018, without a task's head; 30,522 word pieces, uncased.
 func (l *params) bertBase() {
 	const hidden, inner = 768, 3072

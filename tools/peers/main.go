@@ -16,17 +16,18 @@
 // Of all rounds the best median counts. The ratio is the time of the best peer over tutti's:
 // above 1 tutti is faster.
 //
-// The peers are those of Debian's packages, untuned, over the same transport. Over shm these
-// are Open MPI with its defaults, MPICH with its defaults and once more with UCX. Over tcp they
-// are both of these told to use TCP, and Gloo, which has nothing else, and here neither
-// allgather, reduce_scatter, alltoall nor pingpong. Their programs, in src/, are compiled on
+// The peers are those of Debian's packages, untuned, over the same transport. Over shm these are
+// Open MPI with its defaults, MPICH with its defaults and once more with UCX. Over tcp they are
+// Open MPI and MPICH, both set to use TCP, and Gloo, which has only TCP. Gloo's program has no
+// allgather, reduce_scatter, alltoall or pingpong. Their programs, in src/, are compiled on
 // first use. A peer that is missing is omitted, and the log names its packages.
 //
 // # Other versions of tutti
 //
 // A contender may be tutti of another commit: -with NAME=DIR names a worktree, whose tuttirun
-// and tuttibench are built once. In compare it alternates with all others. It is no peer in the
-// ratio; below the table is the mean of tutti's time over its time.
+// and tuttibench are built once. In compare it alternates with all others. It does not count as
+// a peer in the ratio. A line below the table has the mean of tutti's time divided by the other
+// version's time.
 //
 // versions compares the checkout in the current directory with one other version, in all rows
 // of suite.go and with a coordinator. The other version takes part twice in each round, as two

@@ -42,9 +42,9 @@ func parse(text string) ([]testCase, error) {
 	return cases, nil
 }
 
-// compare returns what is missing from output, and what should not be there. A line of output
-// matches one expected line at most. Exact lines are matched first, so that a line with "..."
-// does not use up theirs.
+// compare returns an error that lists the expected lines that output lacks, and the lines that
+// are not expected. A line of output matches one expected line at most. Exact lines are matched
+// first, so that a line with "..." does not use up theirs.
 func (s testCase) compare(output string) error {
 	expected := slices.Clone(s.output)
 	slices.SortStableFunc(expected, func(a, b string) int {

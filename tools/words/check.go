@@ -46,7 +46,8 @@ func check(root fs.FS, t *wordTable) ([]string, error) {
 	return slices.Compact(c.found), nil
 }
 
-// skipped reports whether a folder holds nothing that is written here, or the words themselves.
+// skipped reports whether the check leaves a folder out: folders with foreign files, and the
+// folder of the word table.
 func skipped(dir string) bool {
 	base := path.Base(dir)
 	return dir == "tools/words" || dir == "bin" || dir == "out" || (len(base) > 1 && base[0] == '.')
