@@ -47,14 +47,14 @@ import (
 // Name is the name of the transport that chooses a wire for each peer.
 const Name = "auto"
 
-// verbsName is the word for RDMA, in addresses and in names of transports.
+// verbsName is the name for RDMA in addresses and in names of transports.
 const verbsName = "verbs"
 
-// Options are what New needs. The zero Options are those of a process with one rank, without TLS.
+// Options configure New. The zero Options are for a process with one rank, without TLS.
 //
 // A process with several ranks calls New once per rank, with one Hub and different Ranks.
 type Options struct {
-	Hub  *memory.Hub     // where the ranks of this process meet; nil: it has one rank
+	Hub  *memory.Hub     // the Hub of the ranks of this process; nil: the process has one rank
 	Rank int             // this rank's number in the Hub
 	TLS  *tlsopt.Options // of tcp and grpc; nil: none
 	Log  *slog.Logger    // gets a line for each unauthenticated peer that is refused; nil: none
@@ -63,7 +63,7 @@ type Options struct {
 	Job string
 	// NoShm excludes shm from "auto".
 	NoShm bool
-	// Wires are the Transports that the program has passed. New chooses among them, too.
+	// Wires are the Transports that the program passes. New can choose them, too.
 	Wires []transport.Transport
 }
 
@@ -128,13 +128,13 @@ type Upgrader interface {
 	Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error)
 }
 
-// passed makes the transport of that name from a Transport of the program's.
+// passed makes the transport of that name from a Transport that the program has passed.
 //
-// A Template gives a new Transport, and the program's value stays unused. Another Transport is used
-// itself, by one rank.
+// If the Transport is a Template, passed returns a new Transport and leaves the program's value
+// unused. Any other Transport is used directly, by one rank.
 func (o *Options) passed(name string) (transport.Transport, error) {
 	if name == verbsName {
-		name = "grpc+" + verbsName // as TensorFlow sets it up
+		name = "grpc+" + verbsName // the name that TensorFlow uses
 	}
 	for _, w := range o.Wires {
 		if w.Name() != name {
@@ -183,11 +183,11 @@ func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, 
 // A Picker is the transport "auto", or "shm". It implements transport.Transport, transport.Greeter,
 // transport.Selector and transport.Allocator. All its methods may be called concurrently.
 //
-// It is no transport.Sharer, though memory and shm are, because whether ranks can share memory
-// depends on which ranks they are: SharerFor decides.
+// A Picker is not a transport.Sharer, although memory and shm are. Whether ranks can share memory
+// depends on the ranks, so SharerFor decides.
 //
-// Its wires exist from New on. A wire that cannot be used is excluded with a reason, by New or by
-// the first call that finds out.
+// New makes all wires. New, or the first call that finds a wire unusable, excludes that wire with a
+// reason.
 type Picker struct {
 	name    string
 	hub     string            // the ID of the Hub that memory is in
@@ -211,13 +211,13 @@ func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 // Proto returns tcp's ALPN name.
 func (p *Picker) Proto() string { return p.tcp.Proto() }
 
-// disableShm excludes shm from now on, for this reason.
+// disableShm excludes shm from now on, with a reason.
 //
 // The first reason stays: it is the cause of the others.
 func (p *Picker) disableShm(why string) { p.noShm.CompareAndSwap(nil, &why) }
 
-// Serve serves on every wire and returns the list of their addresses. in is for tcp. Without it
-// there is no tcp, which only a job on one host can do without. If shm cannot serve, "auto"
+// Serve serves on every wire and returns the list of their addresses. in is for tcp. Without in
+// there is no tcp, which is allowed only for a job on one host. If shm cannot serve, "auto"
 // excludes it.
 //
 // The address list has at most transport.MaxAddr bytes, since every rank stores the addresses of
@@ -271,7 +271,7 @@ func (p *Picker) setup() transport.Transport {
 	return p.tcp
 }
 
-// reason returns the cause of a wire's error, without the operation before it.
+// reason returns the cause of a wire's error, without the name of the operation.
 func reason(err error) string {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Err != nil {
@@ -306,8 +306,8 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 
 // SharerFor implements transport.Selector.
 //
-// memory is used if all ranks are in this process, else shm if all are on this host. A Sharer of
-// another kind would have to be the same on all of these ranks, and no rank can check that alone.
+// SharerFor returns memory if all ranks are in this process, or shm if all ranks are on this host.
+// Any other Sharer would have to be the same on all of these ranks, which no rank can check alone.
 func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	inProcess, onHost := true, true
 	for _, addr := range addrs {

@@ -74,7 +74,7 @@ func TestAutoKeepsTheContract(t *testing.T) {
 	})
 }
 
-// serve returns a serving transport, which the test's end closes, and its address.
+// serve returns a serving transport and its address. The end of the test closes the transport.
 func serve(t *testing.T, name string, o Options, l net.Listener) (transport.Transport, string) {
 	t.Helper()
 	n := node(t, name, o, l)
@@ -190,8 +190,8 @@ type namedTransport struct{ transport.Transport }
 
 func (namedTransport) Name() string { return "mine" }
 
-// onLinux skips what needs shm on systems that do not have it: it stands on memfds and abstract
-// sockets. What auto does there is for tests without this.
+// onLinux skips tests that need shm on systems without it, since shm uses memfds and abstract
+// sockets. Other tests check auto on those systems.
 func onLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -209,8 +209,8 @@ func TestShmIsRefusedWhereItCannotBe(t *testing.T) {
 	}
 }
 
-// With shm by name, data goes over shm or not at all; only a bare address, which
-// is the way to rank 0, is dialled over tcp.
+// If shm is chosen by name, all data uses shm. Only a bare address, which is the address of rank 0,
+// is dialled over tcp.
 func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
 	onLinux(t)
 	l := listen(t)

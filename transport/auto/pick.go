@@ -11,14 +11,14 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// A choice is a wire, the peer's address on it, and the reason. No kind means that there is no
-// wire.
+// A choice is a wire, the peer's address on it, and the reason for the choice. An empty kind means
+// that no wire reaches the peer.
 type choice struct{ kind, addr, why string }
 
 // pick chooses the wire to a peer's address. The choice depends on that address, this rank's Hub
 // and this rank's host only.
-//
-// It has no side effects and makes no connection, so that Explain and Dial agree, and so do both
+// pick has no side effects and makes no connection. So Explain and Dial agree, and both ranks of a
+// pair agree.
 // ends of a pair.
 func (p *Picker) pick(addr string) choice {
 	if len(addr) > transport.MaxAddr {
@@ -104,14 +104,15 @@ func (p *Picker) upgrade(o *Options) {
 	}
 }
 
-// setupTCP is tcp for an Upgrader: without the greeting and the Close, which stay with the Picker.
+// setupTCP passes tcp to an Upgrader, but hides the greeting and replaces Close. The Picker keeps
+// these.
 type setupTCP struct{ transport.Transport }
 
 // Close does nothing: the Picker closes tcp.
 func (setupTCP) Close() error { return nil }
 
-// parse reads an address list into addresses by kind. Of a kind that comes twice the first address
-// counts.
+// parse parses an address list into addresses by kind. If a kind occurs twice, the first address is
+// used.
 func parse(list string) (map[string]string, error) {
 	wires := make(map[string]string)
 	for _, wire := range strings.Split(list, ";") {

@@ -18,8 +18,8 @@ func software(fabric *softdevice.Fabric, rank int) []transport.Transport {
 	return []transport.Transport{verbs.Over(verbs.Options{Setup: tcp.New(tcp.Options{}), Device: fabric.Device(rank)})}
 }
 
-// Every end has a device, or every other one. Ends without a device reach the others over tcp,
-// whichever side dials.
+// In one case every end has a device; in the other, every second end. Ends without a device reach
+// the others over tcp, whichever side dials.
 func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 	for name, each := range map[string]int{"every end has a device": 1, "every other end has one": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestVerbsIsChosenWhereBothHaveADevice(t *testing.T) {
 	}
 }
 
-// A device that cannot set up a connection is found out before any peer learns of it.
+// A device that cannot set up a connection must be excluded before a peer gets its address.
 func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
 	p := &Picker{name: Name, tcp: tcp.New(tcp.Options{})}
 	defer p.tcp.Close()

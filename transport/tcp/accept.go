@@ -11,20 +11,20 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A peekedConn is an accepted connection whose first bytes the listener has read already, to find
-// out which transport it is for.
+// A peekedConn is an accepted connection whose first bytes the listener has already read to
+// determine its transport.
 type peekedConn interface {
 	net.Conn
-	Peeked() []byte    // what was read
-	NetConn() net.Conn // what to read the rest from: *net.TCPConn or *tls.Conn
+	Peeked() []byte    // the bytes already read
+	NetConn() net.Conn // the connection with the remaining bytes: *net.TCPConn or *tls.Conn
 }
 
-// An admitter is an accepted connection that its listener bounds until Admit is called.
+// An admitter is an accepted connection that its listener limits until Admit is called.
 type admitter interface{ Admit() }
 
-// A closerSetter is an accepted connection whose listener wants to close it if its peer does not
-// authenticate in time. The listener cannot do so by itself once the descriptor belongs to a raw,
-// so it is given a function that closes the Conn.
+// A closerSetter is an accepted connection whose listener closes it if its peer does not
+// authenticate in time. Once a raw owns the descriptor, the listener cannot close the connection
+// directly. So SetCloser gives the listener a function that closes the Conn.
 type closerSetter interface{ SetCloser(end func() error) }
 
 // A connCloser closes a connection on behalf of its listener, before and after the connection has
@@ -36,7 +36,7 @@ type connCloser struct {
 	conn   transport.Conn
 }
 
-// close closes the Conn, or makes attach close it.
+// close closes the Conn. If there is no Conn yet, attach will close it.
 func (r *connCloser) close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -48,7 +48,8 @@ func (r *connCloser) close() error {
 	return c.Close()
 }
 
-// attach sets the Conn that the connection has become, and closes it if close came first.
+// attach sets the Conn made from the connection. If close was called before, attach closes the
+// Conn.
 func (r *connCloser) attach(c transport.Conn) {
 	r.mu.Lock()
 	r.conn = c
@@ -81,8 +82,8 @@ type pendingConn struct {
 //	Peeked() []byte      // the bytes that were read
 //	NetConn() net.Conn   // the connection itself: *net.TCPConn, or *tls.Conn when TLS is done
 //
-// The accepted Conn passes Admit and Close on to what in yielded. A connection with a method
-// SetCloser(func() error) is given a function that closes the Conn.
+// The accepted Conn passes Admit and Close on to the connection that in yielded. If that connection
+// has a method SetCloser(func() error), it gets a function that closes the Conn.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))

@@ -6,13 +6,13 @@ const (
 	batchFrames   = 32 // the most frames in one write
 	pendingFrames = 2  // the same before Admit
 
-	// batchBytes is about how much one write offers: no frame is added beyond it, but a frame is
-	// not cut. A socket takes less at a time, so a larger batch would only be built again.
+	// batchBytes is about how many bytes one write offers. No frame is added beyond it, but a frame
+	// is not cut. A socket takes fewer bytes at a time, so a larger batch would only be rebuilt.
 	batchBytes = 1 << 20
 )
 
-// A batch is what one write offers to the socket: the next frames as a list of byte slices, which
-// one writev takes. It belongs to the outbox's writer, and points into the frames' memory.
+// A batch is the data that one write offers to the socket: the next frames as a list of byte slices
+// for one writev. It belongs to the outbox's writer and refers to the frames' memory.
 //
 // Its prefixes and parts are allocated once per outbox, at the size for an admitted peer or for a
 // pending one.
@@ -35,7 +35,7 @@ func (b *batch) reset() {
 }
 
 // add appends f without its first skip bytes, and reports whether the batch has room for another
-// frame. c is f's cursor: the parts before it lie within these bytes.
+// frame. c is f's cursor. The parts before the cursor lie within the skipped bytes.
 func (b *batch) add(f *transport.Frame, c *cursor, skip int) (more bool) {
 	prefix := &b.prefixes[b.frames]
 	n := preamble{body: c.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)

@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A decoder turns a byte stream into calls of a Sink. It does no I/O and keeps at most one frame's
-// prefix; bodies go straight to the Sink's buffers. It belongs to the goroutine in Progress.
+// A decoder decodes a byte stream and calls a Sink. It does no I/O and stores at most one frame's
+// prefix. Bodies go directly to the Sink's buffers. It belongs to the goroutine in Progress.
 //
-// Bytes reach it in two ways: decode copies them out of a buffer, while bodyBuffer and advance let
-// a reader put the rest of a body where it belongs without a copy.
+// It gets bytes in two ways. decode copies them from a buffer. With bodyBuffer and advance, a
+// reader reads the rest of a body directly into its buffer, without a copy.
 //
 // Its states follow the stream:
 //
@@ -32,8 +32,8 @@ type decoder struct {
 	got    int    // bytes of body that are in
 }
 
-// decode consumes bytes of p until a frame is complete, which it reports, or p is used up. After an
-// error the decoder must not be used any more.
+// decode decodes bytes of p until a frame is complete or p is used up. whole reports a complete
+// frame. The decoder must not be used after an error.
 //
 // It returns after each frame, also if p holds more, because Progress completes at most one frame
 // per call.
@@ -60,7 +60,7 @@ func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err er
 	return n, whole, nil
 }
 
-// checkMagic compares p with what is left of the magic.
+// checkMagic compares p with the rest of the magic.
 //
 // The magic may arrive in pieces, so that each piece is compared with its part.
 func (d *decoder) checkMagic(p []byte) (int, error) {
@@ -99,8 +99,7 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 	return n, whole, err
 }
 
-// begin starts the body of the frame whose prefix is complete. A body of no bytes is complete at
-// once.
+// begin starts the body of the frame whose prefix is complete. An empty body is complete at once.
 //
 // A Sink that returns too small a buffer is a bug of the layer above. It ends the Conn, because the
 // stream cannot be continued without writing past the buffer.

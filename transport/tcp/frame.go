@@ -44,8 +44,8 @@ func (p preamble) put(b []byte, head []byte) int {
 // parsePreamble reads the first preambleLen bytes of b. limit is the most bytes of body that the
 // Conn accepts now.
 //
-// It believes nothing: a stream that has lost its frame boundaries is found out here, at the latest
-// by its flags.
+// parsePreamble trusts no field. A stream that has lost its frame boundaries fails here, at the
+// latest because of its flags.
 func parsePreamble(b []byte, limit int) (preamble, error) {
 	word := binary.LittleEndian.Uint64(b)
 	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56

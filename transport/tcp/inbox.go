@@ -21,7 +21,7 @@ type inbox struct {
 	err    error
 }
 
-// open makes the ring and puts the bytes into it that were read before.
+// open allocates the ring and stores the bytes that were read before.
 func (b *inbox) open(size int, first []byte) {
 	b.room.L = &b.mu
 	b.size = size
@@ -30,9 +30,8 @@ func (b *inbox) open(size int, first []byte) {
 }
 
 // grow lets the reader make the ring larger.
-//
-// The reader does it and not the caller, because the reader may be writing into the present ring
-// without the lock.
+// grow only sets the new size. The reader makes the larger ring, because it may be writing into the
+// current ring without the lock.
 func (b *inbox) grow(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,8 +64,8 @@ func (b *inbox) writable() []byte {
 	return b.buf[end:b.start]
 }
 
-// commit adds the n bytes that the reader has put into the slice from writable. err is what ended
-// its reading, if anything did.
+// commit adds the n bytes that the reader has put into the slice from writable. err is the error
+// that ended reading, or nil.
 func (b *inbox) commit(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An outbox holds the frames that wait to be written, and appoints the goroutine that writes them,
-// the writer. There is at most one. Other goroutines queue their frames and return; the writer
-// sends those along. No lock is held during a write or a Done, and no goroutine waits for the
-// writer.
+// An outbox holds the frames that wait to be written, and appoints the goroutine that writes them:
+// the writer. There is at most one writer. Other goroutines queue their frames and return; the
+// writer sends these frames, too. No lock is held during a write or a Done, and no goroutine waits
+// for the writer.
 //
 //	queue  writing  blocked  meaning
 //	empty  no       no       nothing to do; push makes its caller the writer
@@ -22,7 +22,7 @@ import (
 //	some   no       yes      the socket is full: the next Progress becomes the writer
 //	empty  no       no, err  closed: push fails its frame
 type outbox struct {
-	blocked atomic.Bool // frames wait and there is no writer: Progress becomes it
+	blocked atomic.Bool // frames wait and there is no writer: the next Progress becomes the writer
 
 	mu      sync.Mutex // guards the rest
 	queue   transport.Queue
@@ -44,7 +44,7 @@ func (o *outbox) admitPeer() {
 	o.frames = batchFrames
 }
 
-// A cursor is the position in a frame's body up to which it has been written, in whole parts.
+// A cursor is the position in a frame's body up to which all parts have been completely written.
 type cursor struct {
 	f       *transport.Frame
 	size    int      // bytes of the whole body
@@ -175,9 +175,9 @@ func (c *cursor) advance(n int) {
 	}
 }
 
-// next gives the writer its next batch. If it returns false the caller is no longer the writer,
-// because nothing is left, or stop says that the socket is full, or the outbox is closed. In the
-// last case what was queued is moved to failed.
+// next gives the writer its next batch. It returns false if nothing is left, if stop says that the
+// socket is full, or if the outbox is closed. The caller is then no longer the writer. If the
+// outbox is closed, next moves the queued frames to failed.
 func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,9 +197,9 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 	return false, o.err
 }
 
-// close makes err the Conn's first error, unless there is one, and the answer to every later frame:
-// a caller that has seen the error finds Send failing, too. The waiting frames are moved to failed,
-// here or by the writer if there is one.
+// close makes err the Conn's first error, unless there is one. Every later frame fails with the
+// first error, so a caller that has seen the error also finds Send failing. The waiting frames are
+// moved to failed, here or by the writer if there is one.
 //
 // The first error is set under the same lock as err. Otherwise a goroutine could see the Conn's
 // error and then find Send succeeding.

@@ -40,8 +40,8 @@ const (
 //   - one goroutine writes: the outbox's writer, within Send or Progress;
 //   - the others queue, arm, admit and close, and wait for neither.
 //
-// The gate counts the goroutines that use the descriptor. Close shuts it, and the last one out
-// gives everything back:
+// The gate counts the goroutines that use the descriptor. Close shuts the gate. The last goroutine
+// to leave the gate releases all resources:
 //
 //	gate    first     meaning
 //	open    nil       the Conn lives
