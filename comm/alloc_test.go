@@ -21,8 +21,8 @@ import (
 // ranks that wait long send each other what they wait in.
 const tries = 30
 
-// allocations are those of the whole process, per call, once the pools are full: the
-// lowest of several tries, of which the first that is at most enough is the last.
+// allocations returns the allocations of the whole process per call, after the pools are full. It
+// tries several times, returns the lowest result, and stops at the first result of at most enough.
 func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, call func() error) (float64, error) {
 	best := -1.0
 	verdict := []int32{0} // rank 0's, whether it is enough: all try equally often
@@ -55,7 +55,7 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 	return best, nil
 }
 
-// tolerance is the number of additional allocations that all counted calls together may make.
+// tolerance is how far the average number of allocations per call may exceed the bound.
 const tolerance = 0.1
 
 // An allocBound is a transport, with options, over which calls allocate at most this often.

@@ -61,7 +61,8 @@ func shortest(call func() error) (least time.Duration, err error) {
 	return least, nil
 }
 
-// checked is a call without its collective. It has a frame of its own, as Comm.execute has.
+// checked makes a call without running its collective. It has a separate stack frame, as
+// Comm.execute has.
 //
 //go:noinline
 func checked(ctx context.Context, c *Comm, pl *plan) error {

@@ -22,7 +22,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// overDevice is what `make test-verbs` runs these tests over, on soft-RoCE.
+// overDevice names the transports of these tests in `make test-verbs`, which uses soft-RoCE.
 const overDevice = "grpc+verbs"
 
 // needsDevice skips what only `make test-verbs` can run.

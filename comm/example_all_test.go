@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A verb is what takes a communicator, or is a method of one that does more than tell its
-// state. The non-blocking form of a call is used like the blocking one, and needs no
-// Example of its own.
+// A verb is a function that takes a communicator, or a method of Comm that does more than return
+// state. The non-blocking form of a call is used like the blocking one, and needs no separate
+// Example.
 func TestEveryVerbHasAnExample(t *testing.T) {
 	verbs, examples := declared(t)
 	if len(verbs) < 30 {

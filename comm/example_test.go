@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// The Examples run their ranks as goroutines, by Local. A program of its own
-// calls Init instead and is one rank; the rest is the same.
+// The Examples use Local, which runs the ranks as goroutines. A real program calls Init instead, and
+// each process is one rank; everything else is the same.
 
 func ExampleInit() {
 	ctx := context.Background()

@@ -225,8 +225,8 @@ func wrapBy(script *flaky.Script) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }
 }
 
-// runRank is one rank's part. It stays until all others have returned from the call and got
-// their reports, so that no rank's Close is what they report.
+// runRank runs one rank. It waits until all other ranks have returned from the call and got their
+// reports, so that they do not report this rank's Close.
 func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	var buffers worldtest.BufferTracker
 	p.barrier(0)

@@ -12,9 +12,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// While rank 0 computes, and calls nothing of this module, its part of what it has
-// started goes on: the others complete, though they need all of it. So it does when
-// there is one thread for all goroutines, which rank 0 never gives up by itself.
+// While rank 0 computes, without calling this module, the operations that it has started make
+// progress, and the other ranks complete. This also holds with one thread for all goroutines, which
+// rank 0 never yields.
 func TestNonBlockingCallsProgressWhileTheCallerComputes(t *testing.T) {
 	for _, threads := range []int{runtime.GOMAXPROCS(0), 1} {
 		for _, wire := range []string{"memory", "tcp", "shm"} {

@@ -280,7 +280,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 	}
 }
 
-// Calls that can be told apart by what the program wrote are told so.
+// If the texts of two calls differ, a mismatch error omits the details.
 func TestMismatchOmitsDetailsWhenTheCallsDiffer(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		return comm.AllReduce(ctx, c, make([]int64, 100+c.Rank()), comm.Sum)
