@@ -1,6 +1,6 @@
 package p2p
 
-// Window is how many segments are in flight each way.
+// Window is the maximum number of segments in flight in each direction.
 const Window = window
 
 // SeesFlagSetWhileFallingAsleep reports whether a rank that is about to sleep sees a flag that is

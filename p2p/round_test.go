@@ -22,7 +22,7 @@ const smallSegment = 16
 // of a segment and of the window.
 var lengths = []int{0, 1, 2, 3, 2*p2p.Window - 1, 2 * p2p.Window, 2*p2p.Window + 1, 9 * p2p.Window}
 
-// numbers returns count elements that only this rank and message have.
+// numbers returns count elements that are unique to the given rank and message.
 func numbers(rank, count int) []uint64 {
 	s := make([]uint64, count)
 	for i := range s {
@@ -81,8 +81,8 @@ func TestChainForwardsWhileReceiving(t *testing.T) {
 	}
 }
 
-// orderedKernel returns an operator that tells its operands apart: decimal digits, the earlier ones
-// first.
+// orderedKernel returns an operator that is not commutative: it concatenates decimal digits, those
+// of the earlier operand first.
 func orderedKernel(t *testing.T) reduce.Kernel {
 	t.Helper()
 	k, err := reduce.Func("before", reduce.RankOrder, func(a, b uint64) uint64 { return 10*a + b }).Kernel(tensor.Uint64)
@@ -149,7 +149,8 @@ func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 	}
 }
 
-// exchangeFragments lets every rank publish a number of fragments, and checks those of all others.
+// exchangeFragments makes every rank publish a number of fragments, and checks the fragments of all
+// other ranks.
 func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) error {
 	const stride = 64 // elements between those that are written and read
 	lead := r.MaxLead()

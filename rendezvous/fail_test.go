@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// arriveEager lets an eager message from a rank arrive, as its link would.
+// arriveEager delivers an eager message from a rank, as its link would.
 func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 	h := frameHeader{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
 	var room [transport.MaxHead]byte

@@ -158,7 +158,7 @@ func TestTrySendMatchesAnyRecv(t *testing.T) {
 	}
 }
 
-// The fast path is for messages whose use of it nobody else can notice.
+// TrySend and TryRecv must report false in every case that the fast path does not handle.
 func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
@@ -298,8 +298,8 @@ func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	}
 }
 
-// A send that found too little credit, because a TrySend that was then refused held some, goes out
-// without an answer of the peer.
+// A TrySend reserves credit. If the TrySend is refused, a send that found too little credit
+// meanwhile is sent without waiting for credit from the peer.
 func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]

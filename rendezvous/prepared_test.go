@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stepper lets rank 0 send rank 1 named tensors step by step.
+// A stepper sends named tensors from rank 0 to rank 1, step by step.
 type stepper struct {
 	*testing.T
 	*team
@@ -29,7 +29,7 @@ func newStepper(t *testing.T, cfg Config) *stepper {
 	return &stepper{T: t, team: tm, from: tm.engines[0].Open(5, []int{0, 1}), to: tm.engines[1].Open(5, []int{0, 1})}
 }
 
-// content is what tensor i of a step holds.
+// content returns the content of tensor i of a step.
 func content(step uint64, i, size int) []byte {
 	return bytes.Repeat([]byte{byte(step), byte(i), 7, byte(step >> 8)}, (size+3)/4)[:size]
 }
@@ -417,7 +417,8 @@ func TestPreparedBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// What cannot be exposed comes the ordinary way, and the log says so once per peer.
+// A tensor whose buffer cannot be exposed comes as an ordinary message. This is logged once per
+// peer.
 func TestRefusedExposureIsLoggedOnceAndReceivesGoOn(t *testing.T) {
 	s := newStepper(t, Config{})
 	var log strings.Builder

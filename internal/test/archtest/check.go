@@ -41,7 +41,7 @@ func check(fsys fs.FS, rules []rule) ([]string, error) {
 	return violations, err
 }
 
-// skip leaves out the folders that the go command leaves out as well.
+// skip reports whether a folder is skipped. The go command ignores the same folders.
 func skip(name string) error {
 	base := path.Base(name)
 	hidden := name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_"))
@@ -51,7 +51,7 @@ func skip(name string) error {
 	return nil
 }
 
-// checkFile holds one file against the rule of its package.
+// checkFile checks one file against the rule of its package.
 func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	text, err := fs.ReadFile(fsys, name)
 	if err != nil {
@@ -90,7 +90,7 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	return violations, nil
 }
 
-// refuses says why a package under this rule must not import imported, or "".
+// refuses returns the reason why a package under this rule must not import imported, or "".
 func (r rule) refuses(imported string, test bool) string {
 	if ours, ok := cutModule(imported); ok {
 		if test || matchAny(r.allowed, ours) {

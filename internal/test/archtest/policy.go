@@ -56,14 +56,14 @@ func list(s string) []string {
 	return items
 }
 
-// isOurs tells a pattern of this module from third parties, whose first element
-// is a host name, and from the guarded packages.
+// isOurs reports whether a pattern is for packages of this module. Third-party patterns begin with
+// a host name; guarded packages are of the standard library.
 func isOurs(pattern string) bool {
 	first, _, _ := strings.Cut(pattern, "/")
 	return !strings.Contains(first, ".") && !slices.Contains(guarded[:], pattern)
 }
 
-// ruled reports whether rules speak about what item names.
+// ruled reports whether a rule exists for the packages that item names.
 func ruled(rules []rule, item string) bool {
 	base := strings.TrimSuffix(item, "/...")
 	_, ok := find(rules, base)

@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// timeout is how long something that is ending may take before it counts as a leak.
+// timeout is the time after which a resource that is still present counts as a leak.
 const timeout = 5 * time.Second
 
-// Check records what the process holds now. When tb and all its cleanups that are registered later
-// have ended, it reports what is new as errors: each goroutine by its stack, each descriptor by its
-// target, each file by its name. It sees descriptors and files on Linux only.
+// Check records the process's current goroutines, descriptors and files. When tb and all later
+// cleanups have ended, Check reports each new one as an error: a goroutine by its stack, a
+// descriptor by its target, a file by its name. It checks descriptors and files only on Linux.
 func Check(tb testing.TB) {
 	tb.Helper()
 	startPoller()

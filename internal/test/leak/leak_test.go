@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A leak that lasts is found by comparing; the wait for it is not tested, since
-// it would take as long as the check waits.
+// A permanent leak is detected by comparing two snapshots. The wait for it is not tested, because
+// the test would take as long as the whole timeout.
 func TestGoroutineThatStaysIsNamed(t *testing.T) {
 	before := stacks()
 	stop, ended := make(chan struct{}), make(chan struct{})

@@ -1,9 +1,9 @@
 // Package starved measures how long processes were ready to run while other programs had the
 // processors.
 //
-// A test of a promise like "within a second" adds the time that its processes starved in that
-// second: the promise is about a machine that has time for the program. A process that waits for an
-// event does not starve, so a program that misses a wake-up is late however busy the machine is.
+// A test with a time limit adds the time that its processes starved to the limit, because the
+// library's promise holds only while the program can run. A process that waits for an event does
+// not starve. So the test still detects a program that misses a wake-up, even on a busy machine.
 //
 // It reads Linux's schedstat, and reports 0 elsewhere. It does not see pauses of a whole virtual
 // machine.

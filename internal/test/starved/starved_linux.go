@@ -16,7 +16,7 @@ func Of(pid int) (total time.Duration) {
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the thread has ended meanwhile
 		}
 		fields := strings.Fields(string(text)) // time on a processor, time waited for one, in ns; turns
 		if len(fields) < 2 {

@@ -4,5 +4,5 @@ package starved
 
 import "time"
 
-// Of returns 0: only Linux reports it.
+// Of returns 0, because only Linux reports the time that a process starved.
 func Of(pid int) time.Duration { return 0 }

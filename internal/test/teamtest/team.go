@@ -1,5 +1,5 @@
-// Package teamtest joins ranks that are goroutines of a test, with nothing above
-// package p2p: what tests of rounds, and of algorithms written with them, run on.
+// Package teamtest starts ranks as goroutines of a test and connects them with package p2p. Tests
+// of rounds, and of algorithms that use rounds, run on it.
 package teamtest
 
 import (
@@ -24,7 +24,7 @@ import (
 // roundLimit bounds a round of a test, so that a deadlock is a failure.
 const roundLimit = 30 * time.Second
 
-// ID is the team's communicator: a number that no other bytes on the wire look like.
+// ID is the id of the team's communicator. Its bytes do not occur elsewhere on the wire.
 const ID = 0x5eed_7ea3_0c11_ec71
 
 // A Team is n ranks that are goroutines of this test, connected by the memory transport.
@@ -34,8 +34,8 @@ type Team struct {
 	SharedMem []byte // the memory that the ranks of the first host share
 }
 
-// A Member is one rank of a Team. It implements mesh.Events: verdicts and goodbyes go to its
-// engine.
+// A Member is one rank of a Team. It implements mesh.Events: it passes the loss or the orderly
+// close of a rank to its engine.
 type Member struct {
 	Group  *p2p.Group
 	engine *rendezvous.Engine
@@ -56,8 +56,8 @@ func (m *Member) Flooded(int, byte, []byte)   {}
 func (m *Member) Question(int, []byte) []byte { return nil }
 func (m *Member) LastCall(b []byte) []byte    { return append(b, "a test"...) }
 
-// New starts n ranks, whose messages travel in segments of that many bytes; 0 is the default. It
-// closes them when the test ends, and fails the test if anything is left behind.
+// New starts n ranks. segment is the size of a segment in bytes; 0 means the default. New closes
+// the ranks when the test ends, and fails the test if they leave resources behind.
 func New(t testing.TB, n, segment int) *Team {
 	t.Helper()
 	return Start(t, n, segment, NoWrapper)
@@ -69,7 +69,7 @@ type Wrapper func(rank int, t transport.Transport) transport.Transport
 // NoWrapper returns the transport itself.
 func NoWrapper(_ int, t transport.Transport) transport.Transport { return t }
 
-// Start is New with each rank's transport wrapped.
+// Start is like New but wraps the transport of each rank.
 func Start(t testing.TB, n, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	return StartAt(t, make([]topology.Place, n), SharedMemory, segment, wrap)

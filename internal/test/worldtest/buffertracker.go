@@ -19,8 +19,8 @@ type BufferTracker struct {
 	returned  [][]byte
 	callbacks []*callback
 	cleanups  []func() error // what Settle ends with
-	loans     map[*byte]bool // where memory of the library's began that a call has had
-	reused    int            // how often one began there again
+	loans     map[*byte]bool // start addresses of library memory that calls have received
+	reused    int            // number of repeated start addresses
 }
 
 // A callback has to run once.
@@ -67,9 +67,9 @@ func (bt *BufferTracker) markReturned(b []byte) {
 	bt.returned = append(bt.returned, b)
 }
 
-// noteLoan notes the library's memory that a call has got, before it gives that back. All
-// is kept from the collector, so that what lies at one address twice is the same piece,
-// given back and used again.
+// noteLoan records library memory that a call has received, before the call returns it. The tracker
+// keeps a reference to all such memory. If an address occurs twice, it is therefore the same piece
+// of memory, used again.
 func (bt *BufferTracker) noteLoan(b []byte) {
 	if len(b) == 0 {
 		return
@@ -85,8 +85,8 @@ func (bt *BufferTracker) noteLoan(b []byte) {
 	bt.loans[&b[0]] = true
 }
 
-// Reused is how often a call has got memory of the library's that it had given back
-// before: a tensor's prepared buffer (comm.Parameters.StaticTensors).
+// Reused returns how often a call has received library memory that was returned before: the
+// prepared buffer of a tensor (comm.Parameters.StaticTensors).
 func (bt *BufferTracker) Reused() int {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()

@@ -98,7 +98,7 @@ func checkMessage[T number](st comm.Status, from, tag int, got, want []T) error 
 	return same(fmt.Sprintf("message %d from rank %d", tag, from), got, want)
 }
 
-// sendRecv takes the second message first.
+// sendRecv receives the second message first.
 func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error
@@ -211,7 +211,7 @@ func persistentSend[T number](ctx context.Context, c *comm.Comm, count int, bt *
 	return errors.Join(errs...)
 }
 
-// sendToAny has the receivers take whatever comes, after a look at it.
+// sendToAny receives from any source with any tag, after a Probe.
 func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error

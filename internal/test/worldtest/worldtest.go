@@ -1,10 +1,9 @@
-// Package worldtest is what tests do with the ranks of a whole job: one call of every
-// collective, in place and out of place, and of every way to send a message, with inputs whose
-// results can be checked. The same bodies run over every transport and number of ranks,
-// without faults and while faults are injected.
+// Package worldtest contains the calls that tests make on all ranks of a job: each collective, in
+// place and out of place, and each way to send a message. The calls check their results. Tests run
+// them over every transport and several numbers of ranks, with and without injected faults.
 //
-// It does not know which faults are injected, nor which outcomes a test allows. A Call only
-// tells a wrong result, which nothing excuses, from an error.
+// The package does not know which faults are injected or which outcomes a test allows. A Call only
+// distinguishes a wrong result, which is never allowed, from an error.
 package worldtest
 
 import (
@@ -48,8 +47,8 @@ type number interface{ int32 | float32 }
 // float32.
 func value(r, i int) int { return (r*31+i*7)%period - 300 }
 
-// period is after how many elements all vectors repeat. It is no power of two, so that a
-// segment in the wrong position is noticed.
+// period is the number of elements after which all vectors repeat. It is not a power of two, so
+// that a segment in the wrong position changes the result.
 const period = 1000
 
 // repeating returns a vector that repeats what at returns for the first period.
