@@ -15,7 +15,7 @@ import (
 // names are fault.Misuse. Explain sends nothing, and any rank may call it at any time.
 //
 // Times are predicted from α, β and γ of the tuning file, or, without one, from round figures.
-// They rank algorithms, and decide nothing.
+// The predicted times only order the list; they do not decide which algorithm runs.
 func (c *Comm) Explain(op string, bytes int) (string, error) {
 	x, err := (*bridged)(c).Explain(op, bytes)
 	if err != nil {

@@ -79,7 +79,8 @@ func typeError(err error, cl *call) error {
 	return &out
 }
 
-// typeOfFingerprint undoes fingerprintOf; a peer may have sent anything.
+// typeOfFingerprint returns the name of a fingerprint's element type. A peer may send any
+// fingerprint, so the type may be unknown.
 func typeOfFingerprint(fingerprint uint64) string {
 	if d := tensor.DType(fingerprint); fingerprint>>32 == 1 && uint64(d) == fingerprint&(1<<32-1) && d.Valid() {
 		return d.String()

@@ -16,8 +16,8 @@ import (
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
-// setLayout tells the group where the communicator's ranks run, once that is known. The job's
-// communicator exists before: the places travel over it, and until then it assumes one host.
+// setLayout gives the group the places of the communicator's ranks, if they are known. The job's
+// communicator itself carries the places, and assumes one host until they arrive.
 func (c *Comm) setLayout() {
 	if c.rt.places == nil {
 		return
@@ -60,8 +60,8 @@ func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topolo
 	return places, nil
 }
 
-// resolvePlacement is what rank 0 makes of the records of all ranks: it applies the topology file
-// and checks the result. A host that the file does not list, or that is in two racks, is an
+// resolvePlacement runs on rank 0. It applies the topology file to the records of all ranks and
+// checks the result. A host that the file does not list, or that is in two racks, is an
 // error that ends Init on all ranks.
 func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// maxModel bounds what rank 0 sends of a model, in bytes: no file of that many lines is
-// longer. The receiver checks it before it allocates.
+// maxModel bounds the size in bytes of the model that rank 0 sends. The receiver checks the size
+// before it allocates memory.
 const maxModel = choose.MaxLinks * 256
 
 // broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file,
