@@ -158,7 +158,7 @@ func TestTrySendMatchesAnyRecv(t *testing.T) {
 	}
 }
 
-// TrySend and TryRecv must report false in every case that the fast path does not handle.
+// TryRecv must report false if an earlier message or receive has precedence.
 func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },

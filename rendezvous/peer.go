@@ -28,9 +28,9 @@ import (
 //
 //	connErr  gone      meaning
 //	nil      nil       the peer is there; there may be no Conn yet
-//	set      nil       the Conn has failed; requests wait for the verdict
+//	set      nil       the Conn has failed; requests wait for FailPeer
 //	any      Closed    the peer has said goodbye: sends that the Conn has got succeed
-//	any      others    the verdict: the peer is lost
+//	any      others    the peer is lost
 type peer struct {
 	e    *Engine
 	rank int

@@ -53,9 +53,9 @@ func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == n
 // arrival. A wildcard receive takes its turn by the order of posting: popRecv compares the oldest
 // exact receive with the oldest wildcard one.
 //
-// An exchange mostly goes on under the key that it has just used. So lookup tries the bucket of the
-// last lookup first, and the last few buckets that became empty stay in their map. In a steady
-// exchange a message then costs no map lookup, and changes no map.
+// Successive messages mostly have the same key. So lookup tries the bucket of the last lookup
+// first, and the last few buckets that became empty stay in their map. In a steady exchange a
+// message then needs no map lookup and no map change.
 type table struct {
 	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors.
 	tagged map[uint64]*bucket
@@ -133,8 +133,8 @@ func (t *table) bucketFor(k *key) *bucket {
 	return s
 }
 
-// keepIdle is called when something was removed from s. An empty bucket is put into the ring of
-// idle ones, and the one that it displaces is deleted if it is still empty.
+// keepIdle is called after a removal from s. If s is empty, keepIdle puts it into the ring of idle
+// buckets. The bucket that s replaces there is deleted if it is empty.
 func (t *table) keepIdle(s *bucket) {
 	if !s.empty() || s.idle {
 		return
@@ -204,8 +204,8 @@ func (t *table) post(req *Request) *message {
 	return nil
 }
 
-// repost is post for a receive whose match was taken back by the sender: it keeps its place in the
-// order of posting.
+// repost is like post, for a receive whose message the sender has withdrawn. The receive keeps its
+// position in the order of posting.
 func (t *table) repost(req *Request) *message {
 	if m := t.find(req.key); m != nil {
 		t.removeMessage(m)
