@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An Axis is one setting: a number from Low to High, of which with Log the
-// logarithm counts; or with Choices above 0 one of that many things, 0 to
-// Choices-1, of which none lies between two others.
+// An Axis is one setting. If Choices is 0, its value is a number from Low to High, on a logarithmic
+// scale if Log is set. If Choices is above 0, its value is one of the unordered choices 0 to
+// Choices-1.
 type Axis struct {
 	Name      string
 	Low, High float64
@@ -20,13 +20,13 @@ type Axis struct {
 // A Candidate is a value for each axis.
 type Candidate []float64
 
-// A Sample is a point that was tried, and its score: more is better.
+// A Sample is a candidate that was tried, and its score. A higher score is better.
 type Sample struct {
 	Candidate Candidate
 	Score     float64
 }
 
-// Options say how much is tried. The zero value of a field means the default.
+// Options configure the search. The zero value of a field means its default.
 type Options struct {
 	Start Candidate // tried first; the default is the middle of each axis
 
@@ -54,14 +54,14 @@ type Tuner struct {
 	phase   phase
 	next    Candidate // what Ask returns
 
-	// These are the search's.
+	// These fields belong to the search.
 	best   Candidate
 	score  float64 // of the sample of best
 	step   float64 // the length of a move along a numeric axis, of the axis' length
 	moves  []move  // still to be tried from best
 	gained bool    // some move of this round was a gain
 
-	pairs  int       // of samples that are kept back for the comparison
+	pairs  int       // pairs of samples that are reserved for the comparison
 	scores []float64 // of the comparison, in order
 }
 
@@ -81,7 +81,7 @@ type move struct{ axis, to int }
 const (
 	firstStep = 1. / 4
 	lastStep  = 1. / 16
-	mostPairs = 2 // in which what was found must be better than the start
+	mostPairs = 2 // pairs in which the best point must beat the start
 )
 
 // New makes a Tuner. Axes and options that make no sense are fault.Misuse.
@@ -134,11 +134,11 @@ func (t *Tuner) valid(p Candidate) bool {
 	return true
 }
 
-// Ask returns the point to try next. Once the Tuner has settled it is the best one.
+// Ask returns the point to try next. Once the Tuner has settled, Ask returns the best point.
 func (t *Tuner) Ask() Candidate { return slices.Clone(t.next) }
 
-// Observe takes the score of the point that Ask returned: a rate, say. A score that is not a finite
-// number counts as the worst so far. Once the Tuner has settled, Tell does nothing.
+// Observe records the score of the point that Ask returned, such as a rate. A score that is not a
+// finite number counts as the worst so far. Once the Tuner has settled, Observe does nothing.
 func (t *Tuner) Observe(score float64) {
 	if t.phase == finished {
 		return
@@ -157,7 +157,7 @@ func (t *Tuner) Observe(score float64) {
 	t.search(score)
 }
 
-// Finished reports whether there is nothing more to try.
+// Finished reports whether the search is over.
 func (t *Tuner) Finished() bool { return t.phase == finished }
 
 // Best returns the best point so far.
@@ -174,7 +174,7 @@ func (t *Tuner) search(score float64) {
 	case score-t.score > t.opts.Gain*math.Abs(t.score):
 		t.best, t.score, t.gained = t.next, score, true
 	default:
-		t.moves = t.moves[1:] // a gain is followed by another step the same way
+		t.moves = t.moves[1:] // after a gain, the next step goes in the same direction
 	}
 	if len(t.samples) >= t.opts.Most-2*t.pairs || !t.choose() {
 		t.endSearch()

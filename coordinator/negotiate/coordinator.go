@@ -181,7 +181,7 @@ const (
 	entryEvicted
 )
 
-// A CoordinatorOutput is something that rank 0 must do. String shows it in transcripts.
+// A CoordinatorOutput is an action for rank 0. String shows it in transcripts.
 type CoordinatorOutput interface{ fmt.Stringer }
 
 type (
@@ -192,15 +192,15 @@ type (
 	Warn struct{ Stalls []Stall }
 )
 
-// A CoordinatorInput is something that has happened.
+// A CoordinatorInput is an event for the Coordinator.
 type CoordinatorInput interface{ apply(l *Coordinator) }
 
-// The inputs of a Coordinator.
+// These are the inputs of a Coordinator.
 type (
 	// Tick says only that time has passed.
 	Tick struct{}
-	// RequestsReceived brings a Worker's list. The Coordinator keeps parts of it, so nothing in
-	// it may change any more.
+	// RequestsReceived has a Worker's list. The Coordinator keeps parts of the list, so the caller
+	// must not change it.
 	RequestsReceived struct {
 		From int
 		List *RequestList
@@ -209,7 +209,8 @@ type (
 	Executed struct{ Cost int }
 )
 
-// NewCoordinator makes a Coordinator that knows no tensors and no sets but the one of all ranks.
+// NewCoordinator makes a Coordinator. Initially it has no tensors, and the set of all ranks is its
+// only set.
 func NewCoordinator(cfg Config) *Coordinator {
 	c := &Coordinator{
 		cfg: cfg, sets: make(map[uint32]*processSet), nextSet: 1,
@@ -222,8 +223,9 @@ func NewCoordinator(cfg Config) *Coordinator {
 	return c
 }
 
-// Step applies an input at a time and returns what to do, in order. The slice is valid until the
-// next Step; a time before the last one counts as the last one. After the end it returns nil.
+// Step applies one input and returns the outputs in order. The slice is valid until the next Step.
+// If now is earlier than in the last Step, that Step's time is used. After the end Step returns
+// nil.
 func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 	c.outputs = c.outputs[:0]
 	c.now = max(c.now, now)
@@ -239,8 +241,8 @@ func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 	return c.outputs
 }
 
-// Next is how long the Coordinator can wait for its next Step if nothing else happens. ok is false
-// when it need not be called at all.
+// Next returns how long the Coordinator can wait for its next Step if no event comes. ok is false
+// if no Step is needed.
 func (c *Coordinator) Next() (wait Duration, ok bool) {
 	if c.nextStep == never || c.ended {
 		return 0, false
@@ -250,7 +252,7 @@ func (c *Coordinator) Next() (wait Duration, ok bool) {
 
 const never = Time(1<<63 - 1)
 
-// due reports whether t has come. If not, the Coordinator asks to be called again at t.
+// due reports whether time t has come. If not, it makes Next return the time t at the latest.
 func (c *Coordinator) due(t Time) bool {
 	if t <= c.now {
 		return true
@@ -259,7 +261,7 @@ func (c *Coordinator) due(t Time) bool {
 	return false
 }
 
-// apply does nothing: Step looks at what is due after every input.
+// apply does nothing: after every input, Step handles everything that is due.
 func (Tick) apply(*Coordinator) {}
 
 // apply returns credit. The sum cannot become negative but by an error of the caller, which costs
@@ -301,7 +303,7 @@ func (c *Coordinator) protocolError(rank int, format string, args ...any) {
 	c.abort(&fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: 0, Peers: []fault.Peer{{Rank: rank}}, Err: fmt.Errorf("rank %d "+format, append([]any{rank}, args...)...)})
 }
 
-// abort ends the coordinator on all ranks. Of several errors the first counts.
+// abort ends the coordinator on all ranks. If there are several errors, the first is used.
 func (c *Coordinator) abort(err *fault.Error) {
 	if c.ended {
 		return
@@ -310,8 +312,8 @@ func (c *Coordinator) abort(err *fault.Error) {
 	c.ended = true
 }
 
-// checkShutdown ends the coordinator once all ranks have shut down and nothing is in flight that
-// some rank could still wait for.
+// checkShutdown ends the coordinator once all ranks have shut down and no operation is in flight
+// for which a rank could still wait.
 func (c *Coordinator) checkShutdown() {
 	if !c.ended && c.shutdown.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
 		c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseShutdown})
@@ -319,9 +321,9 @@ func (c *Coordinator) checkShutdown() {
 	}
 }
 
-// flush sends what this Step has decided. Entries come before the responses that use them, so a
-// list with too many entries is cut into several; each has its own number and is acknowledged by
-// itself.
+// flush sends the decisions of this Step. Entries come before the responses that use them. A list
+// with too many entries is cut into several lists. Each of these has its own number and
+// acknowledgment.
 func (c *Coordinator) flush() {
 	d := c.outgoing
 	c.outgoing = ResponseList{}

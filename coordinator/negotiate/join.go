@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// join handles a rank that has run out of data. Tensors that wait for nobody else become ready.
+// join handles a rank that has no more data. Tensors that wait for no other rank become ready.
 func (c *Coordinator) join(rank int) {
 	if c.shutdown.Has(rank) || !c.joined.Add(rank) {
 		c.protocolError(rank, "joined twice or after its shutdown")
@@ -18,8 +18,8 @@ func (c *Coordinator) join(rank int) {
 	c.checkJoined()
 }
 
-// checkJoined ends the join once all ranks have joined. Everything that was submitted is ready
-// then, and runs before.
+// checkJoined ends the join once all ranks have joined. By then every submission is ready, and it
+// runs before the end of the join.
 func (c *Coordinator) checkJoined() {
 	if c.ended || c.joined.Count() < c.cfg.Size {
 		return
@@ -29,7 +29,8 @@ func (c *Coordinator) checkJoined() {
 	c.joined.clear()
 }
 
-// fence launches all that is ready, whatever it costs, so that what comes next cannot overtake it.
+// fence launches all ready tensors, even beyond the credit, so that later responses cannot overtake
+// them.
 func (c *Coordinator) fence() {
 	c.force = true
 	c.launch()
@@ -47,14 +48,14 @@ func (c *Coordinator) receiveShutdown(rank int) {
 // checkAllReady checks every pending tensor, after the set of absent ranks has changed.
 func (c *Coordinator) checkAllReady() {
 	for _, p := range c.sortedPending() {
-		if p.live { // it may have failed with another of its group
+		if p.live { // it may have failed with another tensor of its group
 			c.checkReady(p)
 		}
 	}
 }
 
-// changeSets executes a request for a process set that all ranks have made. Tensors of a set that
-// is removed fail if they are incomplete, and run before the removal if they are ready.
+// changeSets executes a request for a process set that all ranks have made. If a set is removed,
+// its incomplete tensors fail, and its ready tensors run before the removal.
 func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	if t.Operation == AddSet {
 		c.addSet(t)
@@ -83,7 +84,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseRemoveSet, ID: id, Name: t.Name})
 }
 
-// addSet gives a new process set its number, which is never used again.
+// addSet gives a new process set its number. Numbers are never reused.
 func (c *Coordinator) addSet(t *Spec) {
 	if !validRanks(t.Shape, c.cfg.Size) {
 		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key())
