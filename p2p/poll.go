@@ -78,7 +78,7 @@ func (p Fragment) separateCores(rank int) {
 	if atomic.LoadUint64(s.core(rank)) != core {
 		return
 	}
-	if s.rank > rank { // one of the two
+	if s.rank > rank { // only one of the two ranks moves
 		m.AvoidCore(int(core) - 1)
 	}
 	m.Yield()
@@ -123,9 +123,9 @@ func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint6
 // never reach the count if the group's collectives are revoked or the flag's owner is gone. A check
 // that finds the flag unset stores 1 in asleep, which asks for a wake-up.
 //
-// The order prevents a lost wake-up: we store asleep and then read the flag; the flag's owner
-// stores the flag and then reads asleep. Whatever the interleaving, only one of the two ranks moves
-// sees the other's store.
+// The order of the accesses prevents a lost wake-up. The waiting rank stores asleep and then reads
+// the flag. The flag's owner stores the flag and then reads asleep. In every interleaving at least
+// one of the two ranks sees the other rank's store.
 type flagEvent struct {
 	coll      *rendezvous.MatchContext
 	e         *rendezvous.Engine
