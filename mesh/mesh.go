@@ -57,7 +57,8 @@ type Config struct {
 	Data         Data                // the layer above the data Conns; nil: there are none
 }
 
-// The layer above a Mesh implements Events. The control goroutine calls the methods, one at a time.
+// Events is what the layer above a Mesh implements. The control goroutine calls the methods, one at a
+// time.
 // A method must be short and must not block. It may call Flood, Suspect and Announce, but not Ask
 // or Close. Methods may be called before Start has returned. No method is called after Close has
 // returned.
