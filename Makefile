@@ -53,7 +53,7 @@ build: ## build every program into bin/ (VERBS=1: with RDMA)
 
 .PHONY: test
 test: ## run every test that needs no special hardware (at most 8 minutes on 2 cores)
-	$(GOTEST) -timeout 7m $(TESTFLAGS) $(PKGS)
+	$(GOTEST) -timeout 10m $(TESTFLAGS) $(PKGS)
 
 .PHONY: race
 race: ## the same under the race detector (at most 15 minutes on 2 cores)
