@@ -74,19 +74,32 @@ func (s *stepper) one(sizes ...int) (got []Tensor) {
 	return got
 }
 
-// repeat repeats a step until ok. How many steps it takes depends on the order in which the frames
-// of the two directions are handled.
+// repeat repeats a step until ok. How many steps it takes depends on when the sender learns of the
+// buffers.
 func (s *stepper) repeat(what string, ok func() bool, sizes ...int) {
 	s.Helper()
 	for range 1000 {
 		for _, t := range s.one(sizes...) {
 			t.Release()
 		}
+		s.waitForReleases()
 		if ok() {
 			return
 		}
 	}
 	s.Fatalf("not after 1000 steps: %s", what)
+}
+
+// waitForReleases returns when rank 0 has handled the releases that rank 1 has sent: a message
+// behind them has arrived. A tensor sent before its buffer's release arrives is offered instead.
+func (s *stepper) waitForReleases() {
+	s.Helper()
+	if err := s.to.Send(s.Context(), nil, 0, 1, 0, []byte{1}, Eager); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.from.Recv(s.Context(), nil, 1, 1, 0, make([]byte, 1)); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // offers is how many tensors rank 0 has offered.
