@@ -83,11 +83,11 @@ func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
 			g.Declare("a", make([]float32, 4))
 			for range 2 {
 				if c.Rank() == 1 {
-					time.Sleep(4 * time.Second)
+					time.Sleep(4 * time.Second) // the bubble's clock: this rank submits late
 				}
 				g.Ready("a")
 				if c.Rank() == 0 {
-					time.Sleep(3 * time.Second)
+					time.Sleep(3 * time.Second) // the bubble's clock: this rank computes
 				}
 				if err := g.Wait(ctx); err != nil {
 					return err
