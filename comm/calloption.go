@@ -76,9 +76,9 @@ func Algorithm(name string) CallOption { return CallOption{kind: optionAlgorithm
 //
 //	r := comm.IAllReduce(c, grads, comm.Sum, comm.Persistent())
 //	for range steps {
-//	r.Start(ctx)
-//	...
-//	r.Wait(ctx)
+//		r.Start(ctx)
+//		...
+//		r.Wait(ctx)
 //	}
 //
 // The call checks its arguments and chooses its algorithm once, when it makes the request. Start
@@ -122,13 +122,15 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 			pl.persistent = true
 		}
 	}
-	switch withCounts := vectorVerb(pl.verb); {
-	case pl.sends != nil && (!pl.counted || pl.verb != collective.VerbAllToAll):
-		return c.misuse(pl.verb.String(), "SendCounts: want it only in AllToAll, beside Counts")
-	case pl.counted && withCounts == 0:
-		return c.misuse(pl.verb.String(), "Counts: want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
-	case pl.counted:
-		pl.verb = withCounts
+	if pl.counted || pl.sends != nil {
+		switch withCounts := vectorVerb(pl.verb); {
+		case pl.sends != nil && (!pl.counted || pl.verb != collective.VerbAllToAll):
+			return c.misuse(pl.verb.String(), "SendCounts: want it only in AllToAll, beside Counts")
+		case withCounts == 0:
+			return c.misuse(pl.verb.String(), "Counts: want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
+		default:
+			pl.verb = withCounts
+		}
 	}
 	switch pl.verb {
 	case collective.VerbBroadcast, collective.VerbBarrier:
@@ -151,30 +153,39 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 			return err
 		}
 	}
-	atRoot := pl.root < 0 || pl.root == c.Rank()
-	switch pl.verb {
-	case collective.VerbAllGather, collective.VerbAllGatherV:
-		if pl.inPlace {
-			pl.src = pl.ownPart(c, pl.dst)
-		}
-	case collective.VerbGather, collective.VerbGatherV:
-		switch {
-		case pl.inPlace && atRoot:
-			pl.src = pl.ownPart(c, pl.dst)
-		case pl.inPlace:
-			pl.dst, pl.src = nil, pl.dst
-		}
-	case collective.VerbScatter, collective.VerbScatterV, collective.VerbReduceScatter, collective.VerbReduceScatterV:
-		if pl.inPlace && atRoot {
-			pl.dst, pl.src = pl.ownPart(c, pl.dst), pl.dst
-		}
-	default:
+	if pl.verb == collective.VerbAllReduce { // the most frequent call is spared the switches below
 		if pl.inPlace {
 			pl.src = pl.dst
 		}
+		pl.bytes = len(pl.src) // reduction has set count
+		return nil
+	}
+	if pl.inPlace {
+		pl.findParts(c)
 	}
 	pl.measure(c)
 	return nil
+}
+
+// findParts finds the input and the output of a call in place within buf.
+func (pl *plan) findParts(c *Comm) {
+	atRoot := pl.root < 0 || pl.root == c.Rank()
+	switch pl.verb {
+	case collective.VerbAllGather, collective.VerbAllGatherV:
+		pl.src = pl.ownPart(c, pl.dst)
+	case collective.VerbGather, collective.VerbGatherV:
+		if atRoot {
+			pl.src = pl.ownPart(c, pl.dst)
+		} else {
+			pl.dst, pl.src = nil, pl.dst
+		}
+	case collective.VerbScatter, collective.VerbScatterV, collective.VerbReduceScatter, collective.VerbReduceScatterV:
+		if atRoot {
+			pl.dst, pl.src = pl.ownPart(c, pl.dst), pl.dst
+		}
+	default:
+		pl.src = pl.dst
+	}
 }
 
 // measure sets count, the number of elements that ranks must agree on, and bytes, the size by which
