@@ -1,11 +1,6 @@
 package comm
 
-import (
-	"strings"
-
-	"github.com/tutti-go/tutti/collective"
-	"github.com/tutti-go/tutti/transport"
-)
+import "github.com/tutti-go/tutti/collective"
 
 // Algorithm returns the name of the algorithm that a collective of the communicator runs: the
 // forced algorithm, or the choice of the communicator's table. bytes is the size of the vector,
@@ -26,21 +21,14 @@ func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	return c.chooser.Choose(verb, bytes, commutative, c.group.HasShared()).Algorithm.Name()
 }
 
-// Transport returns the name of the transport between this rank and another rank of the
-// communicator, such as "tcp". Where "auto" chose the transport, the result is the name of the
-// chosen one. The result is "self" for this rank itself, and "" for a rank that does not exist.
-// Two ranks agree on the transport between them.
-func (c *Comm) Transport(rank int) string {
+// transport returns the name of the transport between this rank and another rank of the
+// communicator; see bridge.Communicator.
+func (c *Comm) transport(rank int) string {
 	switch {
 	case rank < 0 || rank >= c.Size():
 		return ""
 	case rank == c.Rank():
 		return "self"
 	}
-	auto, picks := c.rt.wire.(transport.Selector)
-	if !picks {
-		return c.rt.wire.Name()
-	}
-	name, _, _ := strings.Cut(auto.Explain(c.rt.mesh.Addr(c.WorldRank(rank))), ":")
-	return name
+	return c.rt.wire.nameTo(c.rt.mesh.Addr(c.WorldRank(rank)))
 }

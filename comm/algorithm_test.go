@@ -25,10 +25,10 @@ func TestAlgorithmNamesTheChosenOne(t *testing.T) {
 	} {
 		err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 			other := 1 - c.Rank()
-			if got := c.Transport(other) + " " + c.Algorithm(tc.op, 1000); got != tc.want {
+			if got := c.Bridge().Transport(other) + " " + c.Algorithm(tc.op, 1000); got != tc.want {
 				return fmt.Errorf("got %q, want %q", got, tc.want)
 			}
-			if got := c.Transport(c.Rank()) + c.Transport(2) + c.Transport(-1); got != "self" {
+			if got := c.Bridge().Transport(c.Rank()) + c.Bridge().Transport(2) + c.Bridge().Transport(-1); got != "self" {
 				return fmt.Errorf("got %q for this rank and none, want self", got)
 			}
 			return nil

@@ -182,7 +182,7 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 	next, last := (c.Rank()+1)%n, (c.Rank()+n-1)%n
 	mine := all[c.Rank()*count:][:count]
 	counts := slices.Repeat([]int{count}, n)
-	room, err := comm.Alloc[float32](c, count)
+	room, free, err := comm.Alloc[float32](c, count)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -209,7 +209,7 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 		{"exscan out of place", func() error { return comm.ExScan(ctx, c, other, comm.Sum, comm.From(buf)) }},
 		{"barrier", func() error { return c.Barrier(ctx) }},
 		{"messages around", func() error { return around(ctx, c, buf, other) }},
-		{"messages around into a buffer", func() error { return around(ctx, c, buf, room.Slice()) }},
+		{"messages around into a buffer", func() error { return around(ctx, c, buf, room) }},
 		{"exchange", func() error {
 			_, err := comm.SendRecv(ctx, c, next, 1, buf, last, 1, other)
 			return err
@@ -220,7 +220,7 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 		for _, s := range starts {
 			s.r.Free()
 		}
-		room.Close()
+		free()
 	}
 	for _, s := range starts {
 		calls = append(calls, s.steadyCall)

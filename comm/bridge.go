@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/bridge"
-	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -18,7 +18,7 @@ func (c *Comm) Bridge() bridge.Communicator { return (*bridged)(c) }
 // nothing and allocates nothing.
 type bridged Comm
 
-// AllReduceList implements bridge.Comm.
+// AllReduceList implements bridge.Communicator.
 func (b *bridged) AllReduceList(ctx context.Context, algorithm string, d tensor.DType, vectors [][]byte, op Op) error {
 	c := (*Comm)(b)
 	pl := plan{verb: collective.VerbAllReduce, dtype: d, vectors: vectors, root: -1, op: op, forced: algorithm}
@@ -28,41 +28,28 @@ func (b *bridged) AllReduceList(ctx context.Context, algorithm string, d tensor.
 	return c.executeBound(ctx, &pl)
 }
 
-// Algorithm implements bridge.Comm.
+// Algorithm implements bridge.Communicator.
 func (b *bridged) Algorithm(verb string, bytes int, op Op) string {
 	return (*Comm)(b).algorithm(verb, bytes, op.Commutative())
 }
 
-// Wire implements bridge.Comm.
+// Wire implements bridge.Communicator.
 func (b *bridged) Wire() string { return b.wire }
 
-// NewPoller implements bridge.Comm.
-func (b *bridged) NewPoller(from ...int) bridge.Poller {
-	p := &poller{mesh: b.rt.mesh}
-	for _, r := range from {
-		p.links = append(p.links, p.mesh.Link((*Comm)(b).WorldRank(r)))
-	}
-	return p
-}
+// Transport implements bridge.Communicator.
+func (b *bridged) Transport(rank int) string { return (*Comm)(b).transport(rank) }
 
-// A poller polls the links to some ranks. It holds no state: the mesh records which goroutine
-// polls and which links are armed.
-type poller struct {
-	mesh  *mesh.Mesh
-	links []*mesh.Link
-}
+// NewPoller implements bridge.Communicator.
+func (b *bridged) NewPoller(from ...int) bridge.Poller { return poller{b.group.NewPoller(from...)} }
+
+// A poller is a p2p.LinkPoller that implements bridge.Poller: the two packages have an interface each
+// for what Poll waits for.
+type poller struct{ *p2p.LinkPoller }
 
 // Poll implements bridge.Poller.
-func (p *poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
-	if p.mesh.Poll(ctx, cond, nil, p.links) {
-		return true
-	}
-	p.Arm()
-	return cond.Met()
+func (p poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
+	return p.LinkPoller.Poll(ctx, cond)
 }
-
-// Arm implements bridge.Poller.
-func (p *poller) Arm() { p.mesh.Arm(p.links) }
 
 // bindVectors counts the bytes and elements of the plan's vectors. It refuses vectors that are
 // misaligned or hold a fraction of an element, and algorithms that take no list.

@@ -18,24 +18,24 @@ import (
 )
 
 // What Alloc gives is memory as any other, for messages and collectives, on every
-// wire, until Close; also when the communicator it was made with has closed.
+// wire, until free; also when the communicator it was made with has closed.
 func TestBufferHoldsElements(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range []int{1, 2, 3} {
 			leak.Check(t)
-			buffers := make([]*comm.Buffer[float32], n)
+			rooms, frees := make([][]float32, n), make([]func() error, n)
 			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 				const count = 200_003
 				dup, err := c.Dup(ctx)
 				if err != nil {
 					return err
 				}
-				b, err := comm.Alloc[float32](dup, 2*count)
+				room, free, err := comm.Alloc[float32](dup, 2*count)
 				if err != nil {
 					return err
 				}
-				buffers[c.Rank()] = b
-				out, in := b.Slice()[:count], b.Slice()[count:]
+				rooms[c.Rank()], frees[c.Rank()] = room, free
+				out, in := room[:count], room[count:]
 				if slices.Max(in) != 0 || slices.Min(in) != 0 {
 					t.Error("the memory is not zeroed")
 				}
@@ -62,12 +62,12 @@ func TestBufferHoldsElements(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, %d ranks: %v", wire, n, err)
 			}
-			for r, b := range buffers { // the job is over; the memory is still there
-				if got, want := b.Slice()[200_003+100], float32(n*(n-1)/2); got != want {
+			for r, free := range frees { // the job is over; the memory is still there
+				if got, want := rooms[r][200_003+100], float32(n*(n-1)/2); got != want {
 					t.Errorf("%s: rank %d has %v, want %v", wire, r, got, want)
 				}
-				if err := errors.Join(b.Close(), b.Close()); err != nil || b.Slice() != nil {
-					t.Errorf("%s: closed: %v, with %d elements", wire, err, len(b.Slice()))
+				if err := errors.Join(free(), free()); err != nil {
+					t.Errorf("%s: freed twice: %v", wire, err)
 				}
 			}
 		}
@@ -78,12 +78,12 @@ func TestInvalidBufferSizesAreMisuse(t *testing.T) {
 	for _, wire := range transports {
 		err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 			for _, n := range []int{-1, 1 << 62} {
-				if _, err := comm.Alloc[float64](c, n); !errors.Is(err, fault.Misuse) {
+				if _, _, err := comm.Alloc[float64](c, n); !errors.Is(err, fault.Misuse) {
 					t.Errorf("%s: %d elements: got %v, want %v", wire, n, err, fault.Misuse)
 				}
 			}
-			b, err := comm.Alloc[float64](c, 0)
-			if err != nil || len(b.Slice()) != 0 || b.Close() != nil {
+			none, free, err := comm.Alloc[float64](c, 0)
+			if err != nil || len(none) != 0 || free() != nil {
 				t.Errorf("%s: no elements: got %v", wire, err)
 			}
 			return nil

@@ -33,14 +33,11 @@ var (
 	BitAnd = reduce.BitAnd
 	BitOr  = reduce.BitOr
 	BitXor = reduce.BitXor
-	// MinLoc and MaxLoc need Loc elements: the extreme value with its index. Of equal values
+	// MinLoc and MaxLoc need tensor.Loc elements: the extreme value with its index. Of equal values
 	// the one with the lowest index counts.
 	MinLoc = reduce.MinLoc
 	MaxLoc = reduce.MaxLoc
 )
-
-// Loc pairs a value with an index, for MinLoc and MaxLoc.
-type Loc[T tensor.LocValue] = tensor.Loc[T]
 
 // The collectives below share these rules.
 //

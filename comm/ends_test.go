@@ -227,12 +227,12 @@ func TestUnusableCertificateClosesListenerAndTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire := &closeRecorder{Transport: memory.New().Transport()}
+	recorder := &closeRecorder{Transport: memory.New().Transport()}
 	o := newOptions([]Option{WithTLS(TLS{CertFile: "none", KeyFile: "none"})})
-	if _, err := start(t.Context(), o, wire, mesh.Config{Size: 1, Listener: listener}); err == nil {
+	if _, err := (&member{wire{recorder}, mesh.Config{Size: 1, Listener: listener}}).start(t.Context(), o); err == nil {
 		t.Fatal("no error")
 	}
-	if _, err := listener.Accept(); !wire.closed || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the transport is closed: %v; the listener: %v", wire.closed, err)
+	if _, err := listener.Accept(); !recorder.closed || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the transport is closed: %v; the listener: %v", recorder.closed, err)
 	}
 }

@@ -126,16 +126,16 @@ func ExampleComm_Abort() {
 	// <nil>
 }
 
-// What ran, and over what.
+// Which algorithm runs?
 func ExampleComm_Algorithm() {
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
-			fmt.Println(c.Algorithm("allreduce", 4<<20), "over", c.Transport(1))
+			fmt.Println(c.Algorithm("allreduce", 4<<20))
 		}
 		return nil
 	}, comm.WithTransportName("tcp"), comm.WithAlgorithm("allreduce:ring"))
 	fmt.Println(err)
 	// Output:
-	// ring over tcp
+	// ring
 	// <nil>
 }

@@ -316,15 +316,15 @@ func ExampleAlloc() {
 			out[count-1] = 42
 			return comm.Send(ctx, c, 0, 1, out)
 		}
-		in, err := comm.Alloc[float32](c, count)
+		in, free, err := comm.Alloc[float32](c, count)
 		if err != nil {
 			return err
 		}
-		defer in.Close() // no collector does it
-		if _, err := comm.Recv(ctx, c, 1, 1, in.Slice()); err != nil {
+		defer free() // no collector does it
+		if _, err := comm.Recv(ctx, c, 1, 1, in); err != nil {
 			return err
 		}
-		fmt.Println(in.Slice()[count-1])
+		fmt.Println(in[count-1])
 		return nil
 	})
 	fmt.Println(err)

@@ -69,7 +69,7 @@ func ExampleComm_PrepareRecvNamed() {
 			}
 			return nil
 		}
-		prepared, err := c.PrepareRecvNamed(0, "weights", make([]byte, 16))
+		stop, err := c.PrepareRecvNamed(0, "weights", make([]byte, 16))
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func ExampleComm_PrepareRecvNamed() {
 			fmt.Println(comm.Values[float32](t))
 			t.Release() // the sender may write the next step's
 		}
-		return prepared.Close(ctx)
+		return stop(ctx)
 	})
 	fmt.Println(err)
 	// Output:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // The Examples use Local, which runs the ranks as goroutines. A real program calls Init instead, and
@@ -58,7 +59,7 @@ func ExampleAllReduce() {
 func ExampleAllReduce_maxLoc() {
 	losses := []float32{0.3, 0.1, 0.7, 0.2} // of each rank
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
-		worst := []comm.Loc[float32]{{Value: losses[c.Rank()], Index: int64(c.Rank())}}
+		worst := []tensor.Loc[float32]{{Value: losses[c.Rank()], Index: int64(c.Rank())}}
 		if err := comm.AllReduce(ctx, c, worst, comm.MaxLoc); err != nil {
 			return err
 		}

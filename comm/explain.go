@@ -24,7 +24,7 @@ func (c *Comm) Explain(op string, bytes int) (string, error) {
 	return x.String(), nil
 }
 
-// Explain implements bridge.Comm. It lists first what can run, the fastest prediction first,
+// Explain implements bridge.Communicator. It lists first what can run, the fastest prediction first,
 // and then what cannot run here, each with the reason. The choice itself does not depend on
 // the predictions.
 func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
-	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 )
 
@@ -185,7 +184,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 }
 
 // lastKnownCall describes a rank that did not answer by its last heartbeat.
-func lastKnownCall(a mesh.Answer) string {
+func lastKnownCall(a meshAnswer) string {
 	s := a.Last
 	if s == "" {
 		s = "no call that others know of"
@@ -425,7 +424,7 @@ func (c *Comm) revokeAll(e *fault.Error) {
 	// The flood goes to ranks that are not members, too; they keep it for a while, as they may
 	// make the communicator later.
 	wire := e.AppendWire(nil)
-	if len(wire)+8 > mesh.MaxFlood {
+	if len(wire)+8 > maxFlood {
 		short := *e
 		short.Peers, short.Err = e.Peers[:min(len(e.Peers), 4)], nil
 		wire = short.AppendWire(nil)

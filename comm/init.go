@@ -1,8 +1,10 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/tutti-go/tutti/bootstrap"
@@ -10,10 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/rendezvous"
-	"github.com/tutti-go/tutti/transport"
-	"github.com/tutti-go/tutti/transport/auto"
-	"github.com/tutti-go/tutti/transport/memory"
 )
 
 // Init makes this process a rank of its job and returns the communicator of all ranks. It waits
@@ -30,7 +30,8 @@ import (
 //  3. Receive rank 0's table of algorithms, and exchange hosts and racks.
 //  4. Agree on the transports between the ranks, and map shared memory where all can.
 //
-// A process may be one rank of one job at a time. Errors are *fault.Error: Misuse for options,
+// A process may be one rank of one job at a time: it may call Init again after Close of the job's
+// communicator. Errors are *fault.Error: Misuse for options and for a second Init before that,
 // Refused for an environment that names no valid job or a peer that fails the handshake,
 // Timeout, which names the ranks that never came.
 func Init(ctx context.Context, opts ...Option) (*Comm, error) {
@@ -52,32 +53,28 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err := o.check(job.Rank); err != nil {
 		return nil, err
 	}
-	t, err := o.wire(auto.Options{})
+	w, err := o.newWire(o.tls)
 	if err != nil {
 		return nil, err
 	}
-	// A wrong name of a transport is an error also in a job of one rank, which needs none.
+	// A wrong name of a transport is an error also in a job of one rank, which needs none. In such
+	// a job collectives run their algorithms for one rank, which move nothing.
 	if job.Size == 1 {
-		t.Close()
-		return singleRank(ctx, o, job)
+		w.Close()
+		lone, addr := newLoneWire()
+		m := member{lone, mesh.Config{Size: 1, Job: job.Name, Peers: []string{addr}, Host: job.Host, InProcess: true}}
+		return m.start(ctx, o)
 	}
 	l, err := job.Listen(ctx)
 	if err != nil {
-		t.Close()
+		w.Close()
 		return nil, err
 	}
-	return start(ctx, o, t, mesh.Config{
+	m := member{w, mesh.Config{
 		Rank: job.Rank, Size: job.Size, Job: job.Name, Incarnation: job.Incarnation, Secret: job.Secret,
 		Listener: l, Root: job.Root, Peers: job.Peers, Host: job.Host,
-	})
-}
-
-// singleRank makes a job of one rank. Nobody dials it, so it needs no transport: a message to
-// itself never leaves the matching table. Collectives run their algorithms for one rank, which
-// move nothing.
-func singleRank(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
-	hub := memory.New()
-	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
+	}}
+	return m.start(ctx, o)
 }
 
 // applyEnvironment takes settings from the environment where the program gave none. The program's
@@ -104,37 +101,45 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 	o.report = o.report || job.ReportTransport
 }
 
-// A wrapper returns a transport that wraps t. Tests use it to inject faults.
-type wrapper func(rank int, t transport.Transport) transport.Transport
-
-// wire makes the transport that the options name. The caller closes it unless it is handed on
-// to start.
-func (o *options) wire(a auto.Options) (transport.Transport, error) {
-	a.TLS, a.Wires = o.tls, o.wires
-	return auto.New(o.transportName(), a)
+// A member is a rank that has not joined its job yet. It owns its wire and its listener.
+type member struct {
+	wire wire
+	cfg  mesh.Config // of the job; start completes it by the options
 }
 
-// transportName returns the name of the transport to use: the requested name, else the name of the
-// only Transport of WithTransport, else auto.Name.
-func (o *options) transportName() string {
-	switch {
-	case o.transport != "":
-		return o.transport
-	case len(o.wires) == 1 && o.wires[0] != nil:
-		return o.wires[0].Name()
+// localMember returns rank r of the ranks of Local. If the wires do not connect the ranks within the
+// process, the rank gets a listener on loopback, and finds the others by the address root of rank 0.
+func (l *localWires) localMember(r int, o *options, root string) (*member, error) {
+	m := &member{l.wires[r], mesh.Config{
+		Rank: r, Size: len(l.wires), Job: "local/" + l.id, Secret: o.secret, InProcess: true, Host: hostName(), Peers: l.addrs,
+	}}
+	if l.addrs != nil {
+		return m, nil
 	}
-	return auto.Name
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return m, fault.New(fault.Refused, "local", r, "listen on loopback: %w", err)
+	}
+	m.cfg.Listener, m.cfg.Root = listener, cmp.Or(root, listener.Addr().String())
+	return m, nil
 }
 
-// start joins the job that cfg describes, over t, and makes its communicator. It takes ownership of
-// t and the listener, and closes them if it fails. The order of its steps matters. The engine must
-// exist before the mesh, because the mesh may deliver messages as soon as it has a link. The runtime
-// must have its mesh before any communicator exists.
-func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
+// close releases what a member that has not started owns.
+func (m *member) close() {
+	m.wire.Close()
+	if m.cfg.Listener != nil {
+		m.cfg.Listener.Close()
+	}
+}
+
+// start joins the job and makes its communicator. The member gives its wire and its listener away,
+// and start closes them if it fails. The order of its steps matters. The engine must exist before
+// the mesh, because the mesh may deliver messages as soon as it has a link. The runtime must have
+// its mesh before any communicator exists.
+func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
+	cfg := m.cfg
 	// A fault injector of a test lies between the mesh and the transport.
-	if o.wrap != nil {
-		t = o.wrap(cfg.Rank, t)
-	}
+	m.wire = o.wrapped(cfg.Rank, m.wire)
 	if _, limited := ctx.Deadline(); !limited && o.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, o.timeout, errTimeout)
@@ -143,33 +148,72 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	if o.tls != nil {
 		var err error
 		if cfg.TLS, err = o.tls.Server("tutti/1", "h2"); err != nil {
-			t.Close()
-			if cfg.Listener != nil {
-				cfg.Listener.Close()
-			}
+			m.close()
 			return nil, err
 		}
 	}
 	rt := &rankRuntime{
-		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),
+		opt: o, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),
 		comms: make(map[uint64]*Comm), lostRanks: make(map[int]error),
 	}
 	// The context of Init ends with Init; that of the runtime ends with Close.
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())
+	rt.wire = m.wire
 	rt.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.params.Credit, Threshold: o.params.Threshold, SendBuffer: o.params.SendBuffer,
 		StepBytes: o.params.StepBytes, Static: o.params.StaticTensors, Protocol: protocols()[o.params.Protocol], Checksum: o.params.Checksums, Log: o.log,
 	})
-	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.params.Checksums, o.log, rt, rt.eng
-	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.heartbeat, o.silence, o.stallWarning
-	m, err := mesh.Start(ctx, cfg)
+	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = m.wire.Transport, o.params.Checksums, o.log, rt, rt.eng
+	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.params.Heartbeat, o.params.Silence, o.stallWarning
+	joined, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		rt.cancel()
 		return nil, err
 	}
 	// From here on an error must reach the other ranks, which have joined: abortInit sends it.
-	rt.setMesh(m)
+	rt.setMesh(joined)
 	return rt.newJobComm(ctx)
+}
+
+// machinery is what carries the messages of a rank. The rest of the package sends messages by
+// package p2p. It calls the machinery for what concerns the rank as a whole: its end, lost ranks,
+// and what ranks tell each other over the control links.
+type machinery struct {
+	wire wire
+	eng  *rendezvous.Engine
+	mesh *mesh.Mesh // set before any communicator exists; events may come earlier
+}
+
+// What the files without access to the machinery's packages need of them.
+const (
+	floodStep = rendezvous.FloodStep
+	maxFlood  = mesh.MaxFlood
+)
+
+// A meshAnswer is the result of a question to another rank.
+type meshAnswer = mesh.Answer
+
+// defaultParameters returns the parameters that hold where the program sets none, as far as they
+// are not zero.
+func defaultParameters() Parameters {
+	return Parameters{Segment: p2p.DefaultSegment, Heartbeat: mesh.DefaultHeartbeat, Silence: mesh.DefaultSilence}
+}
+
+// protocols returns the protocols by name; "" is the default. It is a function, so that the package
+// has no global variable.
+func protocols() map[string]rendezvous.Protocol {
+	return map[string]rendezvous.Protocol{
+		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,
+	}
+}
+
+// setMesh gives the runtime its mesh, which starts after the runtime exists: the mesh needs it
+// as its Events. Until then peer returns ranks without hosts.
+func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
+	rt.eng.Bind(m)
+	rt.mu.Lock()
+	rt.mesh = m
+	rt.mu.Unlock()
 }
 
 // newJobComm makes the job's communicator, with the table of algorithms that rank 0 broadcasts and
@@ -216,14 +260,9 @@ func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return
 	}
-	explainer, _ := rt.wire.(transport.Selector)
 	for r := range rt.size {
-		reason := rt.wire.Name()
-		if explainer != nil {
-			reason = explainer.Explain(rt.mesh.Addr(r))
-		}
 		if r != rt.rank {
-			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", rt.rank, r, reason)
+			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", rt.rank, r, rt.wire.explain(rt.mesh.Addr(r)))
 		}
 	}
 }

@@ -1,19 +1,15 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime/debug"
 	"sync"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/mesh"
-	"github.com/tutti-go/tutti/transport"
-	"github.com/tutti-go/tutti/transport/auto"
-	"github.com/tutti-go/tutti/transport/memory"
 )
 
 // Local runs f on n ranks that are goroutines of this process, and waits until all have returned.
@@ -31,6 +27,7 @@ import (
 //
 // By default the ranks exchange messages in memory. If an option names another transport, such as
 // WithTransportName("tcp"), that transport carries them, and each rank has a listener on loopback.
+// Local reads no environment variables: TUTTI_TRANSPORT and the others of Option are for Init.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
 	if err := o.check(-1); err != nil {
@@ -39,10 +36,10 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 	if n < 1 || n > maxLocal {
 		return fault.New(fault.Misuse, "local", 0, "ranks: got %d, want 1 to %d", n, maxLocal)
 	}
-	l := &local{n: n, o: o, f: f, hub: memory.New()}
+	l := &local{o: o, f: f}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	defer l.cancel(nil)
-	if err := l.setUp(); err != nil {
+	if err := l.setUp(n); err != nil {
 		return err
 	}
 	for r := range n {
@@ -55,71 +52,38 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 // maxLocal bounds the ranks of one process: each has a mesh with its goroutines and links.
 const maxLocal = 1024
 
-// local is one run of Local. Its ranks share the hub of the memory transport, or, over another
-// transport, a listener each on loopback.
+// local is one run of Local.
 type local struct {
-	n      int
-	o      *options
-	f      func(context.Context, *Comm) error
-	hub    *memory.Hub
-	cfgs   []mesh.Config
-	wires  []transport.Transport // made in the ranks' order, which is that of the hub's addresses
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	ranks  sync.WaitGroup
+	o       *options
+	f       func(context.Context, *Comm) error
+	members []*member
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	ranks   sync.WaitGroup
 
 	mu  sync.Mutex // guards err
 	err error      // of the rank that failed first
 }
 
-// setUp makes every rank's transport, and its listener and the address of rank 0 where the
-// transport needs them.
-func (l *local) setUp() error {
-	l.cfgs = make([]mesh.Config, l.n)
-	// Without a certain transport the ranks hand messages over in memory, and dial each other
-	// by addresses of the hub.
-	inMemory := l.o.transportName() == auto.Name || l.o.transport == memory.Name
-	if inMemory {
-		l.o.transport = memory.Name
+// setUp makes the members of the job.
+func (l *local) setUp(n int) error {
+	wires, err := l.o.newLocalWires(n, l.o.tls)
+	if err != nil {
+		return err
 	}
-	peers := make([]string, l.n)
-	for r := range peers {
-		peers[r] = l.hub.Addr(r)
+	root := ""
+	for r := range n {
+		m, e := wires.localMember(r, l.o, root)
+		l.members = append(l.members, m)
+		err = cmp.Or(err, e)
+		root = m.cfg.Root
 	}
-	for r := range l.cfgs {
-		t, err := l.o.wire(auto.Options{Hub: l.hub, Rank: r})
-		if err != nil {
-			l.tearDown()
-			return err
-		}
-		l.wires = append(l.wires, t)
-		cfg := &l.cfgs[r]
-		*cfg = mesh.Config{Rank: r, Size: l.n, Job: "local/" + l.hub.ID(), Secret: l.o.secret, InProcess: true, Host: hostName()}
-		if inMemory {
-			cfg.Peers = peers
-			continue
-		}
-		// Another transport is used as between processes: each rank listens, and finds the
-		// others by rank 0.
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			l.tearDown()
-			return fault.New(fault.Refused, "local", r, "listen on loopback: %w", err)
-		}
-		cfg.Listener = listener
-		cfg.Root = l.cfgs[0].Listener.Addr().String()
-	}
-	return nil
-}
-
-// tearDown releases what setUp made before it failed.
-func (l *local) tearDown() {
-	for r, t := range l.wires {
-		t.Close()
-		if in := l.cfgs[r].Listener; in != nil {
-			in.Close()
+	if err != nil {
+		for _, m := range l.members {
+			m.close()
 		}
 	}
+	return err
 }
 
 // hostName is the name of this host in errors and in the layout of ranks.
@@ -134,7 +98,7 @@ func hostName() string {
 // rank runs one rank from its start to its Close. Its deferred Close also runs when f ends by
 // Goexit.
 func (l *local) rank(r int) {
-	c, err := start(l.ctx, l.o, l.wires[r], l.cfgs[r])
+	c, err := l.members[r].start(l.ctx, l.o)
 	if err != nil {
 		l.setError(err)
 		return

@@ -7,12 +7,11 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/p2p"
-	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/tensor"
 )
 
 // Element constrains the element types of buffers: integers, floating-point numbers, complex
-// numbers, bool, named types over these, Float16, BFloat16 and Loc. Ranks whose element types
+// numbers, bool, named types over these, Float16, BFloat16 and Loc of package tensor. Ranks whose element types
 // differ get fault.Mismatch, even if the types have the same size.
 type Element = tensor.Element
 
@@ -68,7 +67,7 @@ func (c *Comm) endMessage(cl *call, err error) error {
 // typeError adds the element types of a message and its receive to a fingerprint error, with the
 // file and line of the receive. The lower layers know only fingerprints.
 func typeError(err error, cl *call) error {
-	var p *rendezvous.FingerprintError
+	var p *p2p.FingerprintError
 	var f *fault.Error
 	if !errors.As(err, &p) || !errors.As(err, &f) {
 		return err

@@ -70,9 +70,9 @@ func TestMigrationTablesNameExistingCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages := map[string]map[string]bool{
-		"comm": exported(t, "."), "coordinator": exported(t, "../coordinator"), "reduce": exported(t, "../reduce"),
+		"comm": exported(t, "."), "coordinator": exported(t, "../coordinator"), "reduce": exported(t, "../reduce"), "tensor": exported(t, "../tensor"),
 	}
-	methods := map[string]string{"Comm": "comm", "Request": "comm", "Buffer": "comm", "Coordinator": "coordinator", "Handle": "coordinator"}
+	methods := map[string]string{"Comm": "comm", "Request": "comm", "Coordinator": "coordinator", "Handle": "coordinator"}
 	named := regexp.MustCompile("`([A-Za-z]+)\\.([A-Za-z]+)`")
 	found := 0
 	for line := range strings.Lines(string(text)) {

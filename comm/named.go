@@ -3,13 +3,13 @@ package comm
 import (
 	"context"
 
-	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
 
 // A Tensor holds raw elements with their type and shape, for SendNamed and RecvNamed. Dead means
 // that the producer of the tensor did not run; Data is then empty.
-type Tensor = rendezvous.Tensor
+type Tensor = p2p.Tensor
 
 // NewTensor makes a Tensor of the elements in data, without copying them. The product of the shape
 // must be len(data); no shape means one dimension.
@@ -37,7 +37,7 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
 	}
-	if err := c.group.Context().SendNamed(step, c.group.WorldRank(to), name, t, done); err != nil {
+	if err := c.group.SendNamed(step, to, name, t, done); err != nil {
 		return c.withOp("sendnamed "+name, err)
 	}
 	return nil
@@ -58,7 +58,7 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 		return Tensor{}, err
 	}
 	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
-	t, err := c.group.Context().RecvNamed(ctx, cl, step, c.group.WorldRank(from), name, buf)
+	t, err := c.group.RecvNamed(ctx, cl, step, from, name, buf)
 	return t, c.endMessage(cl, err)
 }
 
@@ -69,14 +69,14 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
-	c.group.Context().RecvNamedAsync(step, c.group.WorldRank(from), name, buf, got)
+	c.group.OnNamed(step, from, name, buf, got)
 	return nil
 }
 
 // EndStep ends a step on every rank. Pending calls of the step fail, and tensors that arrive later
 // are dropped, so that the step holds no memory. If cause is not nil, the step is aborted, and the
 // errors of its calls include cause.
-func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
+func (c *Comm) EndStep(step uint64, cause error) { c.group.EndStep(step, cause) }
 
 // checkNamed refuses wrong arguments of a call on named tensors; t is nil where none is sent.
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {

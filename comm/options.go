@@ -8,10 +8,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/tlsopt"
-	"github.com/tutti-go/tutti/mesh"
-	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/topology"
-	"github.com/tutti-go/tutti/transport"
 )
 
 // Defaults of Init's options.
@@ -20,8 +17,8 @@ const (
 	defaultStallWarning = 30 * time.Second
 )
 
-// An Option changes how Init or Local sets up the job. If an option is not given, an environment
-// variable may take its place:
+// An Option changes how Init or Local sets up the job. If an option of Init is not given, an
+// environment variable may take its place. Local reads no environment variables.
 //
 //	WithTransportName      TUTTI_TRANSPORT
 //	WithTimeout            TUTTI_TIMEOUT
@@ -35,8 +32,7 @@ type Option func(*options)
 
 // options are what Init and Local were given, completed by the environment.
 type options struct {
-	transport    string // by name; "": see transportName
-	wires        []transport.Transport
+	wireOptions
 	timeout      time.Duration
 	timeoutSet   bool
 	stallWarning time.Duration
@@ -45,8 +41,6 @@ type options struct {
 	secret       []byte
 	listen       string
 	tls          *tlsopt.Options
-	heartbeat    time.Duration
-	silence      time.Duration
 	algorithm    string
 	tuning       string
 	report       bool
@@ -54,7 +48,6 @@ type options struct {
 	topology     string
 	testPlaces   func(rank int) topology.Place // for tests: where ranks claim to run
 	log          *slog.Logger
-	wrap         wrapper
 	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory
 	invalid      *fault.Error               // why the list of options itself is refused
 }
@@ -63,8 +56,7 @@ type options struct {
 func newOptions(opts []Option) *options {
 	o := &options{
 		timeout: defaultTimeout, stallWarning: defaultStallWarning,
-		heartbeat: mesh.DefaultHeartbeat, silence: mesh.DefaultSilence,
-		params: Parameters{Segment: p2p.DefaultSegment},
+		params: defaultParameters(),
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -85,14 +77,12 @@ func (o *options) check(rank int) error {
 	switch {
 	case o.invalid != nil:
 		return o.invalid
-	case slices.Contains(o.wires, nil):
+	case slices.Contains(o.extra, nil):
 		return bad("WithTransport: got nil, want a Transport")
 	case o.timeout < 0:
 		return bad("WithTimeout: got %v, want 0, for none, or more", o.timeout)
 	case o.stallWarning < 0:
 		return bad("WithStallWarning: got %v, want 0, for none, or more", o.stallWarning)
-	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
-		return bad("WithHeartbeat: got a heartbeat every %v and a loss after %v of silence, want both above 0 and the second at least twice the first", o.heartbeat, o.silence)
 	}
 	if err := o.params.check(rank); err != nil {
 		return err
@@ -104,21 +94,6 @@ func (o *options) check(rank int) error {
 	}
 	return nil
 }
-
-// WithTransport adds Transports that are not built into comm, such as grpc.New(grpc.Options{}).
-// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. A single
-// Transport is used unless WithTransportName or TUTTI_TRANSPORT selects another one. Of several
-// Transports, such as those of wires.All(), the name selects one. The job owns the Transports from
-// Init on, and closes those that it uses. For Local a Transport needs the method ForRank; see
-// auto.Template.
-func WithTransport(ts ...transport.Transport) Option {
-	return func(o *options) { o.wires = append(o.wires, ts...) }
-}
-
-// WithTransportName selects the wire by name: "auto" (the default), "memory", "shm",
-// "tcp", or a Transport of WithTransport. A wire that is named is used even between ranks
-// of one process. TUTTI_TRANSPORT does the same where the option is not given.
-func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
 // WithTimeout limits the wait of a call whose context has no deadline; 0 means no limit.
 // The default is 10 minutes, or TUTTI_TIMEOUT.
@@ -150,14 +125,6 @@ type TLS = tlsopt.Options
 // WithTLS makes all connections use TLS: data, control links and the handshake. Shared memory
 // and RDMA writes are not encrypted.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
-
-// WithHeartbeat sets how often ranks send heartbeats, and after how much silence a rank is
-// declared lost. Equal on all ranks. The defaults are 250 ms and 4 s. A process that is
-// stopped for longer than the silence is declared lost, so jobs that a batch system suspends
-// rank by rank need a longer one.
-func WithHeartbeat(every, silence time.Duration) Option {
-	return func(o *options) { o.heartbeat, o.silence = every, silence }
-}
 
 // WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki", where the number
 // after @ is the segment of their messages in bytes. Only rank 0's option counts, and it overrides

@@ -1,8 +1,9 @@
 package comm
 
 import (
+	"time"
+
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/rendezvous"
 )
 
 // Parameters fit the library to a machine or to a measurement; programs rarely need them. A
@@ -46,6 +47,12 @@ type Parameters struct {
 	// ranks.
 	Checksums bool
 
+	// Heartbeat is how often ranks send heartbeats; the default is 250 ms. Silence is how long a
+	// rank may be silent before it is declared lost: at least two heartbeats, 4 s by default. A
+	// process that is stopped for longer is declared lost, so jobs that a batch system suspends
+	// rank by rank need a longer Silence. Both must be equal on all ranks.
+	Heartbeat, Silence time.Duration
+
 	// NoSharedMemory lets collectives use messages where the ranks could share memory.
 	NoSharedMemory bool
 }
@@ -65,6 +72,8 @@ func (p *Parameters) merge(q Parameters) {
 	set(&p.StaticTensors, q.StaticTensors)
 	set(&p.Segment, q.Segment)
 	set(&p.Checksums, q.Checksums)
+	set(&p.Heartbeat, q.Heartbeat)
+	set(&p.Silence, q.Silence)
 	set(&p.NoSharedMemory, q.NoSharedMemory)
 }
 
@@ -98,17 +107,11 @@ func (p *Parameters) check(rank int) error {
 		return bad("parameter StaticTensors: got %d bytes, want at most %d", p.StaticTensors, int64(maxStaticTensors))
 	case p.Segment < 64 || p.Segment%16 != 0:
 		return bad("parameter Segment: got %d bytes, want a multiple of 16, at least 64", p.Segment)
+	case p.Heartbeat <= 0 || p.Silence < 2*p.Heartbeat:
+		return bad("parameters Heartbeat and Silence: got a heartbeat every %v and a loss after %v of silence, want both above 0 and the second at least twice the first", p.Heartbeat, p.Silence)
 	}
 	if _, ok := protocols()[p.Protocol]; !ok {
 		return bad("parameter Protocol: got %q, want auto, eager or rendezvous", p.Protocol)
 	}
 	return nil
-}
-
-// protocols returns the protocols by name; "" is the default. It is a function, so that the package
-// has no global variable.
-func protocols() map[string]rendezvous.Protocol {
-	return map[string]rendezvous.Protocol{
-		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -240,7 +239,7 @@ func (r *Request) isDone() bool {
 }
 
 // watch registers w, which the request wakes when it is done. A nil w ends the registration.
-func (r *Request) watch(w *mesh.Waiter) {
+func (r *Request) watch(w *p2p.Waiter) {
 	if r.work == nil {
 		r.msg.Watch(w)
 		return
@@ -378,7 +377,7 @@ func waitForOne(ctx context.Context, op string, rs []*Request) error {
 		return err
 	}
 	var active []*Request
-	var links []*mesh.Link
+	var messages []*p2p.MessageRequest
 	for _, r := range rs {
 		if r.refused {
 			return nil
@@ -388,19 +387,19 @@ func waitForOne(ctx context.Context, op string, rs []*Request) error {
 		}
 		active = append(active, r)
 		if r.msg != nil {
-			links = append(links, r.msg.Links()...)
+			messages = append(messages, r.msg)
 		}
 	}
 	if len(active) == 0 {
 		return nil
 	}
 	c := active[0].c
-	w := c.rt.mesh.NewWaiter()
+	w := c.group.NewWaiter()
 	for _, r := range active {
 		r.watch(w)
 	}
 	cl := active[0].call(ctx)
-	err := c.rt.mesh.Wait(ctx, w, anyOf(active), cl, links...)
+	err := c.group.Wait(ctx, w, anyOf(active), cl, messages...)
 	for _, r := range active {
 		r.watch(nil)
 	}
@@ -454,7 +453,7 @@ type collectiveWork struct {
 	exited   chan struct{} // closed when the worker has ended; nil unless persistent
 
 	mu     sync.Mutex // guards waiter
-	waiter *mesh.Waiter
+	waiter *p2p.Waiter
 }
 
 // finish ends a start.

@@ -11,10 +11,7 @@ import (
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
-	"github.com/tutti-go/tutti/mesh"
-	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/topology"
-	"github.com/tutti-go/tutti/transport"
 )
 
 // A rankRuntime is what all communicators of one rank share: the mesh, the engine, and what is
@@ -22,12 +19,10 @@ import (
 // goodbyes, and the floods and questions of other ranks to it. Its methods may be called
 // concurrently, except LastCall, which only the mesh's control goroutine calls.
 type rankRuntime struct {
+	machinery
 	opt           *options
 	rank          int
 	size          int
-	mesh          *mesh.Mesh // set before any communicator exists; events may come earlier
-	wire          transport.Transport
-	eng           *rendezvous.Engine
 	log           *slog.Logger
 	initGoroutine uint64 // the goroutine that called Init, to find out where it is now
 	calls         calls
@@ -267,7 +262,7 @@ func (rt *rankRuntime) LastCall(b []byte) []byte {
 	return b
 }
 
-// Kinds of floods; rendezvous.FloodStep is another.
+// Kinds of floods; floodStep is another.
 const (
 	floodFingerprint = 'f' // a fingerprint of a rank that waits
 	floodRevoke      = 'r' // a communicator is revoked
@@ -277,7 +272,7 @@ const (
 // control goroutine and must not wait for the data path.
 func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
 	switch kind {
-	case rendezvous.FloodStep:
+	case floodStep:
 		rt.eng.HandleStepEnd(from, body)
 	case floodFingerprint:
 		rt.handleFingerprint(from, body)
@@ -295,15 +290,6 @@ func (rt *rankRuntime) peer(rank int) fault.Peer {
 		return fault.Peer{Rank: rank}
 	}
 	return fault.Peer{Rank: rank, Host: m.Host(rank)}
-}
-
-// setMesh gives the runtime its mesh, which starts after the runtime exists: the mesh needs it
-// as its Events. Until then peer returns ranks without hosts.
-func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
-	rt.eng.Bind(m)
-	rt.mu.Lock()
-	rt.mesh = m
-	rt.mu.Unlock()
 }
 
 // close closes the runtime, once. It delivers what Sends have accepted, ends all calls with

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/p2p"
-	"github.com/tutti-go/tutti/transport"
 )
 
 // maxSharing bounds the ranks that work in one piece of shared memory: each polls the flags of all
@@ -24,23 +23,18 @@ const shareLimit = 10 * time.Second
 // sharerFor returns what can share memory among some members, as this rank sees it; nil when
 // nothing can, when they are more than maxSharing, or when Parameters.NoSharedMemory is set. A
 // transport that chooses per pair of ranks is asked with the addresses of all members.
-func (c *Comm) sharerFor(members []int) transport.Sharer {
+func (c *Comm) sharerFor(members []int) memorySharer {
 	if len(members) > maxSharing {
 		return nil
 	}
 	if c.rt.opt.params.NoSharedMemory {
 		return nil
 	}
-	ch, ok := c.rt.wire.(transport.Selector)
-	if !ok {
-		s, _ := c.rt.wire.(transport.Sharer)
-		return s
-	}
 	addrs := make([]string, len(members))
 	for i, member := range members {
 		addrs[i] = c.rt.mesh.Addr(c.group.WorldRank(member))
 	}
-	return ch.SharerFor(addrs)
+	return c.rt.wire.sharerFor(addrs)
 }
 
 // share lets the ranks agree on the transports between them, and maps memory that all of them
@@ -62,7 +56,7 @@ func (c *Comm) share(ctx context.Context) error {
 	table := c.table
 	c.setTable(collective.DefaultTable()) // a forced algorithm may need the memory that is not mapped yet
 	defer func() { c.setTable(table) }()
-	var sharer transport.Sharer
+	var sharer memorySharer
 	if l := c.group.Layout(); l.Hosts() == 1 {
 		sharer = c.sharerFor(l.Order())
 	}
@@ -106,7 +100,7 @@ func newToken() []byte {
 // mapMemory maps memory for n ranks, which all call it with the same token. It returns nil
 // when that fails, after a warning in the log: the communicator then works by messages, and
 // slower.
-func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
+func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
 	defer cancel()
 	mem, release, err := sharer.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
@@ -129,7 +123,7 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	}
 	first, end := l.Host(l.HostOf(c.Rank()))
 	members := l.Order()[first:end]
-	var sharer transport.Sharer
+	var sharer memorySharer
 	if len(members) > 1 {
 		sharer = c.sharerFor(members)
 	}
@@ -173,11 +167,6 @@ func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 	return offers, AllGather(ctx, c, offers, From(own))
 }
 
-// wireNames are the transports that tuning tables know, in the order of a survey's bits. All
-// others count as "other": a table cannot have rules for a transport that the program brings
-// along.
-func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "verbs", "other"} }
-
 // survey finds out which transports connect any two ranks, and reports whether all ranks can
 // share memory. Each rank contributes a bit for each transport that it uses, and one bit if it
 // cannot share memory; one allreduce combines them.
@@ -192,11 +181,7 @@ func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 		if rank == c.Rank() {
 			continue
 		}
-		bit := slices.Index(names, c.Transport(rank))
-		if bit < 0 {
-			bit = len(names) - 1
-		}
-		bits[0] |= 1 << bit
+		bits[0] |= 1 << slices.Index(names[:], tuningName(c.transport(rank)))
 	}
 	if err := AllReduce(ctx, c, bits, BitOr); err != nil {
 		return false, err

@@ -211,7 +211,7 @@ func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int)
 	givers := n - step
 	least, mean, prod := []float32{float32(10 + me)}, []float64{float64(me)}, []int8{2}
 	zero := []float32{float32(math.Copysign(0, -1))}
-	loc := []comm.Loc[int32]{{Value: int32(me), Index: int64(me)}}
+	loc := []tensor.Loc[int32]{{Value: int32(me), Index: int64(me)}}
 	var gathered coordinator.Rows[int]
 	gather := coordinator.AllGather(co, "gather", &gathered, []int{me, me}, coordinator.Shape(1, 2))
 	splits := make([]int, n)

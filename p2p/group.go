@@ -123,9 +123,6 @@ func (g *Group) Close(err error) {
 // Err returns the error with which the group was revoked or closed, or nil.
 func (g *Group) Err() error { return g.messages.Err() }
 
-// Context returns the matching context of the group's messages, for named tensors.
-func (g *Group) Context() *rendezvous.MatchContext { return g.messages }
-
 // info converts a RecvInfo to a MessageInfo, whose source is a rank of the group.
 func (g *Group) info(env rendezvous.RecvInfo, err error) (MessageInfo, error) {
 	return MessageInfo{Source: g.index[env.Source], Tag: env.Tag, Bytes: env.Bytes}, err

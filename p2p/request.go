@@ -83,8 +83,8 @@ func (r *MessageRequest) Watch(w *mesh.Waiter) {
 	}
 }
 
-// Links returns the links that the request's message can arrive or leave on.
-func (r *MessageRequest) Links() []*mesh.Link {
+// activeLinks returns the links that the request's message can arrive or leave on.
+func (r *MessageRequest) activeLinks() []*mesh.Link {
 	if r.req == nil {
 		return nil
 	}

@@ -64,7 +64,7 @@ func percentile(ascending []float64, p int) float64 {
 func wires(c *comm.Comm) string {
 	var names []string
 	for rank := range c.Size() {
-		name := c.Transport(rank)
+		name := c.Bridge().Transport(rank)
 		if (rank != c.Rank() || c.Size() == 1) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}

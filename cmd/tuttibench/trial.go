@@ -51,22 +51,22 @@ func (k *typedVectors[T]) on(c *comm.Comm) vectors {
 
 // alloc moves the buffers into memory from comm.Alloc. free releases that memory.
 func (k *typedVectors[T]) alloc() (free func() error, err error) {
-	send, err := comm.Alloc[T](k.c, len(k.send))
+	send, freeSend, err := comm.Alloc[T](k.c, len(k.send))
 	if err != nil {
 		return nil, err
 	}
 	inPlace := &k.send[0] == &k.out[0]
-	k.send = send.Slice()
+	k.send = send
 	if inPlace {
 		k.out = k.send
-		return send.Close, nil
+		return freeSend, nil
 	}
-	out, err := comm.Alloc[T](k.c, len(k.out))
+	out, freeOut, err := comm.Alloc[T](k.c, len(k.out))
 	if err != nil {
-		return nil, errors.Join(err, send.Close())
+		return nil, errors.Join(err, freeSend())
 	}
-	k.out = out.Slice()
-	return func() error { return errors.Join(send.Close(), out.Close()) }, nil
+	k.out = out
+	return func() error { return errors.Join(freeSend(), freeOut()) }, nil
 }
 
 // trial returns the trial of the operation on whole vectors of count elements.

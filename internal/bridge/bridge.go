@@ -34,6 +34,12 @@ type Communicator interface {
 	// rank. Rules of a tuning file refer to this name.
 	Wire() string
 
+	// Transport returns the name of the transport between this rank and another rank of the
+	// communicator, such as "tcp". Where "auto" chose the transport, the result is the name of the
+	// chosen one. The result is "self" for this rank itself, and "" for a rank that does not exist.
+	// Two ranks agree on the transport between them.
+	Transport(rank int) string
+
 	// NewPoller returns a Poller for messages from some ranks. A Poller holds no resources and need
 	// not be closed.
 	NewPoller(from ...int) Poller

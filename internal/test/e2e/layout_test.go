@@ -21,6 +21,6 @@ func reportLayout(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		}
 	}
 	neighbour := (c.Rank() + 2) % (c.Size() - c.Size()%2)
-	a.log("placed", fmt.Sprint(c.Layout().String(), " ", c.Algorithm("allreduce", 4), " ", c.Algorithm("allreduce", 1<<20), " ", c.Transport(neighbour)))
+	a.log("placed", fmt.Sprint(c.Layout().String(), " ", c.Algorithm("allreduce", 4), " ", c.Algorithm("allreduce", 1<<20), " ", c.Bridge().Transport(neighbour)))
 	return nil
 }

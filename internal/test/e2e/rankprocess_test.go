@@ -38,7 +38,7 @@ type instruction struct {
 func (o instruction) options() []comm.Option {
 	opts := []comm.Option{comm.WithStallWarning(o.Stall), comm.WithTransport(linked.All()...)}
 	if o.Heartbeat > 0 {
-		opts = append(opts, comm.WithHeartbeat(o.Heartbeat, o.Silence))
+		opts = append(opts, comm.WithParameters(comm.Parameters{Heartbeat: o.Heartbeat, Silence: o.Silence}))
 	}
 	if o.SendBuffer > 0 {
 		opts = append(opts, comm.WithParameters(comm.Parameters{SendBuffer: o.SendBuffer}))

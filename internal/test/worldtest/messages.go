@@ -35,7 +35,7 @@ const Steps = 24
 func NamedSteps[T number](first uint64, drain func()) Call {
 	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		_, prev := ring(c)
-		prepared, err := c.PrepareRecvNamed(prev, stepName(0), tensor.Bytes(track(bt, make([]T, count))))
+		stop, err := c.PrepareRecvNamed(prev, stepName(0), tensor.Bytes(track(bt, make([]T, count))))
 		errs := []error{err}
 		for step := range Steps {
 			if step == Steps/2 {
@@ -45,7 +45,7 @@ func NamedSteps[T number](first uint64, drain func()) Call {
 			drain()
 		}
 		if err == nil {
-			errs = append(errs, prepared.Close(ctx))
+			errs = append(errs, stop(ctx))
 		}
 		return errors.Join(errs...)
 	}}
@@ -123,14 +123,14 @@ func IntoBuffers[T number]() Call { return Call{Name: "send into a buffer", Run:
 
 func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
-	b, err := comm.Alloc[T](c, 2*count+2)
+	room, free, err := comm.Alloc[T](c, 2*count+2)
 	if err != nil {
 		return err
 	}
-	bt.cleanups = append(bt.cleanups, b.Close)
+	bt.cleanups = append(bt.cleanups, free)
 	var errs []error
 	for i := range 2 {
-		in := track(bt, b.Slice()[i*(count+1):][:count])
+		in := track(bt, room[i*(count+1):][:count])
 		st, err := comm.SendRecv(ctx, c, next, i, track(bt, payload[T](c.Rank(), i, count)), prev, i, in)
 		if err == nil {
 			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
