@@ -77,7 +77,7 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if why := r.refuses(imported, test); why != "" {
+		if why := r.refuses(imported, path.Base(name), test); why != "" {
 			complain(spec.Pos(), "%s imports %s: %s", pkg, imported, why)
 		}
 		if spec.Name != nil && spec.Name.Name == "_" && imported != "embed" {
@@ -90,23 +90,28 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	return violations, nil
 }
 
-// refuses returns the reason why a package under this rule must not import imported, or "".
-func (r rule) refuses(imported string, test bool) string {
-	if ours, ok := cutModule(imported); ok {
-		if test || matchAny(r.allowed, ours) {
-			return ""
-		}
+// refuses returns the reason why a file of a package under this rule must not import imported, or
+// "".
+func (r rule) refuses(imported, file string, test bool) string {
+	local, ours := cutModule(imported)
+	allowed, files := r.allows(local, file)
+	switch {
+	case allowed || ours && test:
+		return ""
+	case files != nil:
+		return "the policy allows this only in " + strings.Join(files, " and ")
+	case ours:
 		return "the policy has no such arrow"
 	}
 	first, _, _ := strings.Cut(imported, "/")
 	switch {
 	case strings.Contains(first, "."):
-		if matchAny(r.allowed, imported) || test && matchAny([]string{"gonum.org/v1/gonum/..."}, imported) {
+		if test && matchAny([]string{"gonum.org/v1/gonum/..."}, imported) {
 			return ""
 		}
 		return "the policy does not allow this third party here"
 	case slices.Contains(guarded[:], imported):
-		if test && imported == "unsafe" || matchAny(r.allowed, imported) {
+		if test && imported == "unsafe" {
 			return ""
 		}
 		return "the policy must name this package"
@@ -116,7 +121,7 @@ func (r rule) refuses(imported string, test bool) string {
 	return ""
 }
 
-// cutModule returns a package's path within this module.
+// cutModule returns a package's path within this module, or the whole path of another package.
 func cutModule(imported string) (string, bool) {
 	if imported == module {
 		return ".", true

@@ -9,8 +9,14 @@ import (
 // A rule is one line of the policy.
 type rule struct {
 	packages []string // patterns of this module's packages, relative to it
-	allowed  []string // patterns: of this module, of third parties, guarded ones
+	allowed  []permit // of this module, of third parties, guarded ones
 	refused  []string // packages of the standard library
+}
+
+// A permit allows imports. With a file it allows them in the package's file of that name only.
+type permit struct {
+	pattern string
+	file    string // "": every file
 }
 
 // guarded are the packages of the standard library that a rule must name.
@@ -35,10 +41,11 @@ func parsePolicy(text string) ([]rule, error) {
 				r.refused = append(r.refused, name)
 				continue
 			}
-			if isOurs(item) && !ruled(rules, item) {
-				return nil, fmt.Errorf("policy: %s may import %s, which no earlier line names", left, item)
+			pattern, file, _ := strings.Cut(item, "@")
+			if isOurs(pattern) && !ruled(rules, pattern) {
+				return nil, fmt.Errorf("policy: %s may import %s, which no earlier line names", left, pattern)
 			}
-			r.allowed = append(r.allowed, item)
+			r.allowed = append(r.allowed, permit{pattern, file})
 		}
 		rules = append(rules, r)
 	}
@@ -78,6 +85,20 @@ func find(rules []rule, pkg string) (rule, bool) {
 		}
 	}
 	return rule{}, false
+}
+
+// allows reports whether a file may import a package. If not, files are the files that may.
+func (r rule) allows(imported, file string) (ok bool, files []string) {
+	for _, p := range r.allowed {
+		if !matchAny([]string{p.pattern}, imported) {
+			continue
+		}
+		if p.file == "" || p.file == file {
+			return true, nil
+		}
+		files = append(files, p.file)
+	}
+	return false, files
 }
 
 // matchAny reports whether a pattern covers path.
