@@ -66,6 +66,21 @@ func carriesEveryCollective(t *testing.T, over func() []comm.Option) {
 	}
 }
 
+// Rules of a tuning file for verbs hold where RDMA carries the messages.
+func TestTuningRulesForVerbsHoldOverRDMA(t *testing.T) {
+	leak.Check(t)
+	file := tuningFile(t, `{"op": "allreduce", "algorithm": "linear", "wire": "verbs"}, {"op": "allreduce", "algorithm": "ring"}`)
+	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
+		if got := c.Bridge().Wire() + " " + c.Algorithm("allreduce", 1000); got != "verbs linear" {
+			t.Errorf("got %s, want verbs linear", got)
+		}
+		return nil
+	}, append(overSoftware(), comm.WithTuning(file))...)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // deviceCalls makes every call with vectors that fit a message, go by the strip, and
 // are asked for.
 func deviceCalls(ctx context.Context, c *comm.Comm) error {
