@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/collective"
@@ -53,6 +54,24 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err := o.check(job.Rank); err != nil {
 		return nil, err
 	}
+	if !initOpen.CompareAndSwap(false, true) {
+		return nil, fault.New(fault.Misuse, "init", job.Rank, "process: got a second Init while the communicator of the first is open, want one job at a time; Close it first, or use Local for several ranks in one process")
+	}
+	c, err := initJob(ctx, o, job)
+	if err != nil {
+		initOpen.Store(false)
+		return nil, err
+	}
+	c.rt.byInit = true
+	return c, nil
+}
+
+// initOpen says that this process is a rank of a job: Init has made it one, and Close of the
+// job's communicator has not ended. The jobs of Local do not count.
+var initOpen atomic.Bool
+
+// initJob makes this process the rank of a job that the environment names.
+func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
 	w, err := o.newWire(o.tls)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,9 @@ type rankRuntime struct {
 	// places is where each rank runs; all ranks know the same. Set once, before any
 	// communicator but the job's exists.
 	places []topology.Place
+	// byInit says that Init made this runtime, so its end allows the next Init. Set once,
+	// before Init returns.
+	byInit bool
 
 	ctx    context.Context // ends when the runtime is closed
 	cancel context.CancelFunc
@@ -330,6 +333,9 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	}
 	rt.cancel()
 	rt.work.Wait()
+	if rt.byInit {
+		initOpen.Store(false)
+	}
 	return err
 }
 
