@@ -35,6 +35,11 @@ func (l channel) String() string {
 	return map[channel]string{channelControl: "control", channelData: "data", channelJoin: "join"}[l]
 }
 
+// errUnanswered is why a dial failed whose connection came up: the peer closed it, or was silent,
+// before the handshake had ended. A peer whose slots are all taken does that; a later dial may get
+// one.
+var errUnanswered = errors.New("the peer did not answer the handshake")
+
 // refusalTimeout is how long a peer may take to read why it is refused.
 const refusalTimeout = time.Second
 
@@ -61,7 +66,7 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	c.Close()
 	var no *refusal
 	if !errors.As(err, &no) {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	switch no.reason {
 	case reasonDuplicate:
@@ -147,7 +152,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		defer cancel()
 	} // else the mux ends it, by a deadline from when the connection was accepted
 	t := newHandshakeConn(c)
-	h, err := m.id.accept(ctx, t)
+	h, err := m.id.accept(ctx, t, func() { m.extendSlot(c) })
 	if err == nil {
 		if no := m.authorize(h); no != nil {
 			refuse(ctx, t, no)
@@ -172,6 +177,14 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		if err := m.joinServer.serve(m.ctx, c, h); err != nil {
 			m.logRefused(c, err)
 		}
+	}
+}
+
+// extendSlot keeps the slot of a connection whose hello has named the job. The proof comes when the
+// peer's process runs next, which may take a while on a busy host.
+func (m *Mesh) extendSlot(c transport.Conn) {
+	if p, ok := c.(transport.Pending); ok && m.mux != nil && p.RemoteAddr() != nil {
+		m.mux.extend(p.RemoteAddr())
 	}
 }
 
@@ -237,13 +250,13 @@ func (m *Mesh) checkLive(rank int) *refusal {
 //	this rank is closing, or the mux has logged it  nothing
 //	the peer closed before it was admitted          debug
 //	duplicate, or a rank that has closed            debug: expected when ranks dial at once, or close
-//	anything else                                   warning
+//	anything else                                   warning, at a limited rate
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
+	var from net.Addr
 	p, pending := c.(transport.Pending)
 	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
-	from := any("unknown address")
-	if pending && p.RemoteAddr() != nil {
+	if pending {
 		from = p.RemoteAddr()
 	}
 	switch {
@@ -258,5 +271,5 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errNotAuthenticated
 	}
-	m.log.Warn("a connection refused", "from", from, "because", err)
+	m.strangers.refused(from, err.Error())
 }

@@ -1,10 +1,12 @@
 package mesh
 
 import (
+	"context"
 	"fmt"
-	"net"
+	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,28 +123,55 @@ func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
 	}
 }
 
-func TestADataConnComesUpOnceASlotIsFree(t *testing.T) {
-	leak.Check(t)
-	var got *recorder
-	w := startWired(t, 2, func(i int, cfg *Config) {
-		got = &recorder{got: make(map[string]int)}
-		cfg.Data = got
-	})
-	defer w.close()
-	var silent []net.Conn
-	for range pendingSlots {
-		silent = append(silent, connect(t, w.addrs[1]))
+// A turnAway is a transport whose dialled connections end at once while closed is set, as those to a
+// mux do that needs their slots.
+type turnAway struct {
+	transport.Transport
+	closed atomic.Bool
+}
+
+func (a *turnAway) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := a.Transport.Dial(ctx, addr)
+	if err == nil && a.closed.Load() {
+		c = endedConn{c}
 	}
-	eventually(t, "64 slots are taken", func() bool { return w.meshes[1].slots() == pendingSlots })
-	w.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
-	eventually(t, "somebody was turned away", func() bool { return len(w.logs.all()) > 0 })
-	for _, nc := range silent {
-		nc.Close()
-	}
-	eventually(t, "the frame arrives", func() bool { return got.count() == 1 })
-	for i := range w.events {
-		if e, _ := w.events[i].first(); e != nil {
-			t.Errorf("rank %d hears %v", i, e)
-		}
+	return c, err
+}
+
+// An endedConn is a Conn whose peer has closed it.
+type endedConn struct{ transport.Conn }
+
+func (endedConn) Progress(transport.Sink, int) (transport.State, error) {
+	return transport.Idle, io.EOF
+}
+
+// A data dial that gets no slot is tried again for longer than dialTimeout, since the peer lives.
+func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		turnedAway time.Duration
+		lost       bool
+	}{{dialTimeout + 5*time.Second, false}, {dialUnanswered + time.Second, true}} {
+		bubble(t, func(t *testing.T) {
+			got := &recorder{got: make(map[string]int)}
+			var wire turnAway
+			r := newTestJob(t, 2)
+			defer r.close()
+			r.start(t.Context(), upTo(2), func(i int, cfg *Config) {
+				cfg.Data = got
+				if i == 0 {
+					wire.Transport = cfg.Transport
+					cfg.Transport = &wire
+				}
+			})
+			wire.closed.Store(true)
+			r.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
+			time.Sleep(tc.turnedAway) // in the bubble's time
+			wire.closed.Store(false)
+			time.Sleep(2 * time.Second)
+			e, _ := r.events[1].first()
+			if lost := e != nil; lost != tc.lost || lost == (got.count() == 1) {
+				t.Errorf("turned away for %v: %d frames arrive, and rank 1 hears %v, want a lost link: %v", tc.turnedAway, got.count(), e, tc.lost)
+			}
+		})
 	}
 }

@@ -94,5 +94,9 @@
 //
 // A connection whose peer has proven nothing holds one of 64 slots, for at most 5 s, and at most
 // 4 KiB of this process's memory: a pendingConn, 32 peeked bytes, and a handshakeConn with its one
-// frame, whose body is at most 512 bytes. Every refused connection costs at most one line of log.
+// frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots are
+// taken, the next connection takes the slot of another one: of the source address with the most
+// slots, the one that came first. A connection is safe for 100 ms, and for 1 s after a hello that
+// names the job. So strangers delay a rank, but cannot keep it out. Refused connections cost at most
+// 20 lines of log at once, and one per second.
 package mesh

@@ -116,14 +116,8 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 //
 // A *refusal says which side refused the other, and why.
 func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel) (peer uint64, err error) {
-	h := hello{
-		version: version, order: hostOrder(), channel: l, incarnation: id.incarnation,
-		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
-		options: id.options(),
-	}
-	// The hello is kept as it was sent: the proofs cover its bytes.
-	rand.Read(h.nonce[:])
-	mine := h.append(nil)
+	h := id.hello(to, l)
+	mine := h.append(nil) // kept as it was sent: the proofs cover its bytes
 	t.send(mine, nil)
 
 	head, body, err := t.recv(ctx, maxRefusal)
@@ -153,6 +147,17 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		return 0, err
 	}
 	return 0, r
+}
+
+// hello returns this rank's hello to another rank, with a new nonce.
+func (id *identity) hello(to int, l channel) hello {
+	h := hello{
+		version: version, order: hostOrder(), channel: l, incarnation: id.incarnation,
+		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
+		options: id.options(),
+	}
+	rand.Read(h.nonce[:])
+	return h
 }
 
 // answerChallenge checks the accepting side's proof. If that proof is right, it sends this side's
@@ -185,8 +190,8 @@ func (id *identity) options() (o uint16) {
 // accept does the accepting side of the handshake, up to the point where the peer has proven that
 // it belongs to the job. The caller then sends the welcome, or refuses for a reason of its own. If
 // accept returns a *refusal, either accept has sent the refusal to the peer, or the peer has sent
-// it.
-func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error) {
+// it. It calls named when the hello fits this job and a proof is to follow.
+func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) (hello, error) {
 	head, _, err := t.recv(ctx, 0)
 	if err != nil {
 		return hello{}, err
@@ -206,6 +211,7 @@ func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error)
 	if len(id.secret) == 0 {
 		return h, nil
 	}
+	named()
 	return h, id.challengePeer(ctx, t, head)
 }
 

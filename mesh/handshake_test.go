@@ -46,7 +46,7 @@ func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccep
 		done <- err
 	}()
 	conn := newHandshakeConn(far)
-	_, errAccept = accepting.accept(ctx, conn)
+	_, errAccept = accepting.accept(ctx, conn, func() {})
 	if errAccept == nil {
 		conn.send(appendWelcome(nil, accepting.instance), nil)
 	} else {
@@ -118,7 +118,7 @@ func sendHello(t *testing.T, accepting identity, head []byte) (answer *refusal, 
 		no, _ := parseRefusal(head, body)
 		done <- no
 	}()
-	_, errAccept = accepting.accept(ctx, newHandshakeConn(far))
+	_, errAccept = accepting.accept(ctx, newHandshakeConn(far), func() {})
 	far.Close()
 	return <-done, errAccept
 }
@@ -242,7 +242,7 @@ func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
 			ctx, cancel = context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
 			other := newIdentity(Config{Rank: 0, Size: 2, Secret: []byte(secret)})
-			if _, err = other.accept(ctx, newHandshakeConn(far)); secret != "" && err == nil {
+			if _, err = other.accept(ctx, newHandshakeConn(far), func() {}); secret != "" && err == nil {
 				t.Error("a hello without a proof is enough")
 			}
 			if elapsed := time.Since(start); elapsed > handshakeTimeout {

@@ -15,11 +15,12 @@ import (
 // errDuplicate refuses the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// dialTimeout bounds how long a data Conn may take to come up. It is longer than handshakeTimeout:
-// if silent connections hold all slots of the peer's mux, the slots become free before the dial
-// gives up. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
+// dialTimeout bounds how long a data Conn may take to come up. While the peer accepts connections but
+// does not answer the handshake, because others take the slots of its mux, dialUnanswered bounds it
+// instead. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
 const (
 	dialTimeout      = 10 * time.Second
+	dialUnanswered   = time.Minute
 	minRedialBackoff = 5 * time.Millisecond
 	maxRedialBackoff = 250 * time.Millisecond
 )
@@ -153,31 +154,41 @@ func (l *Link) Open() {
 
 // dial opens the Conn. When both ranks dial at once, the lower rank's dial wins. The lower rank
 // refuses the other dial as a duplicate, and acceptData installs the Conn. dial retries after a
-// failure that is not final: silent connections may hold all the slots of the peer's mux for a
-// while, and the mux closes any further connection at once.
+// failure that is not final. A dial that gets no slot of the peer's mux does not count against
+// dialTimeout: the peer lives, or the next attempt finds that it is marked dead.
 func (l *Link) dial(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialUnanswered)
 	defer cancel()
+	deadline := time.Now().Add(dialTimeout)
 	for pause := minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
-		c, err := l.m.dialChannel(ctx, l.Rank, channelData)
+		c, err := l.dialOnce(ctx, deadline)
 		switch {
 		case err == nil:
 			l.install(c, linkDialing)
 			return
 		case errors.Is(err, errDuplicate):
-			l.awaitPeer(ctx)
+			l.awaitPeer(ctx, deadline)
 			return
+		case errors.Is(err, errUnanswered):
+			deadline = time.Now().Add(dialTimeout)
 		}
-		final := isFinal(err) || !sleep(ctx, pause)
+		final := isFinal(err) || !sleep(ctx, min(pause, time.Until(deadline))) || !time.Now().Before(deadline)
 		switch {
 		case !l.isDialing(): // the peer's Conn has come meanwhile: the result of this dial does not matter
-			l.awaitPeer(ctx)
+			l.awaitPeer(ctx, deadline)
 			return
 		case final:
 			l.fail(err)
 			return
 		}
 	}
+}
+
+// dialOnce makes one attempt, which ends with ctx, or at the deadline.
+func (l *Link) dialOnce(ctx context.Context, deadline time.Time) (transport.Conn, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return l.m.dialChannel(ctx, l.Rank, channelData)
 }
 
 // isFinal reports whether a dial has failed for good, because the peer refused it or is known to be
@@ -205,8 +216,8 @@ func (l *Link) isDialing() bool {
 }
 
 // awaitPeer waits for the peer's own Conn, which has precedence over this rank's, and fails the
-// link if none has come when ctx ends. It waits on the dial's goroutine, with the dial's deadline.
-func (l *Link) awaitPeer(ctx context.Context) {
+// link if none has come at the deadline, or when ctx ends. It waits on the dial's goroutine.
+func (l *Link) awaitPeer(ctx context.Context, deadline time.Time) {
 	l.mu.Lock()
 	if l.state == linkDialing {
 		l.state = linkAccepting
@@ -216,7 +227,7 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	if !waits {
 		return
 	}
-	<-ctx.Done() // after dialTimeout, even when the Conn has come; or the Mesh has shut down
+	sleep(ctx, time.Until(deadline)) // also when the Conn has come; the Mesh's end ends it earlier
 	l.mu.Lock()
 	late := l.state == linkAccepting
 	l.mu.Unlock()

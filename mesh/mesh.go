@@ -105,6 +105,7 @@ type Answer struct {
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
+	strangers      *strangerLog
 	id             identity
 	inProcess      bool // the ranks are goroutines of this process
 	oversubscribed bool // more ranks than cores share this host; written before Start returns
@@ -216,6 +217,7 @@ func newMesh(cfg Config) *Mesh {
 		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: newIdentity(cfg), inProcess: cfg.InProcess,
 		peers: make([]peer, cfg.Size),
 	}
+	m.strangers = newStrangerLog(m.log)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {
@@ -254,7 +256,7 @@ func (m *Mesh) start(ctx context.Context) error {
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
-		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log)
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log, m.strangers)
 		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -15,17 +16,27 @@ import (
 
 // The bounds on unauthenticated peers: a connection whose peer has proven nothing holds one of
 // pendingSlots slots, for at most handshakeTimeout, and costs no more than a pendingConn and its
-// peeked bytes.
+// peeked bytes. While other connections wait for a slot, it is safe in its slot for slotHold, and for
+// greetedHold once its hello has named the job.
+//
+// A rank's hello follows its first bytes at once, so slotHold need only cover the scheduling of this
+// process. After the hello, the peer's process must run, too.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
-	maxPeek          = 32   // bytes read at most to find out which protocol a connection speaks
-	minPeek          = 4    // bytes that transport.Greeter.Prefix needs
-	tlsRecord        = 0x16 // the first byte of every TLS handshake
+	greetTimeout     = time.Second            // for the first minPeek bytes
+	slotHold         = 100 * time.Millisecond // from when the connection was accepted
+	greetedHold      = time.Second            // from the hello
+	maxPeek          = 32                     // bytes read at most to find out which protocol a connection speaks
+	minPeek          = 4                      // bytes that transport.Greeter.Prefix needs
+	tlsRecord        = 0x16                   // the first byte of every TLS handshake
 )
 
 // errNotAuthenticated refuses a peer that did not complete the handshake in time.
 var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
+
+// errSlotNeeded refuses a peer that proved nothing while other connections waited for its slot.
+var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait for one of the %d slots", pendingSlots)
 
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
 // handshake if there is one, and passes a connection that speaks the transport's protocol to the
@@ -33,27 +44,31 @@ var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v",
 //
 // A connection holds its slot from reserve until release. Admit calls release when the peer has
 // proven its identity. drop calls release when the connection is refused, expires or is closed.
+//
+// When all slots are taken, the next connection takes the slot of another one. See victim for the
+// choice. So a stranger with many slow connections delays a rank, but cannot keep it out.
 type mux struct {
-	ln       net.Listener
-	greeter  transport.Greeter // nil: every connection is the transport's
-	tls      *tls.Config       // nil: plain connections
-	log      *slog.Logger
-	accepted chan net.Conn // classified connections, to muxListener.Accept
-	done     chan struct{} // closed by Close
-	work     sync.WaitGroup
+	ln        net.Listener
+	greeter   transport.Greeter // nil: every connection is the transport's
+	tls       *tls.Config       // nil: plain connections
+	log       *slog.Logger
+	strangers *strangerLog
+	accepted  chan net.Conn // classified connections, to muxListener.Accept
+	slotFree  wakeup        // raised by release
+	done      chan struct{} // closed by Close
+	work      sync.WaitGroup
 
-	mu       sync.Mutex                // guards the rest
-	pending  map[*pendingConn]struct{} // the connections that hold a slot
-	closed   bool
-	dropped  int       // connections closed for want of a slot and not logged yet
-	loggedAt time.Time // when dropped was logged last
+	mu      sync.Mutex                // guards the rest
+	pending map[*pendingConn]struct{} // the connections that hold a slot
+	closed  bool
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slog.Logger) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slog.Logger, strangers *strangerLog) *mux {
 	f := &mux{
-		ln: ln, log: log,
+		ln: ln, log: log, strangers: strangers,
 		accepted: make(chan net.Conn),
+		slotFree: newWakeup(),
 		done:     make(chan struct{}),
 		pending:  make(map[*pendingConn]struct{}),
 	}
@@ -123,33 +138,102 @@ func (f *mux) acceptAll() {
 	}
 }
 
-// reserve gives a connection a slot and a deadline. It returns nil when no slot is free.
+// reserve gives a connection a slot and a deadline. When all slots are taken, it waits until one is
+// free, or until a connection may be evicted; the other connections wait in the listener's queue
+// meanwhile. It returns nil when the mux closes.
 func (f *mux) reserve(nc net.Conn) *pendingConn {
+	for {
+		g, victim, wait := f.tryReserve(nc)
+		switch {
+		case g != nil:
+			return g
+		case victim == nil:
+			return nil // the mux is closed
+		case wait <= 0:
+			f.evict(victim)
+			continue
+		}
+		select {
+		case <-f.slotFree:
+		case <-time.After(wait):
+		case <-f.done:
+			return nil
+		}
+	}
+}
+
+// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to evict,
+// and how long that one is still safe. It returns neither after Close.
+func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil
+	now := time.Now()
+	switch {
+	case f.closed:
+		return nil, nil, 0
+	case len(f.pending) >= pendingSlots:
+		victim = f.victim()
+		return nil, victim, victim.safeUntil.Sub(now)
 	}
-	if len(f.pending) >= pendingSlots {
-		f.logDropped()
-		return nil
+	g = &pendingConn{
+		prefixedConn: prefixedConn{Conn: nc}, mux: f, source: sourceOf(nc.RemoteAddr()),
+		deadline: now.Add(handshakeTimeout), safeUntil: now.Add(slotHold), released: make(chan struct{}),
 	}
-	g := &pendingConn{prefixedConn: prefixedConn{Conn: nc}, mux: f, deadline: time.Now().Add(handshakeTimeout)}
 	nc.SetDeadline(g.deadline)
 	g.timer = time.AfterFunc(handshakeTimeout, g.expire)
 	f.pending[g] = struct{}{}
-	return g
+	return g, nil, 0
 }
 
-// logDropped logs, at most once a second, how many connections found no slot: a flood of
-// connections must not become a flood of log lines. f.mu is held.
-func (f *mux) logDropped() {
-	f.dropped++
-	if now := time.Now(); now.Sub(f.loggedAt) >= time.Second {
-		f.log.Warn("connections closed without a handshake: too many are pending",
-			"closed", f.dropped, "slots", pendingSlots)
-		f.loggedAt, f.dropped = now, 0
+// victim returns the connection to evict first when no slot is free: of the source that holds the
+// most slots, the one that is safe for the shortest time. So strangers on one host evict each other,
+// and not a rank on another host. A stranger on the same host evicts a rank only after slotHold, in
+// which the rank sends its hello. f.mu is held.
+func (f *mux) victim() (v *pendingConn) {
+	slots := make(map[netip.Prefix]int)
+	for g := range f.pending {
+		slots[g.source]++
 	}
+	for g := range f.pending {
+		if v == nil || slots[g.source] > slots[v.source] ||
+			slots[g.source] == slots[v.source] && g.safeUntil.Before(v.safeUntil) {
+			v = g
+		}
+	}
+	return v
+}
+
+// sourceOf returns what counts as one source: an IPv4 address, or the /64 prefix of an IPv6 address,
+// since a host may use any address of its prefix.
+func sourceOf(addr net.Addr) netip.Prefix {
+	ta, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	bits, ip := 64, ta.AddrPort().Addr().Unmap()
+	if ip.Is4() {
+		bits = 32
+	}
+	prefix, _ := ip.Prefix(bits) // fails for an address that is invalid: one source, too
+	return prefix
+}
+
+// extend keeps the connection from addr safe for greetedHold: its hello has named the job.
+func (f *mux) extend(addr net.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for g := range f.pending {
+		if g.RemoteAddr().String() == addr.String() {
+			g.safeUntil = time.Now().Add(greetedHold)
+		}
+	}
+}
+
+// evict closes a connection whose slot is needed. It also closes the Conn that the transport has
+// built on it.
+func (f *mux) evict(g *pendingConn) {
+	f.refuse(g, errSlotNeeded.Error())
+	g.closeConn()
 }
 
 // release frees the slot of a connection. It returns false when the slot was freed before, so that
@@ -159,11 +243,15 @@ func (f *mux) release(g *pendingConn) bool {
 	defer f.mu.Unlock()
 	_, held := f.pending[g]
 	delete(f.pending, g)
+	if held {
+		close(g.released)
+		f.slotFree.raise()
+	}
 	return held
 }
 
-// classify finds out which protocol a connection speaks, and passes it on. The connection's
-// deadline ends it after handshakeTimeout at the latest.
+// classify finds out which protocol a connection speaks, and passes it on. The connection's timer
+// ends it after handshakeTimeout at the latest.
 func (f *mux) classify(g *pendingConn) {
 	if err := f.sniff(g); err != nil {
 		if len(g.peeked) == 0 && errors.Is(err, io.EOF) && g.drop() {
@@ -176,8 +264,7 @@ func (f *mux) classify(g *pendingConn) {
 	case f.accepted <- g:
 	case <-f.done:
 		g.drop()
-	case <-time.After(time.Until(g.deadline)):
-		f.refuse(g, "the transport did not accept it in time")
+	case <-g.released: // evicted, or expired
 	}
 }
 
@@ -189,15 +276,18 @@ func (f *mux) classify(g *pendingConn) {
 //	anything else        refused                  refused
 //
 // It reads at least minPeek and at most maxPeek bytes. The next reads of the connection return
-// these bytes again.
+// these bytes again. A rank sends its first bytes as soon as it is connected, so they must come
+// within greetTimeout.
 func (f *mux) sniff(g *pendingConn) error {
 	buf := make([]byte, maxPeek)
+	g.Conn.SetReadDeadline(time.Now().Add(greetTimeout))
 	n, err := io.ReadAtLeast(g.Conn, buf, minPeek)
+	g.Conn.SetReadDeadline(g.deadline)
 	g.peeked = buf[:n]
 	g.prefix = g.peeked
 	switch secure := n > 0 && buf[0] == tlsRecord; {
 	case isTimeout(err):
-		return errNotAuthenticated
+		return fmt.Errorf("its first %v: got %d bytes, want at least %d", greetTimeout, n, minPeek)
 	case err != nil:
 		return fmt.Errorf("it closed after %d bytes: %w", n, err)
 	case f.tls == nil && secure:
@@ -234,10 +324,10 @@ func (f *mux) startTLS(g *pendingConn) error {
 	return nil
 }
 
-// refuse closes a connection and logs why, in one line.
+// refuse closes a connection and logs why, in at most one line.
 func (f *mux) refuse(g *pendingConn, why string) {
 	if g.drop() {
-		f.log.Warn("a connection refused", "from", g.RemoteAddr(), "because", why)
+		f.strangers.refused(g.RemoteAddr(), why)
 	}
 }
 
@@ -288,10 +378,13 @@ type pendingConn struct {
 	prefixedConn // as accepted
 	mux          *mux
 	tls          *tls.Conn // TLS over Conn; nil without
+	source       netip.Prefix
 	deadline     time.Time
-	timer        *time.Timer  // runs expire at deadline
-	closer       func() error // closes the transport's Conn; guarded by mux.mu
-	peeked       []byte       // what sniff has read; nil under TLS
+	safeUntil    time.Time     // it is not evicted before; guarded by mux.mu
+	released     chan struct{} // closed by release
+	timer        *time.Timer   // runs expire at deadline
+	closer       func() error  // closes the transport's Conn; guarded by mux.mu
+	peeked       []byte        // what sniff has read; nil under TLS
 }
 
 // Peeked returns the bytes that were read already, at most 32; none under TLS.
@@ -326,7 +419,7 @@ func (g *pendingConn) Close() error {
 		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
 	}
 	if g.drop() && unsaid {
-		g.mux.log.Warn("a connection refused", "from", g.RemoteAddr(), "because", why)
+		g.mux.strangers.refused(g.RemoteAddr(), why.Error())
 	}
 	return g.NetConn().Close()
 }
@@ -349,13 +442,18 @@ func (g *pendingConn) SetCloser(end func() error) {
 	g.closer = end
 }
 
-// expire closes a connection that was not admitted in time. It also closes the transport's Conn, to
-// which the deadline of the accepted connection may not apply.
+// expire closes a connection that was not admitted in time.
 func (g *pendingConn) expire() {
+	g.mux.refuse(g, errNotAuthenticated.Error())
+	g.closeConn()
+}
+
+// closeConn closes the Conn that the transport has built on the connection, to which neither the
+// deadline nor the end of the accepted connection may apply.
+func (g *pendingConn) closeConn() {
 	g.mux.mu.Lock()
 	end := g.closer
 	g.mux.mu.Unlock()
-	g.mux.refuse(g, errNotAuthenticated.Error())
 	if end != nil {
 		end()
 	}

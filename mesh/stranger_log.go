@@ -1,0 +1,59 @@
+package mesh
+
+import (
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// The limit on lines about refused connections: lineBurst at once, and one per lineInterval on
+// average.
+const (
+	lineBurst    = 20
+	lineInterval = time.Second
+)
+
+// A strangerLog logs refused connections, at a limited rate: a flood of connections must not become
+// a flood of lines. Its methods may be called by any goroutine.
+type strangerLog struct {
+	log *slog.Logger
+
+	mu      sync.Mutex // guards the rest
+	full    time.Time  // when lineBurst lines may be logged at once again
+	omitted int        // lines omitted since the last one
+}
+
+// newStrangerLog returns a strangerLog that writes to log.
+func newStrangerLog(log *slog.Logger) *strangerLog { return &strangerLog{log: log} }
+
+// refused logs that a connection from an address was refused, and how many lines were omitted before
+// this one.
+func (s *strangerLog) refused(from net.Addr, because string) {
+	omitted, ok := s.take(time.Now())
+	if !ok {
+		return
+	}
+	args := []any{"from", "unknown address", "because", because}
+	if from != nil {
+		args[1] = from
+	}
+	if omitted > 0 {
+		args = append(args, "more_refused_before", omitted)
+	}
+	s.log.Warn("a connection refused", args...)
+}
+
+// take reports whether a line may be logged now, and how many were omitted before it.
+func (s *strangerLog) take(now time.Time) (omitted int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := later(s.full, now).Add(lineInterval)
+	if next.Sub(now) > lineBurst*lineInterval {
+		s.omitted++
+		return 0, false
+	}
+	omitted, s.omitted = s.omitted, 0
+	s.full = next
+	return omitted, true
+}

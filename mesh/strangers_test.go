@@ -1,0 +1,206 @@
+package mesh
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// slowStrangers keeps n slow connections to addr open: when one is closed, the next one is opened.
+// Each second one sends the transport's first bytes, and then one byte at a time; the others send
+// nothing. The returned function ends them, and waits until they have ended.
+func slowStrangers(t *testing.T, addr string, n int) (stop func()) {
+	t.Helper()
+	greeting := tcpMagic(t)
+	var work sync.WaitGroup
+	var connected sync.WaitGroup
+	var ended atomic.Bool
+	for i := range n {
+		connected.Add(1)
+		work.Go(func() {
+			first := sync.OnceFunc(connected.Done)
+			defer first()
+			for !ended.Load() {
+				nc, err := net.Dial("tcp", addr)
+				first()
+				if err != nil {
+					return // the rank has closed
+				}
+				if i%2 == 0 {
+					nc.Write([]byte(greeting))
+				}
+				for one := make([]byte, 1); !ended.Load(); {
+					nc.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+					if _, err := nc.Read(one); !isTimeout(err) {
+						break
+					}
+					if i%2 == 0 {
+						nc.Write(one)
+					}
+				}
+				nc.Close()
+			}
+		})
+	}
+	connected.Wait()
+	return func() {
+		ended.Store(true)
+		work.Wait()
+	}
+}
+
+// strangerCounts are the numbers of slow connections in the tests below: a few more than there are
+// slots, and many more.
+var strangerCounts = []int{70, 300, 1000}
+
+func TestAJobStartsBesideSlowStrangers(t *testing.T) {
+	for _, n := range strangerCounts {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			leak.Check(t)
+			var once sync.Once
+			stop := func() {}
+			defer func() { stop() }()
+			began := time.Now()
+			w := startWired(t, 4, func(i int, cfg *Config) {
+				once.Do(func() { stop = slowStrangers(t, cfg.Root, n); began = time.Now() })
+			})
+			defer w.close()
+			elapsed := time.Since(began)
+			if elapsed > 10*time.Second {
+				t.Errorf("4 ranks start in %v, want at most 10 s", elapsed)
+			}
+			w.healthy()
+			if got, most := len(w.logs.all()), 4*lineBurst+int(time.Since(began)/lineInterval)*4; got > most {
+				t.Errorf("%d lines are logged, want at most %d", got, most)
+			}
+		})
+	}
+}
+
+func TestDataConnsComeUpBesideSlowStrangers(t *testing.T) {
+	for _, n := range strangerCounts {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			leak.Check(t)
+			const size = 4
+			got := make([]*recorder, size)
+			w := startWired(t, size, func(i int, cfg *Config) {
+				got[i] = &recorder{got: make(map[string]int)}
+				cfg.Data = got[i]
+			})
+			defer w.close()
+			for _, addr := range w.addrs[1:3] {
+				defer slowStrangers(t, addr, n/2)()
+			}
+			for _, m := range w.meshes {
+				for _, to := range without(size, m.Rank()) {
+					m.Link(to).Send(&transport.Frame{Head: []byte("h"), Body: fmt.Appendf(nil, "from %d", m.Rank()), Done: func(error) {}})
+				}
+			}
+			for i := range got {
+				eventually(t, fmt.Sprintf("rank %d has a frame of each other rank", i), func() bool { return got[i].count() == size-1 })
+			}
+			w.healthy()
+		})
+	}
+}
+
+func TestTheSourceWithTheMostSlotsLosesOne(t *testing.T) {
+	now := time.Now()
+	f := &mux{pending: make(map[*pendingConn]struct{})}
+	add := func(source string, safeFor time.Duration) *pendingConn {
+		g := &pendingConn{source: netip.MustParsePrefix(source), safeUntil: now.Add(safeFor)}
+		f.pending[g] = struct{}{}
+		return g
+	}
+	add("10.0.0.1/32", time.Millisecond) // the oldest, alone on its host
+	for i := range 5 {
+		add("10.0.0.2/32", time.Duration(10+i)*time.Millisecond)
+	}
+	oldest := add("10.0.0.2/32", 5*time.Millisecond)
+	add("10.0.0.3/32", 2*time.Millisecond)
+	if got := f.victim(); got != oldest {
+		t.Errorf("got the one of %v that is safe for %v, want the oldest of 10.0.0.2", got.source, got.safeUntil.Sub(now))
+	}
+}
+
+func TestAddressesOfOneHostAreOneSource(t *testing.T) {
+	for _, tc := range []struct{ addr, want string }{
+		{"10.0.0.1:7", "10.0.0.1/32"},
+		{"[::ffff:10.0.0.1]:7", "10.0.0.1/32"},
+		{"[2001:db8::1]:7", "2001:db8::/64"},
+		{"[2001:db8::ffff:1]:8", "2001:db8::/64"},
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", tc.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sourceOf(addr).String(); got != tc.want {
+			t.Errorf("%s: got the source %s, want %s", tc.addr, got, tc.want)
+		}
+	}
+}
+
+func TestLinesAboutStrangersAreLimited(t *testing.T) {
+	s := newStrangerLog(nil)
+	now := time.Now()
+	logged, omitted := 0, 0
+	count := func() {
+		if before, ok := s.take(now); ok {
+			logged++
+			omitted += before
+		}
+	}
+	for range 1000 {
+		count()
+	}
+	if logged != lineBurst || omitted != 0 {
+		t.Errorf("of 1000 refusals at once %d are logged, and %d are called omitted, want %d and 0", logged, omitted, lineBurst)
+	}
+	for range 10 {
+		now = now.Add(lineInterval)
+		count()
+	}
+	if want := lineBurst + 10; logged != want || omitted != 1000-lineBurst {
+		t.Errorf("10 intervals later: %d are logged, and %d are called omitted, want %d and %d", logged, omitted, want, 1000-lineBurst)
+	}
+}
+
+// A peer whose hello has named the job keeps its slot for greetedHold.
+func TestAConnectionWithAHelloKeepsItsSlot(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 2, nil)
+	defer w.close()
+	wire := tcp.New(tcp.Options{})
+	defer wire.Close()
+	c, err := wire.Dial(t.Context(), w.addrs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	said := time.Now()
+	hello := w.meshes[1].id.hello(0, channelControl)
+	talk := newHandshakeConn(c)
+	talk.send(hello.append(nil), nil)
+	if _, _, err := talk.recv(t.Context(), maxRefusal); err != nil { // the challenge
+		t.Fatal(err)
+	}
+	f := w.meshes[0].mux
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.pending) != 1 {
+		t.Fatalf("%d slots are taken, want 1", len(f.pending))
+	}
+	for g := range f.pending {
+		if safe := g.safeUntil.Sub(said); safe < greetedHold {
+			t.Errorf("the slot is safe for %v, want at least %v", safe, greetedHold)
+		}
+	}
+}
