@@ -78,7 +78,7 @@
 //	queued frames                                 their senders' memory; none is copied
 //	one Progress                                  128 KiB in each direction
 //	bytes delivered after a failure               one ring
-//	exposures of a Conn                           64 per side
+//	exposures of a Conn                           64 per side, 32 of them for many writes
 //	connections that are not admitted             64 per Transport, 10 seconds each
 //	memory from Alloc                             what the host or the control group has left
 //

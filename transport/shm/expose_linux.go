@@ -41,8 +41,13 @@ import (
 // everywhere in the shared one. The only memory of this process that a faulty peer can damage is
 // memory from Alloc.
 
-// slotCount is the largest number of exposures that one side of a Conn has at a time.
-const slotCount = 64
+// slotCount is the largest number of exposures that one side of a Conn has at a time. Exposures for
+// many writes (transport.NoNotify) last long. They take at most preparedSlots of the slots, so that
+// they do not keep receives of single messages from exposing their buffers.
+const (
+	slotCount     = 64
+	preparedSlots = slotCount / 2
+)
 
 // A token is the decoded form of a transport.Token, which names exposed memory. The peer that gets
 // it checks every field.
@@ -86,11 +91,12 @@ func slotTableAt(mem []byte, at int) slotTable {
 type exposureTable struct {
 	slots slotTable // shared with the peer
 
-	mu    sync.Mutex // guards the rest
-	last  uint64     // number of the last exposure
-	free  []uint32   // slots; nil before the first Expose
-	table [slotCount]exposure
-	sent  bool // the peer has been sent the pool's descriptor
+	mu       sync.Mutex // guards the rest
+	last     uint64     // number of the last exposure
+	free     []uint32   // slots; nil before the first Expose
+	prepared int        // slots in use with the ID transport.NoNotify
+	table    [slotCount]exposure
+	sent     bool // the peer has been sent the pool's descriptor
 }
 
 // An exposure is the private copy of what one slot exposes.
@@ -107,6 +113,7 @@ type exposure struct {
 var (
 	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
 	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure, want at most %d on a connection", slotCount))
+	errNoPrepared   = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure for many writes, want at most %d on a connection", preparedSlots))
 	errNotSent      = failure(fault.Exhausted, "expose", errors.New("the descriptor of the memory could not be sent"))
 )
 
@@ -137,6 +144,9 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if err == nil && len(x.free) == 0 {
 		err = errNoSlot
 	}
+	if err == nil && id == transport.NoNotify && x.prepared == preparedSlots {
+		err = errNoPrepared
+	}
 	if err != nil {
 		c.t.pool.unpin(a)
 		return transport.Token{}, nil, err
@@ -144,6 +154,9 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	slot := x.free[len(x.free)-1]
 	x.free = x.free[:len(x.free)-1]
 	x.last++
+	if id == transport.NoNotify {
+		x.prepared++
+	}
 	e := &x.table[slot]
 	e.number, e.id, e.buf, e.of = x.last, id, buf, a
 	c.seg.refs.Add(1) // one reference for release, which uses the shared table also after the Conn has closed
@@ -188,7 +201,7 @@ func (c *conn) revoke(slot uint32) {
 	x := &c.exposures
 	x.mu.Lock()
 	e := &x.table[slot]
-	number, buf, a := e.number, e.buf, e.of
+	number, id, buf, a := e.number, e.id, e.buf, e.of
 	e.number, e.buf, e.of = 0, nil, nil
 	x.mu.Unlock()
 	if number == 0 {
@@ -205,6 +218,9 @@ func (c *conn) revoke(slot uint32) {
 	}
 	x.mu.Lock()
 	x.free = append(x.free, slot)
+	if id == transport.NoNotify {
+		x.prepared--
+	}
 	x.mu.Unlock()
 	c.t.pool.unpin(a)
 	c.seg.unref()

@@ -294,6 +294,43 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 	}
 }
 
+// Memory for many writes stays exposed for long. It leaves slots to receives of single messages.
+func TestExposuresForManyWritesLeaveSlotsToOthers(t *testing.T) {
+	_, far := pair(t)
+	far.Admit()
+	mem, _ := alloc(t, far, slotCount)
+	var releases []func()
+	for i := range preparedSlots {
+		_, release := expose(t, far, transport.NoNotify, mem[i:i+1])
+		releases = append(releases, release)
+	}
+	refused := func() {
+		t.Helper()
+		if _, _, err := far.Expose(transport.NoNotify, mem[:1]); !errors.Is(err, fault.Exhausted) {
+			t.Errorf("one more for many writes: got %v, want %v", err, fault.Exhausted)
+		}
+	}
+	refused()
+	for range slotCount - preparedSlots {
+		_, release := expose(t, far, 1, mem[:1])
+		defer release()
+	}
+	if _, _, err := far.Expose(1, mem[:1]); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("one more for a message: got %v, want %v", err, fault.Exhausted)
+	}
+	releases[0]()
+	releases[0]() // a second time does nothing
+	_, release := expose(t, far, transport.NoNotify, mem[:1])
+	refused()
+	release()
+	for _, release := range releases {
+		release()
+	}
+	if x := &far.exposures; x.prepared != 0 || len(x.free) != preparedSlots {
+		t.Errorf("%d exposures for many writes are left, and %d slots are free, want none and %d", x.prepared, len(x.free), preparedSlots)
+	}
+}
+
 // If a token is forged, the sender writes nothing anywhere. Its frame is still done.
 func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
