@@ -77,8 +77,8 @@
 //	unprepare ack ───────────► the exposure ends
 //
 // A rank that closes sends bye to each peer when all its sends are done, and is done when all byes
-// are acknowledged: Drain. A peer's failure comes from the mesh: LinkDown when a Conn breaks, and
-// FailPeer with the verdict, which names the rank at fault.
+// are acknowledged: Drain. The mesh reports a peer's failure: LinkDown when a Conn breaks, and
+// FailPeer with the confirmed failure, which names the rank at fault.
 //
 // # Frames
 //

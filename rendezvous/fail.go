@@ -16,12 +16,12 @@ import (
 //	sends                stay          at once (3)   at once (4)      at once
 //	offers that wait     stay          dropped       dropped          dropped
 //	arrived messages     stay          stay          dropped          dropped
-//	prepared buffers     closed        closed        being closed     closed
+//	prepared buffers     closed        closed        being closed     being closed (5)
 //
 // (1) A receive from any source ends when a member is lost, or when all other members have closed.
 // (2) Receives that were aborted before LinkDown end now. (3) If the peer has closed in order, a
 // send whose bytes are all with the Conn succeeds. (4) After a close, accepted sends go on; a
-// revoke ends them.
+// revoke ends them. (5) LinkDown ends their exposure, because live peers may still write.
 
 // FailPeer ends every current and later call that needs the given rank, with err. err says that the
 // rank is lost, or that it has closed in order. Messages from the rank that have arrived completely
@@ -92,7 +92,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 	// Messages that have arrived completely stay, because their sender may have closed in order.
 	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
-		if m.peer == p && (m.offer != 0 || !m.complete) {
+		if m.peer == p && (m.offer != 0 || !m.complete && !m.moving) {
 			mc.table.removeMessage(m)
 			e.dropMessage(m)
 		}
@@ -191,7 +191,9 @@ func (d *drain) pendingRanks() string {
 	return s
 }
 
-// End ends every current and later call with err. It sends no frames.
+// End ends every current and later call with err. It sends no frames. Peers may go on to write into
+// prepared buffers until LinkDown or FailPeer ends their Conn: the end of a context, above, has
+// begun to close the buffers.
 func (e *Engine) End(err error) {
 	e.mu.Lock()
 	if e.ended == nil {
@@ -202,7 +204,6 @@ func (e *Engine) End(err error) {
 	}
 	for _, p := range e.peers {
 		p.endSends(nil, err) // also the accepted sends of closed contexts
-		p.dropPrepared()
 	}
 	e.wakeDrain()
 	e.unlock()

@@ -73,21 +73,25 @@ func (p *peer) finishEager(in *inboundFrame) {
 		p.returnCredit(envelopeCost + int64(in.header.size))
 		e.finish(in.req, in.req.pendingErr)
 	case in.msg != nil:
-		m := in.msg
-		m.complete = true
-		switch {
-		case m.dropped: // the message's context or step has ended meanwhile
+		e.completeMessage(in.msg)
+	}
+}
+
+// completeMessage is called when all bytes of a message that is or was in the table are in m.data.
+func (e *Engine) completeMessage(m *message) {
+	m.complete = true
+	switch {
+	case m.dropped: // the message's context or step has ended meanwhile
+		e.discard(m)
+	case m.claimedBy != nil: // a receive was posted meanwhile
+		req := m.claimedBy
+		m.claimedBy, req.claimed = nil, nil
+		if req.pendingErr != nil {
 			e.discard(m)
-		case m.claimedBy != nil: // a receive was posted meanwhile
-			req := m.claimedBy
-			m.claimedBy, req.claimed = nil, nil
-			if req.pendingErr != nil {
-				e.discard(m)
-				e.finish(req, req.pendingErr)
-				return
-			}
-			e.deferCopy(req, m)
+			e.finish(req, req.pendingErr)
+			return
 		}
+		e.deferCopy(req, m)
 	}
 }
 

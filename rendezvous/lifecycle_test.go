@@ -33,7 +33,8 @@ func newTeamWith(t *testing.T, n int, cfg Config, wrap func(transport.Transport)
 	peers := make([]string, n)
 	for r := range n {
 		peers[r] = hub.Addr(r)
-		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: cfg.Credit, Static: cfg.Static, Protocol: cfg.Protocol}))
+		cfg.Rank, cfg.Size = r, n
+		tm.engines = append(tm.engines, New(cfg))
 	}
 	var starts sync.WaitGroup
 	for r := range n {

@@ -21,7 +21,7 @@ const exposeFrom = 16 << 10
 //	a send of this rank               they are copied from the sender's buffer
 //	an offer                          they are requested: acceptOffer
 //	an offer that was withdrawn       req is reposted (ordered contexts only)
-//	still arriving                    finishEager copies them when they are in
+//	still arriving, or being moved    completeMessage copies them when they are in
 //	in the message                    they are copied
 //
 // e.mu is held.
@@ -50,8 +50,9 @@ func (e *Engine) onMatch(req *Request, m *message) {
 	case m.offer != 0:
 		delete(m.peer.queuedOffers, m.offer)
 		e.acceptOffer(req, m, fits)
-	case !m.complete: // finishEager will complete the receive
+	case !m.complete: // completeMessage will complete the receive
 		m.claimedBy, req.claimed = req, m
+		req.complete = m.moving && fits // its bytes have arrived, so the receive succeeds
 	case !fits:
 		e.discard(m)
 		e.finish(req, req.pendingErr)

@@ -8,10 +8,11 @@ package rendezvous
 //	withdrawn          an offer that its sender took back, in an ordered context
 //	loan.from != nil   complete, in a prepared buffer
 //	complete           complete, in data
+//	moving             complete, but being moved out of a prepared buffer: PreparedRecv.hide
 //	none of these      eager, and its bytes are arriving in data
 //
-// While bytes arrive, claimedBy is the receive that has matched the message. dropped says that the
-// message is to be discarded when its bytes have arrived.
+// While bytes arrive or are moved, claimedBy is the receive that has matched the message. dropped
+// says that the message is to be discarded afterwards: completeMessage.
 type message struct {
 	mc   *MatchContext
 	key  key
@@ -26,6 +27,7 @@ type message struct {
 	// prepared buffer.
 	data      []byte
 	complete  bool
+	moving    bool
 	claimedBy *Request
 	dropped   bool
 	withdrawn bool

@@ -87,7 +87,8 @@ type peer struct {
 	prepared       map[preparedKey]*PreparedRecv
 	preparedByID   map[uint32]*PreparedRecv
 	nextPreparedID uint32
-	warnedExpose   bool // the log says that nothing can be exposed to this peer
+	warnedExpose   map[string]bool // the advices about refused exposures that were logged
+	refusedPlan    bool            // the Conn does not expose the static plan's memory
 
 	// remote are the peer's prepared buffers by id, including closing ones. remoteByKey are the
 	// buffers that sends may use. writing are the sends that are being written into a remote buffer

@@ -22,16 +22,21 @@ const maxPrepared = 1 << 12
 // if it is sent before the sender has received the release of the previous tensor.
 //
 //	state     the peer may write  leaves it when                            to
-//	pending   no                  a receive of the name finds a Conn        exposing
-//	exposing  no                  Expose has returned                       open, refused, hiding
-//	open      yes                 Close, or the peer or context ends        closing, hiding
+//	pending   no                  a receive of the name finds a Conn, and   exposing
+//	                              skip is 0
+//	exposing  no                  Expose has returned                       open, pending, refused,
+//	                                                                        hiding
+//	open      yes                 Close, or the context, engine, Conn or    closing, hiding
+//	                              peer ends
 //	refused   no                  Close                                     closed
-//	closing   yes                 the peer has acknowledged, or is gone     hiding
+//	closing   yes                 the peer has acknowledged, or is gone,    hiding
+//	                              or the Conn has ended
 //	hiding    no                  the exposure is withdrawn, and no         closed
 //	                              receive copies from the buffer
 //	closed    no                  never; the buffer is the program's
 //
 // A Close in state exposing sets closing. The goroutine that exposes the buffer then sets hiding.
+// An Expose that fails because a bound is reached sets pending: see refuse.
 type PreparedRecv struct {
 	mc   *MatchContext
 	peer *peer
@@ -42,6 +47,9 @@ type PreparedRecv struct {
 	id       uint32
 	state    preparedState
 	unexpose func() // nil before Expose has succeeded
+
+	// tries counts the failed exposures. In state pending, the next skip receives do not try again.
+	tries, skip int
 
 	// filled says that the buffer holds a tensor that was not released. generation counts the
 	// tensors written so far.
@@ -190,27 +198,26 @@ func (pr *PreparedRecv) expose() {
 	if pr.state != preparedPending {
 		return
 	}
-	if err := p.cannotExpose(); err != nil {
+	if pr.skip > 0 {
+		pr.skip--
+		return
+	}
+	x, err := p.exposerForPrepared()
+	if err != nil {
 		pr.refuse(err)
 		return
 	}
-	if p.link.Conn() == nil {
+	if x == nil {
 		return // the receive of a later step tries again
 	}
 	pr.state = preparedExposing
 	e.mu.Unlock()
-	var token transport.Token
-	err := errConnGone
-	var unexpose func()
-	if x := p.exposer(); x != nil {
-		token, unexpose, err = x.Expose(transport.NoNotify, pr.buf)
-	} else if p.link.Conn() != nil {
-		err = errNoExposer
-	}
+	token, unexpose, err := x.Expose(transport.NoNotify, pr.buf)
 	e.mu.Lock()
 	pr.unexpose = unexpose
 	switch {
-	case pr.state != preparedExposing || p.isDown() != nil:
+	case pr.state != preparedExposing || p.isDown() != nil: // the peer does not know the exposure
+		pr.stop()
 		pr.hide()
 	case err != nil:
 		pr.refuse(err)
@@ -222,49 +229,104 @@ func (pr *PreparedRecv) expose() {
 	}
 }
 
-// The reasons not to expose a buffer, and what the log advises.
+// The reasons not to expose a prepared buffer that this package finds itself.
 var (
-	errNoExposer     = errors.New("the transport cannot expose memory")
-	errSelf          = errors.New("a rank does not write into its own memory")
-	errChecksummed   = errors.New("bytes that are written directly carry no checksum")
-	remedyNoExposer  = "choose a transport that exposes memory (memory, verbs), or do not prepare receives"
-	remedyNoMemory   = "raise the limit of locked memory (ulimit -l), or prepare fewer bytes"
-	exposeWarningMsg = "prepared receives come the ordinary way: their buffer cannot be exposed"
+	errNoExposer   = errors.New("the transport cannot expose memory")
+	errSelf        = errors.New("a rank does not write into its own memory")
+	errChecksummed = errors.New("bytes that are written directly carry no checksum")
 )
 
-// cannotExpose returns the reason why no buffer can be exposed to p over any Conn, or nil.
-func (p *peer) cannotExpose() error {
+// exposerForPrepared returns the Conn to p as the Exposer of prepared buffers, or the reason why
+// there is none. Both are nil before there is a Conn.
+func (p *peer) exposerForPrepared() (transport.Exposer, error) {
 	switch {
 	case p.rank == p.e.cfg.Rank:
-		return errSelf
+		return nil, errSelf
 	case p.e.cfg.Checksum:
-		return errChecksummed
+		return nil, errChecksummed
 	}
-	return nil
+	c := p.link.Conn()
+	if c == nil {
+		return nil, nil
+	}
+	if x, ok := c.(transport.Exposer); ok {
+		return x, nil
+	}
+	return nil, errNoExposer
 }
 
-// refuse marks pr as not exposable, so its tensors come as ordinary messages. It logs a warning
-// once per peer. e.mu is held.
+// The bounds of repeated exposures. After the n-th failure 2^n receives pass, at most maxSkippedRecvs,
+// because a failed Expose may cost a device as much as a successful one. A bound of the transport
+// may be reached for a moment only, so the log tells about it after warnAfter failures.
+const (
+	maxSkippedRecvs = 1 << 10
+	warnAfter       = 4
+)
+
+// refuse is called when pr's buffer could not be exposed. Its tensors then come as ordinary
+// messages. If a bound is reached (fault.Exhausted), or if the Conn has failed, pr becomes pending
+// again: the bound may have room later, and LinkDown closes the buffers of a failed Conn. Any other
+// reason is final. e.mu is held.
 func (pr *PreparedRecv) refuse(err error) {
-	pr.state = preparedRefused
-	p, e := pr.peer, pr.peer.e
-	if p.warnedExpose || p.rank == e.cfg.Rank {
+	remedy, final := exposeRemedy(err)
+	if final {
+		pr.state = preparedRefused
+		pr.peer.warnRefused(err, remedy, len(pr.buf))
 		return
 	}
-	p.warnedExpose = true
-	remedy := remedyNoMemory
-	if errors.Is(err, errNoExposer) || errors.Is(err, errChecksummed) || errors.Is(err, fault.Refused) {
-		remedy = remedyNoExposer
+	pr.state = preparedPending
+	pr.tries++
+	pr.skip = min(1<<min(pr.tries, 30), maxSkippedRecvs)
+	if pr.tries == warnAfter {
+		pr.peer.warnRefused(err, remedy, len(pr.buf))
 	}
+}
+
+// exposeRemedy returns what the log advises when a buffer could not be exposed because of err, and
+// whether err is final. The advice is empty if there is nothing that the user can do.
+func exposeRemedy(err error) (remedy string, final bool) {
+	switch {
+	case errors.Is(err, errSelf):
+		return "", true
+	case errors.Is(err, errNoExposer):
+		return "choose a transport that exposes memory (memory, shm, verbs), or do not prepare receives", true
+	case errors.Is(err, errChecksummed):
+		return "unset Checksums, or do not prepare receives", true
+	case errors.Is(err, fault.Refused):
+		return "prepare memory that the transport accepts (shm: from comm.Alloc), or do not prepare receives", true
+	case errors.Is(err, fault.Exhausted):
+		return "prepare fewer receives, or raise the bound; later receives try again", false
+	}
+	return "", false
+}
+
+// warnRefused logs that a buffer of so many bytes could not be exposed to p. It logs each advice
+// once per peer. e.mu is held.
+func (p *peer) warnRefused(err error, remedy string, bytes int) {
+	if remedy == "" || p.warnedExpose[remedy] {
+		return
+	}
+	if p.warnedExpose == nil {
+		p.warnedExpose = make(map[string]bool)
+	}
+	p.warnedExpose[remedy] = true
+	e := p.e
 	e.deferAction(deferredAction{kind: actionRun, run: func() {
-		e.cfg.Log.Warn(exposeWarningMsg, "rank", e.cfg.Rank, "from", p.rank, "bytes", len(pr.buf), "because", err, "remedy", remedy)
+		e.cfg.Log.Warn("prepared receives come the ordinary way: their buffer cannot be exposed",
+			"rank", e.cfg.Rank, "from", p.rank, "bytes", bytes, "because", err, "remedy", remedy)
 	}})
 }
 
 // isDown returns the reason why nothing can be sent to p any more, or nil.
 func (p *peer) isDown() error { return firstError(p.e.ended, p.gone, p.connErr) }
 
-// stop begins to close pr; a second time does nothing. e.mu is held.
+// writesEnded reports whether p writes into no buffer of this rank any more: it is gone, or the
+// Conn has ended. The end of this engine alone does not stop p.
+func (p *peer) writesEnded() bool { return p.gone != nil || p.connErr != nil }
+
+// stop begins to close pr; a second time does nothing. While p may still write, the exposure stays,
+// since a write into memory that is not exposed fails the Conn for all messages. p acknowledges the
+// unprepare frame. After End no frame is sent, and LinkDown ends the exposure. e.mu is held.
 func (pr *PreparedRecv) stop() {
 	p := pr.peer
 	if k := (preparedKey{pr.mc.id, pr.name}); p.prepared[k] == pr {
@@ -278,11 +340,12 @@ func (pr *PreparedRecv) stop() {
 		pr.state = preparedClosing // expose will hide pr
 	case preparedOpen:
 		pr.state = preparedClosing
-		if p.isDown() != nil {
+		switch {
+		case p.writesEnded():
 			pr.hide()
-			return
+		case p.e.ended == nil:
+			p.sendControl(frameHeader{kind: kindUnprepare, id: pr.id})
 		}
-		p.sendControl(frameHeader{kind: kindUnprepare, id: pr.id})
 	}
 }
 
@@ -297,27 +360,37 @@ func (p *peer) handleUnprepareAck(id uint32) {
 	pr.hide()
 }
 
-// hide defers an action that ends the exposure. If a tensor in the buffer is still in the table,
-// hide first copies it to memory from the pool. It copies under the lock, because the case is rare
-// and the program is waiting for its buffer. e.mu is held.
+// hide defers an action that ends the exposure. If a tensor in the buffer is still in the table, the
+// action also moves it to other memory, without the lock. Until then the message is like one whose
+// bytes are arriving. The tensor is at most as large as the buffer that the program has prepared.
+// e.mu is held.
 func (pr *PreparedRecv) hide() {
 	if pr.state >= preparedHiding {
 		return
 	}
 	pr.state = preparedHiding
-	p, e := pr.peer, pr.peer.e
-	delete(p.preparedByID, pr.id)
-	if m := pr.msg; m != nil && m.inTable {
-		data := e.pool.get(len(m.data))
-		copy(data, m.data)
-		m.data, m.loan, pr.msg = data, loan{}, nil
+	e := pr.peer.e
+	delete(pr.peer.preparedByID, pr.id)
+	moved := pr.msg
+	if moved != nil && moved.inTable {
+		moved.complete, moved.moving, moved.loan = false, true, loan{}
+	} else {
+		moved = nil // no tensor, or one whose receive is copying it
 	}
 	e.deferAction(deferredAction{kind: actionRun, run: func() {
 		if pr.unexpose != nil {
 			pr.unexpose()
 		}
+		var data []byte
+		if moved != nil {
+			data = append(data, moved.data...)
+		}
 		e.mu.Lock()
 		pr.done = true
+		if moved != nil {
+			moved.data, moved.moving, pr.msg = data, false, nil
+			e.completeMessage(moved)
+		}
 		pr.checkClosed()
 		e.unlock()
 	}})

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,8 +26,13 @@ type stepper struct {
 }
 
 func newStepper(t *testing.T, cfg Config) *stepper {
+	return newStepperOver(t, cfg, func(w transport.Transport) transport.Transport { return w })
+}
+
+// newStepperOver returns a stepper whose Transports are wrapped.
+func newStepperOver(t *testing.T, cfg Config, wrap func(transport.Transport) transport.Transport) *stepper {
 	cfg.Protocol = Rendezvous
-	tm := newTeamWith(t, 2, cfg, func(w transport.Transport) transport.Transport { return w })
+	tm := newTeamWith(t, 2, cfg, wrap)
 	return &stepper{T: t, team: tm, from: tm.engines[0].Open(5, []int{0, 1}), to: tm.engines[1].Open(5, []int{0, 1})}
 }
 
@@ -256,22 +263,38 @@ func TestTensorIsNotOverwrittenBeforeItsRelease(t *testing.T) {
 	}
 }
 
-// The tensor of an aborted step may have been written in part: its buffer is free again,
-// and the send's credit too.
+// The tensor of an aborted step may have been written in part: its buffer is free again, and the
+// send's credit too. Until the Conn has the send's last frame, no other tensor is written there.
 func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
-	s := newStepper(t, Config{})
-	const size = 1 << 20
+	hold := new(holdWrites)
+	s := newStepperOver(t, Config{}, hold.wrap)
+	const size = 1 << 20 // four frames
 	s.prepare(0, make([]byte, size))
-	s.prepare(1, make([]byte, size))
-	s.repeat("a step without offers", s.direct(), size, size)
-	for range 20 {
+	s.repeat("a step without offers", s.direct(), size)
+	for range 5 {
+		s.repeat("a step without offers, after aborted ones", s.direct(), size)
+		written := hold.after(1)
 		s.step++
-		s.send(0, size)
-		s.send(1, size)
+		sent := s.send(0, size)
+		<-written // the first frame is in the buffer, and others are at the Conn
+		p := s.engines[0].peers[1]
+		p.e.mu.Lock()
+		if len(p.writing) != 1 || p.writing[0].inFlight == 0 || p.writing[0].sent == size {
+			t.Fatalf("%d sends are being written, want one that is halfway", len(p.writing))
+		}
+		p.e.mu.Unlock()
 		s.from.EndStep(s.step, errRevoked)
 		s.to.endStep(s.step)
+		before := s.offers()
+		s.one(size)
+		if s.offers() == before {
+			t.Error("a tensor was written into a buffer that another one is being written into")
+		}
+		hold.release()
+		if err := <-sent; !errors.Is(err, fault.Canceled) {
+			t.Errorf("the send of the aborted step: got %v, want %v", err, fault.Canceled)
+		}
 	}
-	s.repeat("a step without offers, after aborted ones", s.direct(), size, size)
 	p := s.engines[0].peers[1]
 	p.e.mu.Lock()
 	defer p.e.unlock()
@@ -280,6 +303,143 @@ func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 			t.Errorf("buffer %d has a writer, of %d", rb.id, len(p.writing))
 		}
 	}
+}
+
+// A peer may still be writing when this rank ends. Its Conn must not fail, since the peer would
+// blame the link.
+func TestEndLeavesItsBufferToAPeerThatIsWriting(t *testing.T) {
+	hold := new(holdWrites)
+	s := newStepperOver(t, Config{}, hold.wrap)
+	const size = 1 << 20
+	pr := s.prepare(0, make([]byte, size))
+	s.repeat("a step without an offer", s.direct(), size)
+	written := hold.after(1)
+	s.step++
+	sent := s.send(0, size)
+	<-written
+	s.engines[1].End(errEnded)
+	hold.release()
+	for sending := true; sending; { // the rest arrives
+		from, to := s.engines[0].peers[1], s.engines[1].peers[0]
+		if err := errors.Join(from.connErrAfter(), to.connErrAfter()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Error(err)
+			}
+			sending = false
+		default:
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s.meshes[1].Close(ctx)
+	if err := pr.Close(ctx); err != nil {
+		t.Errorf("after the links have ended: %v", err)
+	}
+}
+
+// holdWrites holds back frames into prepared buffers.
+type holdWrites struct {
+	mu      sync.Mutex
+	holding bool
+	pass    int // writes that still go through
+	held    []func()
+	reached chan struct{} // closed when the first frame is held
+}
+
+// after lets n frames go, and then holds the others. The channel that it returns is closed when a
+// frame is held and those before it are done.
+func (h *holdWrites) after(n int) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.holding, h.pass, h.reached = true, n, make(chan struct{})
+	return h.reached
+}
+
+// release sends the frames that were held, and holds no more.
+func (h *holdWrites) release() {
+	h.mu.Lock()
+	held := h.held
+	h.holding, h.held = false, nil
+	h.mu.Unlock()
+	for _, send := range held {
+		send()
+	}
+}
+
+func (h *holdWrites) wrap(w transport.Transport) transport.Transport {
+	return wrapped{w, func(c transport.Conn) transport.Conn { return &holdConn{c, c.(transport.Exposer), h} }}
+}
+
+type holdConn struct {
+	transport.Conn
+	transport.Exposer
+	h *holdWrites
+}
+
+// Send implements transport.Conn. The engine has at most two frames of a message at the Conn, so
+// two frames are held when all others of the message are done.
+func (c *holdConn) Send(f *transport.Frame) {
+	c.h.mu.Lock()
+	if f.ID != transport.NoNotify || !c.h.holding {
+		c.h.mu.Unlock()
+		c.Conn.Send(f)
+		return
+	}
+	if c.h.pass > 0 {
+		c.h.pass--
+		c.h.mu.Unlock()
+		c.Conn.Send(f)
+		return
+	}
+	c.h.held = append(c.h.held, func() { c.Conn.Send(f) })
+	if len(c.h.held) == 2 {
+		close(c.h.reached)
+	}
+	c.h.mu.Unlock()
+}
+
+// wrapped is a Transport whose Conns are wrapped.
+type wrapped struct {
+	transport.Transport
+	conn func(transport.Conn) transport.Conn
+}
+
+func (w wrapped) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	return w.Transport.Serve(in, func(c transport.Conn) { accept(w.conn(c)) })
+}
+
+func (w wrapped) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := w.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return w.conn(c), nil
+}
+
+// exposeHook is a Conn whose Expose is replaced.
+type exposeHook struct {
+	transport.Conn
+	expose func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error)
+}
+
+func (c exposeHook) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	return c.expose(c.Conn.(transport.Exposer), id, buf)
+}
+
+// hookExpose returns a wrapper for Transports whose Conns expose memory by the given function.
+func hookExpose(expose func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error)) func(transport.Transport) transport.Transport {
+	return func(w transport.Transport) transport.Transport {
+		return wrapped{w, func(c transport.Conn) transport.Conn { return exposeHook{c, expose} }}
+	}
+}
+
+// withoutExposer hides that the Conns of a Transport can expose memory.
+func withoutExposer(w transport.Transport) transport.Transport {
+	return wrapped{w, func(c transport.Conn) transport.Conn { return struct{ transport.Conn }{c} }}
 }
 
 // endStep is what the flood of an EndStep does, which reaches nobody in a team.
@@ -362,7 +522,10 @@ func TestCloseReturnsWhenTheSenderIsGone(t *testing.T) {
 	for name, end := range map[string]func(e *Engine, mc *MatchContext){
 		"the peer is lost": func(e *Engine, _ *MatchContext) { e.FailPeer(1, fault.PeerLost) },
 		"the link breaks":  func(e *Engine, _ *MatchContext) { e.LinkDown(1, fault.LinkLost) },
-		"the engine ends":  func(e *Engine, _ *MatchContext) { e.End(errEnded) },
+		"the engine ends, and its links": func(e *Engine, _ *MatchContext) {
+			e.End(errEnded)
+			e.LinkDown(1, errEnded)
+		},
 		"the peer answers": func(e *Engine, _ *MatchContext) { go e.answerUnprepare(1) },
 		"the context ends, and the peer is lost": func(e *Engine, mc *MatchContext) {
 			mc.Close(errEnded)
@@ -430,31 +593,196 @@ func TestPreparedBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// A tensor whose buffer cannot be exposed comes as an ordinary message. This is logged once per
-// peer.
+// A tensor whose buffer cannot be exposed comes as an ordinary message. Each reason is logged once
+// per peer.
 func TestRefusedExposureIsLoggedOnceAndReceivesGoOn(t *testing.T) {
-	s := newStepper(t, Config{})
 	var log strings.Builder
+	exposures := 0
+	s := newStepperOver(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
+		hookExpose(func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error) {
+			if id != transport.NoNotify {
+				return x.Expose(id, buf)
+			}
+			exposures++
+			return transport.Token{}, nil, fault.New(fault.Refused, "expose", 1, "the memory is not from here")
+		}))
 	e := s.engines[1]
-	e.mu.Lock()
-	e.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	e.cfg.Checksum = true
-	e.mu.Unlock()
-	first, second := s.prepare(0, make([]byte, 20_000)), s.prepare(1, make([]byte, 20_000))
-	e.mu.Lock()
-	e.cfg.Checksum = false
-	e.mu.Unlock()
+	sums := func(on bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.cfg.Checksum = on
+	}
+	s.one(20_000) // there is a Conn
+	sums(true)
+	prepared := []*PreparedRecv{s.prepare(0, make([]byte, 20_000)), s.prepare(1, make([]byte, 20_000))}
+	sums(false)
+	prepared = append(prepared, s.prepare(2, make([]byte, 20_000)), s.prepare(3, make([]byte, 20_000)))
 	before := s.offers()
 	for range 5 {
-		s.one(20_000, 20_000)
+		s.one(20_000, 20_000, 20_000, 20_000)
 	}
-	if got := s.offers() - before; got != 10 || first.Exposed() || second.Exposed() {
-		t.Errorf("%d offers, want 10; exposed %v and %v", got, first.Exposed(), second.Exposed())
+	if got := s.offers() - before; got != 20 || exposures != 2 {
+		t.Errorf("%d offers, want 20; %d exposures, want one for each buffer that may be exposed", got, exposures)
 	}
-	s.close(first)
-	s.close(second)
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "checksum") || !strings.Contains(got, "transport") {
-		t.Errorf("the log: %s", got)
+	for i, pr := range prepared {
+		if pr.Exposed() {
+			t.Errorf("buffer %d is exposed", i)
+		}
+		s.close(pr)
+	}
+	got := log.String()
+	for _, want := range []string{"carry no checksum", "unset Checksums", "not from here", "comm.Alloc"} {
+		if strings.Count(got, "\n") != 2 || strings.Count(got, want) != 1 {
+			t.Errorf("want two lines, and %q once: %s", want, got)
+		}
+	}
+}
+
+// A bound of the transport may be reached for a moment, or for long. The exposure is tried again
+// after more and more receives, and the log tells about it only if it goes on.
+func TestExhaustedExposureIsTriedAgain(t *testing.T) {
+	for name, c := range map[string]struct{ failures, steps, tries, lines int }{
+		"for a moment":              {2, 20, 3, 0},
+		"for long":                  {7, 300, 8, 1},
+		"for ever":                  {math.MaxInt, 5000, 13, 1},
+		"until a receive is closed": {warnAfter, 40, warnAfter + 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			tries := 0
+			s := newStepperOver(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))},
+				hookExpose(func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error) {
+					if id != transport.NoNotify {
+						return x.Expose(id, buf)
+					}
+					if tries++; tries <= c.failures {
+						return transport.Token{}, nil, fault.New(fault.Exhausted, "expose", 1, "there is no slot")
+					}
+					return x.Expose(id, buf)
+				}))
+			s.one(20_000) // there is a Conn
+			pr := s.prepare(0, make([]byte, 20_000))
+			for range c.steps {
+				s.to.prepareFor(0, "0")
+			}
+			if got, want := pr.Exposed(), c.failures < math.MaxInt; got != want || tries != c.tries {
+				t.Errorf("exposed: got %v after %d tries, want %v after %d", got, tries, want, c.tries)
+			}
+			if got := log.String(); strings.Count(got, "\n") != c.lines || c.lines > 0 && !strings.Contains(got, "no slot") {
+				t.Errorf("the log: got %q, want %d lines", got, c.lines)
+			}
+			s.repeat("a step, in whatever way", func() bool { return true }, 20_000)
+			s.close(pr)
+		})
+	}
+}
+
+// The peer may be lost while its buffer is being exposed: the name is free again at once.
+func TestBufferOfALostPeerIsFreeAfterItsExposure(t *testing.T) {
+	var s *stepper
+	hidden := false
+	s = newStepperOver(t, Config{}, hookExpose(func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error) {
+		token, hide, err := x.Expose(id, buf)
+		if id == transport.NoNotify {
+			p := s.engines[1].peers[0]
+			p.e.mu.Lock()
+			p.gone = fault.PeerLost // FailPeer has set it, and has not closed the link yet
+			p.e.mu.Unlock()
+		}
+		return token, func() { hidden = true; hide() }, err
+	}))
+	s.one(20_000)
+	pr := s.prepare(0, make([]byte, 20_000))
+	e := s.engines[1]
+	e.mu.Lock()
+	defer e.unlock()
+	if n := len(pr.peer.prepared); n != 0 || pr.state != preparedClosed || !hidden {
+		t.Errorf("%d names have a buffer; it is in state %d, want %d; hidden %v", n, pr.state, preparedClosed, hidden)
+	}
+}
+
+// A tensor that lies in a buffer that is being closed is moved. A receive that matches it meanwhile
+// gets it, whatever ends then; a step that ends meanwhile drops it.
+func TestTensorThatIsBeingMovedIsReceived(t *testing.T) {
+	for name, end := range map[string]func(s *stepper) (received error){
+		"the sender is lost":  func(s *stepper) error { s.engines[1].peers[0].abandon(fault.PeerLost); return nil },
+		"the step ends":       func(s *stepper) error { s.to.endStep(s.step); return nil },
+		"the context ends":    func(s *stepper) error { s.to.Close(errEnded); return nil },
+		"nothing else":        func(s *stepper) error { return nil },
+		"the buffer is small": func(s *stepper) error { return fault.Misuse },
+	} {
+		for _, posted := range []bool{false, true} { // the receive, before the end
+			t.Run(fmt.Sprintf("%s, posted %v", name, posted), func(t *testing.T) {
+				var during func()
+				s := newStepperOver(t, Config{}, hookExpose(func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error) {
+					token, hide, err := x.Expose(id, buf)
+					if id != transport.NoNotify {
+						return token, hide, err
+					}
+					return token, func() { hide(); during() }, err
+				}))
+				buf := make([]byte, 20_000)
+				pr := s.prepare(0, buf)
+				s.repeat("a step without an offer", s.direct(), 20_000)
+				s.step++
+				if err := <-s.send(0, 20_000); err != nil {
+					t.Fatal(err)
+				}
+				e := s.engines[1]
+				for arrived := false; !arrived; {
+					s.engines[1].m.Link(0).Progress()
+					e.mu.Lock()
+					arrived = pr.msg != nil
+					e.mu.Unlock()
+				}
+				into := make([]byte, 20_000)
+				if strings.Contains(name, "small") {
+					into = into[:1]
+				}
+				received := make(chan error, 1)
+				var got Tensor
+				recv := func() {
+					s.to.RecvNamedAsync(s.step, 0, "0", into, func(t Tensor, err error) { got = t; received <- err })
+				}
+				var want error
+				during = func() {
+					if posted {
+						recv()
+					}
+					want = end(s)
+				}
+				s.close(pr)
+				if !posted {
+					switch name {
+					case "the step ends", "the context ends": // the tensor is dropped
+						e.mu.Lock()
+						defer e.unlock()
+						if held := e.peers[0].heldCredit; s.to.table.arrivals.first != nil || held != 0 {
+							t.Errorf("a message of an ended step is in the table, or its credit of %d bytes was not returned", held)
+						}
+						return
+					}
+					recv()
+				}
+				clear(buf)
+				if err := <-received; !errors.Is(err, want) {
+					t.Fatalf("got %v, want %v", err, want)
+				}
+				if want == nil && !bytes.Equal(got.Data, content(s.step, 0, 20_000)) {
+					t.Error("the receive got other bytes")
+				}
+			})
+		}
+	}
+}
+
+// abandon is the first half of FailPeer.
+func (p *peer) abandon(err error) {
+	p.e.mu.Lock()
+	defer p.e.unlock()
+	p.gone = err
+	for _, mc := range p.e.contexts {
+		mc.failSource(p, err)
 	}
 }
 
@@ -557,6 +885,78 @@ func TestStaticPlanPreparesWhatRecurs(t *testing.T) {
 	grown := []int{20_000, 1 << 20, 700_000, 50_000}
 	s.repeat("a step without offers, after some have grown", s.direct(), grown...)
 	s.repeat("a step without offers, after they have shrunk", s.direct(), small...)
+}
+
+// The plan allocates nothing where no memory can be exposed, and its limit keeps its bytes.
+func TestStaticPlanAllocatesNothingThatCannotBeExposed(t *testing.T) {
+	tries := 0
+	refuse := hookExpose(func(_ transport.Exposer, id uint32, _ []byte) (transport.Token, func(), error) {
+		if id == transport.NoNotify {
+			tries++
+		}
+		return transport.Token{}, nil, fault.New(fault.Refused, "expose", 1, "the memory is not from here")
+	})
+	expose := func(w transport.Transport) transport.Transport { return w }
+	for name, c := range map[string]struct {
+		wrap     func(transport.Transport) transport.Transport
+		checksum bool
+		from     int
+		tries    int // buffers that are allocated to find out, for all tensors together
+		lines    int // in the log
+	}{
+		"no exposer":        {withoutExposer, false, 0, 0, 1},
+		"checksums":         {expose, true, 0, 0, 1},
+		"to itself":         {expose, false, 1, 0, 0},
+		"memory of its own": {refuse, false, 0, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			tries = 0
+			s := newStepperOver(t, Config{Static: 1 << 22, Checksum: c.checksum, Log: slog.New(slog.NewTextHandler(&log, nil))}, c.wrap)
+			if c.from == 1 {
+				s.from = s.to
+			}
+			for size := 40_000; size < 43_000; size += 1000 { // the tensors grow
+				for range 2 * recursAfter {
+					s.step++
+					for i := range 3 {
+						if err := s.from.SendNamed(s.step, 1, fmt.Sprint(i), Tensor{Data: content(s.step, i, size)}, nil); err != nil {
+							t.Fatal(err)
+						}
+						if _, err := s.to.RecvNamed(t.Context(), nil, s.step, c.from, fmt.Sprint(i), nil); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			e := s.engines[1]
+			if n := len(e.peers[c.from].prepared); n != 0 || e.plan.reserved != 0 || tries != c.tries {
+				t.Errorf("%d receives are prepared, %d bytes reserved, %d buffers tried, want none, 0 and %d", n, e.plan.reserved, tries, c.tries)
+			}
+			if got := strings.Count(log.String(), "\n"); got != c.lines {
+				t.Errorf("got %d lines in the log, want %d: %s", got, c.lines, log.String())
+			}
+		})
+	}
+}
+
+// A tensor whose receive the program has prepared itself takes nothing of the plan's limit.
+func TestStaticPlanKeepsNothingForAReceiveThatIsPrepared(t *testing.T) {
+	s := newStepper(t, Config{Static: 1 << 22})
+	s.prepare(0, make([]byte, 100))
+	for range 2 * recursAfter {
+		s.one(40_000)
+	}
+	plan := s.engines[1].plan
+	if size, _ := plan.reserve(planKey{5, 0, "0"}); plan.reserved != 0 || size != 0 {
+		t.Errorf("%d bytes are reserved, want 0; a receive of %d bytes is to be prepared, want none", plan.reserved, size)
+	}
+	for range recursAfter {
+		s.one(50_000)
+	}
+	if size, _ := plan.reserve(planKey{5, 0, "0"}); size != 50_000 {
+		t.Errorf("after the tensor has grown, %d bytes are to be prepared, want 50000", size)
+	}
 }
 
 func TestWithoutAStaticPlanTensorsAreOffered(t *testing.T) {

@@ -20,9 +20,9 @@ const (
 //	reserved  reserve has set room; the caller is preparing the receive, without any lock
 //	prepared  commit has stored the receive
 //	outgrown  a larger one has come three times: reserve again, for the larger size
+//	refused   cancel has returned the reservation; watched, until the tensor grows
 //
-// A tensor that could not be prepared stays reserved, so that nothing is tried at every step. The
-// buffers are allocated once and never freed before their context ends: that is the point of a
+// The buffers are allocated once and never freed before their context ends: that is the point of a
 // static allocation, and limit bounds it.
 //
 // The methods may be called concurrently. The plan's lock is taken below the engine's (drop), and
@@ -48,6 +48,9 @@ type recurring struct {
 	last  uint64 // the newest step seen; older ones are not counted
 	room  int    // bytes of its buffer, also while that is being prepared; 0: none
 	recv  *PreparedRecv
+
+	// refused is the size for which no receive could be prepared; 0: none.
+	refused int
 }
 
 // newStaticPlan returns a plan for at most limit bytes of buffers.
@@ -88,12 +91,12 @@ func (sp *staticPlan) forget() {
 }
 
 // reserve returns the size of the buffer that a tensor should get now, and the receive
-// that the buffer replaces; 0 if it needs none. The bytes are reserved until commit.
+// that the buffer replaces; 0 if it needs none. The caller ends the reservation by commit or cancel.
 func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	t := sp.tensors[k]
-	if t == nil || t.steps < recursAfter || t.size <= t.room || t.size < exposeFrom {
+	if t == nil || t.steps < recursAfter || t.size <= max(t.room, t.refused) || t.size < exposeFrom {
 		return 0, nil
 	}
 	if sp.reserved+int64(t.size-t.room) > sp.limit {
@@ -104,13 +107,23 @@ func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
 	return t.size, old
 }
 
-// commit stores the receive that was prepared after reserve. A nil recv means that no receive could
-// be prepared. The reservation stays, so that the preparation is not tried again at every step.
+// commit stores the receive that was prepared after reserve.
 func (sp *staticPlan) commit(k planKey, recv *PreparedRecv) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if t := sp.tensors[k]; t != nil {
 		t.recv = recv
+	}
+}
+
+// cancel returns the bytes of a reservation for which no receive could be prepared. The plan does
+// not try again before the tensor grows, so that nothing is tried at every step.
+func (sp *staticPlan) cancel(k planKey) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if t := sp.tensors[k]; t != nil {
+		sp.reserved -= int64(t.room)
+		t.refused, t.room = t.room, 0
 	}
 }
 
@@ -126,22 +139,57 @@ func (sp *staticPlan) drop(context uint64) {
 	}
 }
 
-// prepareRecurring prepares the receive of a tensor that recurs, before the program waits
-// for it: on the program's goroutine, because exposing memory takes its time.
+// prepareRecurring prepares the receive of a tensor that recurs, before the program waits for it. It
+// runs on the program's goroutine, because exposing memory takes its time. It allocates nothing if
+// the Conn cannot expose memory.
 func (mc *MatchContext) prepareRecurring(from int, name string) {
-	k := planKey{mc.id, from, name}
-	size, old := mc.e.plan.reserve(k)
+	e, p, k := mc.e, mc.e.peers[from], planKey{mc.id, from, name}
+	size, old := e.plan.reserve(k)
 	if size == 0 {
 		return
 	}
-	if old != nil {
-		mc.e.mu.Lock()
-		old.stop() // its memory is the plan's: nobody needs to wait
-		mc.e.unlock()
+	if !p.startPlanned(old, size) {
+		e.plan.cancel(k)
+		return
 	}
 	recv, err := mc.PrepareNamed(from, name, make([]byte, size))
-	if err != nil {
-		recv = nil // the program has prepared one itself, or the receive fails with the same error
+	if err != nil || p.endRefusedPlan(recv) {
+		e.plan.cancel(k) // the program has prepared one itself, or the receive fails with the same error
+		return
 	}
-	mc.e.plan.commit(k, recv)
+	e.plan.commit(k, recv)
+}
+
+// startPlanned reports whether a buffer of the plan may be exposed to p. If so, it closes the
+// buffer that the new one replaces.
+func (p *peer) startPlanned(old *PreparedRecv, size int) bool {
+	p.e.mu.Lock()
+	defer p.e.unlock()
+	x, err := p.exposerForPrepared()
+	switch {
+	case err != nil:
+		remedy, _ := exposeRemedy(err)
+		p.warnRefused(err, remedy, size)
+		return false
+	case x == nil || p.refusedPlan:
+		return false
+	}
+	if old != nil {
+		old.stop() // its memory is the plan's: nobody needs to wait
+	}
+	return true
+}
+
+// endRefusedPlan reports whether the Conn has refused to expose a buffer of the plan. It closes the
+// buffer then. Some transports expose only memory from their own Alloc. The plan does not use that
+// memory, because a program may keep Data for longer than the context.
+func (p *peer) endRefusedPlan(recv *PreparedRecv) bool {
+	p.e.mu.Lock()
+	defer p.e.unlock()
+	if recv.state != preparedRefused {
+		return false
+	}
+	p.refusedPlan = true
+	recv.stop()
+	return true
 }
