@@ -9,8 +9,11 @@ import "context"
 //
 // Tensors that are small enough to be sent eagerly (Parameters.Threshold), that are larger than
 // buf, or that are sent before the one in buf was released come the ordinary way, with
-// Data elsewhere; so do all where the transport cannot expose memory. A name has at most
-// one prepared buffer, which the program does not write to until stop has returned.
+// Data elsewhere. So do all tensors if the transport cannot expose buf, or Checksums is set; the log
+// says so. The transports memory and verbs expose any memory, shm only memory from Alloc, and at
+// most 32 buffers at a time to each rank. If such a bound is reached, later receives try again to
+// expose buf. A name has at most one prepared buffer, which the program does not write to until
+// stop has returned.
 //
 // stop ends the preparation. It returns when no rank writes into the buffer any more, and the
 // program may use it. A tensor in the buffer that was not received is moved elsewhere. If ctx ends

@@ -34,9 +34,10 @@ type Parameters struct {
 	// PrepareRecvNamed) for each tensor of 16 KiB and more that has come at three steps
 	// without growing, in at most this many bytes for all senders. From then on the sender
 	// writes the tensor straight into that memory, without an offer at each step; Data lies
-	// there until Tensor.Release. It helps over transports that expose memory (memory,
-	// verbs) and for tensors above Threshold, and has no effect with Checksums. The default
-	// is none; the most is 1 TiB.
+	// there until Tensor.Release. It helps over transports that expose ordinary memory
+	// (memory, verbs) and for tensors above Threshold. It has no effect over other
+	// transports and with Checksums; over shm, PrepareRecvNamed with memory from Alloc has.
+	// The default is none; the most is 1 TiB.
 	StaticTensors int64
 
 	// Segment is the size of a segment of collectives' messages where neither a tuning file

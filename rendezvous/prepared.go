@@ -300,7 +300,7 @@ func exposeRemedy(err error) (remedy string, final bool) {
 	return "", false
 }
 
-// warnRefused logs that a buffer of so many bytes could not be exposed to p. It logs each advice
+// warnRefused logs that a buffer could not be exposed to p. It logs each advice
 // once per peer. e.mu is held.
 func (p *peer) warnRefused(err error, remedy string, bytes int) {
 	if remedy == "" || p.warnedExpose[remedy] {

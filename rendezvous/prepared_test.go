@@ -307,7 +307,7 @@ func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 
 // A peer may still be writing when this rank ends. Its Conn must not fail, since the peer would
 // blame the link.
-func TestEndLeavesItsBufferToAPeerThatIsWriting(t *testing.T) {
+func TestEndDoesNotFailTheConnOfAPeerThatIsWriting(t *testing.T) {
 	hold := new(holdWrites)
 	s := newStepperOver(t, Config{}, hold.wrap)
 	const size = 1 << 20

@@ -295,7 +295,7 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 }
 
 // Memory for many writes stays exposed for long. It leaves slots to receives of single messages.
-func TestExposuresForManyWritesLeaveSlotsToOthers(t *testing.T) {
+func TestExposuresForManyWritesUseHalfOfTheSlots(t *testing.T) {
 	_, far := pair(t)
 	far.Admit()
 	mem, _ := alloc(t, far, slotCount)

@@ -1,0 +1,142 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/leak"
+)
+
+// A directReceiver is rank 1, which prepares a receive of the tensors of one name from rank 0.
+type directReceiver struct {
+	c    *comm.Comm
+	buf  []int32
+	stop func(context.Context) error
+}
+
+const preparedName = "weights"
+
+func prepareDirect(c *comm.Comm, buf []int32) (*directReceiver, error) {
+	stop, err := c.PrepareRecvNamed(0, preparedName, comm.NewTensor(buf).Data)
+	return &directReceiver{c, buf, stop}, err
+}
+
+// exchange sends a tensor of one step from rank 0 to rank 1. It returns how many ranks have found
+// it in the prepared buffer: on both ranks 1 or 0. d is nil on rank 0.
+func (d *directReceiver) exchange(ctx context.Context, c *comm.Comm, step uint64, count int) (direct int, err error) {
+	n := []int32{0}
+	if d == nil {
+		sent := make(chan error, 1)
+		if err := c.SendNamed(step, 1, preparedName, comm.NewTensor(tensorOf(step, count)), func(err error) { sent <- err }); err != nil {
+			return 0, err
+		}
+		if err := <-sent; err != nil {
+			return 0, err
+		}
+	} else {
+		got, err := c.RecvNamed(ctx, step, 0, preparedName, nil)
+		if err != nil {
+			return 0, err
+		}
+		values := comm.Values[int32](got)
+		for i, want := range tensorOf(step, count) {
+			if values[i] != want {
+				return 0, fmt.Errorf("step %d: got %d at %d of %d elements, want %d", step, values[i], i, len(values), want)
+			}
+		}
+		if &values[0] == &d.buf[0] {
+			n[0] = 1
+		}
+		got.Release()
+	}
+	err = comm.AllReduce(ctx, c, n, comm.Sum)
+	return int(n[0]), err
+}
+
+// tensorOf returns the elements of a step's tensor.
+func tensorOf(step uint64, count int) []int32 {
+	v := make([]int32, count)
+	for i := range v {
+		v[i] = int32(step)<<20 + int32(i)
+	}
+	return v
+}
+
+// Over shm the memory of a prepared receive is from Alloc. The sender writes into it until the
+// receive is stopped, and until then the memory cannot be freed.
+func TestPreparedReceiveIntoAllocatedMemoryOverShm(t *testing.T) {
+	needsSharedMemory(t)
+	leak.Check(t)
+	const count = 20_000
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		var d *directReceiver
+		var free func() error
+		if c.Rank() == 1 {
+			buf, release, err := comm.Alloc[int32](c, count+100)
+			if err != nil {
+				return err
+			}
+			free = release
+			if d, err = prepareDirect(c, buf); err != nil {
+				return err
+			}
+		}
+		step := uint64(0)
+		for direct := 0; direct < 5; step++ {
+			n, err := d.exchange(ctx, c, step, count)
+			if direct += n; err != nil || step == 1000 {
+				return fmt.Errorf("%d tensors of %d were written into the buffer, %w", direct, step, err)
+			}
+		}
+		if c.Rank() == 1 {
+			if err := free(); !errors.Is(err, fault.Misuse) {
+				return fmt.Errorf("free before the end of the prepared receive: got %v, want misuse", err)
+			}
+			if err := d.stop(ctx); err != nil {
+				return err
+			}
+			clear(d.buf)
+		}
+		n, err := d.exchange(ctx, c, step, count)
+		if err != nil || n != 0 {
+			return fmt.Errorf("after stop: %d tensors came to the buffer, %w", n, err)
+		}
+		if c.Rank() == 1 {
+			return free()
+		}
+		return nil
+	}, comm.WithTransportName("shm"))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Over shm the receiver of tensors in ordinary memory gets them all the same.
+func TestPreparedReceiveIntoOrdinaryMemoryOverShm(t *testing.T) {
+	needsSharedMemory(t)
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) (err error) {
+		var d *directReceiver
+		if c.Rank() == 1 {
+			if d, err = prepareDirect(c, make([]int32, 20_000)); err != nil {
+				return err
+			}
+		}
+		for step := range uint64(5) {
+			n, err := d.exchange(ctx, c, step, 20_000)
+			if err != nil || n > 0 {
+				return fmt.Errorf("%d tensors were written into memory that shm cannot expose, %w", n, err)
+			}
+		}
+		if d != nil {
+			return d.stop(ctx)
+		}
+		return nil
+	}, comm.WithTransportName("shm"))
+	if err != nil {
+		t.Error(err)
+	}
+}
