@@ -27,7 +27,6 @@ type executor struct {
 	wake   chan struct{}
 	exited chan struct{} // closed when loop has returned
 
-	// mu guards the next four fields.
 	mu        sync.Mutex // guards the next four fields
 	queue     []job
 	comms     []*comm.Comm // the communicators of process sets

@@ -94,8 +94,7 @@ func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
 				}
 			}
 			steps, inFlight, hidden := g.Overlap()
-			near := func(got, want time.Duration) bool { return max(got-want, want-got) < 100*time.Millisecond }
-			if c.Rank() == 0 && (steps != 2 || !near(inFlight, 8*time.Second) || !near(hidden, 6*time.Second)) {
+			if c.Rank() == 0 && (steps != 2 || inFlight != 8*time.Second || hidden != 6*time.Second) {
 				return fmt.Errorf("got %d steps, %v in flight, %v of it hidden; want 2 steps, 8 s and 6 s", steps, inFlight, hidden)
 			}
 			return nil
