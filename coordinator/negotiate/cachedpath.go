@@ -7,8 +7,8 @@ import "math/bits"
 // these bits, in words of 64 entries, and makes no pendingTensor. Counting 500 tensors of 1,024
 // ranks takes 0.8 ms.
 //
-// An entry is eligible if it is live, belongs to all ranks and to no group, and has no
-// pendingTensor. Every other kind of access (a full request, a stall report, a join, a shutdown, a
+// An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
+// and has not failed for good. Every other kind of access (a full request, a stall report, a join, a shutdown, a
 // change of settings) first moves the entry to the slow path: toSlowPath makes a pendingTensor from
 // its count.
 //
@@ -116,7 +116,7 @@ func (c *Coordinator) enqueueCached(id uint32) {
 // of the conditions may have changed.
 func (c *Coordinator) updateEligible(id int) {
 	s, q := &c.cache[id], &c.fast
-	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 {
+	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 && c.failures.of(s.spec.key(), 0) == nil {
 		q.eligible.Add(id)
 	} else {
 		q.eligible.Remove(id)

@@ -77,7 +77,10 @@ type Coordinator struct {
 	// tensors counted on the cached path. While it is above 0, ready tensors wait to be fused.
 	pendingCount int
 	groups       map[groupKey]*group
-	pendingPool  []*pendingTensor // for reuse
+	// conflicts are the submissions of the current list that cannot wait; see checkGroup.
+	conflicts   []groupConflict
+	failures    permanentFailures
+	pendingPool []*pendingTensor // for reuse
 	// lastRequest is the previous request of the list being handled. The request that followed it
 	// in an earlier rank's list mostly follows it in this list, too.
 	lastRequest *pendingTensor
@@ -286,6 +289,7 @@ func (in RequestsReceived) apply(c *Coordinator) {
 	for i := range m.Requests {
 		c.receiveRequest(in.From, &m.Requests[i])
 	}
+	c.failConflicts()
 	if m.HasLocation {
 		c.receiveLocation(in.From, m.Location)
 	}

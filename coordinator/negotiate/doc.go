@@ -58,10 +58,19 @@
 //
 // # When ranks disagree
 //
-// Ranks that submit a name with different operations, types, shapes, operators, roots, scales,
-// priorities or groups all get fault.Mismatch once all of them have submitted it. The error names the
-// lowest rank of each of two sides. Nothing else is disturbed. A name that is submitted again while it
-// is in flight is refused on that rank; the error names both calls, and the first goes on.
+// Ranks that submit a name with different operations, types, shapes, operators, roots, scales or
+// priorities all get fault.Mismatch once all of them have submitted it. The error names the lowest
+// rank of each of two sides. Nothing else is disturbed, and the name can be used again.
+//
+// Ranks that submit a name in different groups get fault.Mismatch at once, since they may wait for
+// tensors that the others never submit. The error names both ranks, and the tensors of both groups.
+// It fails all tensors of these groups and, step by step, of all groups that share a tensor with
+// them. These names fail whenever they are submitted again: nobody knows which submissions of
+// different ranks belong together. Other tensors are not disturbed.
+//
+// A name that is submitted again while it is in flight is refused on that rank, with all tensors of
+// its group; the error names both calls, and the first goes on. The other ranks wait for what was
+// refused as for anything that the rank has not submitted.
 //
 // # Ranks that run out of data
 //
@@ -80,6 +89,8 @@
 //
 //	what happens                        who gets what
 //	ranks disagree about a tensor       fault.Mismatch for that tensor, on all ranks
+//	ranks disagree about a group        the same for all tensors of the groups, from then on
+//	a rank has closed                   fault.Closed for what needs it, from then on
 //	a rank misuses a call by itself     fault.Misuse for that call, on that rank
 //	a rank is lost, or fails            ResponseAbort: the coordinator ends on all ranks
 //	a list breaks the protocol          the same, with fault.Mismatch that blames the sender

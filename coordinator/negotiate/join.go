@@ -66,12 +66,13 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 		id = uint32(t.Shape[0])
 	}
 	if id == World || id == SetRegistry || c.sets[id] == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d does not exist", id)}, p.key)
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d does not exist", id)}, p.key.tensorName())
 		return
 	}
 	for _, o := range c.sortedPending() {
 		if o.key.set == id && o.live {
-			c.failEarly(o, &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)})
+			err := &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)}
+			c.failWithGroup(o, err, false) // requests of a removed set fail anyway
 		}
 	}
 	c.fence()
@@ -87,7 +88,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 // addSet gives a new process set its number. Numbers are never reused.
 func (c *Coordinator) addSet(t *Spec) {
 	if !validRanks(t.Shape, c.cfg.Size) {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key().tensorName())
 		return
 	}
 	id := c.nextSet

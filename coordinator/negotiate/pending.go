@@ -14,12 +14,14 @@ import (
 //	state    submittedCount    ready  leaves by
 //	waiting  below the ranks   false  recordSubmission, or another rank's join: checkReady
 //	grouped  all, but absent   true   the last tensor of its group is resolved
+//	any      any               any    a rank submits it in another group: failConflicts
 //	gone     any               any    removePending; live is false, and pendingPool may use it again
 type pendingTensor struct {
 	key key
 	set *processSet
 	// variants are the different requests of the ranks, each with the lowest rank that made it.
-	// There is more than one only if ranks disagree.
+	// There is more than one only if ranks disagree. All are of one group, except until
+	// failConflicts.
 	variants       []variant
 	submitted      Bitset // the ranks that have submitted it, by index in the set
 	submittedCount int    // the number of these ranks
@@ -95,7 +97,9 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	} else {
 		p.addVariant(s.spec, s.site, from)
 	}
-	c.checkReady(p)
+	if c.checkGroup(p, s.spec, s.site, from) {
+		c.checkReady(p)
+	}
 }
 
 // receiveRequest handles a request in full. Most ranks submit in the same order. So the tensor is
@@ -126,7 +130,9 @@ func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	}
 	p.redefine = true
 	p.addVariant(&q.Spec, q.Site, from)
-	c.checkReady(p)
+	if c.checkGroup(p, &q.Spec, q.Site, from) {
+		c.checkReady(p)
+	}
 }
 
 // find returns the pending tensor of a name, or nil. A tensor on the cached path is moved to the
@@ -150,7 +156,7 @@ func (c *Coordinator) find(k key) *pendingTensor {
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d was removed", t.Set)}, t.key())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d was removed", t.Set)}, t.key().tensorName())
 		return nil
 	}
 	k := t.key()
@@ -222,7 +228,8 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 		}
 		return
 	}
-	if len(p.variants) < maxVariants {
+	// A variant of another group is always stored: failConflicts soon fails p and that group.
+	if len(p.variants) < maxVariants || !p.variants[0].spec.sameGroup(t) {
 		p.variants = append(p.variants, variant{t, site, rank})
 	}
 }

@@ -26,7 +26,7 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 //	the ranks that have not submitted it       what happens
 //	none                                       resolve
 //	have all joined                            resolve, with these absent
-//	some have shut down and have not joined    failEarly, with fault.Closed that names them
+//	some have shut down and have not joined    it fails with fault.Closed that names them
 //	others                                     it goes on waiting
 func (c *Coordinator) checkReady(p *pendingTensor) {
 	if p.ready || c.ended {
@@ -51,26 +51,8 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 		}
 	}
 	if gone != nil {
-		c.failEarly(p, &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting the tensor")})
-	}
-}
-
-// failEarly fails a tensor that some ranks have not submitted, together with the other tensors of
-// its group. If one of these ranks submits it later, the tensor becomes pending again and fails for
-// the same reason.
-func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
-	gk := groupKey{p.key.set, p.variants[0].spec.Group}
-	c.fail(err, p.key)
-	c.removePending(p)
-	if gk.group == 0 {
-		return
-	}
-	delete(c.groups, gk)
-	for _, o := range c.sortedPending() {
-		if o.key.set == gk.set && o.variants[0].spec.Group == gk.group {
-			c.fail(err, o.key)
-			c.removePending(o)
-		}
+		err := &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting the tensor")}
+		c.failWithGroup(p, err, !c.failures.full())
 	}
 }
 
@@ -163,7 +145,7 @@ func (p *pendingTensor) mismatch() *fault.Error {
 // change of process sets is executed here.
 func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	if p.failed != nil {
-		c.fail(p.failed, p.key)
+		c.fail(p.failed, p.key.tensorName())
 		c.removePending(p)
 		return
 	}
@@ -177,8 +159,11 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells all Workers that a tensor has failed. Workers that have submitted it end the
-// submission.
-func (c *Coordinator) fail(err *fault.Error, k key) {
-	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: []TensorName{{k.set, k.name}}})
+// fail tells all Workers that tensors have failed. Workers that have submitted them end the
+// submissions.
+func (c *Coordinator) fail(err *fault.Error, names ...TensorName) {
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: names})
 }
+
+// tensorName returns the key as responses have it.
+func (k key) tensorName() TensorName { return TensorName{k.set, k.name} }

@@ -21,6 +21,7 @@ type sim struct {
 	location    string // what ranks answer when they are asked where they are
 
 	log  [][]string                // what each rank has executed
+	ran  []map[uint32][]string     // the same by process set
 	fate []map[SubmissionID]string // what became of each submission, by rank
 	end  []string
 }
@@ -33,6 +34,7 @@ func newSim(cfg Config) *sim {
 	for r := range n {
 		s.workers = append(s.workers, NewWorker(cfg, r))
 		s.fate = append(s.fate, make(map[SubmissionID]string))
+		s.ran = append(s.ran, make(map[uint32][]string))
 	}
 	return s
 }
@@ -51,6 +53,8 @@ func (s *sim) stepWorker(rank int, in WorkerInput) {
 				continue
 			}
 			s.log[rank] = append(s.log[rank], o.String())
+			set := o.Bucket.Entries[0].Spec.Set
+			s.ran[rank][set] = append(s.ran[rank][set], o.String())
 		case Fail:
 			for _, t := range o.Submissions {
 				s.record(rank, t, o.Err.Error())

@@ -139,11 +139,14 @@ func (t *Spec) Differs(o *Spec) string {
 		return "compression"
 	case t.Priority != o.Priority:
 		return "priority"
-	case t.Group != o.Group || t.GroupSize != o.GroupSize:
+	case !t.sameGroup(o):
 		return "group"
 	}
 	return ""
 }
+
+// sameGroup reports whether two specs of one name are of the same group, or of none.
+func (t *Spec) sameGroup(o *Spec) bool { return t.Group == o.Group && t.GroupSize == o.GroupSize }
 
 // same reports whether a rank's request equals its previous request.
 func (r *TensorRequest) same(o *TensorRequest) bool {

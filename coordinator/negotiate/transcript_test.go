@@ -3,6 +3,8 @@ package negotiate
 import (
 	"bytes"
 	"fmt"
+	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,13 +145,28 @@ func act(s *sim, rank int, words []string, line int) error {
 			rs = append(rs, q)
 		}
 		if len(rs) > 1 {
-			for i := range rs {
-				rs[i].Group, rs[i].GroupSize = 77, len(rs)
-			}
+			setGroup(rs)
 		}
 		s.submit(rank, rs...)
 	}
 	return nil
+}
+
+// setGroup puts requests into one group, whose number follows from their names, as package
+// coordinator does.
+func setGroup(rs []TensorRequest) {
+	var names []string
+	for i := range rs {
+		names = append(names, rs[i].Name)
+	}
+	slices.Sort(names)
+	id := fnv.New64a()
+	for _, n := range names {
+		fmt.Fprintf(id, "%s\x00", n)
+	}
+	for i := range rs {
+		rs[i].Group, rs[i].GroupSize = id.Sum64()|1, len(rs)
+	}
 }
 
 // request reads "allreduce w1 float32 3x4 sum priority 2".

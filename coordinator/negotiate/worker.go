@@ -82,6 +82,7 @@ type tensorState struct {
 	cacheID      int  // -1: none
 	matchesCache bool // request equals the request of the cache entry
 	unsent       bool // the submission is in outgoing
+	launched     bool // the submission is in a Bucket
 	step         uint64
 	removed      bool // the state has been removed from Worker.tensors
 }
@@ -309,7 +310,7 @@ func (in Released) applyWorker(w *Worker) {
 
 // complete ends the submission of a name. The name may then be submitted again.
 func (w *Worker) complete(n *tensorState) {
-	n.submission = 0
+	n.submission, n.launched = 0, false
 	if n.cacheID < 0 {
 		w.remove(n)
 	}
@@ -322,12 +323,16 @@ func (w *Worker) remove(n *tensorState) {
 }
 
 // fail ends submissions by their names. It skips names that this rank has not submitted, because
-// the response goes to all ranks.
+// the response goes to all ranks. It also skips submissions that are in a Bucket: another rank has
+// executed that Bucket, and it is its next submission that has failed.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
 	var submissions []SubmissionID
 	for _, f := range failed {
-		if n := w.tensors[key{f.Set, f.Name}]; n != nil && n.submission != 0 {
+		if n := w.tensors[key{f.Set, f.Name}]; n != nil && n.submission != 0 && !n.launched {
 			submissions = append(submissions, n.submission)
+			// The Coordinator knows this rank's group only by the request, so it is sent all the
+			// same, and before the program can submit the name again.
+			w.urgent = w.urgent || n.unsent
 			if n.request.Operation == RemoveSet && len(n.request.Shape) == 1 {
 				delete(w.removing, uint32(n.request.Shape[0]))
 			}

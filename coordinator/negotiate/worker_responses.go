@@ -220,6 +220,7 @@ func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	entry := BucketEntry{Spec: e.spec, Rows: e.rows, state: e.state}
 	if e.state != nil {
 		entry.Submission = e.state.submission
+		e.state.launched = entry.Submission != 0
 	}
 	if entry.Submission == 0 {
 		entry.state = nil

@@ -1,0 +1,177 @@
+package negotiate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A groupConflict is a submission that cannot wait for those of other ranks. Either the rank has
+// submitted the tensor in another group than an earlier rank, or the tensor has failed for good.
+type groupConflict struct {
+	key   key
+	other variant      // the submission
+	err   *fault.Error // why the tensor has failed for good; nil: groupMismatch says what is wrong
+}
+
+// permanentFailures are the tensors and groups whose submissions all fail, with the errors. Two
+// things make a failure permanent:
+//
+//	cause                              why no later submission can succeed
+//	ranks disagree about the group     some ranks have submitted tensors that others may or may not
+//	                                   submit; so nobody knows which later submissions belong together
+//	a rank has closed its coordinator  the rank submits nothing more
+type permanentFailures struct {
+	tensors map[key]*fault.Error
+	groups  map[groupKey]*fault.Error
+}
+
+// maxFailures bounds the permanent failures. A failure may exceed it by the tensors that are pending
+// at the time. Beyond it, a conflict ends the coordinator. A tensor that fails because a rank has
+// closed is then not recorded, since every later submission finds the closed rank again.
+const maxFailures = 4096
+
+// of returns why a tensor fails whenever it is submitted in a group, or nil.
+func (f *permanentFailures) of(k key, group uint64) *fault.Error {
+	if len(f.tensors) == 0 {
+		return nil
+	}
+	if err := f.tensors[k]; err != nil || group == 0 {
+		return err
+	}
+	return f.groups[groupKey{k.set, group}]
+}
+
+// full reports whether no more failures should be recorded.
+func (f *permanentFailures) full() bool { return len(f.tensors)+len(f.groups) >= maxFailures }
+
+// checkGroup reports whether a rank's submission of p may wait for those of other ranks. If not,
+// failConflicts fails p once the rest of the rank's list is known. Then its error can name the other
+// tensors of the rank's group.
+func (c *Coordinator) checkGroup(p *pendingTensor, t *Spec, site string, rank int) bool {
+	err := c.failures.of(p.key, t.Group)
+	if err == nil && p.variants[0].spec.sameGroup(t) {
+		return true
+	}
+	c.conflicts = append(c.conflicts, groupConflict{p.key, variant{t, site, rank}, err})
+	return false
+}
+
+// failConflicts fails the tensors that checkGroup has found in a list.
+func (c *Coordinator) failConflicts() {
+	for i := range c.conflicts {
+		g := &c.conflicts[i]
+		p := c.find(g.key)
+		if p == nil { // it has failed with another tensor of its group
+			continue
+		}
+		err := g.err
+		if err == nil {
+			err = c.groupMismatch(p, &g.other)
+		}
+		if c.failures.full() {
+			c.abort(err)
+			break
+		}
+		c.failWithGroup(p, err, true)
+	}
+	clear(c.conflicts)
+	c.conflicts = c.conflicts[:0]
+}
+
+// failWithGroup fails a tensor on the ranks that have submitted it. It also fails the tensors that
+// any of these ranks has submitted in one group with it, and so on for the groups of these tensors.
+// If the failure is permanent, all later submissions of these tensors and groups fail, too.
+func (c *Coordinator) failWithGroup(p *pendingTensor, err *fault.Error, permanent bool) {
+	pending := c.sortedPending()
+	var names []TensorName
+	done := make(map[groupKey]bool)
+	for queue := []*pendingTensor{p}; len(queue) > 0; queue = queue[1:] {
+		p := queue[0]
+		if !p.live { // it is in the queue twice
+			continue
+		}
+		names = append(names, TensorName{p.key.set, p.key.name})
+		if permanent {
+			c.failures.add(p.key, err)
+		}
+		for i := range p.variants {
+			gk := groupKey{p.key.set, p.variants[i].spec.Group}
+			if gk.group == 0 || done[gk] {
+				continue
+			}
+			done[gk] = true
+			delete(c.groups, gk)
+			if permanent {
+				c.failures.groups[gk] = err
+			}
+			for _, o := range pending {
+				if o.live && o.inGroup(gk) {
+					queue = append(queue, o)
+				}
+			}
+		}
+		c.removePending(p)
+	}
+	c.fail(err, names...)
+}
+
+// add records that a tensor fails whenever it is submitted.
+func (f *permanentFailures) add(k key, err *fault.Error) {
+	if f.tensors == nil {
+		f.tensors, f.groups = make(map[key]*fault.Error), make(map[groupKey]*fault.Error)
+	}
+	f.tensors[k] = err
+}
+
+// inGroup reports whether some rank has submitted the tensor in a group.
+func (p *pendingTensor) inGroup(gk groupKey) bool {
+	return p.key.set == gk.set && slices.ContainsFunc(p.variants, func(v variant) bool { return v.spec.Group == gk.group })
+}
+
+// groupMismatch returns the error for ranks that have submitted p in different groups. It names the
+// lowest rank of an earlier group and the rank that disagrees, and the groups of both.
+func (c *Coordinator) groupMismatch(p *pendingTensor, other *variant) *fault.Error {
+	var first *variant
+	for i := range p.variants {
+		if v := &p.variants[i]; !v.spec.sameGroup(other.spec) && (first == nil || v.rank < first.rank) {
+			first = v
+		}
+	}
+	err := &fault.Error{
+		Kind: fault.Mismatch, Op: fmt.Sprintf("%v %s", other.spec.Operation, p.key.name),
+		Err: fmt.Errorf("the ranks disagree about the group; submit equal groups on all ranks. The tensors of these groups fail from now on"),
+	}
+	for _, v := range []*variant{first, other} {
+		err.Peers = append(err.Peers, fault.Peer{Rank: v.rank, Call: v.spec.Call() + c.groupMembers(p, v.spec.Group), At: v.site})
+	}
+	slices.SortFunc(err.Peers, func(a, b fault.Peer) int { return a.Rank - b.Rank })
+	return err
+}
+
+// maxListed bounds the tensors of a group that an error names.
+const maxListed = 8
+
+// groupMembers returns the text " with b, c" for the tensors that are pending in a group with p, or
+// "" for no group.
+func (c *Coordinator) groupMembers(p *pendingTensor, group uint64) string {
+	if group == 0 {
+		return ""
+	}
+	var names []string
+	for _, o := range c.sortedPending() {
+		if o != p && o.inGroup(groupKey{p.key.set, group}) {
+			names = append(names, o.key.name)
+		}
+	}
+	more := ""
+	if n := len(names) - maxListed; n > 0 {
+		names, more = names[:maxListed], fmt.Sprintf(" and %d more", n)
+	}
+	if names == nil {
+		return ""
+	}
+	return " with " + strings.Join(names, ", ") + more
+}

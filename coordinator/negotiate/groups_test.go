@@ -1,0 +1,362 @@
+package negotiate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRandomGroupsAndSetsEndAsTheOracleSays runs random programs whose ranks group their tensors
+// differently. Every submission must end, as oracle says: executed, or failed with a mismatch that
+// names two ranks that disagree, and what both have submitted.
+func TestRandomGroupsAndSetsEndAsTheOracleSays(t *testing.T) {
+	seeds := 1000
+	if testing.Short() {
+		seeds = 100
+	}
+	kinds := make(map[string]int)
+	for seed := range uint64(seeds) {
+		g := newGroupJob(seed)
+		if err := g.run(kinds); err != nil {
+			t.Fatalf("seed %d, %d ranks, sets %v: %v", seed, g.n, g.sets, err)
+		}
+	}
+	for _, kind := range []string{"done", "shape", "group", "failed before"} {
+		if kinds[kind] < seeds/10 {
+			t.Errorf("got %d submissions that end by %q in %d programs; the programs test too little", kinds[kind], kind, seeds)
+		}
+	}
+}
+
+// A unit is what a rank submits together: one tensor, or the tensors of a group.
+type unit []TensorRequest
+
+// A groupJob is a random program. plan[step][rank] are the units of a rank in a step. In each step a
+// rank submits its units in an order of its own, and then waits for all of them.
+type groupJob struct {
+	*sim
+	n    int
+	rnd  *rand.Rand
+	sets [][]int // members of each process set; 0 is the set of all ranks
+	plan [][][]unit
+}
+
+func newGroupJob(seed uint64) *groupJob {
+	rnd := rand.New(rand.NewPCG(seed, 11))
+	n := 2 + rnd.IntN(4)
+	g := &groupJob{n: n, rnd: rnd, sets: [][]int{allRanks(n)}, sim: newSim(Config{
+		Size: n, Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), MaxFusedTensor: 1 << rnd.IntN(8), Partition: 16 << rnd.IntN(6),
+		Credit: 1 << rnd.IntN(12), Cache: rnd.IntN(8),
+	})}
+	for range rnd.IntN(3) {
+		g.sets = append(g.sets, rnd.Perm(n)[:1+rnd.IntN(n)])
+	}
+	for range 2 + rnd.IntN(3) {
+		g.planStep()
+	}
+	return g
+}
+
+// planStep makes the units that all ranks agree on, and then changes those of some ranks.
+func (g *groupJob) planStep() {
+	agreed := make([][]unit, len(g.sets))
+	for set := range g.sets {
+		for i, names := 0, 2+g.rnd.IntN(5); i < names; {
+			var u unit
+			for range 1 + g.rnd.IntN(3) {
+				q := codedRequest(Plain, 0)
+				q.Set, q.Name, q.Shape, q.Whole = uint32(set), fmt.Sprint("w", i), []int{1 + i}, false
+				u = append(u, q)
+				i++
+			}
+			agreed[set] = append(agreed[set], u)
+		}
+	}
+	ranks := make([][]unit, g.n)
+	for set, members := range g.sets {
+		for _, r := range members {
+			units := copyUnits(agreed[set])
+			if g.rnd.IntN(6) == 0 {
+				units = g.change(units)
+			}
+			ranks[r] = append(ranks[r], units...)
+		}
+	}
+	for r, units := range ranks {
+		g.rnd.Shuffle(len(units), func(a, b int) { units[a], units[b] = units[b], units[a] })
+		for _, u := range units {
+			for i := range u {
+				u[i].Site = fmt.Sprintf("rank%d:%d", r, len(g.plan))
+			}
+			if len(u) > 1 {
+				setGroup(u)
+			}
+		}
+	}
+	g.plan = append(g.plan, ranks)
+}
+
+func copyUnits(units []unit) []unit {
+	var out []unit
+	for _, u := range units {
+		out = append(out, slices.Clone(u))
+	}
+	return out
+}
+
+// change makes a rank's units of one set differ from those of the other ranks.
+func (g *groupJob) change(units []unit) []unit {
+	at := g.rnd.IntN(len(units))
+	u := units[at]
+	switch g.rnd.IntN(4) {
+	case 0: // another shape: all ranks submit the tensor, so it fails in this step only
+		u[0].Shape = []int{99}
+	case 1: // one by one instead of as a group
+		units = slices.Delete(units, at, at+1)
+		for _, q := range u {
+			units = append(units, unit{q})
+		}
+	case 2: // two units as one group
+		if other := (at + 1) % len(units); other != at {
+			units[at] = append(u, units[other]...)
+			units = slices.Delete(units, other, other+1)
+		}
+	case 3: // a group with a tensor that no other rank has
+		q := u[0]
+		q.Name = "only here"
+		units[at] = append(u, q)
+	}
+	return units
+}
+
+// An outcome is what the oracle says of a tensor in a step: "done", "shape" and "group" for the two
+// kinds of mismatch, and "failed before" if an earlier step has ended its name.
+type outcome map[key]string
+
+// oracle computes the outcomes of a step from the units of all ranks. failed are the tensors of
+// earlier conflicts, to which it adds those of this step:
+//
+//	a tensor is in conflict     if a member of its set submits it in another group than another
+//	                            member, or not at all
+//	a tensor fails for good     if it is in conflict, has failed before, or any rank submits it in
+//	                            one group with such a tensor
+//	a group has another shape   if the ranks disagree about the shape of one of its tensors
+func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
+	out := make(outcome)
+	groups := make(map[key]map[uint64]int) // how many ranks submit a tensor in which group
+	shapes := make(map[key]map[int]bool)
+	for _, units := range g.plan[step] {
+		for _, u := range units {
+			for i := range u {
+				k := u[i].key()
+				if groups[k] == nil {
+					groups[k], shapes[k] = make(map[uint64]int), make(map[int]bool)
+				}
+				groups[k][u[i].Group]++
+				shapes[k][u[i].Shape[0]] = true
+				out[k] = "done"
+			}
+		}
+	}
+	for k := range out {
+		switch {
+		case failed[k]:
+			out[k] = "failed before"
+		case len(groups[k]) > 1 || groups[k][firstGroup(groups[k])] < len(g.sets[k.set]):
+			out[k] = "group"
+		}
+	}
+	ends := func(k key) bool { return out[k] == "group" || out[k] == "failed before" }
+	for changed := true; changed; { // until nothing more fails with a group
+		changed = false
+		for _, units := range g.plan[step] {
+			for _, u := range units {
+				if !slices.ContainsFunc(u, func(q TensorRequest) bool { return ends(q.key()) }) {
+					continue
+				}
+				for i := range u {
+					if k := u[i].key(); !ends(k) {
+						out[k], changed = "group", true
+					}
+				}
+			}
+		}
+	}
+	for _, units := range g.plan[step] {
+		for _, u := range units {
+			if !slices.ContainsFunc(u, func(q TensorRequest) bool { return len(shapes[q.key()]) > 1 }) {
+				continue
+			}
+			for i := range u {
+				if k := u[i].key(); out[k] == "done" {
+					out[k] = "shape"
+				}
+			}
+		}
+	}
+	for k := range out {
+		failed[k] = failed[k] || ends(k)
+	}
+	return out
+}
+
+func firstGroup(groups map[uint64]int) uint64 {
+	for id := range groups {
+		return id
+	}
+	return 0
+}
+
+// run makes the sets, runs the steps and compares each outcome with the oracle's.
+func (g *groupJob) run(kinds map[string]int) error {
+	for set, members := range g.sets[1:] {
+		for r := range g.n {
+			q := TensorRequest{Spec: Spec{Set: SetRegistry, Operation: AddSet, Name: fmt.Sprint("set", set+1), Shape: members, Root: -1, Pre: 1, Post: 1}}
+			g.submit(r, q)
+		}
+		g.sim.run()
+	}
+	var outcomes []outcome
+	failed := make(map[key]bool)
+	for step := range g.plan {
+		outcomes = append(outcomes, g.oracle(step, failed))
+	}
+	ranks := make([]groupRank, g.n)
+	for turn := 0; slices.ContainsFunc(ranks, func(p groupRank) bool { return p.step < len(g.plan) }); turn++ {
+		if turn > 100_000 {
+			return fmt.Errorf("no end: %v", g.waiting(ranks))
+		}
+		moved := false
+		if r := g.rnd.IntN(g.n); ranks[r].step < len(g.plan) {
+			var err error
+			if moved, err = g.advance(r, &ranks[r], outcomes, kinds); err != nil {
+				return err
+			}
+		}
+		if list := g.moves(); len(list) > 0 && g.rnd.IntN(4) > 0 {
+			g.do(list[g.rnd.IntN(len(list))])
+			moved = true
+		}
+		if wait, ok := g.next(); !moved && ok {
+			g.tick(max(wait, Microsecond))
+		}
+	}
+	return g.checkAgreement()
+}
+
+// A groupRank is how far a rank has come: the units of its step that are submitted, and the
+// submissions of the step.
+type groupRank struct {
+	step, units int
+	submissions map[SubmissionID]key
+}
+
+// advance has a rank submit its next unit or, after the last one, check that all have ended.
+func (g *groupJob) advance(r int, p *groupRank, outcomes []outcome, kinds map[string]int) (moved bool, err error) {
+	if units := g.plan[p.step][r]; p.units < len(units) {
+		u := units[p.units]
+		first := g.submit(r, slices.Clone(u)...)
+		if p.submissions == nil {
+			p.submissions = make(map[SubmissionID]key)
+		}
+		for i := range u {
+			p.submissions[first+SubmissionID(i)] = u[i].key()
+		}
+		p.units++
+		return true, nil
+	}
+	for id := range p.submissions {
+		if g.fate[r][id] == "" {
+			g.stepWorker(r, Flush{})
+			return false, nil
+		}
+	}
+	for id, k := range p.submissions {
+		want := outcomes[p.step][k]
+		kinds[want]++
+		if err := g.checkFate(g.fate[r][id], want); err != nil {
+			return true, fmt.Errorf("step %d, rank %d, %v: %w", p.step, r, k, err)
+		}
+	}
+	p.step, p.units, p.submissions = p.step+1, 0, nil
+	return true, nil
+}
+
+// checkFate compares what became of a submission with the oracle's outcome.
+func (g *groupJob) checkFate(fate, want string) error {
+	ok := false
+	switch want {
+	case "done":
+		ok = fate == "done"
+	case "shape":
+		ok = strings.Contains(fate, "disagree about the shape")
+	default:
+		ok = strings.Contains(fate, "disagree about the group") && g.namesAConflict(fate)
+	}
+	if !ok {
+		return fmt.Errorf("got %q, want %s", fate, want)
+	}
+	return nil
+}
+
+// namesAConflict reports whether an error names a tensor, and two ranks and what they have submitted
+// in different groups. A rank that is a step ahead disagrees with the late ones, too.
+func (g *groupJob) namesAConflict(fate string) bool {
+	for a := range g.n {
+		for _, u := range g.requests(a, fate) {
+			for b := range a {
+				for _, v := range g.requests(b, fate) {
+					if u.Set == v.Set && !u.sameGroup(&v) {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// requests lists what a rank has submitted, in any step, of the tensor that an error is about, if
+// the error names the rank and the request.
+func (g *groupJob) requests(r int, fate string) (list []Spec) {
+	for step := range g.plan {
+		for _, u := range g.plan[step][r] {
+			for i := range u {
+				if strings.HasPrefix(fate, "allreduce "+u[i].Name+":") && strings.Contains(fate, fmt.Sprintf("rank %d, last in %s", r, u[i].Call())) {
+					list = append(list, u[i].Spec)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// waiting lists what has not ended.
+func (g *groupJob) waiting(ranks []groupRank) (list []string) {
+	for r, p := range ranks {
+		for id, k := range p.submissions {
+			if g.fate[r][id] == "" {
+				list = append(list, fmt.Sprintf("rank %d step %d: %v", r, p.step, k))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// checkAgreement checks that the members of a set have executed the same of it, in the same order.
+func (g *groupJob) checkAgreement() error {
+	for set, members := range g.sets {
+		for _, r := range members {
+			if g.end[r] != "" {
+				return fmt.Errorf("rank %d has ended: %s", r, g.end[r])
+			}
+			if got, want := g.ran[r][uint32(set)], g.ran[members[0]][uint32(set)]; !slices.Equal(got, want) {
+				return fmt.Errorf("of set %d, rank %d ran\n%v\nand rank %d\n%v", set, r, got, members[0], want)
+			}
+		}
+	}
+	return nil
+}
