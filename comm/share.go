@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tutti-go/tutti/collective"
@@ -17,7 +18,7 @@ import (
 const maxSharing = 64
 
 // shareLimit bounds how long ranks wait for each other to map the memory. When it passes, they
-// go on without shared memory.
+// go on without shared memory. The loss of a rank ends the wait as soon as it is known.
 const shareLimit = 10 * time.Second
 
 // sharerFor returns what can share memory among some members, as this rank sees it; nil when
@@ -99,13 +100,22 @@ func newToken() []byte {
 
 // mapMemory maps memory for n ranks, which all call it with the same token. It returns nil
 // when that fails, after a warning in the log: the communicator then works by messages, and
-// slower.
+// slower. It returns nil without a warning when the communicator has ended, for example because a
+// rank was lost: that rank will not come, and the next collective returns the error.
 func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
-	defer cancel()
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		c.group.AwaitRevoke(limited)
+		cancel()
+	})
 	mem, release, err := sharer.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
+	cancel()
+	watcher.Wait()
 	if err != nil {
-		c.rt.log.Warn("tutti: cannot share memory; collectives use messages", "error", err)
+		if !c.group.Revoked() {
+			c.rt.log.Warn("tutti: cannot share memory; collectives use messages", "error", err)
+		}
 		return nil, nil
 	}
 	return mem, release

@@ -240,3 +240,17 @@ func (g *Group) requestInfo(req *rendezvous.Request) MessageInfo {
 // RevokeCollectives ends every current and later collective in the group with err. Point-to-point
 // messages are not affected.
 func (g *Group) RevokeCollectives(err error) { g.collectives.Revoke(err) }
+
+// Revoked reports whether the group's collectives have been revoked or closed.
+func (g *Group) Revoked() bool { return g.collectives.Dead() }
+
+// AwaitRevoke returns when the group's collectives have been revoked or closed, or ctx ends.
+func (g *Group) AwaitRevoke(ctx context.Context) {
+	g.collectives.Await(ctx, nil, revoked{g.collectives})
+}
+
+// revoked is the condition that a context has been revoked or closed.
+type revoked struct{ mc *rendezvous.MatchContext }
+
+// Met implements mesh.Condition.
+func (r revoked) Met() bool { return r.mc.Dead() }
