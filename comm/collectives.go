@@ -259,11 +259,14 @@ func barrier(pl *plan) *plan {
 	return pl
 }
 
-// gatherWords runs an AllGather inside the call that name names. It does not match an AllGather of
-// the program, and its errors carry name.
+// gatherWords runs an AllGather inside the call that name names.
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
-	var pl plan
-	exchange(&pl, collective.VerbAllGather, dst, -1)
+	return c.executeAs(ctx, name, exchange(new(plan), collective.VerbAllGather, dst, -1), From(src))
+}
+
+// executeAs carries out a collective inside the call that name names. It does not match a collective
+// of the program, and its errors carry name.
+func (c *Comm) executeAs(ctx context.Context, name string, pl *plan, opts ...CallOption) error {
 	pl.callName = name
-	return c.execute(ctx, &pl, []CallOption{From(src)})
+	return c.execute(ctx, pl, opts)
 }

@@ -256,7 +256,7 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	}
 	c.setLayout()
 	c.setTable(table)
-	if err := c.share(ctx); err != nil {
+	if err := c.share(ctx, "init"); err != nil {
 		rt.abortInit(err)
 		return nil, err
 	}

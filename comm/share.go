@@ -40,7 +40,7 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 
 // share lets the ranks agree on the transports between them, and maps memory that all of them
 // share, when all of them can. It runs when a communicator is made, and takes at most three
-// small collectives by messages:
+// small collectives by messages, which carry the name of the call that makes the communicator:
 //
 //  1. survey: which transports are there, and can all ranks share memory?
 //  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps it.
@@ -49,7 +49,7 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 // The ranks agree before and after they map the memory, so that either all ranks use it or none:
 // all ranks must choose the same algorithm. Ranks on different hosts cannot share memory, but the
 // ranks of each host may; see shareOnHosts.
-func (c *Comm) share(ctx context.Context) error {
+func (c *Comm) share(ctx context.Context, call string) error {
 	n := c.Size()
 	if n == 1 {
 		return nil
@@ -61,19 +61,19 @@ func (c *Comm) share(ctx context.Context) error {
 	if l := c.group.Layout(); l.Hosts() == 1 {
 		sharer = c.sharerFor(l.Order())
 	}
-	all, err := c.survey(ctx, sharer != nil)
+	all, err := c.survey(ctx, call, sharer != nil)
 	if err != nil {
 		return err
 	}
 	if !all {
-		return c.shareOnHosts(ctx)
+		return c.shareOnHosts(ctx, call)
 	}
 	token := newToken()
-	if err := Broadcast(ctx, c, token, 0); err != nil {
+	if err := c.executeAs(ctx, call, exchange(new(plan), collective.VerbBroadcast, token, 0)); err != nil {
 		return err
 	}
 	mem, release := c.mapMemory(ctx, sharer, token, n)
-	if all, err = c.allAgree(ctx, mem != nil); err != nil || !all {
+	if all, err = c.allAgree(ctx, call, mem != nil); err != nil || !all {
 		if mem != nil {
 			release()
 		}
@@ -126,7 +126,7 @@ func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte,
 // whether they have mapped it. Each rank considers only the offers of its own host. The token in the
 // offer of the host's first rank names the memory. If the ranks of one host cannot share memory,
 // other hosts are not affected.
-func (c *Comm) shareOnHosts(ctx context.Context) error {
+func (c *Comm) shareOnHosts(ctx context.Context, call string) error {
 	l := c.group.Layout()
 	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
 		return nil
@@ -139,7 +139,7 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	}
 	// Every rank learns every offer, though only those of its host concern it: one collective
 	// of all ranks needs no communicator per host.
-	offers, err := c.exchangeOffers(ctx, sharer != nil)
+	offers, err := c.exchangeOffers(ctx, call, sharer != nil)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 		mem, release = c.mapMemory(ctx, sharer, token, len(members))
 	}
 	// A rank may fail to map the memory; then no rank of its host uses it.
-	offers, err = c.exchangeOffers(ctx, mem != nil)
+	offers, err = c.exchangeOffers(ctx, call, mem != nil)
 	if err == nil && mine(offers) {
 		c.group.SetHostShared(mem)
 		c.releaseMemory = release
@@ -168,19 +168,19 @@ const offerSize = 1 + tokenSize
 
 // exchangeOffers sends this rank's answer, with a new token, to all ranks and returns the offers
 // of all.
-func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
+func (c *Comm) exchangeOffers(ctx context.Context, call string, yes bool) ([]byte, error) {
 	own := append([]byte{0}, newToken()...)
 	if yes {
 		own[0] = 1
 	}
 	offers := make([]byte, c.Size()*offerSize)
-	return offers, AllGather(ctx, c, offers, From(own))
+	return offers, c.executeAs(ctx, call, exchange(new(plan), collective.VerbAllGather, offers, -1), From(own))
 }
 
 // survey finds out which transports connect any two ranks, and reports whether all ranks can
 // share memory. Each rank contributes a bit for each transport that it uses, and one bit if it
 // cannot share memory; one allreduce combines them.
-func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
+func (c *Comm) survey(ctx context.Context, call string, sharing bool) (bool, error) {
 	const unable = 1 << 16 // a bit above those of all transports
 	names := wireNames()
 	bits := []int32{0}
@@ -193,7 +193,7 @@ func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 		}
 		bits[0] |= 1 << slices.Index(names[:], tuningName(c.transport(rank)))
 	}
-	if err := AllReduce(ctx, c, bits, BitOr); err != nil {
+	if err := c.executeAs(ctx, call, allReduce(new(plan), bits, BitOr)); err != nil {
 		return false, err
 	}
 	var wires []string
@@ -207,12 +207,12 @@ func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 }
 
 // allAgree reports whether all ranks say yes.
-func (c *Comm) allAgree(ctx context.Context, yes bool) (bool, error) {
+func (c *Comm) allAgree(ctx context.Context, call string, yes bool) (bool, error) {
 	vote := []int32{0}
 	if yes {
 		vote[0] = 1
 	}
-	err := AllReduce(ctx, c, vote, Min)
+	err := c.executeAs(ctx, call, allReduce(new(plan), vote, Min))
 	return vote[0] == 1, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"slices"
 
@@ -41,7 +42,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	}
 	// The sort is stable, so ranks with equal keys keep their order.
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
-	return c.derive(ctx, id, members)
+	return c.derive(ctx, "split", id, members, c.table)
 }
 
 // Dup makes a communicator of the same ranks, whose messages and collectives never match those of
@@ -78,27 +79,28 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "forced algorithms: got different lists, want one on all ranks; here it is %q", list)}
 		}
 	}
-	return c.deriveWith(ctx, id, members, table)
+	return c.derive(ctx, "dup", id, members, table)
 }
 
 // Sub makes a communicator of some ranks of c, in the order given (MPI_Comm_create_group).
 // Only they call it, all with the same list; the other ranks take no part. It returns when all
-// of them have called it.
+// of them have called it. Ranks that give the same ranks in another order get fault.Mismatch. Sub
+// works after the loss of a rank that is not in the list; see Lost.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
-	h := fnv.New64a()
 	seen := make(map[int]bool)
-	var b [8]byte
 	for _, r := range ranks {
 		if r < 0 || r >= c.Size() || seen[r] {
 			return nil, c.misuse("sub", "ranks: got %d in %v, want each once, and from 0 to %d", r, ranks, c.Size()-1)
 		}
 		seen[r] = true
-		binary.LittleEndian.PutUint64(b[:], uint64(r))
-		h.Write(b[:])
 	}
 	if !seen[c.Rank()] {
 		return nil, c.misuse("sub", "ranks: got %v, want a list with this rank, %d; only members call Sub", ranks, c.Rank())
 	}
+	// Only the members call Sub, so the communicator's own counter must not advance. Each set
+	// of ranks has a counter of its own. The order is left out: ranks that give different orders
+	// meet in one communicator, and find out there.
+	set := hashRanks(slices.Sorted(slices.Values(ranks)))
 	c.mu.Lock()
 	if err := c.unusable(); err != nil {
 		c.mu.Unlock()
@@ -107,22 +109,45 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if c.subs == nil {
 		c.subs = make(map[uint64]uint64)
 	}
-	// Only the members call Sub, so the communicator's own counter must not advance. Each list
-	// of ranks has a counter of its own.
-	list := h.Sum64()
-	c.subs[list]++
-	id := childID(c.id, list, c.subs[list])
+	c.subs[set]++
+	id := childID(c.id, set, c.subs[set])
 	c.mu.Unlock()
-	sub, err := c.derive(ctx, id, ranks)
-	if err != nil {
-		return nil, err
-	}
-	// A rank that gave another list, or never calls Sub, is noticed here and not in the first use.
-	if err := sub.Barrier(ctx); err != nil {
+	sub := c.member(id, ranks, c.table)
+	// The first collective shows whether all ranks have given the same list. Its name holds the
+	// list, so ranks whose lists differ get a mismatch that names both.
+	if err := sub.executeAs(ctx, sub.listName(), barrier(new(plan))); err != nil {
 		sub.Close(ctx)
-		return nil, err
+		return nil, c.withOp("sub", err)
 	}
-	return sub, nil
+	return c.complete(ctx, "sub", sub)
+}
+
+// hashRanks returns a hash of a list of ranks.
+func hashRanks(ranks []int) uint64 {
+	h := fnv.New64a()
+	var b [8]byte
+	for _, r := range ranks {
+		binary.LittleEndian.PutUint64(b[:], uint64(r))
+		h.Write(b[:])
+	}
+	return h.Sum64()
+}
+
+// maxListed bounds the ranks in the name of Sub's first collective. A longer list is completed by
+// its hash.
+const maxListed = 16
+
+// listName returns the name of Sub's first collective, which differs between lists of ranks:
+// "sub of ranks [2 0 1]", with ranks of the job.
+func (c *Comm) listName() string {
+	ranks := make([]int, c.Size())
+	for i := range ranks {
+		ranks[i] = c.WorldRank(i)
+	}
+	if len(ranks) <= maxListed {
+		return fmt.Sprintf("sub of ranks %v", ranks)
+	}
+	return fmt.Sprintf("sub of %d ranks %v…, hash %x,", len(ranks), ranks[:maxListed], hashRanks(ranks))
 }
 
 // child returns the id of the next communicator made from c. All ranks of c count alike,
@@ -147,16 +172,15 @@ func childID(parent, n, color uint64) uint64 {
 	return h.Sum64() >> 1
 }
 
-// derive makes the communicator of some ranks of c, with its table of algorithms; members are
-// ranks of c, in their new order.
-func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, error) {
-	return c.deriveWith(ctx, id, members, c.table)
+// derive makes the communicator of some ranks of c, with a table of algorithms, for the call that
+// call names. members are ranks of c, in their new order. All of these ranks call derive with the
+// same id.
+func (c *Comm) derive(ctx context.Context, call string, id uint64, members []int, table *collective.Table) (*Comm, error) {
+	return c.complete(ctx, call, c.member(id, members, table))
 }
 
-// deriveWith makes the communicator of some ranks of c, with a table of algorithms. All of
-// these ranks call it with the same id; it exchanges messages among them, to agree on
-// transports and shared memory.
-func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *collective.Table) (*Comm, error) {
+// member makes the communicator of some ranks of c. It exchanges no messages.
+func (c *Comm) member(id uint64, members []int, table *collective.Table) *Comm {
 	ranks := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
@@ -165,10 +189,15 @@ func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *
 			rank = i
 		}
 	}
-	made := newComm(c.rt, id, ranks, rank, table)
-	if err := made.share(ctx); err != nil {
+	return newComm(c.rt, id, ranks, rank, table)
+}
+
+// complete exchanges messages among the members of a new communicator, to agree on transports and
+// shared memory. It returns the communicator, or closes it after an error.
+func (c *Comm) complete(ctx context.Context, call string, made *Comm) (*Comm, error) {
+	if err := made.share(ctx, call); err != nil {
 		made.Close(ctx)
-		return nil, err
+		return nil, c.withOp(call, err)
 	}
 	return made, nil
 }

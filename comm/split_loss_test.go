@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,9 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 						// Ranks on other hosts share no memory with the victim; they wait for it in the
 						// collective that follows.
 						wantLoss(t, c.Rank(), err, victim)
+						if !strings.HasPrefix(err.Error(), name+": rank ") {
+							t.Errorf("rank %d got %v, want an error of %s", c.Rank(), err, name)
+						}
 						if elapsed := time.Since(began); elapsed > time.Second {
 							t.Errorf("rank %d was told after %v, want at most 1 s", c.Rank(), elapsed)
 						}
