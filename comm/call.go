@@ -20,8 +20,8 @@ type signature struct {
 	callName   string // "allreduce", "send"
 	dtype      tensor.DType
 	count      int // elements; -1 when ranks may differ
-	root       int
-	peer       int // the member of the communicator that a message goes to or comes from
+	root       int // the root, numbered in the job
+	peer       int // the rank, numbered in the job, that a message goes to or comes from
 	tag        int
 	lists      int    // vectors whose lengths count adds up; 0: one vector
 	operator   string // the operator
@@ -229,10 +229,10 @@ func (cl *call) Check() error {
 // waitsFor returns the rank, numbered in the job, that a message call waits for. It returns -1 for
 // a wildcard or a collective, which wait for no particular rank.
 func (cl *call) waitsFor() int {
-	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
+	if _, in := cl.c.group.RankOf(cl.peer); !in { // none, or one that is about to be refused
 		return -1
 	}
-	return cl.c.group.WorldRank(cl.peer)
+	return cl.peer
 }
 
 // String reads "allreduce #41 float32 x1000 sum".

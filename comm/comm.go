@@ -63,6 +63,7 @@ type Comm struct {
 	expected    expectation
 	children    uint64
 	subs        map[uint64]uint64
+	lost        *fault.Error // a member, or the link between two, was lost before any revoke
 	revoked     *fault.Error
 	closed      bool
 }
@@ -101,6 +102,9 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 		c.revoke(early, nil)
 	}
 	if lost != nil {
+		c.mu.Lock()
+		c.markLost(lost)
+		c.mu.Unlock()
 		g.RevokeCollectives(lost)
 	}
 	return c
@@ -157,6 +161,11 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	}
 	c.admitted++
 	err := c.unusable()
+	if err == nil && c.lost != nil {
+		// A refused collective has no number. With a number, it would be compared with those of
+		// ranks that do not know of the loss yet, and reported as a mismatch.
+		err = c.lost
+	}
 	seq := uint32(0)
 	if err == nil {
 		cl.hasLimit = limited
@@ -189,9 +198,19 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 		c.rt.fence()
 	}
 	c.exit()
+	c.rt.reportLoss(err)
 	var sig signature
-	pl.describe(&sig)
+	pl.describe(c, &sig)
 	return c.withOp(describeCall(sig, true, seq), err)
+}
+
+// jobRank returns the rank in the job of a rank of c, which texts and errors use. It returns a
+// number that is no rank of c as it is.
+func (c *Comm) jobRank(rank int) int {
+	if uint(rank) >= uint(c.Size()) {
+		return rank
+	}
+	return c.group.WorldRank(rank)
 }
 
 // exit lets the next call in. No goroutine waits for the end of a call, so an atomic store is
@@ -205,7 +224,7 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	// differ from then on, also where single fingerprints agree.
 	c.seq++
 	p := &c.history[c.seq%historySize]
-	pl.record(p)
+	pl.record(c, p)
 	p.site.Capture()
 	p.seq = c.seq
 	c.historyHash = (c.historyHash ^ p.fingerprint) * 0x9e3779b97f4a7c15
@@ -297,7 +316,8 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 }
 
 // Close closes the communicator. For a communicator made by Split, Dup or Sub, Close is local and
-// immediate, and messages that Send has accepted are still delivered. For the job's communicator,
+// immediate, and messages that Send has accepted are still delivered. A collective of another rank
+// that would need this rank gets fault.Closed within a second. For the job's communicator,
 // Close waits until the peers have received everything that this rank has sent, and then says
 // goodbye. After that, calls of other ranks that need this rank get fault.Closed, which names this
 // rank. If a message that Send accepted cannot be delivered, the error of Close names the message.
@@ -319,8 +339,12 @@ func (c *Comm) Close(ctx context.Context) error {
 		}
 		return c.rt.close(ctx)
 	}
+	c.mu.Lock()
+	last := c.seq
+	c.mu.Unlock()
 	c.rt.mu.Lock()
 	delete(c.rt.comms, c.id)
+	c.rt.closedComms.add(c.id, last)
 	c.rt.mu.Unlock()
 	c.group.Close(fault.New(fault.Closed, "close", c.rt.rank, "this communicator has been closed on this rank"))
 	c.releaseShared()
@@ -334,9 +358,13 @@ func (c *Comm) Abort(cause error) {
 	p := c.rt.peer(c.rt.rank)
 	p.At = callsite.Here().String()
 	p.Call = "abort"
-	c.rt.mesh.Announce(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.rt.rank, Peers: []fault.Peer{p}, Err: cause})
+	c.rt.mesh.Announce(&fault.Error{Kind: fault.PeerLost, Op: opAbort, Rank: c.rt.rank, Peers: []fault.Peer{p}, Err: cause})
 	c.rt.fence()
 }
+
+// opAbort is the Op of an error that Abort announces. Such an error ends the calls of all ranks, and
+// the loss of a rank only those that need it.
+const opAbort = "abort"
 
 // jobCommID is the id of the job's communicator. The ids of all other communicators are hashes.
 const jobCommID = 1

@@ -42,9 +42,13 @@
 //	Misuse              this call is wrong; nothing was sent, and the communicator is usable
 //	Mismatch            the ranks made different calls; the error has both, with file and line
 //	Timeout, Canceled   the context or the Timeout ended the call; the error names who is missing
-//	PeerLost, LinkLost  a rank or a link is gone; start the job again without it
+//	PeerLost, LinkLost  a rank or a link is gone; start the job again without it, or go on with
+//	                    a Sub of the ranks that Lost does not list
 //	Revoked             another rank's error ended the communicator; it is the cause
 //	Closed              this rank, or one that the call needs, has closed
+//
+// A rank that closes or exits because of a loss is not blamed: calls that wait for it get the error
+// of that loss, which names the rank that was lost first.
 //
 // # For maintainers
 //

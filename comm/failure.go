@@ -18,7 +18,8 @@ import (
 // caller gets. It notifies the other ranks before it returns, so that they neither keep waiting for
 // this rank nor blame it for leaving.
 func (c *Comm) collectiveFailed(cl *call, err error) error {
-	err = c.collectiveError(cl, err)
+	err = c.collectiveError(cl, c.blame(err))
+	c.rt.reportLoss(err)
 	c.rt.fence()
 	return err
 }
@@ -26,15 +27,20 @@ func (c *Comm) collectiveFailed(cl *call, err error) error {
 // collectiveError converts an error of a lower layer to the error that the caller gets:
 //
 //	the error                          what the caller gets
-//	revoked by another rank            Mismatch if the cause is a Mismatch, else Revoked with the cause
+//	any, a member is lost              the error of the mesh, which is the same on all ranks
+//	revoked by another rank            the cause if it is a Mismatch, a loss or Closed, else Revoked with the cause
 //	deadline, cancellation, Timeout    the same kind, with the ranks that have not begun the collective
 //	another fingerprint (Mismatch)     Mismatch with both calls; the other rank is asked for its call
 //	PeerLost, LinkLost                 the error of the mesh, which is the same on all ranks
 //	anything else                      the error with the name of the call
 //
-// All rows except the first and the fourth revoke the communicator on every rank, because a
-// collective that is half done cannot be undone.
+// A deadline, another fingerprint and anything else revoke the communicator on every rank, because a
+// collective that is half done cannot be undone. A lost member comes first: what other ranks do
+// after a loss must not look like a mismatch.
 func (c *Comm) collectiveError(cl *call, err error) error {
+	if loss := c.currentLoss(); loss != nil {
+		return c.withOp(cl.String(), loss)
+	}
 	if by := c.revokedBy(); by != nil {
 		return c.revokedError(cl, by)
 	}
@@ -54,11 +60,14 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
 		// A message had another fingerprint. Its sender is asked for its call.
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
+		if loss := c.currentLoss(); loss != nil {
+			return c.withOp(cl.String(), loss)
+		}
 		// The rank that was asked may have closed; it revoked the communicator before.
 		if by := c.revokedBy(); by != nil {
 			return c.revokedError(cl, by)
 		}
-	case f.Kind == fault.PeerLost, f.Kind == fault.LinkLost:
+	case isLoss(f.Kind) && c.hasAll(f.Peers):
 		return c.withOp(cl.String(), err) // every rank gets this error from the mesh
 	default:
 		f = c.withOp(cl.String(), err).(*fault.Error)
@@ -87,10 +96,10 @@ func (c *Comm) revokedBy() *fault.Error {
 }
 
 // revokedError is the error of a call that was under way when another rank revoked the
-// communicator. A mismatch concerns the call itself; everything else is a consequence of the other
-// rank's error.
+// communicator. A mismatch concerns the call itself, and so does a rank that is lost or has closed;
+// everything else is a consequence of the other rank's error.
 func (c *Comm) revokedError(cl *call, cause *fault.Error) error {
-	if cause.Kind == fault.Mismatch {
+	if cause.Kind == fault.Mismatch || cause.Kind == fault.Closed || isLoss(cause.Kind) {
 		return c.withOp(cl.String(), cause)
 	}
 	return &fault.Error{Kind: fault.Revoked, Op: cl.String(), Rank: c.rt.rank, Peers: cause.Peers, Err: cause}
@@ -152,6 +161,7 @@ type question struct {
 // differ.
 type answer struct {
 	rank        int
+	silent      bool   // the rank did not answer; Call is from its last heartbeat
 	Begun       bool   // collective Seq has begun there
 	Fingerprint uint64 // of collective Seq, when its record was asked for; else 0
 	Call        string // the call under way, or the last one
@@ -175,7 +185,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 	for _, got := range rt.mesh.Ask(ctx, ranks, text) {
 		a := answer{WaitsFor: -1}
 		if got.Body == nil || json.Unmarshal(got.Body, &a) != nil {
-			a = answer{Call: lastKnownCall(got), WaitsFor: -1}
+			a = answer{silent: true, Call: lastKnownCall(got), WaitsFor: -1}
 		}
 		a.rank = got.Rank
 		out = append(out, a)
@@ -272,6 +282,7 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	}
 	c := rt.comm(t.Comm)
 	if c == nil {
+		rt.answerClosed(t)
 		return
 	}
 	other := rt.peer(from)
@@ -279,6 +290,9 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.mu.Lock()
 	p := c.history[t.Seq%historySize]
 	switch {
+	case c.lost != nil: // ranks that know of the loss may have gone on to another collective
+		c.mu.Unlock()
+		return
 	case int32(c.seq-t.Seq) < 0:
 		if c.expected.seq != t.Seq {
 			c.expected = expectation{t.Seq, t.Fingerprint, other, t.Details}
@@ -297,15 +311,30 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.revokeAll(c.mismatch(&p, other, t.Details))
 }
 
+// answerClosed handles the fingerprint of a collective on a communicator that this rank has closed.
+// If this rank has not carried out that collective, it never will, so the ranks that wait in it get
+// fault.Closed.
+func (rt *rankRuntime) answerClosed(t fingerprintNotice) {
+	rt.mu.Lock()
+	last, closed := rt.closedComms.last[t.Comm]
+	rt.mu.Unlock()
+	if !closed || int32(t.Seq-last) <= 0 {
+		return
+	}
+	e := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rt.rank, Peers: []fault.Peer{rt.peer(rt.rank)},
+		Err: errors.New("this rank has closed the communicator")}
+	rt.mesh.Flood(floodRevoke, revokeBody(t.Comm, e))
+}
+
 // unexpected handles a collective's message that matches no receive. It compares the message's
 // fingerprint with that of this rank's collective of the same number. Without this check, a root
 // that only sends would not learn that another rank also acts as root. unexpected runs on a
 // goroutine that moves messages and must not wait, so a new goroutine asks the sender for its call.
 func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
-	r := c.history[seq%historySize]
+	r, lost := c.history[seq%historySize], c.lost
 	c.mu.Unlock()
-	if r.seq != seq || p2p.SameFingerprint(fingerprint, r.fingerprint) {
+	if lost != nil || r.seq != seq || p2p.SameFingerprint(fingerprint, r.fingerprint) {
 		return
 	}
 	if c.conflict.CompareAndSwap(nil, &conflict{r, rank}) {
@@ -319,11 +348,14 @@ type conflict struct {
 	rank   int
 }
 
-// resolve revokes the communicator on all ranks with the mismatch of its conflict. It may run
-// twice; only the first revoke takes effect.
+// resolve revokes the communicator on all ranks with the mismatch of its conflict, unless a loss
+// has ended its collectives meanwhile. It may run twice; only the first revoke takes effect.
 func (c *Comm) resolve() *fault.Error {
 	cf := c.conflict.Load()
 	f := c.mismatchOf(&cf.record, cf.rank, nil)
+	if loss := c.currentLoss(); loss != nil {
+		return loss
+	}
 	c.revokeAll(f)
 	return f
 }
@@ -360,7 +392,7 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 // mismatchWith is mismatchOf for a call under way. Ranks may notice a mismatch some collectives
 // late, if the collectives in between exchanged no messages. mismatchWith therefore searches the
 // history for the collective that differs. It starts with the previous collective: most often, one
-// rank left out a collective.
+// rank left out a collective. It stops when the other rank does not answer.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -369,7 +401,11 @@ func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 		if own.seq == 0 || own.seq != cl.seq-back {
 			continue
 		}
-		if a := c.askRecord(rank, own.seq); a.Fingerprint != 0 && a.Fingerprint != own.fingerprint {
+		a := c.askRecord(rank, own.seq)
+		if a.silent || a.Fingerprint != 0 && a.Fingerprint != own.fingerprint {
+			if a.silent {
+				own = *cl.callRecord
+			}
 			f := c.mismatch(&own, a.peer(c.rt), a.Details)
 			f.Err = cause
 			return f
@@ -386,15 +422,17 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 	return f
 }
 
-// askRecord asks a rank for the record of its collective seq. The fingerprint is 0 if the rank does
-// not answer.
+// askRecord asks a rank for the record of its collective seq. The fingerprint is 0 if the rank has
+// no such record, or is silent. A rank that is lost, or that was declared lost itself, does not ask.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
-	ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
-	defer cancel()
-	for _, a := range c.rt.ask(ctx, []int{rank}, question{Comm: c.id, Seq: seq, Record: true}) {
-		return a
+	if c.currentLoss() == nil {
+		ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
+		defer cancel()
+		for _, a := range c.rt.ask(ctx, []int{rank}, question{Comm: c.id, Seq: seq, Record: true}) {
+			return a
+		}
 	}
-	return answer{rank: rank, WaitsFor: -1}
+	return answer{rank: rank, WaitsFor: -1, silent: true}
 }
 
 // revoke ends this rank's calls on the communicator, now and later. It first calls before,
@@ -420,16 +458,20 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 // with the revoke; otherwise the program might exit while the others wait. If the error is too
 // large for a flood, the flood omits its cause and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
-	body := binary.LittleEndian.AppendUint64(nil, c.id)
-	// The flood goes to ranks that are not members, too; they keep it for a while, as they may
-	// make the communicator later.
+	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, revokeBody(c.id, e)) })
+}
+
+// revokeBody returns the body of a revoke. It goes to ranks that are not members, too; they keep it
+// for a while, as they may make the communicator later.
+func revokeBody(id uint64, e *fault.Error) []byte {
+	body := binary.LittleEndian.AppendUint64(nil, id)
 	wire := e.AppendWire(nil)
 	if len(wire)+8 > maxFlood {
 		short := *e
 		short.Peers, short.Err = e.Peers[:min(len(e.Peers), 4)], nil
 		wire = short.AppendWire(nil)
 	}
-	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, append(body, wire...)) })
+	return append(body, wire...)
 }
 
 // handleRevoke handles the revokeAll of another rank. If this rank does not have the communicator,
@@ -457,15 +499,19 @@ func (rt *rankRuntime) handleRevoke(body []byte) {
 // messageFailed converts the error that ended a message call to the error that the caller gets. If
 // the context or the Timeout ended the call, it searches for a cycle of waiting ranks.
 func (c *Comm) messageFailed(cl *call, err error) error {
+	err = c.blame(err)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		c.mu.Lock()
 		revoked := c.revoked
 		c.mu.Unlock()
 		if revoked != nil && f == revoked {
-			return c.revokedError(cl, revoked)
+			err = c.revokedError(cl, revoked)
+		} else {
+			err = c.withOp(cl.String(), err)
 		}
-		return c.withOp(cl.String(), err)
+		c.rt.reportLoss(err)
+		return err
 	}
 	f = c.waitError(cl, err)
 	c.rt.calls.recordTimeout(cl)
@@ -474,6 +520,13 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 		f.Err = fmt.Errorf("%w; %s", err, cycle)
 	}
 	return f
+}
+
+// messageError names the call in the error of a message call that does not wait.
+func (c *Comm) messageError(call string, err error) error {
+	err = c.withOp(call, c.blame(err))
+	c.rt.reportLoss(err)
+	return err
 }
 
 // waitChain follows the chain of waiting ranks that begins with a message call. It asks each rank

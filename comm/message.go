@@ -87,13 +87,14 @@ func typeOfFingerprint(fingerprint uint64) string {
 	return "an unknown type"
 }
 
-// peerOrAny returns from, or anyPeer if from is AnySource. A signature needs a separate value for
-// the wildcard, because -1 means that a call has no peer.
-func peerOrAny(from int) int {
+// sourceRank returns the source of a receive as a signature holds it: the rank in the job, or
+// anyPeer for AnySource. The wildcard needs a separate value, because -1 means that a call has no
+// peer.
+func (c *Comm) sourceRank(from int) int {
 	if from == AnySource {
 		return anyPeer
 	}
-	return from
+	return c.jobRank(from)
 }
 
 // Send sends buf to rank to (MPI_Send, in MPI's standard mode). It returns when the caller may
@@ -102,7 +103,7 @@ func peerOrAny(from int) int {
 // with the same tag arrive in the order sent. If two ranks both send more than these buffers hold
 // before they receive, they deadlock, and the error of the Timeout names the cycle.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
-	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
+	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.jobRank(to), tag: tag}
 	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
 		c.rt.calls.recordInline(c, &sig)
 		return nil
@@ -117,7 +118,7 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 // which they arrive. If ctx ends before Recv has matched a message, Recv has no effect. After a
 // match, Recv completes despite the cancellation.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
-	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
+	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)
 	if st, ok := c.group.TryRecv(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)); ok {
 		return Status(st), nil
@@ -130,7 +131,7 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 // Probe waits until a message arrives that Recv with the same arguments would receive, and
 // returns its status (MPI_Probe). The message stays; another goroutine may receive it.
 func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
-	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: peerOrAny(from), tag: tag})
+	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: c.sourceRank(from), tag: tag})
 	st, err := c.group.Probe(ctx, cl, from, tag)
 	return Status(st), c.endMessage(cl, err)
 }
@@ -139,7 +140,7 @@ func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
-		err = c.withOp("probe", err)
+		err = c.messageError("probe", err)
 	}
 	return Status(s), ok, err
 }
@@ -148,7 +149,7 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 // (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. The
 // buffers must not overlap.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
-	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: peerOrAny(from), tag: fromTag})
+	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: c.sourceRank(from), tag: fromTag})
 	st, err := c.group.Exchange(ctx, cl, to, tag, tensor.Bytes(send), from, fromTag, tensor.Bytes(recv), typeFingerprint[T]())
 	return Status(st), c.endMessage(cl, err)
 }

@@ -38,7 +38,7 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 		return err
 	}
 	if err := c.group.SendNamed(step, to, name, t, done); err != nil {
-		return c.withOp("sendnamed "+name, err)
+		return c.messageError("sendnamed "+name, err)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err
 	}
-	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
+	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: c.jobRank(from), tag: -1})
 	t, err := c.group.RecvNamed(ctx, cl, step, from, name, buf)
 	return t, c.endMessage(cl, err)
 }

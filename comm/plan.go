@@ -237,9 +237,9 @@ const noSharedFlag = 1 << 16
 // segment size and, where all ranks have them, the counts. Where ranks may differ, as in the
 // counts of AllToAll, the field is left out, and the messages of the algorithm are checked
 // instead.
-func (pl *plan) describe(sig *signature) {
+func (pl *plan) describe(c *Comm, sig *signature) {
 	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
-	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, pl.root
+	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, c.jobRank(pl.root)
 	sig.peer, sig.tag, sig.segment = noPeer, 0, pl.segment
 	sig.callID = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
 	if pl.callName != "" {
@@ -270,10 +270,10 @@ func (pl *plan) describe(sig *signature) {
 // record sets r to the call. It writes nothing if r holds a call of the same cached plan: a
 // program that repeats its calls goes around the history without touching much of it. In the
 // fast path this and the fingerprint are most of what a check costs.
-func (pl *plan) record(r *callRecord) {
+func (pl *plan) record(c *Comm, r *callRecord) {
 	switch cp := pl.cached; {
 	case cp == nil:
-		pl.describe(&r.signature)
+		pl.describe(c, &r.signature)
 		r.fingerprint, r.planNumber = r.hash(), 0
 	case r.planNumber != cp.number:
 		r.signature, r.fingerprint, r.planNumber = cp.sig, cp.fingerprint, cp.number

@@ -74,7 +74,7 @@ func (c *Comm) cachePlan(pl *plan) {
 	c.plansCached++
 	*k = cachedPlan{number: c.plansCached, kernel: pl.kernel, algo: pl.algo, segment: pl.segment, shares: pl.usesShared}
 	k.key = planKey{pl.verb, pl.dtype, pl.count, pl.root, len(pl.dst), len(pl.src), pl.bytes, pl.op}
-	pl.describe(&k.sig)
+	pl.describe(c, &k.sig)
 	k.fingerprint = k.sig.hash()
 	pl.cached = k
 }

@@ -62,7 +62,7 @@ type Request struct {
 // MPI_Send_init with the option Persistent, the only one allowed). The request is done when
 // Send would return: the message need not have been received.
 func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Request {
-	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
+	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.jobRank(to), tag: tag}
 	r := &Request{c: c, sig: sig}
 	if r.allowPersistent(opts); r.persistent {
 		r.sendLater(to, tag, tensor.Bytes(buf))
@@ -75,7 +75,7 @@ func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Reques
 // IRecv begins to receive into buf, and never blocks; see Recv (MPI_Irecv, and MPI_Recv_init
 // with the option Persistent, the only one allowed). Wait returns the status of the message.
 func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Request {
-	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
+	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(from), tag: tag}
 	r := &Request{c: c, sig: sig}
 	if r.allowPersistent(opts); r.persistent {
 		r.recvLater(from, tag, tensor.Bytes(buf))
@@ -221,7 +221,7 @@ func (r *Request) Test() (st Status, done bool, err error) {
 		return Status{}, false, nil
 	}
 	if err != nil {
-		err = r.c.withOp(r.sig.String(), err)
+		err = r.c.messageError(r.sig.String(), err)
 	}
 	st, err = r.complete(Status(s), err)
 	return st, true, err
@@ -543,7 +543,7 @@ func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 		r.reject(bad)
 		return r
 	}
-	pl.describe(&r.sig)
+	pl.describe(c, &r.sig)
 	if pl.persistent {
 		r.sig.callName = "persistent " + r.sig.callName
 		c.newWorker(r, pl)

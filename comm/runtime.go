@@ -2,7 +2,6 @@ package comm
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -43,9 +42,13 @@ type rankRuntime struct {
 	mu           sync.Mutex // guards the rest
 	comms        map[uint64]*Comm
 	earlyRevokes earlyRevokes
-	lostRanks    map[int]error  // why ranks are lost, or that they have closed
-	lostLinks    []*fault.Error // each names both ends
-	ended        error          // why this rank takes no calls: it has closed, or was declared lost
+	closedComms  closedComms
+	lostRanks    map[int]*fault.Error // why calls that need these ranks fail: they are lost, or have closed
+	dead         map[int]bool         // the ranks that all ranks know to be lost
+	lostLinks    []*fault.Error       // each names both ends
+	reactions    map[int]reaction     // by rank: the loss that its program knows of
+	reported     map[int]bool         // the lost ranks that this rank's program knows of
+	ended        error                // why this rank takes no calls: it has closed, or was declared lost
 	closing      bool
 	verdict      *fault.Error // the first failure that the mesh reported
 }
@@ -90,6 +93,30 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	return e
 }
 
+// maxClosed bounds the communicators whose Close this rank remembers.
+const maxClosed = 1024
+
+// closedComms holds, for the last maxClosed communicators that this rank has closed, the number of
+// its last collective. A rank that waits in a later collective learns from it that this rank will
+// not come.
+type closedComms struct {
+	last  map[uint64]uint32
+	order []uint64 // the oldest first
+}
+
+// add records a communicator, and forgets the oldest one when there are too many.
+func (cc *closedComms) add(id uint64, seq uint32) {
+	if cc.last == nil {
+		cc.last = make(map[uint64]uint32)
+	}
+	if len(cc.order) == maxClosed {
+		delete(cc.last, cc.order[0])
+		cc.order = slices.Delete(cc.order, 0, 1)
+	}
+	cc.last[id] = seq
+	cc.order = append(cc.order, id)
+}
+
 // spawn runs f on a goroutine that Close waits for, with a context that ends when the runtime
 // closes. It returns false after Close has begun.
 func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
@@ -109,10 +136,10 @@ func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 // Failed implements mesh.Events: the mesh reports the loss of ranks or of a link, with the same
 // error on all ranks. The calls that fail depend on the loss:
 //
-//	lost         messages that fail      collectives that fail
-//	a link       between its two ends    of communicators with both ends
-//	other ranks  with them               of communicators with one of them
-//	this rank    all                     all
+//	lost                      messages that fail      collectives that fail
+//	a link                    between its two ends    of communicators with both ends
+//	other ranks               with them               of communicators with one of them
+//	this rank, or an Abort    all                     all
 //
 // Communicators without a lost member go on.
 func (rt *rankRuntime) Failed(e *fault.Error) {
@@ -125,15 +152,25 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		rt.linkLost(e)
 		return
 	}
-	// The other ranks may have declared this rank lost while it was suspended. It must not go on.
-	for _, p := range e.Peers {
-		if p.Rank == rt.rank {
-			rt.end(e)
-			return
+	if e.Kind == fault.PeerLost {
+		rt.mu.Lock()
+		for _, p := range e.Peers {
+			rt.dead[p.Rank] = true
 		}
+		rt.mu.Unlock()
+	}
+	// The other ranks may have declared this rank lost while it was suspended. It must not go on.
+	if rt.blamed(e, rt.rank) {
+		rt.end(e)
+		return
 	}
 	for _, p := range e.Peers {
-		rt.rankLost(p.Rank, e)
+		reason := rt.reasonFor(p.Rank, e)
+		if e.Op == opAbort {
+			rt.end(reason)
+			return
+		}
+		rt.rankLost(p.Rank, reason)
 	}
 }
 
@@ -143,16 +180,42 @@ func (rt *rankRuntime) linkLost(e *fault.Error) {
 	rt.mu.Lock()
 	rt.lostLinks = append(rt.lostLinks, e)
 	rt.mu.Unlock()
+	rt.lose(e, func(c *Comm) bool { return c.hasAll(e.Peers) })
 	for _, p := range e.Peers {
 		if p.Rank != rt.rank && rt.blamed(e, rt.rank) {
 			rt.eng.FailPeer(p.Rank, e)
 		}
 	}
-	for _, c := range rt.openComms() {
-		if c.hasAll(e.Peers) {
-			c.group.RevokeCollectives(e)
-		}
+}
+
+// lose ends the collectives of the communicators that a loss concerns. It marks all of them before
+// it wakes any call: the program may begin its next collective as soon as a call has returned, and
+// that collective must not be compared with those of ranks that do not know of the loss yet.
+func (rt *rankRuntime) lose(e *fault.Error, concerns func(c *Comm) bool) {
+	cs := slices.DeleteFunc(rt.openComms(), func(c *Comm) bool { return !concerns(c) })
+	rt.calls.mu.Lock()
+	for _, c := range cs {
+		c.markLost(e)
 	}
+	rt.calls.mu.Unlock()
+	for _, c := range cs {
+		c.group.RevokeCollectives(e)
+	}
+}
+
+// markLost records why the communicator takes no collectives any more, unless it was revoked
+// before. c.mu is held.
+func (c *Comm) markLost(e *fault.Error) {
+	if c.lost == nil && c.revoked == nil {
+		c.lost = e
+	}
+}
+
+// currentLoss returns the loss that ended the communicator's collectives, or nil.
+func (c *Comm) currentLoss() *fault.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
 }
 
 // hasAll reports whether all peers are members of the communicator: a lost link between two
@@ -169,10 +232,9 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 // lossWithin returns the error of a lost rank of a new communicator, or of a lost link between two
 // of its ranks, or nil. Ranks that exchange nothing over the lost link would not notice the loss
 // themselves. rt.mu is held.
-func (rt *rankRuntime) lossWithin(c *Comm) error {
+func (rt *rankRuntime) lossWithin(c *Comm) *fault.Error {
 	for r := range c.Size() {
-		var f *fault.Error
-		if errors.As(rt.lostRanks[c.group.WorldRank(r)], &f) && f.Kind != fault.Closed {
+		if f := rt.lostRanks[c.group.WorldRank(r)]; f != nil && f.Kind != fault.Closed {
 			return f
 		}
 	}
@@ -196,22 +258,25 @@ func (rt *rankRuntime) blamed(e *fault.Error, rank int) bool {
 
 // rankLost ends every call that needs a rank: messages with it, and collectives of every
 // communicator that has it as a member.
-func (rt *rankRuntime) rankLost(rank int, err error) {
+func (rt *rankRuntime) rankLost(rank int, err *fault.Error) {
 	rt.mu.Lock()
 	rt.lostRanks[rank] = err
 	rt.mu.Unlock()
+	rt.lose(err, func(c *Comm) bool {
+		_, in := c.group.RankOf(rank)
+		return in
+	})
 	rt.eng.FailPeer(rank, err)
-	for _, c := range rt.openComms() {
-		if _, in := c.group.RankOf(rank); in {
-			c.group.RevokeCollectives(err)
-		}
-	}
 }
 
 // Goodbye implements mesh.Events: a rank has closed. Its peers have received everything that it
-// sent, so collectives that need nothing more from it go on.
+// sent, so collectives that need nothing more from it go on. If the rank closes because of a loss
+// that it knows of, the loss is the cause of the error; see blame.
 func (rt *rankRuntime) Goodbye(rank int) {
 	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{rt.peer(rank)}}
+	if loss := rt.reactionOf(rank); loss != nil {
+		err.Err = loss
+	}
 	rt.mu.Lock()
 	rt.lostRanks[rank] = err
 	rt.mu.Unlock()
@@ -220,12 +285,13 @@ func (rt *rankRuntime) Goodbye(rank int) {
 
 // end makes every call of this rank fail with err. If end runs again, as in Close after the rank
 // was declared lost, the first error stays.
-func (rt *rankRuntime) end(err error) {
+func (rt *rankRuntime) end(err *fault.Error) {
 	rt.mu.Lock()
 	if rt.ended == nil {
 		rt.ended = err
 	}
 	rt.mu.Unlock()
+	rt.lose(err, func(*Comm) bool { return true })
 	rt.eng.End(err)
 }
 
@@ -269,6 +335,7 @@ func (rt *rankRuntime) LastCall(b []byte) []byte {
 const (
 	floodFingerprint = 'f' // a fingerprint of a rank that waits
 	floodRevoke      = 'r' // a communicator is revoked
+	floodLoss        = 'l' // the sender's program knows of a loss
 )
 
 // Flooded implements mesh.Events: another rank has sent a message to all ranks. It runs on the
@@ -281,6 +348,8 @@ func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
 		rt.handleFingerprint(from, body)
 	case floodRevoke:
 		rt.handleRevoke(body)
+	case floodLoss:
+		rt.handleReaction(from, body)
 	}
 }
 

@@ -1,0 +1,433 @@
+package comm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/flaky"
+)
+
+// A deathRun is a job in memory, by the clock of a bubble, whose ranks die when they call die.
+type deathRun struct {
+	script *flaky.Script
+	armed  []atomic.Bool
+}
+
+// deathJob runs f on n ranks. A rank whose f returns waits until all others have, so that its Close
+// is not what the others report.
+func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := &deathRun{armed: make([]atomic.Bool, n)}
+		var rules []flaky.Rule
+		for r := range n {
+			rules = append(rules, flaky.Die(flaky.Before, 1).From(r))
+		}
+		d.script = flaky.New(flaky.Options{Rules: rules, Counts: func(st flaky.Step) bool {
+			return st.From >= 0 && st.From < n && d.armed[st.From].Load()
+		}})
+		opts := append([]Option{WithLogger(slog.New(slog.DiscardHandler)), WithParameters(Parameters{NoSharedMemory: true}),
+			WithWrap(func(rank int, t transport.Transport) transport.Transport { return d.script.Wrap(t, rank) })}, opts...)
+		// The result is that of a rank that has died.
+		Local(n, func(_ context.Context, c *Comm) error {
+			err := f(context.Background(), c, d)
+			// Reason: the others may still be waiting for their errors; it is the bubble's clock.
+			time.Sleep(time.Hour)
+			if err != nil {
+				t.Errorf("rank %d: %v", c.Rank(), err)
+			}
+			return nil
+		}, opts...)
+	})
+}
+
+// die ends this rank's connections, now and later, as the end of its process does.
+func (d *deathRun) die(c *Comm) {
+	d.armed[c.Rank()].Store(true)
+	Send(context.Background(), c, (c.Rank()+1)%c.Size(), 99, []byte{1}) // the step at which it dies
+}
+
+// wantLost wants an error of a lost rank that names victim and no other, and has these words.
+func wantLost(err error, victim int, words ...string) error {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Kind != fault.PeerLost || len(f.Peers) != 1 || f.Peers[0].Rank != victim {
+		return fmt.Errorf("got %v, want %v that names rank %d", err, fault.PeerLost, victim)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			return fmt.Errorf("got %q, want %q in it", err, word)
+		}
+	}
+	return nil
+}
+
+func receive(ctx context.Context, c *Comm, from int) error {
+	_, err := Recv(ctx, c, from, 1, make([]byte, 1))
+	return err
+}
+
+// Rank 2 waits in a collective, of which rank 0 has heard. Then the victim dies, and rank 0, which
+// gets to know that from a message call, goes on with a collective that differs.
+func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
+	const n, victim = 3, 1
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		switch c.Rank() {
+		case victim:
+			time.Sleep(500 * time.Millisecond) // the bubble's clock: rank 0 has the fingerprint of rank 2 by then
+			d.die(c)
+			return nil
+		case 2:
+			return wantLost(AllReduce(ctx, c, []int32{1}, Sum), victim)
+		}
+		return errors.Join(wantLost(receive(ctx, c, victim), victim), wantLost(c.Barrier(ctx), victim))
+	})
+}
+
+// What ranks do after a loss is compared with nothing, however it arrives.
+func TestNothingIsComparedAfterALoss(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		if err := c.Barrier(ctx); err != nil || c.Rank() == 1 {
+			return err
+		}
+		loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 1}}}
+		c.rt.lose(loss, func(*Comm) bool { return true })
+		notice, _ := json.Marshal(fingerprintNotice{Comm: c.id, Seq: c.seq, Fingerprint: 1, Call: "another"})
+		c.rt.handleFingerprint(1, notice)
+		if by := c.revokedBy(); by != nil {
+			t.Errorf("a fingerprint revokes the communicator: %v", by)
+		}
+		c.unexpected(1, c.seq, 1)
+		if cf := c.conflict.Load(); cf != nil {
+			t.Error("a message is taken for a mismatch")
+		}
+		c.blocking.callRecord = &c.history[c.seq%historySize]
+		mismatch := &fault.Error{Kind: fault.Mismatch, Peers: []fault.Peer{{Rank: 1}}}
+		return wantLost(c.collectiveError(&c.blocking, mismatch), 1)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// All communicators are marked before any call of one is woken.
+func TestALossReachesAllCommunicatorsBeforeAnyCallEnds(t *testing.T) {
+	const n, victim, twins = 3, 1, 8
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		var comms []*Comm
+		for range twins {
+			twin, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			comms = append(comms, twin)
+		}
+		if c.Rank() == victim {
+			d.die(c)
+			return nil
+		}
+		errs := make(chan error, twins+1)
+		check := func(err error) {
+			err = wantLost(err, victim)
+			for _, twin := range comms {
+				if twin.currentLoss() == nil {
+					err = errors.New("a call has ended before all communicators know of the loss")
+				}
+			}
+			errs <- err
+		}
+		for _, twin := range comms {
+			go func() { check(twin.Barrier(ctx)) }()
+		}
+		go func() { check(receive(ctx, c, victim)) }()
+		var all error
+		for range twins + 1 {
+			all = errors.Join(all, <-errs)
+		}
+		return all
+	})
+}
+
+// Rank 0 leaves because of a loss. Rank 1 waits for rank 0 and does not need the lost rank.
+func TestARankThatEndsBecauseOfALossIsNotBlamed(t *testing.T) {
+	const n, victim = 4, 3
+	for name, end := range map[string]func(ctx context.Context, c *Comm, d *deathRun) error{
+		"closes": func(ctx context.Context, c *Comm, d *deathRun) error { return c.Close(ctx) },
+		"exits":  func(ctx context.Context, c *Comm, d *deathRun) error { d.die(c); return nil },
+		"aborts": func(ctx context.Context, c *Comm, d *deathRun) error { c.Abort(errors.New("disk full")); return nil },
+	} {
+		for wait, call := range map[string]func(ctx context.Context, c, rest *Comm) error{
+			"recv":       func(ctx context.Context, c, rest *Comm) error { return receive(ctx, c, 0) },
+			"irecv":      func(ctx context.Context, c, rest *Comm) error { return testUntilDone(IRecv(c, 0, 1, make([]byte, 1))) },
+			"probe":      func(ctx context.Context, c, rest *Comm) error { _, err := c.Probe(ctx, 0, 1); return err },
+			"recvnamed":  func(ctx context.Context, c, rest *Comm) error { _, err := c.RecvNamed(ctx, 1, 0, "w", nil); return err },
+			"collective": func(ctx context.Context, c, rest *Comm) error { return rest.Barrier(ctx) },
+		} {
+			t.Run(name+"/"+wait, func(t *testing.T) {
+				deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+					var rest *Comm
+					if c.Rank() != victim {
+						var err error
+						if rest, err = c.Sub(ctx, 0, 1, 2); err != nil {
+							return err
+						}
+					}
+					switch c.Rank() {
+					case victim:
+						d.die(c)
+						return nil
+					case 0:
+						return errors.Join(wantLost(receive(ctx, c, victim), victim), end(ctx, c, d))
+					}
+					began := time.Now()
+					err := wantLost(call(ctx, c, rest), victim, "rank 0")
+					if elapsed := time.Since(began); elapsed > 3*time.Second {
+						err = errors.Join(err, fmt.Errorf("told after %v", elapsed))
+					}
+					return err
+				})
+			})
+		}
+	}
+}
+
+func testUntilDone(r *Request) error {
+	for {
+		if _, done, err := r.Test(); done {
+			return err
+		}
+		time.Sleep(time.Millisecond) // the bubble's clock
+	}
+}
+
+// A rank that goes on after a loss, and ends much later, ends for its own reasons.
+func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
+	const n, victim = 3, 2
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		switch c.Rank() {
+		case victim:
+			d.die(c)
+			return nil
+		case 0:
+			err := wantLost(receive(ctx, c, victim), victim)
+			time.Sleep(2 * reactionTime) // the bubble's clock
+			d.die(c)
+			return err
+		}
+		err := wantLost(receive(ctx, c, 0), 0)
+		if got := c.Lost(); !slices.Equal(got, []int{0, victim}) {
+			err = errors.Join(err, fmt.Errorf("lost: got %v, want [0 %d]", got, victim))
+		}
+		return err
+	})
+}
+
+// A rank that closes in order, and knows of no loss, is the one that is named.
+func TestARankThatClosesInOrderIsNamed(t *testing.T) {
+	deathJob(t, 2, func(ctx context.Context, c *Comm, _ *deathRun) error {
+		if c.Rank() == 0 {
+			return c.Close(ctx)
+		}
+		err := receive(ctx, c, 0)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != 0 || errors.Is(err, fault.PeerLost) {
+			return fmt.Errorf("got %v, want %v that names rank 0", err, fault.Closed)
+		}
+		if got := c.Lost(); len(got) > 0 {
+			return fmt.Errorf("lost: got %v, want none", got)
+		}
+		return nil
+	})
+}
+
+func TestLostListsTheDeadByTheirRankInTheCommunicator(t *testing.T) {
+	const n, victim = 4, 2
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		back, err := c.Split(ctx, 0, -c.Rank())
+		if err != nil {
+			return err
+		}
+		if c.Rank() == victim {
+			d.die(c)
+			return nil
+		}
+		err = wantLost(c.Barrier(ctx), victim)
+		if got, twin := c.Lost(), back.Lost(); !slices.Equal(got, []int{victim}) || !slices.Equal(twin, []int{n - 1 - victim}) {
+			err = errors.Join(err, fmt.Errorf("lost: got %v and %v, want %d and %d", got, twin, victim, n-1-victim))
+		}
+		rest, e := c.Sub(ctx, 0, 1, 3)
+		if e == nil {
+			e = rest.Barrier(ctx)
+		}
+		return errors.Join(err, e)
+	})
+}
+
+// Messages between ranks that have nothing to do with the one that aborts end, too.
+func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
+	const n, aborter = 4, 3
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		rest, err := c.Split(ctx, c.Rank()/aborter, 0)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == aborter {
+			time.Sleep(time.Second) // the bubble's clock: all others wait by then
+			c.Abort(errors.New("disk full"))
+			return wantLost(c.Barrier(ctx), aborter, "disk full")
+		}
+		began := time.Now()
+		if c.Rank() == 2 {
+			err = rest.Barrier(ctx)
+		} else {
+			err = receive(ctx, c, 1-c.Rank())
+		}
+		err = wantLost(err, aborter, "disk full")
+		if elapsed := time.Since(began); elapsed > 2*time.Second {
+			err = errors.Join(err, fmt.Errorf("told %v after the abort, want at most 1 s", elapsed-time.Second))
+		}
+		return errors.Join(err, wantLost(Send(ctx, c, 1-c.Rank()%2, 1, []byte{1}), aborter), wantLost(rest.Barrier(ctx), aborter))
+	})
+}
+
+// A rank that has fallen silent is asked once for its call, and not for each collective of the past.
+func TestAMismatchWithASilentRankIsReportedWithinTwoSeconds(t *testing.T) {
+	silent, answered := make(chan struct{}), make(chan struct{})
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		for range 10 {
+			if err := c.Barrier(ctx); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 1 {
+			c.mu.Lock() // its control goroutine answers no question
+			close(silent)
+			<-answered
+			c.mu.Unlock()
+			return nil
+		}
+		<-silent
+		defer close(answered)
+		cl := &call{callRecord: &c.history[c.seq%historySize], c: c}
+		began := time.Now()
+		f := c.mismatchWith(cl, 1, nil)
+		if elapsed := time.Since(began); f.Kind != fault.Mismatch || elapsed > 2*askLimit {
+			return fmt.Errorf("got %v after %v, want a mismatch within %v", f, elapsed, 2*askLimit)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// The verdict about this rank comes before what it finds in shared memory when it wakes.
+func TestAnEvictedRankReportsNoMismatch(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		if err := c.Barrier(ctx); err != nil || c.Rank() == 1 {
+			return err
+		}
+		c.rt.Failed(&fault.Error{Kind: fault.PeerLost, Op: "mesh", Rank: 1, Peers: []fault.Peer{{Rank: 0}}})
+		c.blocking.callRecord = &c.history[c.seq%historySize]
+		mismatch := &fault.Error{Kind: fault.Mismatch, Peers: []fault.Peer{{Rank: 1}}}
+		return errors.Join(wantLost(c.collectiveError(&c.blocking, mismatch), 0), wantLost(c.Barrier(ctx), 0))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A rank closes a communicator, and the others go on to a collective that it has not made.
+func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
+	const n, closer = 3, 1
+	for _, messages := range []bool{false, true} {
+		deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {
+			twin, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			if err := twin.Barrier(ctx); err != nil {
+				return err
+			}
+			if c.Rank() == closer {
+				return twin.Close(ctx)
+			}
+			began := time.Now()
+			err = twin.Barrier(ctx)
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != closer {
+				return fmt.Errorf("got %v, want %v that names rank %d", err, fault.Closed, closer)
+			}
+			if elapsed := time.Since(began); elapsed > time.Second {
+				return fmt.Errorf("told after %v, want at most 1 s", elapsed)
+			}
+			return nil
+		}, WithParameters(Parameters{NoSharedMemory: messages}))
+	}
+}
+
+// A rank that has left a collective in order may close the communicator while others are in it.
+func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
+	const n = 3
+	deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 2 {
+			time.Sleep(2 * time.Second) // the bubble's clock: the others have waited, and closed, by then
+		}
+		// The root only sends, so it is done before the others have begun.
+		if err := Broadcast(ctx, twin, []int32{1}, 0); err != nil {
+			return err
+		}
+		return twin.Close(ctx)
+	})
+}
+
+func TestTheClosedCommunicatorsThatARankRemembersAreBounded(t *testing.T) {
+	var cc closedComms
+	for id := range uint64(3 * maxClosed) {
+		cc.add(id, uint32(id))
+	}
+	if len(cc.last) != maxClosed || len(cc.order) != maxClosed || cc.last[3*maxClosed-1] != 3*maxClosed-1 {
+		t.Errorf("%d and %d are kept, want the last %d", len(cc.last), len(cc.order), maxClosed)
+	}
+}
+
+func TestErrorsOnASubCommunicatorNameRanksOfTheJob(t *testing.T) {
+	const n, victim = 4, 3
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		if c.Rank() < 2 {
+			return nil
+		}
+		sub, err := c.Sub(ctx, 2, 3)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == victim {
+			time.Sleep(time.Second) // the bubble's clock
+			d.die(c)
+			return nil
+		}
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, timeout := Recv(short, sub, 1, 1, make([]byte, 1))
+		if !strings.Contains(fmt.Sprint(timeout), "recv uint8 x1 with rank 3 tag 1: ") {
+			t.Errorf("got %v, want it to name rank 3", timeout)
+		}
+		_, test := Recv(ctx, sub, 1, 1, make([]byte, 1))
+		return errors.Join(wantLost(test, victim, "recv uint8 x1 with rank 3 tag 1: "),
+			wantLost(Broadcast(ctx, sub, []int32{1}, 1), victim, "broadcast int32 x1 root 3: "))
+	})
+}
