@@ -1,6 +1,11 @@
 // Package tlsopt turns the TLS options that tcp, grpc and mesh's listener share into crypto/tls
 // configurations, so that one set of options means the same on every transport. It does not know
 // which rank dials, or what is sent.
+//
+// Options have one of two sources. ForJob makes them of a rank's credentials under the job's CA,
+// which is the default. A program that sets the fields replaces the job's CA by certificates of its
+// own: connections may then pass a proxy that terminates TLS, which no certificate of the job's CA
+// can.
 package tlsopt
 
 import (
@@ -10,6 +15,7 @@ import (
 	"os"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/jobca"
 )
 
 // Options configures TLS between ranks. It is read only; any number of goroutines may share one
@@ -33,6 +39,9 @@ type Options struct {
 	// Config, when not nil, is the base to which the fields above are added. It is cloned, never
 	// changed. Where it sets no MinVersion, TLS 1.3 is required.
 	Config *tls.Config
+
+	job        *jobca.Credentials // set by ForJob; then the fields above are not used
+	everywhere bool
 }
 
 // Client returns the configuration of a rank that dials. proto is the one ALPN name it offers.
@@ -41,6 +50,9 @@ type Options struct {
 //
 // ServerName may be empty in the result; the caller then sets the host that it dials, in a clone.
 func (o *Options) Client(proto string) (*tls.Config, error) {
+	if o.job != nil {
+		return o.job.Config(proto), nil
+	}
 	cfg, err := o.base()
 	if err != nil {
 		return nil, err
@@ -61,6 +73,9 @@ func (o *Options) Client(proto string) (*tls.Config, error) {
 // accepts, the preferred one first. Errors are of kind fault.Misuse: as for Client, and a missing
 // certificate, and Mutual without CAFile.
 func (o *Options) Server(protos ...string) (*tls.Config, error) {
+	if o.job != nil {
+		return o.job.Config(protos...), nil
+	}
 	cfg, err := o.base()
 	if err != nil {
 		return nil, err
