@@ -107,12 +107,29 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
+	// Before the hello, so that a peer which poses as another rank learns nothing of this one.
+	if no := m.checkName(t.conn, rank); no != nil {
+		return no
+	}
 	instance, err := m.id.dial(ctx, t, rank, l)
 	if err != nil || l == channelJoin {
 		return err
 	}
 	if no := m.claimRank(rank, instance); no != nil {
 		return no
+	}
+	return nil
+}
+
+// checkName returns a refusal if the peer has proven by a certificate that it is not rank. A Conn on
+// which the transport proves no names passes: it is within one host, or TLS is not the job's own.
+func (m *Mesh) checkName(c transport.Conn, rank int) *refusal {
+	n, ok := c.(transport.Named)
+	if !ok || m.cfg.NameOf == nil || n.PeerName() == "" {
+		return nil
+	}
+	if got, want := n.PeerName(), m.cfg.NameOf(rank); got != want {
+		return &refusal{reason: reasonName, text: fmt.Sprintf("certificate: got %s, want %s of rank %d", got, want, rank)}
 	}
 	return nil
 }
@@ -154,7 +171,11 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	t := newHandshakeConn(c)
 	h, err := m.id.accept(ctx, t, func() { m.extendSlot(c) })
 	if err == nil {
-		if no := m.authorize(h); no != nil {
+		no := m.checkName(c, int(h.rank))
+		if no == nil {
+			no = m.authorize(h)
+		}
+		if no != nil {
 			refuse(ctx, t, no)
 			err = no
 		}

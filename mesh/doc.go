@@ -59,6 +59,10 @@
 // protected by TLS, or not at all. Magic, kind and version keep their offsets in every version, so
 // that two versions can refuse each other with a reason. This is version 2.
 //
+// On a connection under TLS with certificates of the job's own CA, TLS has checked the job and the
+// incarnation before the HELLO. Each side also compares the name that the peer has proven
+// (transport.Named) with the rank that it dialled, or that the HELLO claims.
+//
 // The instance is a random number of each process. The first process that proves to be rank r is
 // rank r; another one is refused.
 //

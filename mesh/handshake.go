@@ -34,6 +34,7 @@ const (
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
 	reasonAbsent // the address exchange ended with ranks missing
+	reasonName   // the peer's certificate is another rank's
 )
 
 // permanent reports whether every later dial would be refused, too. A permanent refusal makes a

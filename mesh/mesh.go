@@ -43,6 +43,8 @@ type Config struct {
 	Transport    transport.Transport // carries handshakes, control links and data; the Mesh closes it
 	Listener     net.Listener        // this process's one listener; nil when the transport needs none; the Mesh closes it
 	TLS          *tls.Config         // the server side of TLS on Listener; nil: plain connections
+	Secures      Secures             // which connections on Listener are under TLS; nil: all, if TLS is set
+	NameOf       func(int) string    // the transport.Named name that a rank proves under TLS; nil: names are not checked
 	Root         string              // where rank 0 can be reached: addresses are exchanged there
 	Peers        []string            // all ranks' addresses, when they are known beforehand
 	Host         string              // the name to report for this rank's host, at most 64 bytes
@@ -56,6 +58,10 @@ type Config struct {
 	Events       Events              // nil: events are dropped
 	Data         Data                // the layer above the data Conns; nil: there are none
 }
+
+// Secures reports whether a connection between two addresses must be under TLS. The transport decides
+// by the same function.
+type Secures func(local, remote net.Addr) bool
 
 // Events is what the layer above a Mesh implements. The control goroutine calls the methods, one at a
 // time.
@@ -256,7 +262,7 @@ func (m *Mesh) start(ctx context.Context) error {
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
-		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log, m.strangers)
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.strangers)
 		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)

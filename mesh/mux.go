@@ -51,6 +51,7 @@ type mux struct {
 	ln        net.Listener
 	greeter   transport.Greeter // nil: every connection is the transport's
 	tls       *tls.Config       // nil: plain connections
+	secures   Secures           // which connections are under TLS; nil: all, if tls is set
 	log       *slog.Logger
 	strangers *strangerLog
 	accepted  chan net.Conn // classified connections, to muxListener.Accept
@@ -64,9 +65,9 @@ type mux struct {
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slog.Logger, strangers *strangerLog) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, strangers *strangerLog) *mux {
 	f := &mux{
-		ln: ln, log: log, strangers: strangers,
+		ln: ln, secures: secures, log: log, strangers: strangers,
 		accepted: make(chan net.Conn),
 		slotFree: newWakeup(),
 		done:     make(chan struct{}),
@@ -268,9 +269,14 @@ func (f *mux) classify(g *pendingConn) {
 	}
 }
 
-// sniff reads a connection's first bytes, and does the TLS handshake where this port requires TLS.
+// needsTLS reports whether a connection must be under TLS.
+func (f *mux) needsTLS(nc net.Conn) bool {
+	return f.tls != nil && (f.secures == nil || f.secures(nc.LocalAddr(), nc.RemoteAddr()))
+}
+
+// sniff reads a connection's first bytes, and does the TLS handshake where needsTLS requires it.
 //
-//	first bytes          port without TLS         port with TLS
+//	first bytes          connection without TLS   connection with TLS
 //	TLS                  refused                  TLS handshake; the protocol is checked by ALPN
 //	the transport's      passed on                refused
 //	anything else        refused                  refused
@@ -285,16 +291,16 @@ func (f *mux) sniff(g *pendingConn) error {
 	g.Conn.SetReadDeadline(g.deadline)
 	g.peeked = buf[:n]
 	g.prefix = g.peeked
-	switch secure := n > 0 && buf[0] == tlsRecord; {
+	switch needed, secure := f.needsTLS(g.Conn), n > 0 && buf[0] == tlsRecord; {
 	case isTimeout(err):
 		return fmt.Errorf("its first %v: got %d bytes, want at least %d", greetTimeout, n, minPeek)
 	case err != nil:
 		return fmt.Errorf("it closed after %d bytes: %w", n, err)
-	case f.tls == nil && secure:
+	case !needed && secure:
 		return errors.New("it speaks TLS, and this port does not")
-	case f.tls != nil && !secure:
+	case needed && !secure:
 		return fmt.Errorf("it does not speak TLS, which this port requires; its first bytes are %q", g.peeked)
-	case f.tls != nil:
+	case needed:
 		return f.startTLS(g)
 	case f.greeter != nil && !f.greeter.Prefix(g.peeked):
 		return fmt.Errorf("it does not speak this transport's protocol: its first bytes are %q", g.peeked)

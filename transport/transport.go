@@ -211,6 +211,11 @@ type Pending interface {
 	RemoteAddr() net.Addr
 }
 
+// A Named is a Conn whose peer may have proven a name before the first frame, by a
+// certificate. PeerName returns the name. It is "" if the peer has proven none. A
+// Conn that is built on another one passes the other one's name on.
+type Named interface{ PeerName() string }
+
 // An Exposer is a Conn that can expose memory to its peer, so that the peer writes
 // straight into this memory. Until release, the peer may send frames into buf by
 // Frame.To. Arrived reports each of these frames here, with the ID id and without a

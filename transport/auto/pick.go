@@ -85,8 +85,8 @@ func (p *Picker) whyNotVerbs(network string) string {
 // upgrade opens the hardware of the program's Upgrader, if there is one. A failure is no error
 // here: nobody asked for it by name, and Explain gives the reason.
 //
-// Under TLS the hardware is not used, because RDMA does not encrypt and the user has asked for
-// encryption.
+// Under TLS, which is the default between hosts, the hardware is not used, because RDMA does not
+// encrypt. A user who does without encryption names verbs, or says so.
 func (p *Picker) upgrade(o *Options) {
 	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
 	if i < 0 {
@@ -98,7 +98,7 @@ func (p *Picker) upgrade(o *Options) {
 		p.noVerbs = reason(err)
 	case t != nil && o.TLS != nil:
 		t.Close()
-		p.noVerbs = "TLS is asked for, and RDMA does not encrypt"
+		p.noVerbs = "connections between hosts are encrypted, and RDMA does not encrypt: set TUTTI_INSECURE_PLAIN=1 or TUTTI_TRANSPORT=tcp+verbs to use it"
 	case t != nil:
 		p.verbs, p.network = t, network
 	}

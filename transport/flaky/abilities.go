@@ -54,6 +54,14 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
+// PeerName returns the inner Conn's name of the peer; "" if it has none.
+func (c *conn) PeerName() string {
+	if n, ok := c.inner.(transport.Named); ok {
+		return n.PeerName()
+	}
+	return ""
+}
+
 // around counts a step without bytes, calls do, and applies the rules that are due before and
 // after it. If a rule cuts before the step, around returns the error of the cut and does not
 // call do. After a cut that follows the step, the next step fails.

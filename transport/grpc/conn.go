@@ -38,9 +38,10 @@ type stream interface {
 // release locks mu. Hence SendMsg is never called with mu held, and the goroutine that releases a
 // buffer runs no Done.
 type conn struct {
-	stream stream
-	link   *link
-	tune   tuning
+	stream   stream
+	link     *link
+	tune     tuning
+	peerName string // what the peer's certificate has proven; "" without
 
 	reading  atomic.Bool // held by Progress; no goroutine waits for it
 	decoder  decoder     // belongs to the goroutine in Progress
@@ -220,6 +221,9 @@ func (c *conn) Close() error {
 	return nil
 }
 
+// PeerName implements transport.Named.
+func (c *conn) PeerName() string { return c.peerName }
+
 // Unsent implements transport.Conn. It counts the bytes that this end has accepted and gRPC has not
 // written to the connection.
 //
@@ -283,4 +287,5 @@ func (g pendingConn) RemoteAddr() net.Addr { return g.link.raw.RemoteAddr() }
 var (
 	_ transport.Conn    = (*conn)(nil)
 	_ transport.Pending = pendingConn{}
+	_ transport.Named   = (*conn)(nil)
 )

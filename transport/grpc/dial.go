@@ -53,6 +53,7 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	}
 	c := newConn(raw, above, t.opts.tune)
 	c.link.admitted.Store(true) // a peer that we dialled is not limited
+	c.peerName = t.opts.TLS.PeerName(above)
 	d := &clientStream{conn: c}
 	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
 		if f := c.first(); f != nil {
@@ -93,10 +94,10 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// secure does the TLS handshake if there are TLS options. It does so before gRPC gets the
-// connection, so that TLS errors can be told from HTTP/2 errors.
+// secure does the TLS handshake if the TLS options secure this connection. It does so before gRPC
+// gets the connection, so that TLS errors can be told from HTTP/2 errors.
 func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
-	if t.opts.TLS == nil {
+	if !t.opts.TLS.Secures(raw.LocalAddr(), raw.RemoteAddr()) {
 		return raw, nil, nil
 	}
 	config, err := t.clientTLS()
@@ -113,7 +114,7 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	}
 	c := tls.Client(raw, config)
 	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, nil, fmt.Errorf("TLS handshake: %w", err)
+		return nil, nil, fmt.Errorf("TLS handshake: %w", t.opts.TLS.Explain(err))
 	}
 	state := c.ConnectionState()
 	if state.NegotiatedProtocol != t.Proto() {

@@ -47,11 +47,11 @@
 //
 // # TLS and proxies
 //
-// TLS is done here, or by the listener. gRPC gets the result, and uses the scheme https. Unlike
-// gRPC's own dialer, this package ignores proxies named by the environment (HTTPS_PROXY), because
-// ranks dial ranks. A proxy that terminates HTTP/2 may stand between two ranks. One that resets
-// streams when it closes them may lose what it had not passed on; and it must not limit how long a
-// stream lasts.
+// TLS is done here, or by the listener. Package tlsopt decides for which connections. gRPC gets the
+// result, and uses the scheme https. Unlike gRPC's own dialer, this package ignores proxies named by
+// the environment (HTTPS_PROXY), because ranks dial ranks. A proxy that terminates HTTP/2 may stand
+// between two ranks. One that resets streams when it closes them may lose what it had not passed on;
+// and it must not limit how long a stream lasts.
 //
 // # Unauthenticated peers
 //

@@ -48,6 +48,9 @@ func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(tran
 	h := &acceptedStream{conn: newConn(raw, above, t.opts.tune), accept: accept}
 	c := h.conn
 	c.hangUp = h.hangUp
+	if done := terminated(above); done != nil {
+		c.peerName = t.opts.TLS.PeerName(done)
+	}
 	if !t.register(c) {
 		c.link.cut()
 		return
@@ -92,13 +95,14 @@ func (h *acceptedStream) hangUp() {
 	h.conn.link.cut()
 }
 
-// handshake does the TLS handshake, unless the listener has done it.
+// handshake does the TLS handshake if the TLS options secure this connection, unless the listener
+// has done it.
 func (t *Transport) handshake(raw net.Conn, config *tls.Config) (net.Conn, *tls.ConnectionState, error) {
 	if done := terminated(raw); done != nil {
 		state := done.ConnectionState()
 		return raw, &state, nil
 	}
-	if config == nil {
+	if !t.opts.TLS.Secures(raw.LocalAddr(), raw.RemoteAddr()) {
 		return raw, nil, nil
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, t.openTimeout)

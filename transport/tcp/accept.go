@@ -144,22 +144,22 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 func (t *Transport) handleAccepted(nc net.Conn, cfg *tls.Config, accept func(transport.Conn)) {
 	b, ok := nc.(closerSetter)
 	if !ok {
-		if c, err := t.newConn(newPendingConn(nc, cfg)); err == nil {
+		if c, err := t.newConn(t.newPendingConn(nc, cfg)); err == nil {
 			accept(c)
 		}
 		return
 	}
 	var r connCloser
 	b.SetCloser(r.close)
-	if c, err := t.newConn(newPendingConn(nc, cfg)); err == nil {
+	if c, err := t.newConn(t.newPendingConn(nc, cfg)); err == nil {
 		r.attach(c)
 		accept(c)
 	}
 }
 
-// newPendingConn unwraps an accepted connection. With cfg, a connection that is not under TLS yet
-// does its handshake with the first read.
-func newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
+// newPendingConn unwraps an accepted connection. A connection that must be under TLS and is not yet
+// does its handshake, with cfg, at the first read.
+func (t *Transport) newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
 	e := pendingConn{nc: nc, accepted: true}
 	p, looked := nc.(peekedConn)
 	if looked {
@@ -168,7 +168,7 @@ func newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
 	if tc, ok := e.nc.(*net.TCPConn); ok {
 		tc.SetKeepAliveConfig(keepAlive) // best effort
 	}
-	if _, done := e.nc.(*tls.Conn); cfg != nil && !done {
+	if _, done := e.nc.(*tls.Conn); !done && t.options.TLS.Secures(nc.LocalAddr(), nc.RemoteAddr()) {
 		if looked {
 			e.nc = nil // not under TLS: newConn refuses it
 			return e

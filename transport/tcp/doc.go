@@ -31,6 +31,9 @@
 //	12      h      head
 //	12+h    b      body
 //
+// Under TLS the magic and the frames are TLS's application data. Package tlsopt decides which
+// connections are under TLS.
+//
 // There is no checksum: heads carry their own above this layer, and bodies may.
 //
 // # Bounds

@@ -118,6 +118,9 @@ func (c *stream) Admit() {
 // RemoteAddr returns the peer's address.
 func (c *stream) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
+// PeerName implements transport.Named.
+func (c *stream) PeerName() string { return c.t.options.TLS.PeerName(c.nc) }
+
 // Progress implements transport.Conn. A poll that finds nothing costs a lock and no system call. It
 // does not spin: the reader goroutine needs the core.
 func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
@@ -182,7 +185,7 @@ func (c *stream) cut(err error) error {
 	if c.dec.magicLeft > 0 {
 		return failure(fault.Refused, "accept", err) // a TLS handshake that failed
 	}
-	return failure(fault.LinkLost, "receive", err)
+	return failure(fault.LinkLost, "receive", c.t.options.TLS.Explain(err)) // in TLS 1.3 a refusal comes after the handshake
 }
 
 // read is the reader goroutine: it fills the inbox until the connection ends or Close is called.
@@ -393,4 +396,5 @@ func (c *stream) Close() error {
 var (
 	_ transport.Conn    = (*stream)(nil)
 	_ transport.Pending = (*stream)(nil)
+	_ transport.Named   = (*stream)(nil)
 )

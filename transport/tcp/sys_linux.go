@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/internal/race"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 )
 
 // shortCall is the most bytes moved by a system call that the Go scheduler does not know of.
@@ -184,19 +185,11 @@ func setReceiveBuffer(fd, size int) {
 // messages took up to a third longer. Connections to other hosts, and other choices of the system,
 // stay as they are.
 func avoidBBR(fd int, local, remote net.Addr) {
-	if !sameHost(local, remote) {
+	if !tlsopt.SameHost(local, remote) {
 		return
 	}
 	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	if err == nil && strings.HasPrefix(name, "bbr") {
 		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // best effort
 	}
-}
-
-// sameHost reports whether bytes between two addresses stay on this host: the addresses are equal,
-// or both are loopback's.
-func sameHost(local, remote net.Addr) bool {
-	l, ok := local.(*net.TCPAddr)
-	r, too := remote.(*net.TCPAddr)
-	return ok && too && (l.IP.Equal(r.IP) || l.IP.IsLoopback() && r.IP.IsLoopback())
 }

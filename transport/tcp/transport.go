@@ -28,7 +28,7 @@ type TLS = tlsopt.Options
 // Options configure a Transport. The zero Options are good for most programs: no TLS, and buffers
 // that the kernel adapts.
 type Options struct {
-	// TLS, if not nil, is used on every connection, dialled or accepted.
+	// TLS, if not nil, secures the connections for which TLS.Secures, dialled or accepted.
 	TLS *TLS
 	// ReceiveBuffer is the size in bytes of the socket's receive buffer for an admitted peer, on
 	// Linux without TLS. Elsewhere the system chooses.
@@ -112,9 +112,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	if err != nil {
 		return nil, t.dialFailure(ctx, op, fault.LinkLost, err)
 	}
-	if t.options.TLS != nil {
+	if t.options.TLS.Secures(nc.LocalAddr(), nc.RemoteAddr()) {
 		if nc, err = t.clientTLS(ctx, nc, addr); err != nil {
-			return nil, t.dialFailure(ctx, op, fault.Refused, err)
+			return nil, t.dialFailure(ctx, op, fault.Refused, t.options.TLS.Explain(err))
 		}
 	}
 	// Four bytes always fit into the buffer of a new socket.

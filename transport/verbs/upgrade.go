@@ -70,6 +70,14 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
+// PeerName returns the peer's name on the set-up link; "" if it has none there.
+func (c *conn) PeerName() string {
+	if n, ok := c.setup.(transport.Named); ok {
+		return n.PeerName()
+	}
+	return ""
+}
+
 // offer makes the accepting end's queue pair and sends its address.
 func (c *conn) offer() {
 	l, err := c.newEndpoint()

@@ -1,0 +1,193 @@
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/jobca"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/grpc"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// A testCA gives ranks of a test job certificates for TLS on loopback.
+type testCA struct {
+	t  *testing.T
+	ca *jobca.Authority
+}
+
+func newTestCA(t *testing.T) testCA {
+	t.Helper()
+	ca, err := jobca.Derive([]byte("what the ranks of this job know"), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testCA{t, ca}
+}
+
+// options returns the TLS options of a rank.
+func (a testCA) options(rank int) *tlsopt.Options {
+	a.t.Helper()
+	c, err := a.ca.Issue(rank, 0)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tlsopt.ForJob(c).Everywhere()
+}
+
+// secure gives cfg a wire under TLS, with the certificate of a rank.
+func (a testCA) secure(cfg *Config, wire string, rank int) {
+	a.t.Helper()
+	o := a.options(rank)
+	conf, err := o.Server("tutti/1", "h2")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cfg.TLS, cfg.Secures, cfg.NameOf, cfg.Transport = conf, o.Secures, o.NameOf, wireOver(wire, o)
+}
+
+// wireOver makes a transport by its name.
+func wireOver(wire string, o *tlsopt.Options) transport.Transport {
+	if wire == "grpc" {
+		return grpc.New(grpc.Options{TLS: o})
+	}
+	return tcp.New(tcp.Options{TLS: o})
+}
+
+// dialAs dials rank to over a wire with the certificate of rank cert, and says that it is rank
+// claimed. It returns what came of the handshake.
+func (w *wiredJob) dialAs(wire transport.Transport, claimed, to int) error {
+	cfg := w.config(claimed)
+	id := newIdentity(cfg)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := wire.Dial(ctx, w.addrs[to])
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = id.dial(ctx, newHandshakeConn(c), to, channelJoin)
+	return err
+}
+
+func TestRanksUnderTheJobsCAAcceptNoOneElse(t *testing.T) {
+	for _, wire := range []string{"tcp", "grpc"} {
+		t.Run(wire, func(t *testing.T) {
+			leak.Check(t)
+			ca := newTestCA(t)
+			w := startWired(t, 3, func(i int, cfg *Config) { ca.secure(cfg, wire, i) })
+			defer w.close()
+			w.healthy()
+			before := len(w.logs.all())
+
+			// Rank 2's certificate posing as rank 1, with the secret and a right handshake.
+			posing := wireOver(wire, ca.options(2))
+			defer posing.Close()
+			var no *refusal
+			if err := w.dialAs(posing, 1, 0); !errors.As(err, &no) || no.reason != reasonName {
+				t.Errorf("rank 2 that poses as rank 1: got %v, want a refusal for its name", err)
+			}
+			eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
+			if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], "certificate: got tutti:") {
+				t.Errorf("logged %q, want one line about the certificate", got)
+			}
+			// The same certificate is good for rank 2, but for its instance.
+			if err := w.dialAs(posing, 2, 0); errors.As(err, &no) && no.reason == reasonName {
+				t.Errorf("rank 2 itself: got %v", err)
+			}
+
+			// Without TLS, though with the secret.
+			plain := wireOver(wire, nil)
+			defer plain.Close()
+			if err := w.dialAs(plain, 1, 0); err == nil {
+				t.Error("a connection without TLS: got no error")
+			}
+			w.healthy()
+		})
+	}
+}
+
+func TestARankChecksWhomItHasDialled(t *testing.T) {
+	for _, wire := range []string{"tcp", "grpc"} {
+		t.Run(wire, func(t *testing.T) {
+			leak.Check(t)
+			ca := newTestCA(t)
+			w := startWired(t, 3, func(i int, cfg *Config) { ca.secure(cfg, wire, i) })
+			defer w.close()
+			for name, found := range map[string]int{"another rank": 2, "itself, as by an attacker who turns its connections around": 1} {
+				c, err := w.meshes[1].cfg.Transport.Dial(t.Context(), w.addrs[found])
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = w.meshes[1].handshake(t.Context(), newHandshakeConn(c), 0, channelData)
+				c.Close()
+				var no *refusal
+				if !errors.As(err, &no) || no.reason != reasonName || !strings.Contains(no.text, "of rank 0") {
+					t.Errorf("rank 1 dials rank 0 and finds %s: got %v, want a refusal for its name", name, err)
+				}
+			}
+		})
+	}
+}
+
+// Two ranks on one host speak in clear, while others must not.
+func TestTheMuxDecidesByTheAddressesWhatMustBeUnderTLS(t *testing.T) {
+	leak.Check(t)
+	ca := newTestCA(t)
+	w := startWired(t, 3, func(i int, cfg *Config) {
+		c, err := ca.ca.Issue(i, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		o := tlsopt.ForJob(c) // loopback stays plain
+		cfg.TLS, _ = o.Server("tutti/1")
+		cfg.Secures, cfg.NameOf, cfg.Transport = o.Secures, o.NameOf, tcp.New(tcp.Options{TLS: o})
+	})
+	defer w.close()
+	w.healthy()
+	before := len(w.logs.all())
+	nc := connect(t, w.addrs[1])
+	tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"tutti/1"}}).Handshake()
+	wantClosed(t, "TLS on a connection within the host", nc, 2*time.Second)
+	w.logged(before, "TLS on a connection within the host", 1, "speaks TLS, and this port does not")
+	w.healthy()
+}
+
+func TestAStartWithAnotherJobsCAFailsAtOnce(t *testing.T) {
+	leak.Check(t)
+	ca := newTestCA(t)
+	foreign, err := jobca.New("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newTestJob(t, 2)
+	defer j.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	root, own := listen(t), listen(t)
+	var rank0 sync.WaitGroup
+	rank0.Go(func() {
+		j.start(ctx, []int{0}, func(i int, cfg *Config) {
+			cfg.Listener, cfg.Root = root, root.Addr().String()
+			ca.secure(cfg, "tcp", i)
+		})
+	})
+	j.start(ctx, []int{1}, func(i int, cfg *Config) {
+		cfg.Listener, cfg.Root = own, root.Addr().String()
+		testCA{t, foreign}.secure(cfg, "tcp", i)
+	})
+	if err := j.errs[1]; !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "different secrets, or were started by different launchers") {
+		t.Errorf("got %v, want %v with the reason", err, fault.Refused)
+	}
+	cancel()
+	rank0.Wait()
+}
