@@ -29,14 +29,23 @@
 //
 // # Secrets
 //
-// Find leaves the environment as it is, the secret included: a program may start a second job after
-// the first, and a process that may read another's environment may also read its memory. A program
-// that starts children it does not trust gives them an environment of their own, or keeps the secret
-// in a file (TUTTI_SECRET_FILE). A job without a secret listens on loopback only, unless
-// Options.Insecure allows more.
+// A rank gets its job's secret in one of these ways. The first that is set counts:
+//
+//	TUTTI_SECRET_FD    tuttirun's: a descriptor, from which a rank also reads its own certificate
+//	TUTTI_SECRET_FILE  a file that only its owner may read
+//	TUTTI_SECRET       hex, for jobs that are started by hand
+//
+// Find removes the variables TUTTI_SECRET_FD and TUTTI_SECRET and closes the descriptor, so that no
+// child of this process inherits them, and keeps what it has read for the next Find: a program may
+// start a second job after the first. Environment and descriptors belong to the whole process, and so
+// does what is kept. /proc/PID/environ goes on to show what a process was started with to the same
+// user and to root, who can read its memory as well. A Find with a Lookup removes nothing.
+//
+// A job without a secret listens on loopback only, unless Options.Insecure allows more.
 //
 // # What it does not know
 //
-// The package does not know transports, the handshake or what the secret is used for. It never talks
-// to another rank: Find only reads, and Listen opens the one listener.
+// The package does not know transports, the handshake or what the secret is used for, but for one
+// use: Job.Credentials returns the certificate that follows from it. It never talks to another rank:
+// Find only reads, and Listen opens the one listener.
 package bootstrap

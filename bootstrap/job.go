@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
@@ -29,8 +30,8 @@ type Options struct {
 	// set. A program that sets options in code passes a Lookup that returns them first.
 	Lookup func(name string) (value string, ok bool)
 
-	// Secret, when not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FILE and
-	// TUTTI_SECRET are then not read.
+	// Secret, when not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FD,
+	// TUTTI_SECRET_FILE and TUTTI_SECRET then have no effect.
 	Secret []byte
 
 	// Insecure lets a job without a secret listen beyond loopback. Then every process that can
@@ -55,7 +56,8 @@ type Job struct {
 	Name        string
 	Incarnation uint32
 
-	// Secret proves that a process belongs to the job; empty when there is none.
+	// Secret proves that a process belongs to the job; empty when there is none. Credentials
+	// returns what follows from it.
 	Secret []byte
 
 	// Root is the host:port where rank 0 can be reached. It is "" when Peers has the addresses of
@@ -74,6 +76,7 @@ type Job struct {
 	Algorithm       string // operation:algorithm[,...]
 	Tuning          string // a file that tuttibench tune wrote
 	ReportTransport bool   // print which transport connects which ranks
+	Plain           bool   // connections between hosts are not encrypted
 	Rack            string // the rack of this host
 	Topology        string // a file that says which rack each host is in
 
@@ -86,8 +89,9 @@ type Job struct {
 	Loopback bool
 	Warnings []string
 
-	listen   string // TUTTI_LISTEN: host or host:port; "" to choose
-	listenFD int    // an inherited listener's descriptor; -1 for none
+	listen      string             // TUTTI_LISTEN: host or host:port; "" to choose
+	listenFD    int                // an inherited listener's descriptor; -1 for none
+	credentials *jobca.Credentials // the launcher's; nil: none
 }
 
 // String returns the rank, the size, the host and the source of the job, without the secret.
@@ -99,10 +103,12 @@ func (j Job) String() string {
 // environment is incomplete, malformed or contradictory (it names the variable, its value and the
 // remedy), Misuse when the options are wrong. It reads variables and at most one file, and opens no
 // socket.
+//
+// Without a Lookup it removes the secret from what children inherit; see the package comment.
 func Find(o Options) (*Job, error) {
 	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs}
 	if f.lookup == nil {
-		f.lookup = os.LookupEnv
+		f.lookup, f.own = os.LookupEnv, true
 	}
 	return f.find(o)
 }
@@ -110,6 +116,7 @@ func Find(o Options) (*Job, error) {
 // A finder is one call of Find. Its fields are what Find asks the machine; a test sets them to
 // those of another machine.
 type finder struct {
+	own      bool // lookup reads this process's environment
 	lookup   func(string) (string, bool)
 	hostname func() (string, error)
 	addrs    func() ([]net.Addr, error)
@@ -118,8 +125,8 @@ type finder struct {
 // find runs the sources, then reads what does not depend on the source: settings, secret, and
 // whether the job may leave loopback. Options take precedence over variables.
 func (f *finder) find(o Options) (*Job, error) {
-	if n := len(o.Secret); n > 0 && n < minSecret {
-		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, minSecret)
+	if n := len(o.Secret); n > 0 && n < jobca.MinSecret {
+		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, jobca.MinSecret)
 	}
 	j, err := f.decide()
 	if err != nil {
@@ -132,11 +139,14 @@ func (f *finder) find(o Options) (*Job, error) {
 	if j.listen == "" || o.Listen != "" {
 		j.listen = o.Listen
 	}
-	if j.Secret = o.Secret; len(j.Secret) == 0 {
-		if j.Secret, err = f.secret(j.Rank); err != nil {
-			return nil, err
-		}
+	p, err := f.proof(j) // also with Options.Secret, so that no child inherits another secret
+	if len(o.Secret) > 0 {
+		p, err = proof{secret: o.Secret}, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	j.Secret, j.credentials = p.secret, p.credentials
 	return j, j.confineToLoopback(o.Insecure)
 }
 
@@ -180,6 +190,9 @@ func (f *finder) settings(j *Job) error {
 	j.listen, _ = f.get(vars.Listen)
 	var err error
 	if j.ReportTransport, err = f.flag(j.Rank, vars.Report); err != nil {
+		return err
+	}
+	if j.Plain, err = f.flag(j.Rank, vars.Plain); err != nil {
 		return err
 	}
 	j.Timeout, j.TimeoutSet, err = f.duration(j.Rank, vars.Timeout)

@@ -6,15 +6,12 @@ import (
 	"io"
 	"os"
 
+	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A secret has at least 16 bytes: a process that has recorded one handshake can try shorter ones
-// offline. A file holds at most 4 KiB.
-const (
-	minSecret = 16
-	maxSecret = 4 << 10
-)
+// A file holds a secret of jobca.MinSecret to maxSecret bytes.
+const maxSecret = 4 << 10
 
 // secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The bytes of the file, without surrounding
 // white space, are the secret; the variable is in hex, so that it can hold any bytes. It returns
@@ -33,8 +30,8 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	if err != nil {
 		return nil, refuse(rank, "%s is not hex: %s", vars.Secret, remedy)
 	}
-	if len(b) < minSecret || len(b) > maxSecret {
-		return nil, refuse(rank, "%s has %d bytes, not %d to %d: %s", vars.Secret, len(b), minSecret, maxSecret, remedy)
+	if len(b) < jobca.MinSecret || len(b) > maxSecret {
+		return nil, refuse(rank, "%s has %d bytes, not %d to %d: %s", vars.Secret, len(b), jobca.MinSecret, maxSecret, remedy)
 	}
 	return b, nil
 }
@@ -65,8 +62,8 @@ func secretFile(rank int, path string) ([]byte, error) {
 	if err != nil {
 		return nil, badVariable(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
 	}
-	if b = bytes.TrimSpace(b); len(b) < minSecret || len(b) > maxSecret {
-		return nil, badVariable(rank, vars.SecretFile, path, "holds no secret of "+itoa(minSecret)+" to "+itoa(maxSecret)+" bytes", remedy)
+	if b = bytes.TrimSpace(b); len(b) < jobca.MinSecret || len(b) > maxSecret {
+		return nil, badVariable(rank, vars.SecretFile, path, "holds no secret of "+itoa(jobca.MinSecret)+" to "+itoa(maxSecret)+" bytes", remedy)
 	}
 	return b, nil
 }

@@ -1,5 +1,5 @@
 // Package vars holds the names of the environment variables that a launcher sets and a rank reads.
-// It is all that packages launch and bootstrap share.
+// Packages launch and bootstrap share them, and the form of package jobca's Bundle.
 package vars
 
 // The variables of a job. README's table describes each to users.
@@ -14,6 +14,7 @@ const (
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
+	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: the secret and this rank's certificate
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0
@@ -25,6 +26,7 @@ const (
 	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name in package bootstrap
 	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"
+	Plain       = "TUTTI_INSECURE_PLAIN" // connections between hosts are not encrypted
 )
 
 // Identity returns the variables that say which job and rank a process is. A launcher that runs
@@ -32,6 +34,6 @@ const (
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
-		Secret, SecretFile, Hosts, Listen, Bootstrap,
+		Secret, SecretFile, SecretFD, Hosts, Listen, Bootstrap,
 	}
 }

@@ -1,0 +1,35 @@
+//go:build unix
+
+package bootstrap
+
+import (
+	"errors"
+	"syscall"
+)
+
+// readFD returns what a descriptor holds, at most most bytes, and leaves it open. It reads a file
+// from its start without moving its position: the ranks that a script starts one after another share
+// the position. It reads a pipe to its end.
+func readFD(fd, most int) ([]byte, error) {
+	text := make([]byte, most)
+	n := 0
+	for n < most {
+		k, err := syscall.Pread(fd, text[n:], int64(n))
+		if errors.Is(err, syscall.ESPIPE) {
+			k, err = syscall.Read(fd, text[n:])
+		}
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return nil, err
+		case k == 0:
+			return text[:n], nil
+		}
+		n += k
+	}
+	return nil, errors.New("it is too long")
+}
+
+// closeFD closes a descriptor.
+func closeFD(fd int) { syscall.Close(fd) }
