@@ -72,6 +72,9 @@ var initOpen atomic.Bool
 
 // initJob makes this process the rank of a job that the environment names.
 func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
+	if err := o.secure(job); err != nil {
+		return nil, err
+	}
 	w, err := o.newWire(o.tls)
 	if err != nil {
 		return nil, err
@@ -170,6 +173,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 			m.close()
 			return nil, err
 		}
+		cfg.Secures, cfg.NameOf = o.tls.Secures, o.tls.NameOf
 	}
 	rt := &rankRuntime{
 		opt: o, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),

@@ -22,7 +22,8 @@ const (
 //
 //	WithTransportName      TUTTI_TRANSPORT
 //	WithTimeout            TUTTI_TIMEOUT
-//	WithSecret             TUTTI_SECRET_FILE, TUTTI_SECRET
+//	WithSecret             TUTTI_SECRET_FD, TUTTI_SECRET_FILE, TUTTI_SECRET
+//	WithInsecurePlain      TUTTI_INSECURE_PLAIN
 //	WithListen             TUTTI_LISTEN
 //	WithAlgorithm          TUTTI_ALGORITHM, of rank 0
 //	WithTuning             TUTTI_TUNING, of rank 0
@@ -38,6 +39,7 @@ type options struct {
 	stallWarning time.Duration
 	params       Parameters
 	insecure     bool
+	plain        bool
 	secret       []byte
 	listen       string
 	tls          *tlsopt.Options
@@ -110,8 +112,16 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 // port can then join it and take part in its collectives. Without it Init refuses such a job.
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
-// WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FILE and
-// TUTTI_SECRET. A peer that cannot prove that it has the secret is refused in the handshake.
+// WithInsecurePlain switches the encryption of connections between hosts off. All ranks of the job
+// must have it. An attacker on the network path can then read the data, and change it. Ranks still
+// prove that they know the job's secret, and bodies carry a checksum, as with Parameters.Checksums,
+// which finds damage but no attack. By default, connections between hosts are under mutual TLS 1.3 if
+// the job has a secret.
+func WithInsecurePlain() Option { return func(o *options) { o.plain = true } }
+
+// WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FD,
+// TUTTI_SECRET_FILE and TUTTI_SECRET. A peer that cannot prove that it has the secret is refused in
+// the handshake. The ranks derive the job's CA from it.
 func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
 
 // WithListen sets the host or host:port that this rank listens on, in place of TUTTI_LISTEN.
@@ -122,8 +132,10 @@ func WithListen(addr string) Option { return func(o *options) { o.listen = addr 
 // each proves its identity to the other (mutual TLS).
 type TLS = tlsopt.Options
 
-// WithTLS makes all connections use TLS: data, control links and the handshake. Shared memory
-// and RDMA writes are not encrypted.
+// WithTLS replaces the certificates of the job's own CA by the program's, on all connections, those
+// within a host included: data, control links and the handshake. A job needs it only if its
+// connections pass a proxy that terminates TLS, or if a site's rules ask for its own CA. The
+// certificates do not say which rank a peer is. Shared memory and RDMA writes are not encrypted.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
 // WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki", where the number
