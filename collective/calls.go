@@ -71,7 +71,7 @@ func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all
 		copyCached(own, src)
 		return a.entry().run.(allGatherInPlace)(ctx, r, all)
 	}
-	if !same(own, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
+	if !same(own, src) && tensor.Overlap(all.buf, src) {
 		copyCached(own, src)
 		src = own
 	}

@@ -41,8 +41,8 @@ func (k callOptionKind) String() string {
 // Without From a collective works in place, as MPI does with MPI_IN_PLACE: it reads its input from
 // buf. The table in collectives.go lists which part of buf holds the input. The collective does not
 // change src. src must have the element type of buf. It must not overlap buf, unless it is exactly
-// the input that the call in place would read. The buffers belong to the library until the call
-// returns or its request is done.
+// the input that the call in place would read; other overlaps are fault.Misuse. The buffers belong
+// to the library until the call returns or its request is done.
 func From[T Element](src []T) CallOption {
 	return CallOption{kind: optionFrom, dtype: tensor.TypeOf[T](), src: tensor.Bytes(src)}
 }
@@ -53,8 +53,9 @@ func From[T Element](src []T) CallOption {
 //	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
 //
 // All ranks must give the option. AllGather and ReduceScatter need equal counts on all ranks.
-// Gather and Scatter read only the root's counts, and other ranks may pass nil. In AllToAll,
-// counts[i] is what this rank receives from rank i. A count may be 0. The caller must not change
+// Gather and Scatter use only the root's counts, and other ranks may pass nil. In AllToAll,
+// counts[i] is what this rank receives from rank i. A count may be 0. Negative counts, and counts
+// that add up to more than memory holds, are fault.Misuse on every rank that passes them. The caller must not change
 // the slice until the call returns or its request is done. A persistent request copies the slice.
 func Counts(counts []int) CallOption { return CallOption{kind: optionCounts, counts: counts} }
 
@@ -115,7 +116,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 		case optionCounts:
 			pl.counts, pl.counted = o.counts, true
 		case optionSendCounts:
-			pl.sends = o.counts
+			pl.sends, pl.sendCounted = o.counts, true
 		case optionAlgorithm:
 			pl.forced = o.name
 		case optionPersistent:
@@ -124,7 +125,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	}
 	if pl.counted || pl.sends != nil {
 		switch withCounts := vectorVerb(pl.verb); {
-		case pl.sends != nil && (!pl.counted || pl.verb != collective.VerbAllToAll):
+		case pl.sendCounted && (!pl.counted || pl.verb != collective.VerbAllToAll):
 			return c.misuse(pl.verb.String(), "SendCounts: want it only in AllToAll, beside Counts")
 		case withCounts == 0:
 			return c.misuse(pl.verb.String(), "Counts: want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
@@ -138,7 +139,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 			return c.misuse(pl.verb.String(), "From: want it only in collectives that have an input and an output")
 		}
 	case collective.VerbAllToAllV:
-		if pl.sends == nil {
+		if !pl.sendCounted {
 			pl.sends = pl.counts
 		}
 	}

@@ -73,3 +73,41 @@ func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
 		}
 	}
 }
+
+// Counts whose bytes overflow are refused by all ranks that pass them, before anything is sent, and
+// the communicator goes on. So are a missing list of SendCounts and a negative count.
+func TestCountsThatOverflowAreMisuseOnEveryRank(t *testing.T) {
+	const huge = 1 << 62
+	errs := perRank(t, 3, func(ctx context.Context, c *comm.Comm) error {
+		ok := comm.Counts([]int{1, 1, 1})
+		for _, counts := range [][]int{{huge, 1, 1}, {1, huge, huge}, {huge, huge, huge}, {1, 1, -1}, {huge, huge + 3, huge}} {
+			bad := comm.Counts(counts)
+			mine, all := make([]int32, 1), make([]int32, 3)
+			for name, err := range map[string]error{
+				"allgather":                comm.AllGather(ctx, c, all, comm.From(mine), bad),
+				"allgather in place":       comm.AllGather(ctx, c, all, bad),
+				"gather":                   comm.Gather(ctx, c, all, 1, comm.From(mine), bad),
+				"gather in place":          comm.Gather(ctx, c, all, 1, bad),
+				"scatter":                  comm.Scatter(ctx, c, mine, 1, comm.From(all), bad),
+				"scatter in place":         comm.Scatter(ctx, c, all, 1, bad),
+				"reduce_scatter":           comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From(all), bad),
+				"reduce_scatter in place":  comm.ReduceScatter(ctx, c, all, comm.Sum, bad),
+				"alltoall":                 comm.AllToAll(ctx, c, all, comm.From(all), bad),
+				"alltoall in place":        comm.AllToAll(ctx, c, all, bad),
+				"alltoall, sends":          comm.AllToAll(ctx, c, all, ok, comm.SendCounts(counts)),
+				"alltoall, none to send":   comm.AllToAll(ctx, c, all, ok, comm.SendCounts(nil)),
+				"allgather and SendCounts": comm.AllGather(ctx, c, all, ok, comm.SendCounts(nil)),
+			} {
+				if !errors.Is(err, fault.Misuse) {
+					return fmt.Errorf("%s with counts %v: got %v, want %v", name, counts, err, fault.Misuse)
+				}
+			}
+		}
+		return c.Barrier(ctx)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}

@@ -146,9 +146,12 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 }
 
 // SendRecv sends one buffer to rank to and receives another from rank from at the same time
-// (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. The
-// buffers must not overlap.
+// (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. Buffers
+// that overlap are fault.Misuse.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
+	if out, in := tensor.Bytes(send), tensor.Bytes(recv); tensor.Overlap(out, in) {
+		return Status{}, c.overlap("sendrecv", tensor.TypeOf[T](), "send", out, "recv", in, "receive into memory of its own")
+	}
 	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: c.sourceRank(from), tag: fromTag})
 	st, err := c.group.Exchange(ctx, cl, to, tag, tensor.Bytes(send), from, fromTag, tensor.Bytes(recv), typeFingerprint[T]())
 	return Status(st), c.endMessage(cl, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"hash/fnv"
 	"io"
+	"math"
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
@@ -17,27 +18,28 @@ import (
 // arguments, bind adds its options and finds its buffers, prepare checks them and chooses the
 // algorithm, and run carries it out.
 type plan struct {
-	verb       collective.Verb
-	callName   string // the name of the exported call, where it is not the verb's: "split", "dup"
-	dtype      tensor.DType
-	dst, src   []byte
-	vectors    [][]byte // an allreduce's vectors, instead of these two
-	count      int      // elements that the ranks must agree on; -1: none
-	root       int      // -1: none
-	counts     []int
-	sends      []int
-	counted    bool // the option Counts is given
-	inPlace    bool // the option From is not given
-	persistent bool // the option Persistent is given
-	op         Op
-	kernel     reduce.Kernel
-	forced     string // the algorithm that the option Algorithm names; "": the table chooses
-	algo       collective.Algorithm
-	segment    int         // bytes of one segment of its messages
-	bytes      int         // of the whole vector, for the choice of the algorithm
-	noShared   bool        // it runs beside other calls, so it must not use the memory that the ranks share
-	usesShared bool        // it uses that memory
-	cached     *cachedPlan // its entry in the cache; nil: none
+	verb        collective.Verb
+	callName    string // the name of the exported call, where it is not the verb's: "split", "dup"
+	dtype       tensor.DType
+	dst, src    []byte
+	vectors     [][]byte // an allreduce's vectors, instead of these two
+	count       int      // elements that the ranks must agree on; -1: none
+	root        int      // -1: none
+	counts      []int
+	sends       []int
+	counted     bool // the option Counts is given
+	sendCounted bool // the option SendCounts is given
+	inPlace     bool // the option From is not given
+	persistent  bool // the option Persistent is given
+	op          Op
+	kernel      reduce.Kernel
+	forced      string // the algorithm that the option Algorithm names; "": the table chooses
+	algo        collective.Algorithm
+	segment     int         // bytes of one segment of its messages
+	bytes       int         // of the whole vector, for the choice of the algorithm
+	noShared    bool        // it runs beside other calls, so it must not use the memory that the ranks share
+	usesShared  bool        // it uses that memory
+	cached      *cachedPlan // its entry in the cache; nil: none
 }
 
 // prepare checks the plan and completes it: it finds the operator's kernel and the algorithm,
@@ -53,6 +55,9 @@ func (pl *plan) prepare(c *Comm) error {
 		return c.misuse(name, "root: got %d, want 0 to %d", rootGiven(pl.root), c.Size()-1)
 	}
 	if err := pl.checkBuffers(c); err != nil {
+		return err
+	}
+	if err := pl.checkOverlap(c); err != nil {
 		return err
 	}
 	order := reduce.Commutative
@@ -108,10 +113,10 @@ func (pl *plan) checkBuffers(c *Comm) error {
 	switch pl.verb {
 	case collective.VerbReduce:
 		if atRoot {
-			return pl.checkReduction(c)
+			return pl.checkLength(c, "buf", pl.dst, len(pl.src))
 		}
 	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
-		return pl.checkReduction(c)
+		return pl.checkLength(c, "buf", pl.dst, len(pl.src))
 	case collective.VerbAllGather, collective.VerbGather:
 		if atRoot {
 			return cmp.Or(pl.checkEqualParts(c, "buf", pl.dst), pl.checkLength(c, "buf", pl.dst, n*len(pl.src)))
@@ -131,6 +136,7 @@ func (pl *plan) checkBuffers(c *Comm) error {
 		if atRoot {
 			return pl.checkCounts(c)
 		}
+		return pl.checkCountsFit(c)
 	}
 	return nil
 }
@@ -162,27 +168,47 @@ func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", name, count, c.Size())
 }
 
-// checkReduction returns an error unless the two buffers of a reduction have the same length and
-// are either identical or separate; see buffersOverlap.
-func (pl *plan) checkReduction(c *Comm) error {
-	if err := pl.checkLength(c, "buf", pl.dst, len(pl.src)); err != nil {
-		return err
-	}
-	if !pl.buffersOverlap() {
+// checkOverlap returns an error if the two buffers share memory in a way that would give a wrong
+// result; see buffersOverlap.
+func (pl *plan) checkOverlap(c *Comm) error {
+	if !pl.buffersOverlap(c) {
 		return nil
 	}
-	return c.misuse(pl.verb.String(), "buf and the src of From: got slices that overlap, want separate ones; leave From out to work in place")
+	return c.overlap(pl.verb.String(), pl.dtype, "buf", pl.dst, pl.input(), pl.src, "leave From out to work in place")
 }
 
-// buffersOverlap reports whether the two buffers of a reduction overlap without being identical. A
-// reduction over such buffers would read results as input, and return a wrong sum without an error.
-func (pl *plan) buffersOverlap() bool {
-	switch pl.verb {
-	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbScan, collective.VerbExScan:
-		return tensor.Overlap(pl.dst, pl.src)
-	}
-	return false
+// overlap returns the error of a call whose two buffers share memory.
+func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherName string, other []byte, remedy string) error {
+	return c.misuse(op, "buffers: got %s of %d elements, %d bytes at %p, and %s of %d elements, %d bytes at %p, which overlap, want separate ones; %s",
+		name, len(b)/d.Size(), len(b), b, otherName, len(other)/d.Size(), len(other), other, remedy)
 }
+
+// buffersOverlap reports whether the two buffers share memory, and are not the ones that a call in
+// place has. A collective on such buffers would read results as input, and return wrong results
+// without an error. The lengths of the buffers have been checked. What a rank does not use may lie
+// anywhere.
+//
+//	verb                               the input of a call in place
+//	AllReduce, Reduce, Scan, ExScan    buf
+//	AllToAll                           begins where buf begins
+//	AllGather, Gather                  this rank's part of buf
+//	Scatter, ReduceScatter             the vector of which buf is this rank's part
+func (pl *plan) buffersOverlap(c *Comm) bool {
+	if pl.inPlace || !tensor.Overlap(pl.dst, pl.src) {
+		return false
+	}
+	atRoot := pl.root < 0 || pl.root == c.Rank()
+	switch pl.verb {
+	case collective.VerbAllGather, collective.VerbAllGatherV, collective.VerbGather, collective.VerbGatherV:
+		return atRoot && !sameSlice(pl.ownPart(c, pl.dst), pl.src)
+	case collective.VerbScatter, collective.VerbScatterV, collective.VerbReduceScatter, collective.VerbReduceScatterV:
+		return atRoot && !sameSlice(pl.ownPart(c, pl.src), pl.dst)
+	}
+	return atRoot && &pl.dst[0] != &pl.src[0]
+}
+
+// sameSlice reports whether a and b are one slice. b is not empty.
+func sameSlice(a, b []byte) bool { return len(a) == len(b) && &a[0] == &b[0] }
 
 // checkCounts compares counts per rank with the buffers that they describe. The counts for a
 // rank itself must be equal on both sides of AllToAll, because no message would show a
@@ -217,6 +243,20 @@ func (pl *plan) checkSum(c *Comm, name string, counts []int, b []byte) error {
 		total += n
 	}
 	return pl.checkLength(c, name, b, total*es)
+}
+
+// checkCountsFit returns an error if a count is negative, or if the counts add up to more elements
+// than memory holds. It is for ranks that do not use their counts: where all ranks pass the same
+// wrong ones, none of them waits for the root, which refuses them.
+func (pl *plan) checkCountsFit(c *Comm) error {
+	left := math.MaxInt / pl.dtype.Size()
+	for r, n := range pl.counts {
+		if n < 0 || n > left {
+			return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d", r, n, left)
+		}
+		left -= n
+	}
+	return nil
 }
 
 // checkOwnCount returns an error unless the length of b is this rank's count.

@@ -60,7 +60,7 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 // holds only lengths, so lookupPlan checks again whether the buffers overlap. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
-	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap() { // where the buffers lie is all that lengths do not tell
+	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) { // where the buffers lie is all that lengths do not tell
 		return false
 	}
 	pl.kernel, pl.algo, pl.segment, pl.usesShared, pl.cached = k.kernel, k.algo, k.segment, k.shares, k

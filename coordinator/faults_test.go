@@ -90,6 +90,7 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 			"splits":      coordinator.AllToAll(co, "f", new(coordinator.Rows[float32]), f, []int{1, 2}),
 			"no dst":      coordinator.AllGather(co, "j", nil, f),
 			"dst's size":  coordinator.ReduceScatter(co, "g", f, f, comm.Sum),
+			"dst in src":  coordinator.ReduceScatter(co, "k", f[2:5], f, comm.Sum),
 			"nine dims":   coordinator.AllReduce(co, "h", f[:1], comm.Sum, coordinator.Shape(1, 1, 1, 1, 1, 1, 1, 1, 1)),
 			"minus shape": coordinator.AllReduce(co, "i", f, comm.Sum, coordinator.Shape(-2, -3)),
 		} {

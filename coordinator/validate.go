@@ -83,7 +83,8 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 	return nil
 }
 
-// validatePart checks that dst has the size of this rank's part of a ReduceScatter.
+// validatePart checks that dst has the size of this rank's part of a ReduceScatter, and lies outside
+// of src.
 func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad func(string, ...any) error) error {
 	at := slices.Index(h.set.ranks, co.rank)
 	if at < 0 {
@@ -92,6 +93,9 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
 		return bad("dst: got %d elements, want the %d of this rank's part, rows %d to %d", len(h.dst)/q.DType.Size(), want/q.DType.Size(), lo, hi)
+	}
+	if tensor.Overlap(h.dst, h.src) {
+		return bad("buffers: got dst of %d bytes at %p and src of %d bytes at %p, which overlap, want separate ones", len(h.dst), h.dst, len(h.src), h.src)
 	}
 	return nil
 }

@@ -146,16 +146,10 @@ func Bytes[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Overlap reports whether a and b have bytes in common but begin at different ones. Slices that
-// begin at the same byte count as one and the same. It distinguishes the two cases that a
-// reduction must: in place, which is allowed, and a partial overlap, whose result would be
-// wrong.
+// Overlap reports whether two slices have a byte in common. An empty slice overlaps nothing.
 func Overlap(a, b []byte) bool {
-	if len(a) == 0 || len(b) == 0 {
-		return false
-	}
 	at, bt := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return at != bt && (at-bt < uintptr(len(b)) || bt-at < uintptr(len(a)))
+	return len(a) > 0 && len(b) > 0 && (at-bt < uintptr(len(b)) || bt-at < uintptr(len(a)))
 }
 
 // Elements returns the memory of b as elements without copying it, or nil if b is empty. b must
