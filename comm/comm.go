@@ -324,6 +324,9 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 // If ctx ends first, the error is fault.Timeout; the communicator's Timeout applies where ctx has
 // no deadline. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
+	if err := checkContext("close", ctx); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	again := c.closed
 	c.closed = true

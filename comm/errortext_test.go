@@ -50,6 +50,31 @@ func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
 	}
 }
 
+// withoutContext makes every call that takes a context with none.
+func withoutContext(none context.Context, c *comm.Comm) error {
+	buf := make([]int32, 4)
+	ignore := func(_ any, err error) error { return err }
+	stop, err := c.PrepareRecvNamed(0, "w", make([]byte, 8))
+	errs := []error{err}
+	for op, err := range map[string]error{
+		"split":            ignore(c.Split(none, 0, 0)),
+		"dup":              ignore(c.Dup(none)),
+		"sub":              ignore(c.Sub(none, 0)),
+		"close":            c.Close(none),
+		"allreduce":        comm.AllReduce(none, c, buf, comm.Sum),
+		"barrier":          c.Barrier(none),
+		"send":             comm.Send(none, c, 0, 1, buf),
+		"recv":             ignore(comm.Recv(none, c, 0, 1, buf)),
+		"sendrecv":         ignore(comm.SendRecv(none, c, 0, 1, buf[:1], 0, 1, buf[1:])),
+		"probe":            ignore(c.Probe(none, 0, 1)),
+		"recvnamed":        ignore(c.RecvNamed(none, 1, 0, "w", nil)),
+		"preparerecvnamed": stop(none),
+	} {
+		errs = append(errs, wantError(err, fault.Misuse, op, ""), wantError(err, fault.Misuse, "context: got nil", ""))
+	}
+	return errors.Join(append(errs, stop(context.Background()))...)
+}
+
 func TestNilArgumentsAreMisuse(t *testing.T) {
 	var none context.Context
 	run := func(context.Context, *comm.Comm) error { return nil }
@@ -72,6 +97,7 @@ func TestNilArgumentsAreMisuse(t *testing.T) {
 			wantError(anyNil, fault.Misuse, "request 0 of 2: got nil", ""),
 			wantError(noContext, fault.Misuse, "context: got nil", ""),
 			wantError(comm.WaitAll(none, r), fault.Misuse, "context: got nil", ""),
+			withoutContext(none, c),
 			comm.WaitAll(ctx, r),
 		)
 	})

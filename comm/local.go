@@ -16,8 +16,8 @@ import (
 // It is meant for tests, for learning, and for programs that share memory anyway.
 //
 //	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
-//	sum := []int{c.Rank()}
-//	return comm.AllReduce(ctx, c, sum, comm.Sum)
+//		sum := []int{c.Rank()}
+//		return comm.AllReduce(ctx, c, sum, comm.Sum)
 //	})
 //
 // When f returns nil, Local closes the rank with Comm.Close. An error or a panic of one rank ends

@@ -103,6 +103,9 @@ func (c *Comm) sourceRank(from int) int {
 // with the same tag arrive in the order sent. If two ranks both send more than these buffers hold
 // before they receive, they deadlock, and the error of the Timeout names the cycle.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
+	if ctx == nil {
+		return checkContext("send", ctx)
+	}
 	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.jobRank(to), tag: tag}
 	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
 		c.rt.calls.recordInline(c, &sig)
@@ -118,6 +121,9 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 // which they arrive. If ctx ends before Recv has matched a message, Recv has no effect. After a
 // match, Recv completes despite the cancellation.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
+	if ctx == nil {
+		return Status{}, checkContext("recv", ctx)
+	}
 	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)
 	if st, ok := c.group.TryRecv(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)); ok {
@@ -131,6 +137,9 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 // Probe waits until a message arrives that Recv with the same arguments would receive, and
 // returns its status (MPI_Probe). The message stays; another goroutine may receive it.
 func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
+	if err := checkContext("probe", ctx); err != nil {
+		return Status{}, err
+	}
 	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: c.sourceRank(from), tag: tag})
 	st, err := c.group.Probe(ctx, cl, from, tag)
 	return Status(st), c.endMessage(cl, err)
@@ -149,6 +158,9 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 // (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. Buffers
 // that overlap are fault.Misuse.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
+	if err := checkContext("sendrecv", ctx); err != nil {
+		return Status{}, err
+	}
 	if out, in := tensor.Bytes(send), tensor.Bytes(recv); tensor.Overlap(out, in) {
 		return Status{}, c.overlap("sendrecv", tensor.TypeOf[T](), "send", out, "recv", in, "receive into memory of its own")
 	}

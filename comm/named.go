@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/tutti-go/tutti/p2p"
@@ -54,7 +55,7 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 //
 // Tensors with one key, that is communicator, step, sender and name, arrive in the order sent.
 func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
-	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
+	if err := cmp.Or(checkContext("recvnamed", ctx), c.checkNamed("recvnamed", from, name, nil)); err != nil {
 		return Tensor{}, err
 	}
 	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: c.jobRank(from), tag: -1})

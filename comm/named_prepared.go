@@ -28,6 +28,9 @@ func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (stop func(co
 		return nil, c.withOp("preparerecvnamed "+name, err)
 	}
 	return func(ctx context.Context) error {
+		if err := checkContext("preparerecvnamed "+name, ctx); err != nil {
+			return err
+		}
 		if err := end(ctx); err != nil {
 			return c.withOp("preparerecvnamed "+name, err)
 		}

@@ -388,6 +388,9 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 // execute carries out a blocking collective: it applies the options to the plan, runs the plan, and
 // returns when this rank's part is done. The package comment lists the steps.
 func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
+	if ctx == nil {
+		return checkContext(cmp.Or(pl.callName, pl.verb.String()), ctx)
+	}
 	if err := pl.bind(c, opts); err != nil {
 		return err
 	}

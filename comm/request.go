@@ -267,6 +267,7 @@ func checkWait(op string, ctx context.Context, rs []*Request) error {
 	return checkRequests(op, rs)
 }
 
+// checkContext refuses a nil context.
 func checkContext(op string, ctx context.Context) error {
 	if ctx == nil {
 		return fault.New(fault.Misuse, op, -1, "context: got nil, want one; context.Background() waits without a limit")

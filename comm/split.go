@@ -87,6 +87,9 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 // of them have called it. Ranks that give the same ranks in another order get fault.Mismatch. Sub
 // works after the loss of a rank that is not in the list; see Lost.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
+	if err := checkContext("sub", ctx); err != nil {
+		return nil, err
+	}
 	seen := make(map[int]bool)
 	for _, r := range ranks {
 		if r < 0 || r >= c.Size() || seen[r] {
