@@ -80,6 +80,7 @@ func (f *finder) bundle(j *Job, k *keeper) (p proof, ok bool, err error) {
 		k.bundle = b
 		closeFD(fd)
 		os.Unsetenv(vars.SecretFD)
+		os.Unsetenv(vars.Secret) // not used, and perhaps another job's
 	}
 	return proof{b.Secret, b.Credentials}, true, nil
 }

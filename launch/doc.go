@@ -1,9 +1,9 @@
 // Package launch starts the processes of a job on this host, watches them, and ends them. It is
 // all of the program tuttirun except for its main function.
 //
-// It shares only the names of environment variables with package bootstrap: it can start any
-// program, whether the program uses tutti or not. It does not know transports, communicators, or
-// the messages between ranks.
+// It shares only the names of environment variables with package bootstrap, and the form of a
+// rank's credentials: it can start any program, whether the program uses tutti or not. It does not
+// know transports, communicators, or the messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state
 // machine. run_unix.go is the one goroutine that owns a running job and applies the policy.
@@ -29,8 +29,13 @@
 //
 // Each rank is a process in its own process group, so that a signal to the group also reaches
 // the rank's children. Rank 0 inherits a listener on loopback that is already bound, so no other
-// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random
-// secret and a random job name are in the environment of all ranks.
+// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random job
+// name is in the environment of all ranks.
+//
+// The launcher makes a random secret and a certificate authority (CA) for the job, in memory. Each
+// rank inherits a memory file with the secret, its own private key, its certificate and the CA's
+// certificate. It reads the file once and closes it. None of this is in an environment, on a command
+// line or in a file with a name, and the CA's private key never leaves the launcher.
 //
 // Rank 0 has the launcher's standard input, the others have none. Signals that ask a job to end
 // (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every rank,
@@ -50,12 +55,12 @@
 //	TUTTI_RANK, TUTTI_SIZE               which rank this is, of how many
 //	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same on this host, which has all ranks
 //	TUTTI_ROOT                           the address of rank 0's listener
-//	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener
+//	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 4
 //	TUTTI_JOB                            the job's name, by which its processes are found
-//	TUTTI_SECRET                         by which ranks authenticate each other
+//	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
 //	TUTTI_INCARNATION                    0: ranks are not restarted
 //
-// --transport, --report-transport and --timeline also set environment variables.
+// --transport, --report-transport, --timeline and --insecure-plain also set environment variables.
 //
 // # Standard streams
 //

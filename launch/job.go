@@ -18,6 +18,7 @@ type Job struct {
 
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves it as it is
 	Report    bool   // the ranks print their choice of transports
+	Plain     bool   // connections between hosts are not encrypted
 
 	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
 	// events; "" makes no timeline. Ranks that are killed are missing from it.

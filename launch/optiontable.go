@@ -46,6 +46,12 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
 			set: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
+		{names: []string{"insecure-plain"}, help: "INSECURE: do not encrypt connections between hosts\n" + strings.Repeat(" ", 26) + "(sets TUTTI_INSECURE_PLAIN)",
+			set: func(p *parser, _ []string) error {
+				p.req.job.Plain = true
+				p.warn("INSECURE: connections between hosts are not encrypted (--insecure-plain): an attacker on the network path can read and change the data")
+				return nil
+			}},
 		{names: []string{"timeline"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators did, for Perfetto",
 			set: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
 		{names: []string{"merge-timeline"}, args: 1, operand: "FILE", help: "make one timeline of FILE.rank0, FILE.rank1, ... and run nothing",

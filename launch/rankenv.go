@@ -11,17 +11,18 @@ import (
 
 // A jobInfo holds the values that all ranks of a job get in their environment.
 type jobInfo struct {
-	size   int
-	job    string
-	secret string // hex
-	root   string // where rank 0 listens
+	size int
+	job  string
+	root string // where rank 0 listens
 
 	timeline string // absolute path; "": none
 }
 
-// listenFD is the descriptor at which rank 0 finds the listener: the first after standard
-// error.
-const listenFD = 3
+// The descriptors at which a rank finds what it inherits, from the first after standard error on.
+const (
+	secretFD = 3 // the secret and the rank's credentials; see credentials
+	listenFD = 4 // rank 0 only: the listener
+)
 
 // baseEnv returns what ranks inherit: env without the variables that would give them another
 // identity. Such variables come from another launcher that has started tuttirun (mpirun, srun,
@@ -39,7 +40,7 @@ func baseEnv(env []string) []string {
 //  1. what the rank inherits: baseEnv
 //  2. what the user sets for its program: -x, -env
 //  3. PWD, if the program has a working directory
-//  4. the variables of this job: rank, size, address of rank 0, secret and so on
+//  4. the variables of this job: rank, size, address of rank 0 and so on
 //
 // So nothing that the user sets can give a rank another identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
@@ -58,7 +59,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		vars.Root+"="+w.root,
 		vars.Job+"="+w.job,
 		vars.Incarnation+"=0",
-		vars.Secret+"="+w.secret,
+		vars.SecretFD+"="+strconv.Itoa(secretFD),
 	)
 	// Only rank 0 inherits the listener, at this descriptor.
 	if rank == 0 {
@@ -73,12 +74,15 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if j.Report {
 		env = append(env, vars.Report+"=1")
 	}
+	if j.Plain {
+		env = append(env, vars.Plain+"=1")
+	}
 	return lastOfEach(env)
 }
 
 // reservedVars returns the variables that rankEnv sets for every rank, whatever the user sets.
 func reservedVars() []string {
-	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.Secret}
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD}
 }
 
 // lastOfEach keeps the last setting of each name. Programs differ in which of two settings of a

@@ -17,12 +17,12 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	if want := []string{"HOME=/h", "TUTTI_TIMEOUT=3s", "SLURM_JOB_ID=5", "A=old"}; !slices.Equal(base, want) {
 		t.Errorf("ranks inherit %q, want %q", base, want)
 	}
-	w := jobInfo{size: 2, job: "job-x", secret: "00ff", root: "127.0.0.1:5"}
+	w := jobInfo{size: 2, job: "job-x", root: "127.0.0.1:5"}
 	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8"}}
-	env := rankEnv(base, &Job{Transport: "tcp", Report: true}, a, w, 1)
+	env := rankEnv(base, &Job{Transport: "tcp", Report: true, Plain: true}, a, w, 1)
 	for _, want := range []string{
 		"A=new", "RANK=8", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_LOCAL_RANK=1", "TUTTI_LOCAL_SIZE=2", "TUTTI_ROOT=127.0.0.1:5",
-		"TUTTI_JOB=job-x", "TUTTI_SECRET=00ff", "TUTTI_TRANSPORT=tcp", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_INCARNATION=0",
+		"TUTTI_JOB=job-x", "TUTTI_SECRET_FD=3", "TUTTI_TRANSPORT=tcp", "TUTTI_INSECURE_PLAIN=1", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_INCARNATION=0",
 	} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%q is missing in %q", want, env)
@@ -39,8 +39,14 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	if names["TUTTI_LISTEN_FD"] {
 		t.Error("rank 1 is told of a listener that it does not have")
 	}
-	if !slices.Contains(rankEnv(base, &Job{}, a, w, 0), "TUTTI_LISTEN_FD=3") {
+	env = rankEnv(base, &Job{}, a, w, 0)
+	if !slices.Contains(env, "TUTTI_LISTEN_FD=4") {
 		t.Error("rank 0 is not told of its listener")
+	}
+	for _, name := range []string{"TUTTI_SECRET", "TUTTI_INSECURE_PLAIN"} {
+		if v, set := lookup(env, name); set {
+			t.Errorf("rank 0 gets %s=%s, want nothing", name, v)
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tutti-go/tutti/internal/jobca"
 )
 
 // drainPoll is how often the launcher looks for processes that ranks have left behind, after
@@ -33,7 +35,9 @@ type run struct {
 	out, err *lineWriter
 	starter  *starter
 	guardian *guardian
-	listener *os.File // rank 0's, until rank 0 has inherited it
+	listener *os.File         // rank 0's, until rank 0 has inherited it
+	ca       *jobca.Authority // of this job; its private key never leaves this process
+	secret   []byte           // of this job
 	copiers  sync.WaitGroup
 	pipes    []*os.File      // read ends of the copiers
 	terminal *terminalCopier // rank 0's terminal; nil without one
@@ -129,14 +133,18 @@ func (r *run) prepare() error {
 		env = os.Environ()
 	}
 	// The launcher finds the job's processes by the job name, and ranks authenticate each other
-	// by the secret. Both are random, so that concurrent jobs of one user do not interfere.
+	// by the secret, and by certificates of the job's CA. All are random, so that concurrent jobs
+	// of one user do not interfere.
 	base := baseEnv(env)
-	r.info.job, r.info.secret = "job-"+random(8), random(16)
+	r.info.job, r.secret = "job-"+hex.EncodeToString(random(8)), random(16)
+	var err error
+	if r.ca, err = jobca.New(r.info.job); err != nil {
+		return err
+	}
 	for i := range r.job.Apps {
 		r.info.size += r.job.Apps[i].Ranks
 	}
 	if r.job.Timeline != "" {
-		var err error
 		if r.info.timeline, err = prepareTimeline(r.job.Timeline, r.info.size); err != nil {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
@@ -179,11 +187,11 @@ func (r *run) addApp(base []string, a *App) error {
 	return nil
 }
 
-// random returns n random bytes in hex. crypto/rand does not fail.
-func random(n int) string {
+// random returns n random bytes. crypto/rand does not fail.
+func random(n int) []byte {
 	b := make([]byte, n)
 	rand.Read(b)
-	return hex.EncodeToString(b)
+	return b
 }
 
 // listen binds the job's address on loopback, by IPv6 if there is no IPv4. It returns the

@@ -136,7 +136,12 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 		return nil, toClose, err
 	}
 	toClose = append(toClose, stderr)
-	files = []*os.File{stdin, stdout, stderr}
+	proof, err := r.credentials(k)
+	if err != nil {
+		return nil, toClose, err
+	}
+	toClose = append(toClose, proof)
+	files = []*os.File{stdin, stdout, stderr, proof}
 	if k.id == 0 {
 		files = append(files, r.listener)
 	}

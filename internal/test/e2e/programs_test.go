@@ -31,5 +31,6 @@ func programs() map[string]program {
 		"coordinate": runCoordinator,
 		"fatal":      exitOnError,
 		"pace":       measureLatency,
+		"leaks":      findSecrets,
 	}
 }

@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package launch
+
+import (
+	"errors"
+	"os"
+)
+
+// memoryFile fails: this system has no files without a name.
+func memoryFile() (*os.File, error) { return nil, errors.ErrUnsupported }
