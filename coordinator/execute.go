@@ -49,6 +49,8 @@ type executor struct {
 	// times are the times of the Bucket, for the timeline.
 	times bucketTimes
 	class uint8 // the class of algorithms, an index of classes()
+	// tuned are the settings from the next Bucket on, until publishSettings; nil: unchanged.
+	tuned *negotiate.Tunables
 	err   error
 }
 
@@ -182,6 +184,7 @@ func (x *executor) execute(ctx context.Context, j job) error {
 	switch {
 	case j.tuned != nil:
 		x.setClass(j.tuned.Class)
+		x.tuned = j.tuned
 		return nil
 	case j.set != nil:
 		return x.changeSet(ctx, j.set)
@@ -200,6 +203,10 @@ func (x *executor) execute(ctx context.Context, j job) error {
 		}
 	}
 	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before the program can submit these names again
+	if x.tuned != nil {
+		x.co.publishSettings(*x.tuned)
+		x.tuned = nil
+	}
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Entries)
 	}

@@ -166,7 +166,9 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 		case negotiate.SetChanged:
 			co.exec.add(job{set: &o})
 		case negotiate.Tuned:
-			co.switchTo(o.Tuning)
+			if int(o.Tuning.Class) < len(classes()) {
+				co.exec.add(job{tuned: &o.Tuning})
+			}
 		case negotiate.JoinDone:
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:

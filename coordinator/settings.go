@@ -61,9 +61,6 @@ func (s *setComm) useClass(class uint8) *setComm {
 
 // setClass makes all later operations use a class of algorithms.
 func (x *executor) setClass(class uint8) {
-	if int(class) >= len(classes()) {
-		return
-	}
 	x.class = class
 	for _, s := range x.sets {
 		if s.c != nil {
@@ -120,8 +117,8 @@ func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
 
-// Settings returns the settings that this rank uses, and whether they are final. On rank 0, they
-// are final once Autotune has finished.
+// Settings returns the settings that the last executed tensor went by, and whether Autotune has
+// finished with them. All ranks get the same if they have waited for the same tensors.
 func (co *Coordinator) Settings() (s Settings, final bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -203,25 +200,22 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	if !change {
 		return
 	}
+	next.Final = s.tuner.Finished()
 	co.stepCoordinator(negotiate.Retune{Tuning: next})
-	if !s.tuner.Finished() {
+	if !next.Final {
 		return
 	}
 	co.sampler = nil
-	co.mu.Lock()
-	co.settingsFinal = true
-	co.mu.Unlock()
 	if file := s.conf.File; file != "" {
 		s.log.enqueueAlways(func() error { return settingsOf(next).Save(file) })
 	}
 }
 
-// switchTo applies settings on this rank. All ranks do so at the same point in the order.
-func (co *Coordinator) switchTo(t negotiate.Tunables) {
-	co.exec.add(job{tuned: &t})
-	if int(t.Class) < len(classes()) {
-		co.mu.Lock()
-		co.settings = settingsOf(t)
-		co.mu.Unlock()
-	}
+// publishSettings sets what Settings returns. The executor calls it in the order of tensors, before
+// it completes a tensor. If settings changed as soon as a rank knows of them, ranks would disagree
+// until the slowest knows, too.
+func (co *Coordinator) publishSettings(t negotiate.Tunables) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.settings, co.settingsFinal = settingsOf(t), t.Final
 }

@@ -30,14 +30,10 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 		if step > 1000 {
 			return errors.New("it does not settle")
 		}
+		if err := sameSettings(ctx, c, co); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
 		_, final := co.Settings()
-		flag := []int32{0}
-		if final {
-			flag[0] = 1
-		}
-		if err := comm.Broadcast(ctx, c, flag, 0); err != nil {
-			return err
-		}
 		bufs := [][]float32{vector(3, c.Rank()), vector(1000, c.Rank()), vector(70_000, c.Rank())}
 		var hs []*coordinator.Handle
 		for i, b := range bufs {
@@ -58,17 +54,17 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 		if err := sameOnAll(ctx, c, fmt.Sprint("step ", step), rough); err != nil {
 			return err
 		}
-		if flag[0] == 1 {
+		if final {
 			return nil
 		}
 	}
 }
 
-// sameSettings compares the settings of all ranks.
+// sameSettings compares the settings of all ranks, and whether they are final.
 func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-	s, _ := co.Settings()
+	s, final := co.Settings()
 	mine := make([]byte, 200)
-	copy(mine, fmt.Sprint(s))
+	copy(mine, fmt.Sprint(s, final))
 	all := make([]byte, len(mine)*c.Size())
 	if err := comm.AllGather(ctx, c, all, comm.From(mine)); err != nil {
 		return err

@@ -106,7 +106,7 @@
 // Integers are unsigned varints, signed ones zigzag. Texts and lists begin with their length. A request
 // list has at most 512 requests; a Worker that has more sends several:
 //
-//	byte       version, 1
+//	byte       version, 2
 //	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault
 //	varint     the number of the last response list applied
 //	bytes      a bit for each cached tensor that is submitted, least significant
@@ -135,7 +135,7 @@
 //
 // A response list:
 //
-//	byte       version, 1
+//	byte       version, 2
 //	varint     its number, from 1 on
 //	list       cache entries: varint ID, byte 1 if transient, a spec,
 //	           the list of rows (signed)
@@ -148,8 +148,9 @@
 //	             locate     list of ranks that are asked where they are
 //	             abort      an error
 //	             shutdown   nothing
-//	             tune       varint: the cycle in ns; varint: bytes of fusion; byte 1
-//	                        if the cache is used; byte: class of algorithm
+//	             tune       varint: the cycle in ns; varint: bytes of fusion; byte:
+//	                        1 the cache is used, 2 the settings are final; byte:
+//	                        class of algorithm
 //	list       IDs whose entries are evicted
 //
 // Decoders trust nothing: lengths are checked against the bytes that are there before memory is

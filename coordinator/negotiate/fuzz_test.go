@@ -42,7 +42,7 @@ func sampleResponseList() *ResponseList {
 			{Kind: ResponseFail, Failed: []TensorName{{3, "layer.1/weight"}}, Err: fault.New(fault.Mismatch, "allreduce", 0, "shape")},
 			{Kind: ResponseJoined, Rank: 3}, {Kind: ResponseAddSet, ID: 1, Name: "evens", Ranks: []int{0, 2}}, {Kind: ResponseRemoveSet, ID: 1, Name: "evens"},
 			{Kind: ResponseLocate, Ranks: []int{2}}, {Kind: ResponseAbort, Err: fault.New(fault.Timeout, "x", 0, "")}, {Kind: ResponseShutdown},
-			{Kind: ResponseTune, Tuning: Tunables{Cycle: Second, Fusion: 5, Cache: true, Class: 2}},
+			{Kind: ResponseTune, Tuning: Tunables{Cycle: Second, Fusion: 5, Cache: true, Class: 2, Final: true}},
 		},
 		Evicted: []uint32{4, 5},
 	}

@@ -11,14 +11,19 @@ type Tunables struct {
 	// that.
 	Cache bool
 	Class uint8 // of algorithms; its meaning is the caller's
+	Final bool  // the caller changes them no more
 }
 
 // valid reports whether a Coordinator could have sent the settings.
 func (t Tunables) valid() bool { return t.Cycle >= 0 && t.Fusion >= 0 }
 
-// String is "cycle 1.0 ms, fusion 1024, cache true, class 0".
+// String is "cycle 1.0 ms, fusion 1024, cache true, class 0, final".
 func (t Tunables) String() string {
-	return fmt.Sprintf("cycle %.1f ms, fusion %d, cache %v, class %d", float64(t.Cycle)/float64(Millisecond), t.Fusion, t.Cache, t.Class)
+	s := fmt.Sprintf("cycle %.1f ms, fusion %d, cache %v, class %d", float64(t.Cycle)/float64(Millisecond), t.Fusion, t.Cache, t.Class)
+	if t.Final {
+		s += ", final"
+	}
+	return s
 }
 
 // Retune is an input of the Coordinator: it changes its settings, and all Workers change theirs at

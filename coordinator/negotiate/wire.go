@@ -10,7 +10,7 @@ import (
 )
 
 // wireVersion is the first byte of every list. A rank that runs another version is refused.
-const wireVersion = 1
+const wireVersion = 2
 
 // The flags of a request list. A decoder refuses flags that it does not know.
 const (
@@ -120,6 +120,12 @@ func ParseResponseList(b []byte) (*ResponseList, error) {
 	return m, r.end("a response list")
 }
 
+// The flags of a tune response.
+const (
+	tuneCache = 1 << iota
+	tuneFinal
+)
+
 // appendResponse writes the fields that a response of its kind has. response reads the same fields.
 func appendResponse(b []byte, it *Response) []byte {
 	b = append(b, byte(it.Kind))
@@ -155,7 +161,7 @@ func appendResponse(b []byte, it *Response) []byte {
 	case ResponseTune:
 		b = binary.AppendUvarint(b, uint64(it.Tuning.Cycle))
 		b = binary.AppendUvarint(b, uint64(it.Tuning.Fusion))
-		b = append(b, flagByte(it.Tuning.Cache), it.Tuning.Class)
+		b = append(b, flagByte(it.Tuning.Cache)*tuneCache|flagByte(it.Tuning.Final)*tuneFinal, it.Tuning.Class)
 	}
 	return b
 }
@@ -190,8 +196,9 @@ func (r *reader) response(it *Response) {
 		it.Err = r.fault()
 	case ResponseTune:
 		it.Tuning.Cycle, it.Tuning.Fusion = Duration(r.Uvarint()), int(r.Uvarint())
-		it.Tuning.Cache, it.Tuning.Class = r.Bool(), r.Uint8()
-		if !it.Tuning.valid() {
+		marks := r.Uint8()
+		it.Tuning.Cache, it.Tuning.Final, it.Tuning.Class = marks&tuneCache != 0, marks&tuneFinal != 0, r.Uint8()
+		if !it.Tuning.valid() || marks > tuneCache|tuneFinal {
 			r.Fail()
 		}
 	case ResponseShutdown:
