@@ -134,9 +134,10 @@ func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinato
 	return waitFor(ctx, hs...)
 }
 
-// stuckInReduction stops the victim after it has reduced a number of elements of some tensors.
-// Each of three ranks reduces two thirds of all elements, so only those tensors may succeed of
-// which it has reduced that many; where all are fused, none does.
+// stuckInReduction stops the victim after it has reduced a number of elements of one tensor, or of
+// several. Several are a group, so that they are fused whenever the ranks submit them, and none may
+// succeed. In shared memory a call of a few tensors would not do: every rank reduces a short vector by
+// itself, so those of the others succeed.
 func stuckInReduction(tensors, elements int, folds int64) func(context.Context, *rankProcess, *coordinator.Coordinator) callResult {
 	return func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 		var folded atomic.Int64
@@ -147,13 +148,20 @@ func stuckInReduction(tensors, elements int, folds int64) func(context.Context, 
 			return x + y
 		})
 		var hs []*coordinator.Handle
-		for i := range tensors {
-			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", i), make([]float32, elements), op))
+		submit := func(to coordinator.Submitter) {
+			for i := range tensors {
+				hs = append(hs, coordinator.AllReduce(to, fmt.Sprint("w", i), make([]float32, elements), op))
+			}
+		}
+		if tensors > 1 {
+			co.Group(func(g *coordinator.TensorGroup) { submit(g) })
+		} else {
+			submit(co)
 		}
 		if a.rank != a.Victim {
 			a.atPoint()
 		}
-		return waitFor(ctx, hs...).allowing(int(folds) / (2 * elements / 3))
+		return waitFor(ctx, hs...)
 	}
 }
 
