@@ -75,7 +75,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 		return bad("a timeline is being recorded already; call StopTimeline first")
 	}
 	part := timeline.PartName(file, co.worldRank(co.rank))
-	f, err := os.Create(part) // reports an error now and not an hour later
+	f, err := timeline.CreateExclusive(part) // reports an error now and not an hour later
 	if err == nil {
 		err = f.Close()
 	}
@@ -157,7 +157,7 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 // writeTimeline writes a part to a temporary file next to the part's file, and renames it when it
 // is complete. So a rank that is killed leaves an empty part, never a truncated one.
 func (co *Coordinator) writeTimeline(r *recorder) error {
-	f, err := os.Create(r.file + ".new")
+	f, err := timeline.CreateExclusive(r.file + ".new")
 	if err != nil {
 		return err
 	}

@@ -226,6 +226,29 @@ func checkOrder(t *testing.T, spans []timeline.ReadSpan, n int, on string, off i
 	}
 }
 
+func TestATimelineThatCannotBeWrittenAtTheEndIsAnErrorAndLeavesAnEmptyPart(t *testing.T) {
+	leak.Check(t)
+	file := filepath.Join(t.TempDir(), "out.json")
+	part := timeline.PartName(file, 0)
+	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		if err := co.StartTimeline(ctx, file); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Join(part+".new", "in the way"), 0o755); err != nil {
+			return err
+		}
+		if err := co.StopTimeline(ctx); err == nil || !strings.Contains(err.Error(), part) {
+			return fmt.Errorf("got %v, want an error that names the file", err)
+		}
+		return nil
+	})); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(part); err != nil || info.Size() != 0 {
+		t.Errorf("the part: got %v, %v, want it empty", info, err)
+	}
+}
+
 func TestATimelineThatCannotBeWrittenIsRefusedAtOnce(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

@@ -90,12 +90,14 @@
 //
 // With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
 // ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that
-// have written no file, for example because they were killed.
+// have written no file, for example because they were killed. If FILE cannot be written, or a rank
+// exited with 0 and left its file empty, say on a full disk, the job has failed.
 //
 // # Exit codes
 //
 //	0          every rank exited with 0
 //	1 to 255   the exit code of the first rank that failed; 128+n if signal n ended it
+//	1          all ranks exited with 0, and the timeline could not be written
 //	2          the command line is wrong
 //	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist

@@ -71,6 +71,7 @@ type Outcome struct {
 
 // The exit codes that do not come from a rank.
 const (
+	exitTimeline   = 1
 	exitUsage      = 2
 	exitTimeout    = 124
 	exitNotRunning = 126

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -102,14 +103,25 @@ func Run(ctx context.Context, j *Job) Outcome {
 	r.loop(ctx)
 	// All processes are gone, but their last output may still be in the pipes.
 	r.drain()
+	out := r.outcome()
 	if r.info.timeline != "" {
-		for _, note := range mergeTimeline(r.info.timeline, r.info.size) {
-			if !j.Quiet {
-				r.err.logf("%s", note)
-			}
+		r.finishTimeline(&out)
+	}
+	return out
+}
+
+// finishTimeline merges the timeline. Its failure is a failure of a job that has ended well.
+func (r *run) finishTimeline(out *Outcome) {
+	notes, err := mergeTimeline(r.info.timeline, r.info.size, func(id int) bool { return !r.ranks[id].notOK() })
+	for _, note := range notes {
+		if !r.job.Quiet {
+			r.err.logf("%s", note)
 		}
 	}
-	return r.outcome()
+	if err != nil {
+		out.Verdict = append(out.Verdict, err.Error())
+		out.Code = cmp.Or(out.Code, exitTimeline)
+	}
 }
 
 // startFailed is the outcome of a job of which nothing was started.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,41 +28,68 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 	return path, f.Close()
 }
 
-// timelineParts returns the parts beside a timeline's file, by rank, and the ranks without one.
-func timelineParts(file string, ranks int) (parts []string, missing []int) {
-	for r := range ranks {
-		part := timeline.PartName(file, r)
-		if info, err := os.Stat(part); err != nil || info.Size() == 0 { // the part of a rank that was killed is empty
-			missing = append(missing, r)
-			continue
-		}
-		parts = append(parts, part)
-	}
-	return parts, missing
+// timelineParts are the parts beside a timeline's file, by rank.
+type timelineParts struct {
+	files  []string // the parts that are written
+	empty  []int    // ranks whose part is created and not written
+	absent []int    // ranks without a part
 }
 
-// mergeTimeline merges the parts into one file and removes them. It returns notes for the user.
-// A failure is no error of the job: it stays in the notes, and the parts stay on disk for
-// --merge-timeline.
-func mergeTimeline(file string, ranks int) (notes []string) {
-	parts, missing := timelineParts(file, ranks)
-	switch {
-	// Without any coordinator there is nothing to merge. The file stays, empty.
-	case len(parts) == 0:
-		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}
-	case len(missing) > 0:
+// findParts looks for the parts of all ranks.
+func findParts(file string, ranks int) (p timelineParts) {
+	for r := range ranks {
+		part := timeline.PartName(file, r)
+		switch info, err := os.Stat(part); {
+		case err != nil:
+			p.absent = append(p.absent, r)
+		case info.Size() == 0:
+			p.empty = append(p.empty, r)
+		default:
+			p.files = append(p.files, part)
+		}
+	}
+	return p
+}
+
+// missing lists the ranks that have written no part.
+func (p *timelineParts) missing() []int {
+	return slices.Sorted(slices.Values(slices.Concat(p.empty, p.absent)))
+}
+
+// mergeTimeline merges the parts into one file and removes them. It returns notes for the user. It
+// returns an error if the timeline cannot be written, or if a rank that ended well has not written
+// its part. The parts then stay on disk for --merge-timeline.
+//
+//	a rank's part  the rank ended well       the rank failed
+//	written        merged                    merged
+//	empty          error: it was not         note: killed before it could write
+//	               written
+//	absent         note: no coordinator      the same note
+func mergeTimeline(file string, ranks int, endedWell func(rank int) bool) (notes []string, err error) {
+	p := findParts(file, ranks)
+	unwritten := slices.DeleteFunc(slices.Clone(p.empty), func(r int) bool { return !endedWell(r) })
+	if missing := p.missing(); len(p.files) > 0 && len(missing) > 0 {
 		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: killed, or without a coordinator", file, rankList(missing)))
 	}
-	if err := mergeFiles(file, parts); err != nil {
-		return append(notes, fmt.Sprintf("merge the timeline %s: %v", file, err))
+	if len(p.files) > 0 {
+		if err := mergeFiles(file, p.files); err != nil {
+			return notes, fmt.Errorf("the timeline %s is not written: %w; its parts %[1]s.rank* are kept for --merge-timeline", file, err)
+		}
+	}
+	if len(unwritten) > 0 {
+		return notes, fmt.Errorf("the timeline %s lacks %s, which ended without writing a part: look for a warning (a full disk?), and have the program close its coordinator", file, rankList(unwritten))
+	}
+	// Without any coordinator there is nothing to merge. The file stays, empty.
+	if len(p.files) == 0 {
+		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}, nil
 	}
 	for r := range ranks {
 		os.Remove(timeline.PartName(file, r))
 	}
-	return notes
+	return notes, nil
 }
 
-// mergeFiles merges parts into file.
+// mergeFiles merges parts into file. If that fails, it leaves the file empty.
 func mergeFiles(file string, parts []string) error {
 	var readers []io.Reader
 	for _, p := range parts {
@@ -77,6 +105,9 @@ func mergeFiles(file string, parts []string) error {
 		return err
 	}
 	err = timeline.Merge(out, readers...)
+	if err != nil {
+		out.Truncate(0) // what is cut off is of no use
+	}
 	if e := out.Close(); err == nil {
 		err = e
 	}
@@ -96,14 +127,14 @@ func mergeParts(file string) error {
 			ranks = max(ranks, r+1)
 		}
 	}
-	parts, missing := timelineParts(file, ranks)
-	if len(parts) == 0 {
+	p := findParts(file, ranks)
+	if len(p.files) == 0 {
 		return fmt.Errorf("got no part of %s, want %[1]s.rank0 and so on", file)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("got %d parts %s.rank*; missing or empty: %s", len(parts), file, rankList(missing))
+	if missing := p.missing(); len(missing) > 0 {
+		return fmt.Errorf("got %d parts %s.rank*; missing or empty: %s", len(p.files), file, rankList(missing))
 	}
-	return mergeFiles(file, parts)
+	return mergeFiles(file, p.files)
 }
 
 // escapeGlob escapes what has a meaning in a pattern.

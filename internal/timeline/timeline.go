@@ -26,14 +26,26 @@ package timeline
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
 	"strconv"
 )
 
 // PartName returns the file of a rank's part of a timeline.
 func PartName(file string, rank int) string { return file + ".rank" + strconv.Itoa(rank) }
+
+// CreateExclusive creates a file for writing and removes an earlier one of that name. It follows no
+// link, so that nobody who may write to the directory can have another file overwritten.
+func CreateExclusive(name string) (*os.File, error) {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
 
 // Info describes a rank's part. Viewers show it as the trace's metadata.
 type Info struct {
