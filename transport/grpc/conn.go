@@ -48,6 +48,8 @@ type conn struct {
 	used     int         // delivered bytes of the inbox's first buffer; belongs to the goroutine in Progress
 	in       inbox
 	hangUp   func()        // ends the stream after its messages; nil: writeLoop ends it
+	received atomic.Uint64 // bytes of frames that the decoder has been fed
+	acked    atomic.Uint64 // bytes that the peer's last frame acknowledges
 	closing  chan struct{} // closed by Close
 	readEnd  chan struct{} // closed when readLoop has returned
 	writeEnd chan struct{} // closed when writeLoop has returned
@@ -61,7 +63,9 @@ type conn struct {
 	broken      bool            // SendMsg has failed; readLoop gets the reason
 	inFlight    []*message      // messages given to gRPC and not released; at most maxInFlight + 1
 	idle        []*message      // messages for reuse; at most maxInFlight + 1
+	seq         uint32          // number of the next frame whose preamble is to be written
 	unsent      int             // bytes of all frames that gRPC has not written
+	written     uint64          // bytes of frames that gRPC has written in all
 	lastWrite   time.Time       // when gRPC last wrote bytes, or when unsent last became positive
 	completions []completion    // frames whose Done is due
 	completing  bool            // a goroutine runs the completions
@@ -175,6 +179,9 @@ func sendable(f *transport.Frame) error {
 		return failure(fault.Misuse, "send",
 			fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead))
 	}
+	if n := f.Size(); uint64(n) > maxBody {
+		return failure(fault.Misuse, "send", fmt.Errorf("got a body of %d bytes, want at most %d", n, uint64(maxBody)))
+	}
 	if f.To != (transport.Token{}) {
 		return failure(fault.Misuse, "send", errors.New("got a frame with a Token, want none: grpc exposes no memory"))
 	}
@@ -236,6 +243,16 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 		return 0, time.Time{}
 	}
 	return c.unsent, c.lastWrite
+}
+
+// Traffic returns how many bytes of frames gRPC has written, how many of these the peer's frames
+// acknowledge, how many have arrived in frames here, and how many bytes in all have arrived from the
+// connection, those of HTTP/2 included. gRPC delivers a message once all of it is there. So the last
+// count shows that a long message is on its way.
+func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written, c.acked.Load(), c.received.Load(), c.link.arrived.Load()
 }
 
 // fail sets the Conn's first error and ends sending. It calls the Done of frames that gRPC has not

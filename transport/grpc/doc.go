@@ -11,13 +11,18 @@
 // Integers are little-endian.
 //
 //	offset  bytes  field
-//	0       1      version, 1
+//	0       1      version, 2
 //	1       1      length of the head, at most 128
-//	2       2      reserved, 0
-//	4       4      ID, uint32
-//	8       8      length of the body, uint64
-//	16      head   opaque here
+//	2       6      length of the body
+//	8       4      ID
+//	12      4      sequence number: 0 for the first frame of this direction, then 1, 2, ...
+//	16      8      acknowledgement: how many bytes of frames, preambles and heads
+//	               included, have arrived in the other direction
+//	24      head   opaque here
 //	        body   opaque here
+//
+// A frame with another sequence number than the next one ends the Conn. So a proxy that drops,
+// doubles or reorders whole frames is noticed at the next frame.
 //
 // The accepting side sends its headers at once; Dial waits for them. The dialling side ends its
 // stream to say that it closes (END_STREAM), the accepting side sends the trailers.

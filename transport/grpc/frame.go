@@ -11,19 +11,23 @@ import (
 )
 
 // preambleSize is the length of what precedes each frame's head. doc.go has the table.
-const preambleSize = 16
+const preambleSize = 24
 
 // version is the first byte of every preamble.
-const version = 1
+const version = 2
 
 // pendingBody is the most bytes of body that a peer may send before Admit.
 const pendingBody = 4 << 10
 
-// appendPreamble appends f's preamble and head to b.
-func appendPreamble(b []byte, f *transport.Frame) []byte {
-	b = append(b, version, byte(len(f.Head)), 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, f.ID)
-	b = binary.LittleEndian.AppendUint64(b, uint64(f.Size()))
+// maxBody is the most bytes of body that the preamble can state.
+const maxBody = 1<<48 - 1
+
+// appendPreamble appends the preamble and the head of frame number seq to b. ack is how many bytes
+// of frames have arrived.
+func appendPreamble(b []byte, f *transport.Frame, seq uint32, ack uint64) []byte {
+	b = binary.LittleEndian.AppendUint64(b, version|uint64(len(f.Head))<<8|uint64(f.Size())<<16)
+	b = binary.LittleEndian.AppendUint64(b, uint64(f.ID)|uint64(seq)<<32)
+	b = binary.LittleEndian.AppendUint64(b, ack)
 	return append(b, f.Head...)
 }
 
@@ -45,6 +49,10 @@ type decoder struct {
 	dst      []byte // nil drops the body
 	got      int    // bytes of body that have arrived
 	reported int    // bytes of body that Arrived has reported
+
+	seq   uint32 // number of the next frame
+	ack   uint64 // the acknowledgement of the last frame
+	total uint64 // bytes of frames that have been fed
 }
 
 // feed decodes bytes of b up to the end of one frame, and returns how many bytes it used. If whole
@@ -56,6 +64,7 @@ type decoder struct {
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
 	if !d.begun {
 		used = d.appendPrefix(b)
+		d.total += uint64(used)
 		if d.have < preambleSize || d.have < d.prefixSize() {
 			return used, false, d.check()
 		}
@@ -68,6 +77,7 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 		copy(d.dst[d.got:d.got+n], b[used:])
 	}
 	d.got += n
+	d.total += uint64(n)
 	used += n
 	if d.got < d.header.Size {
 		return used, false, nil
@@ -123,18 +133,22 @@ func (d *decoder) check() *fault.Error {
 	if n := d.prefix[1]; n > transport.MaxHead {
 		return protocolError("got a head of %d bytes, want at most %d", n, transport.MaxHead)
 	}
-	if d.prefix[2] != 0 || d.prefix[3] != 0 {
-		return protocolError("got reserved bytes that are not 0")
-	}
-	size := binary.LittleEndian.Uint64(d.prefix[8:])
+	size := d.bodySize()
 	if size > math.MaxInt {
 		return protocolError("got a body of %d bytes, want at most %d", size, math.MaxInt)
 	}
 	if size > pendingBody && (d.admitted == nil || !d.admitted()) {
 		return protocolError("got a body of %d bytes, want at most %d from a peer that is not authenticated yet", size, pendingBody)
 	}
+	if seq := binary.LittleEndian.Uint32(d.prefix[12:]); seq != d.seq {
+		return protocolError("got sequence number %d, want %d: something between the two ranks has dropped, doubled or reordered frames",
+			seq, d.seq)
+	}
 	return nil
 }
+
+// bodySize returns the length of the body. The preamble must have arrived.
+func (d *decoder) bodySize() uint64 { return binary.LittleEndian.Uint64(d.prefix[:]) >> 16 }
 
 // begin asks the Sink for the body's buffer.
 func (d *decoder) begin(in transport.Sink) *fault.Error {
@@ -143,10 +157,11 @@ func (d *decoder) begin(in transport.Sink) *fault.Error {
 	}
 	d.header = transport.Header{
 		Head: d.prefix[preambleSize:d.prefixSize():d.prefixSize()],
-		ID:   binary.LittleEndian.Uint32(d.prefix[4:]),
-		Size: int(binary.LittleEndian.Uint64(d.prefix[8:])),
+		ID:   binary.LittleEndian.Uint32(d.prefix[8:]),
+		Size: int(d.bodySize()),
 	}
 	d.begun = true
+	d.seq, d.ack = d.seq+1, binary.LittleEndian.Uint64(d.prefix[16:])
 	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return failure(fault.Misuse, "progress",

@@ -39,8 +39,8 @@ type link struct {
 
 	onOver, onClose, onCut sync.Once
 
-	admitted      atomic.Bool
-	unprovenBytes atomic.Int64 // bytes received before admission
+	admitted atomic.Bool
+	arrived  atomic.Uint64 // bytes received
 
 	unwritten atomic.Pointer[error] // why Write first failed
 }
@@ -96,7 +96,7 @@ func (l *link) Read(b []byte) (int, error) {
 // After a failed write, the deadline that Write has set ends reading. checkRead then returns the
 // write's error, which is the cause.
 func (l *link) checkRead(n int, err error) (int, error) {
-	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
+	if arrived := l.arrived.Add(uint64(n)); n > 0 && !l.admitted.Load() && arrived > pendingBytes {
 		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
 	}
 	if err == nil {

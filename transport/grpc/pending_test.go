@@ -83,9 +83,9 @@ func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 		{"a deadline that has passed", wireMessage(request(1, methodName, "grpc-timeout", "1n"))},
 		{"endless headers", wireMessage(h2Frame(frameHeaders, 0, 1, big), h2Frame(frameContinuation, 0, 1, big), h2Frame(frameContinuation, 0, 1, big))},
 		{"a stream of noise", wireMessage(request(1, methodName), data(1, bytes.Repeat([]byte{0x5a}, 100)))},
-		{"a stream and too many bytes", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{})), data(1, big), data(1, big), data(1, big))},
+		{"a stream and too many bytes", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{}, 0)), data(1, big), data(1, big), data(1, big))},
 		{"a message too large to be one", wireMessage(request(1, methodName), h2Frame(frameData, 0, 1, []byte{0, 0x7f, 0xff, 0xff, 0xff}))},
-		{"a frame with a long body", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, pendingBody+1)})))},
+		{"a frame with a long body", wireMessage(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, pendingBody+1)}, 0)))},
 		{"two streams", wireMessage(request(1, methodName), request(3, methodName))},
 		{"many streams", wireMessage(request(1, methodName), request(3, methodName), request(5, methodName), request(7, "/x/y"))},
 	} {

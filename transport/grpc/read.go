@@ -217,6 +217,8 @@ func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fa
 	if !whole && err == nil {
 		c.decoder.report(in)
 	}
+	c.received.Store(c.decoder.total)
+	c.acked.Store(c.decoder.ack)
 	c.in.advance(m, count)
 	return whole, err
 }

@@ -56,6 +56,7 @@ func (m *message) Put(*[]byte) {
 // released handles a message whose memory gRPC no longer needs. mu is held.
 func (c *conn) released(m *message) {
 	c.unsent -= m.size
+	c.written += uint64(m.size)
 	c.lastWrite = time.Now()
 	if m.frame != nil {
 		c.complete(m.frame)
@@ -121,7 +122,8 @@ func (c *conn) next() (*message, transport.Queue) {
 			break
 		}
 		if !c.begun {
-			m.small = appendPreamble(m.small, f)
+			m.small = appendPreamble(m.small, f, c.seq, c.received.Load())
+			c.seq++
 			c.begun = true
 		}
 		if !small {

@@ -21,6 +21,7 @@ type batch struct {
 	frames   int
 	parts    [][]byte
 	bytes    int
+	ack      uint64 // of the frames that begin in it
 }
 
 // newBatch returns a batch for this number of frames, each with a prefix and a body in one piece.
@@ -34,11 +35,11 @@ func (b *batch) reset() {
 	b.parts, b.frames, b.bytes = b.parts[:0], 0, 0
 }
 
-// add appends f without its first skip bytes, and reports whether the batch has room for another
-// frame. c is f's cursor. The parts before the cursor lie within the skipped bytes.
-func (b *batch) add(f *transport.Frame, c *cursor, skip int) (more bool) {
+// add appends frame number seq without its first skip bytes, and reports whether the batch has room
+// for another frame. c is f's cursor. The parts before the cursor lie within the skipped bytes.
+func (b *batch) add(f *transport.Frame, c *cursor, seq uint32, skip int) (more bool) {
 	prefix := &b.prefixes[b.frames]
-	n := preamble{body: c.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)
+	n := preamble{body: c.size, head: len(f.Head), id: f.ID, seq: seq, ack: c.ack}.put(prefix[:], f.Head)
 	b.frames++
 	if skip < n {
 		b.append(prefix[skip:n])

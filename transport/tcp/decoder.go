@@ -23,6 +23,10 @@ type decoder struct {
 	magicLeft int // bytes of the magic that are still to come
 	limit     int // the most bytes of body
 
+	seq   uint32 // number of the next frame
+	ack   uint64 // the acknowledgement of the last frame
+	total uint64 // bytes of frames that have arrived
+
 	prefix [prefixMax]byte // the arriving frame's; the Header points into it
 	have   int             // bytes of it
 	need   int             // bytes wanted before the next decision; 0 between frames
@@ -68,7 +72,7 @@ func (d *decoder) checkMagic(p []byte) (int, error) {
 	n := min(len(p), len(want))
 	if string(p[:n]) != want[:n] {
 		return n, failure(fault.Refused, "accept",
-			fmt.Errorf("got %q as the first bytes, want those of %s: the peer is no rank, or of another version", p[:min(len(p), 16)], proto))
+			fmt.Errorf("got %q as the first bytes, want %q: the peer is no rank, or of another version", p[:min(len(p), 16)], magic))
 	}
 	d.magicLeft -= n
 	return n, nil
@@ -86,6 +90,11 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 		if err != nil {
 			return n, false, err
 		}
+		if pre.seq != d.seq {
+			return n, false, protocolError("got sequence number %d, want %d: something between the two ranks has dropped, doubled or reordered frames",
+				pre.seq, d.seq)
+		}
+		d.seq, d.ack = pre.seq+1, pre.ack
 		d.need = preambleLen + pre.head
 		d.header = transport.Header{Head: d.prefix[preambleLen:d.need], ID: pre.id, Size: pre.body}
 	}
@@ -95,6 +104,7 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 	if d.have < d.need {
 		return n, false, nil
 	}
+	d.total += uint64(d.need)
 	whole, err = d.begin(in)
 	return n, whole, err
 }
@@ -129,6 +139,7 @@ func (d *decoder) bodyBuffer() []byte {
 // last.
 func (d *decoder) advance(n int, in transport.Sink) (whole bool) {
 	d.got += n
+	d.total += uint64(n)
 	whole = d.got == d.header.Size
 	if whole {
 		d.inBody, d.dst = false, nil

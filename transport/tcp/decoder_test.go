@@ -51,10 +51,10 @@ func (j *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// encode returns the bytes that a Conn writes for a frame.
+// encode returns the bytes that a Conn writes for frame number id.
 func encode(id uint32, head, body string) []byte {
 	var b [prefixMax]byte
-	n := preamble{body: len(body), head: len(head), id: id}.put(b[:], []byte(head))
+	n := preamble{body: len(body), head: len(head), id: id, seq: id}.put(b[:], []byte(head))
 	return append(b[:n:n], body...)
 }
 
@@ -79,12 +79,12 @@ func decodeAll(d *decoder, in transport.Sink, stream []byte, piece int) error {
 func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 	long := strings.Repeat("body", 100)
 	stream := []byte(magic)
-	for _, f := range [][]byte{encode(1, "a", ""), encode(2, "", "b"), encode(3, "head", long), encode(4, "", ""),
-		encode(5, strings.Repeat("h", transport.MaxHead), "c")} {
+	for _, f := range [][]byte{encode(0, "a", ""), encode(1, "", "b"), encode(2, "head", long), encode(3, "", ""),
+		encode(4, strings.Repeat("h", transport.MaxHead), "c")} {
 		stream = append(stream, f...)
 	}
-	want := []string{`1 "a" ""`, `2 "" "b"`, fmt.Sprintf(`3 "head" %q`, long), `4 "" ""`,
-		fmt.Sprintf(`5 %q "c"`, strings.Repeat("h", transport.MaxHead))}
+	want := []string{`0 "a" ""`, `1 "" "b"`, fmt.Sprintf(`2 "head" %q`, long), `3 "" ""`,
+		fmt.Sprintf(`4 %q "c"`, strings.Repeat("h", transport.MaxHead))}
 	for piece := 1; piece <= len(stream); piece++ {
 		j := &recordingSink{tb: t, most: 1000}
 		d := &decoder{magicLeft: len(magic), limit: pendingBody}
@@ -102,7 +102,7 @@ func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 
 // A reader that uses bodyBuffer must get the same frames.
 func TestBodiesMayBeReadIntoTheirBuffers(t *testing.T) {
-	stream := append(encode(1, "x", strings.Repeat("0123456789", 10)), encode(2, "y", "z")...)
+	stream := append(encode(0, "x", strings.Repeat("0123456789", 10)), encode(1, "y", "z")...)
 	j := &recordingSink{tb: t, most: 1000}
 	d := &decoder{limit: admittedBody}
 	for len(stream) > 0 {
@@ -118,14 +118,14 @@ func TestBodiesMayBeReadIntoTheirBuffers(t *testing.T) {
 		}
 		stream = stream[n:]
 	}
-	want := fmt.Sprintf("[1 \"x\" %q 2 \"y\" \"z\"]", strings.Repeat("0123456789", 10))
+	want := fmt.Sprintf("[0 \"x\" %q 1 \"y\" \"z\"]", strings.Repeat("0123456789", 10))
 	if got := fmt.Sprint(j.got); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
-	stream := append([]byte(magic), encode(1, "head", "body")...)
+	stream := append([]byte(magic), encode(0, "head", "body")...)
 	for n := range len(stream) {
 		d := &decoder{magicLeft: len(magic), limit: pendingBody}
 		if err := decodeAll(d, &recordingSink{tb: t, most: 100}, stream[:n], 3); err != nil {
@@ -143,7 +143,7 @@ type tooSmall struct{ recordingSink }
 func (s *tooSmall) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
 
 func TestBufferThatIsTooSmallIsMisuse(t *testing.T) {
-	err := decodeAll(&decoder{limit: 100}, &tooSmall{}, encode(1, "", "0123456789"), 5)
+	err := decodeAll(&decoder{limit: 100}, &tooSmall{}, encode(0, "", "0123456789"), 5)
 	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "returned 9 bytes, want at least 10") {
 		t.Errorf("got %v, want a misuse", err)
 	}
@@ -163,8 +163,8 @@ func TestForeignProtocolsAreRecognisedByTheirFirstBytes(t *testing.T) {
 // must be called in the promised order, and the size that a peer merely announces must not be
 // allocated.
 func FuzzDecode(f *testing.F) {
-	f.Add(append([]byte(magic), encode(7, "head", "body")...), uint16(3), true)
-	f.Add(encode(1, "", strings.Repeat("x", 5000)), uint16(100), false)
+	f.Add(append([]byte(magic), encode(0, "head", "body")...), uint16(3), true)
+	f.Add(encode(0, "", strings.Repeat("x", 5000)), uint16(100), false)
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: tutti\r\n\r\n"), uint16(1), true)
 	f.Add(bytes.Repeat([]byte{0xFF}, 64), uint16(64), false)
 	f.Fuzz(func(t *testing.T, stream []byte, piece uint16, pending bool) {

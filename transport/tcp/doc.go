@@ -10,15 +10,15 @@
 // with one bounded buffer each. The promises are the same; the speed is lower.
 //
 // A frame is Done when the kernel has accepted its last byte, not when the peer has it. A Conn has
-// no timers and detects neither silence nor a stall: package mesh does, with heartbeats and with
-// Unsent.
+// no timers and detects neither silence nor a stall: package mesh does, with heartbeats, with Unsent
+// and with Traffic.
 //
 // # Wire format
 //
 // Integers are little-endian. The dialling side sends, once and first:
 //
 //	offset  bytes  field
-//	0       4      magic, F5 't' 'u' 't'; no text begins so, nor does HTTP/2
+//	0       4      magic, F5 't' 'u' '2'; no text begins so, nor does HTTP/2
 //	               ("PRI ") or TLS (16)
 //
 // Then each direction is a sequence of frames:
@@ -28,13 +28,18 @@
 //	6       1      length of the head, at most transport.MaxHead
 //	7       1      flags, 0; anything else is refused
 //	8       4      the frame's ID
-//	12      h      head
-//	12+h    b      body
+//	12      4      sequence number: 0 for the first frame of this direction, then 1, 2, ...
+//	16      8      acknowledgement: how many bytes of frames, preambles and heads
+//	               included, have arrived in the other direction
+//	24      h      head
+//	24+h    b      body
+//
+// A frame with another sequence number than the next one ends the Conn. So a relay that drops,
+// doubles or reorders whole frames is noticed at the next frame. There is no checksum: heads carry
+// their own above this layer, and bodies may.
 //
 // Under TLS the magic and the frames are TLS's application data. Package tlsopt decides which
 // connections are under TLS.
-//
-// There is no checksum: heads carry their own above this layer, and bodies may.
 //
 // # Bounds
 //

@@ -10,10 +10,10 @@ import (
 )
 
 // magic opens each connection. The dialling side sends it.
-const magic = "\xF5tut"
+const magic = "\xF5tu2"
 
 const (
-	preambleLen = 12
+	preambleLen = 24
 	prefixMax   = preambleLen + transport.MaxHead // what precedes a body, at most
 
 	// MaxBody is the most bytes of body that a frame may have. It is more than the memory of any
@@ -29,15 +29,19 @@ type preamble struct {
 	body int
 	head int
 	id   uint32
+	seq  uint32 // the number of the frame
+	ack  uint64 // how many bytes of frames its sender has received
 }
 
 // put writes the preamble and then head into b, which has room for prefixMax
 // bytes, and returns how many bytes it wrote.
 //
-// Length and flags share the first eight bytes, so that they are one store each way.
+// Length and flags share the first eight bytes, and ID and sequence number the next eight, so that
+// each pair is one store.
 func (p preamble) put(b []byte, head []byte) int {
 	binary.LittleEndian.PutUint64(b, uint64(p.body)|uint64(p.head)<<48)
-	binary.LittleEndian.PutUint32(b[8:], p.id)
+	binary.LittleEndian.PutUint64(b[8:], uint64(p.id)|uint64(p.seq)<<32)
+	binary.LittleEndian.PutUint64(b[16:], p.ack)
 	return preambleLen + copy(b[preambleLen:], head)
 }
 
@@ -60,12 +64,14 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 		return preamble{}, failure(fault.Refused, "receive",
 			fmt.Errorf("got a body of %d bytes, want at most %d from a peer that is not authenticated yet", body, limit))
 	}
-	return preamble{body: int(body), head: head, id: binary.LittleEndian.Uint32(b[8:])}, nil
+	p := preamble{body: int(body), head: head}
+	p.id, p.seq, p.ack = binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint64(b[16:])
+	return p, nil
 }
 
 // protocolError is the error of a stream that is not ours, or that has lost the frame boundaries.
 func protocolError(format string, args ...any) error {
-	return failure(fault.LinkLost, "receive", fmt.Errorf("invalid frame: "+format, args...))
+	return failure(fault.Refused, "receive", fmt.Errorf("invalid frame: "+format, args...))
 }
 
 // failure returns this package's error. A transport does not know ranks, so that Rank is -1.

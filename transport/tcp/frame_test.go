@@ -18,9 +18,11 @@ func TestPreambleBytes(t *testing.T) {
 		head string
 		want string
 	}{
-		{preamble{}, "", "000000000000" + "00" + "00" + "00000000"},
-		{preamble{body: 0x010203, head: 2, id: 0xA1B2C3D4}, "hd", "030201000000" + "02" + "00" + "d4c3b2a1" + "6864"},
-		{preamble{body: 1 << 40, head: 1, id: 1}, "x", "000000000001" + "01" + "00" + "01000000" + "78"},
+		{preamble{}, "", "000000000000" + "00" + "00" + "00000000" + "00000000" + "0000000000000000"},
+		{preamble{body: 0x010203, head: 2, id: 0xA1B2C3D4}, "hd",
+			"030201000000" + "02" + "00" + "d4c3b2a1" + "00000000" + "0000000000000000" + "6864"},
+		{preamble{body: 1 << 40, head: 1, id: 1, seq: 0x01020304, ack: 0x0102030405060708}, "x",
+			"000000000001" + "01" + "00" + "01000000" + "04030201" + "0807060504030201" + "78"},
 	} {
 		if c.p.body > math.MaxInt32 && math.MaxInt == math.MaxInt32 {
 			continue
@@ -44,15 +46,15 @@ func TestNonsenseIsRefused(t *testing.T) {
 		want  string
 		kind  fault.Kind
 	}{
-		"flags":          {"000000000000" + "00" + "01" + "00000000", admittedBody, "flags 0x1", fault.LinkLost},
-		"head too long":  {"000000000000" + "81" + "00" + "00000000", admittedBody, "a head of 129 bytes", fault.LinkLost},
-		"body too long":  {"010000000010" + "00" + "00" + "00000000", admittedBody, "a body of 17592186044417 bytes", fault.LinkLost},
-		"all ones":       {strings.Repeat("ff", preambleLen), admittedBody, "flags", fault.LinkLost},
-		"an HTTP answer": {hex.EncodeToString([]byte("HTTP/1.1 400")), admittedBody, "invalid frame", fault.LinkLost},
+		"flags":          {"000000000000" + "00" + "01" + "00000000", admittedBody, "flags 0x1", fault.Refused},
+		"head too long":  {"000000000000" + "81" + "00" + "00000000", admittedBody, "a head of 129 bytes", fault.Refused},
+		"body too long":  {"010000000010" + "00" + "00" + "00000000", admittedBody, "a body of 17592186044417 bytes", fault.Refused},
+		"all ones":       {strings.Repeat("ff", preambleLen), admittedBody, "flags", fault.Refused},
+		"an HTTP answer": {hex.EncodeToString([]byte("HTTP/1.1 400")), admittedBody, "invalid frame", fault.Refused},
 		"a guest's body": {"011000000000" + "00" + "00" + "00000000", pendingBody, "not authenticated yet", fault.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := hex.DecodeString(c.bytes)
+			b, err := hex.DecodeString(c.bytes + strings.Repeat("00", preambleLen-len(c.bytes)/2))
 			if err != nil {
 				t.Fatal(err)
 			}

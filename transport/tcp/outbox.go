@@ -24,6 +24,9 @@ import (
 type outbox struct {
 	blocked atomic.Bool // frames wait and there is no writer: the next Progress becomes the writer
 
+	received atomic.Uint64 // bytes of frames that have arrived; the Conn's reader sets it, and frames carry it
+	acked    atomic.Uint64 // bytes that the peer's last frame acknowledges; the Conn's reader sets it
+
 	mu      sync.Mutex // guards the rest
 	queue   transport.Queue
 	first   cursor    // of the queue's first frame, once that is in a batch
@@ -33,6 +36,8 @@ type outbox struct {
 	writing bool      // there is a writer
 	err     error     // why push fails; nil while the Conn lives
 	frames  int       // the most frames in one batch
+	seq     uint32    // number of the queue's first frame
+	written uint64    // bytes of frames that have been written in all
 
 	batch batch // belongs to the writer; under mu when there is none
 }
@@ -50,11 +55,12 @@ type cursor struct {
 	size    int      // bytes of the whole body
 	parts   [][]byte // those of f.Parts that have not been written whole
 	skipped int      // bytes of the body before them
+	ack     uint64   // the frame's acknowledgement, which stays the same while the frame is written in pieces
 }
 
 // newCursor returns the cursor of a frame of which nothing has been written.
-func newCursor(f *transport.Frame) cursor {
-	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body)}
+func newCursor(f *transport.Frame, ack uint64) cursor {
+	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body), ack: ack}
 }
 
 // check returns an error if f can never be sent. size is the bytes of its body.
@@ -125,14 +131,16 @@ func (o *outbox) fill() {
 		o.batch = newBatch(o.frames)
 	}
 	o.batch.reset()
-	f := o.queue.First
+	o.batch.ack = o.received.Load()
+	f, seq := o.queue.First, o.seq
 	if o.first.f != f {
-		o.first = newCursor(f)
+		o.first = newCursor(f, o.batch.ack)
 	}
-	more := o.batch.add(f, &o.first, o.sent)
+	more := o.batch.add(f, &o.first, seq, o.sent)
 	for f = f.Next; f != nil && more; f = f.Next {
-		c := newCursor(f)
-		more = o.batch.add(f, &c, 0)
+		seq++
+		c := newCursor(f, o.batch.ack)
+		more = o.batch.add(f, &c, seq, 0)
 	}
 }
 
@@ -147,10 +155,11 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 		o.since = time.Now()
 	}
 	o.bytes -= n
+	o.written += uint64(n)
 	for n > 0 {
 		f := o.queue.First
 		if o.first.f != f {
-			o.first = newCursor(f)
+			o.first = newCursor(f, o.batch.ack)
 		}
 		left := preambleLen + len(f.Head) + o.first.size - o.sent
 		if n < left {
@@ -160,6 +169,7 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 		}
 		n -= left
 		o.sent, o.first = 0, cursor{}
+		o.seq++
 		done.Push(o.queue.Pop())
 	}
 }
@@ -259,6 +269,20 @@ func (o *outbox) unsent() (bytes int, since time.Time) {
 		return 0, time.Time{}
 	}
 	return o.bytes, o.since
+}
+
+// noteArrival records what the decoder has delivered, for the frames that leave next and for
+// traffic. The Conn's reader calls it after something has arrived.
+func (o *outbox) noteArrival(d *decoder) {
+	o.received.Store(d.total)
+	o.acked.Store(d.ack)
+}
+
+// traffic returns what Conn.Traffic promises.
+func (o *outbox) traffic() (sent, acked, received uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.written, o.acked.Load(), o.received.Load()
 }
 
 // finish calls the Done of every frame in q, oldest first. No lock may be held.

@@ -83,6 +83,42 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 	}
 }
 
+// More bytes arrive between the writes. A preamble that is written in pieces must still hold one of
+// the counts: here, one whose bytes are all equal.
+func TestAcknowledgementsAreWrittenWhole(t *testing.T) {
+	for most := 1; most <= 2*preambleLen; most++ {
+		o := &outbox{frames: batchFrames}
+		const frames = 30
+		for i := range frames {
+			o.push(&transport.Frame{Body: make([]byte, i), Done: func(error) {}})
+		}
+		var stream []byte
+		for i, more := uint64(0), true; more; i++ {
+			o.received.Store(i % 256 * 0x0101010101010101)
+			all := bytes.Join(o.batch.parts, nil)
+			n := min(most, len(all))
+			stream = append(stream, all[:n]...)
+			var done transport.Queue
+			o.advance(n, n < len(all), &done)
+			more, _ = o.next(false, &done)
+		}
+		d, in := &decoder{limit: admittedBody}, &recordingSink{tb: t, most: frames}
+		for len(stream) > 0 {
+			n, whole, err := d.decode(stream, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream = stream[n:]
+			if whole && d.ack%0x0101010101010101 != 0 {
+				t.Fatalf("writes of %d bytes: frame %d acknowledges %#x, want equal bytes", most, d.seq-1, d.ack)
+			}
+		}
+		if d.seq != frames {
+			t.Errorf("writes of %d bytes: got %d frames, want %d", most, d.seq, frames)
+		}
+	}
+}
+
 func TestManyFramesGoInOneWrite(t *testing.T) {
 	o := &outbox{frames: batchFrames}
 	o.push(&transport.Frame{Body: []byte("first")}) // the writer is writing this one

@@ -52,10 +52,10 @@ func TestGarbageFromAnUnprovenPeerEndsTheConn(t *testing.T) {
 func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
 	leak.Check(t)
 	nc, c := unprovenPeer(t, Options{})
-	io.WriteString(nc, magic+string(encode(1, "head", "body"))+strings.Repeat("\xFF", 100))
+	io.WriteString(nc, magic+string(encode(0, "head", "body"))+strings.Repeat("\xFF", 100))
 	in := new(bufferSink)
 	err := untilError(t, c, in)
-	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "invalid frame") || in.frames != 1 {
+	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "invalid frame") || in.frames != 1 {
 		t.Errorf("got %v and %d frames, want the first frame and then nonsense", err, in.frames)
 	}
 }

@@ -177,6 +177,7 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 		return transport.Idle, c.fail(err)
 	}
 	if moved {
+		c.out.noteArrival(&c.dec)
 		state = transport.Moved
 	}
 	if more := c.r < c.w; more || c.buffered.Load() {
@@ -321,6 +322,13 @@ func (c *raw) flush() (moved bool) {
 // Unsent implements transport.Conn. It reports bytes once the socket has refused some, and since
 // when it has accepted none. The layer above decides when that is a stall: a Conn has no timers.
 func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
+
+// Traffic returns how many bytes of frames the socket has accepted, how many of these the peer's
+// frames acknowledge, and how many have arrived here, by frames and by the socket.
+func (c *raw) Traffic() (sent, acked, received, arrived uint64) {
+	sent, acked, received = c.out.traffic()
+	return sent, acked, received, received
+}
 
 // fail ends the Conn, except for the delivery of what has arrived, and returns the first error.
 //

@@ -35,7 +35,7 @@ func TestPendingConnCostsLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A part of a frame, so that something is held for it.
-		io.WriteString(dialled[i], magic+string(encode(1, "head", strings.Repeat("x", pendingBody))[:300]))
+		io.WriteString(dialled[i], magic+string(encode(0, "head", strings.Repeat("x", pendingBody))[:300]))
 		c := receive(t, conns)
 		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
 		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})

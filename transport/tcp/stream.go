@@ -158,6 +158,7 @@ func (c *stream) receive(in transport.Sink) (transport.State, error) {
 			return state, c.cut(err)
 		}
 		n, whole, err := c.dec.decode(p, in)
+		c.out.noteArrival(&c.dec)
 		c.in.consume(n)
 		if err != nil {
 			return state, err
@@ -325,6 +326,12 @@ func (c *stream) writeOut(p []byte) bool {
 
 // Unsent implements transport.Conn; see raw.Unsent.
 func (c *stream) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
+
+// Traffic returns the counts of bytes; see raw.Traffic.
+func (c *stream) Traffic() (sent, acked, received, arrived uint64) {
+	sent, acked, received = c.out.traffic()
+	return sent, acked, received, received
+}
 
 // Arm implements transport.Conn. Queued bytes need no Progress here, so that only arriving bytes,
 // failure and Close wake.

@@ -1,0 +1,124 @@
+// Package relay stands between two ranks of a test. It forwards TCP connections, and drops, doubles
+// or reorders what they carry. As with a proxy, its kernel acknowledges everything at once, so that
+// neither end learns from its own kernel what was lost.
+//
+// It does not know what the bytes mean. A test that alters frames says how long each frame is.
+package relay
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// A Filter returns what a relay forwards of the bytes p, which it may keep. One goroutine at a time
+// calls it.
+type Filter func(p []byte) []byte
+
+// Start forwards the connections to the address that it returns to target, until the test ends.
+// filters returns the Filters of connection number conn, from 0: for the bytes of the dialling side,
+// and for those that go back to it. nil forwards everything.
+func Start(tb testing.TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var work sync.WaitGroup
+	var mu sync.Mutex // guards conns
+	var conns []net.Conn
+	work.Go(func() {
+		for n := 0; ; n++ {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", target)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			mu.Lock()
+			conns = append(conns, near, far)
+			mu.Unlock()
+			up, down := filters(n)
+			work.Go(func() { forward(far, near, up) })
+			work.Go(func() { forward(near, far, down) })
+		}
+	})
+	tb.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		work.Wait()
+	})
+	return l.Addr().String()
+}
+
+// forward copies bytes until one of the connections ends, and then ends the other's direction.
+func forward(to, from net.Conn, filter Filter) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			p := append([]byte(nil), buf[:n]...)
+			if filter != nil {
+				p = filter(p)
+			}
+			if _, err := to.Write(p); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	to.(*net.TCPConn).CloseWrite()
+}
+
+// A Framing says how a stream consists of frames: after its first bytes, each frame begins with a
+// preamble of a fixed length, from which Size computes the length of the whole frame.
+type Framing struct {
+	First, Preamble int
+	Size            func(preamble []byte) int
+}
+
+// A Fault is what Alter does to one frame.
+type Fault string
+
+// The faults. Swap exchanges the frame and the next one, so that a last frame never comes.
+const (
+	Drop   Fault = "drop"
+	Double Fault = "double"
+	Swap   Fault = "swap"
+)
+
+// Alter returns a Filter that does the fault to frame number k of the stream, from 0.
+func (l Framing) Alter(fault Fault, k int) Filter {
+	first, n := l.First, 0
+	var stream, held []byte
+	return func(p []byte) (out []byte) {
+		stream = append(stream, p...)
+		skip := min(first, len(stream))
+		out, stream, first = append(out, stream[:skip]...), stream[skip:], first-skip
+		for first == 0 && len(stream) >= l.Preamble && len(stream) >= l.Size(stream) {
+			frame := stream[:l.Size(stream)]
+			stream = stream[len(frame):]
+			switch {
+			case n == k && fault == Drop:
+			case n == k && fault == Double:
+				out = append(append(out, frame...), frame...)
+			case n == k && fault == Swap:
+				held = append([]byte(nil), frame...)
+			default:
+				out = append(append(out, frame...), held...)
+				held = nil
+			}
+			n++
+		}
+		return out
+	}
+}
