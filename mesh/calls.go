@@ -66,21 +66,27 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 		return answers
 	}
 	question = append([]byte(nil), question...)
-	for i, x := range m.control.ask(ctx, known, question) {
+	for i, x := range m.control.ask(ctx, known, askEvents, question) {
 		a := &answers[index[i]]
 		a.Body, a.Last, a.Silent = x.Body, sanitize([]byte(x.Last)), time.Duration(x.Silent)
 	}
 	return answers
 }
 
+// The Codes of questions say who answers.
+const (
+	askEvents  = iota // Events.Question
+	askTraffic        // links.reportTraffic
+)
+
 // ask passes a question to the machine and waits for the Answered. When ctx ends, ask cancels the
 // question, and the Answered comes at once.
-func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.RankAnswer {
+func (c *control) ask(ctx context.Context, ranks []int, code byte, question []byte) []membership.RankAnswer {
 	ch := make(chan []membership.RankAnswer, 1)
 	id := c.lastID.Add(1)
 	c.post(func(c *control) {
 		c.questions[id] = ch
-		c.step(membership.Question{ID: id, Ranks: ranks, Body: question})
+		c.step(membership.Question{ID: id, Ranks: ranks, Code: code, Body: question})
 	})
 	select {
 	case got := <-ch:

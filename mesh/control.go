@@ -200,7 +200,7 @@ func (c *control) turn() {
 		}
 	}
 	c.closing = slices.DeleteFunc(c.closing, (*controlLink).closeIfDrained)
-	c.m.links.checkStall(c.lastTurn, c.m.cfg.Stall, c.resumed)
+	c.m.links.checkStall(c, c.lastTurn)
 }
 
 // closeLinks closes every link, including the links that are draining.
@@ -262,8 +262,7 @@ func (c *control) execute(o membership.Output) {
 	case membership.Deliver:
 		events.Flooded(o.From, o.Code, o.Body)
 	case membership.Asked:
-		body := events.Question(o.From, o.Body)
-		c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body[:min(len(body), MaxFlood)]})
+		c.answer(o)
 	case membership.Answered:
 		if ch := c.questions[o.ID]; ch != nil {
 			delete(c.questions, o.ID)
@@ -276,6 +275,22 @@ func (c *control) execute(o membership.Output) {
 		}
 	case membership.Left:
 		close(c.left)
+	}
+}
+
+// answer answers a question of another rank, or has its owner answer it. A question with an unknown
+// Code comes from another version; it is declined.
+func (c *control) answer(o membership.Asked) {
+	switch o.Code {
+	case askEvents:
+		body := c.m.cfg.Events.Question(o.From, o.Body)
+		c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body[:min(len(body), MaxFlood)]})
+	case askTraffic:
+		c.m.links.reportTraffic(o.From, func(body []byte) {
+			c.post(func(c *control) { c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body}) })
+		})
+	default:
+		c.step(membership.Reply{To: o.From, Ref: o.Ref})
 	}
 }
 

@@ -13,6 +13,7 @@
 //	joinServer    rank 0's side of the address exchange; Mesh.join is the other side
 //	control       one goroutine: the membership machine and the control links
 //	links, Link   the data Conns: dialled when first needed, one reader at a time
+//	ackState      which bytes of a data Conn the peer has received; whether the Conn is silent
 //	Waiter        how a goroutine polls links, and sleeps
 //
 // # Goroutines
@@ -93,6 +94,32 @@
 //	 8 seq (4)                          28 length of the body (4)
 //	12 about (4)                        32 CRC-32C of the body (4)
 //	                                    36 CRC-32C of the head (4)
+//
+// # Silent connections
+//
+// A connection can go silent: a firewall has forgotten it, or packets above some size vanish. The
+// kernel reports nothing for minutes, and never if a proxy between the ranks acknowledges what it
+// then loses. So one end's Mesh compares what it has sent with what the other end has received.
+//
+// Frames over tcp and grpc carry acknowledgements. If the bytes that were sent a second ago are not
+// acknowledged, the Mesh asks the peer's, over the control links, which work without the data Conn:
+//
+//	this rank, once a second                 the peer
+//	an Ask, code 1, without a body      ->   moves its end of the link until nothing is left to read
+//	                                    <-   an Answer; body:
+//	                                          0 bytes of frames received (8)
+//	                                          8 bytes arrived, of half messages, too (8)
+//	                                         16 1: nothing was left to read (1)
+//	no progress for Config.Stall:
+//	  the link fails
+//
+// A standstill is a time in which bytes are unacknowledged and each answer says that the peer has
+// received no more and has nothing left to read. A missing answer ends it: then the peer is suspended,
+// or the whole network is down, and heartbeats judge that. An answer of a peer that still has
+// something to read ends it, too: that peer is slow, and its link works.
+//
+// Links over memory, shm and verbs are not asked about. Between their ends is no relay and nothing
+// that forgets a connection, and an RDMA device reports what the peer's device does not acknowledge.
 //
 // # Bounds on unauthenticated peers
 //

@@ -65,7 +65,7 @@ const (
 //	flag        set                           cleared                   meaning
 //	inProgress  before Conn.Progress          after it                  one goroutine reads
 //	armed       before Conn.Arm               when the wake-up fires    the Conn will call ready
-//	closed      by close                      never                     nothing arrives any more
+//	closed      by detach                     never                     nothing arrives any more
 //
 // A link that is up is either armed, polled by a waiter, or about to be armed by the ticker. A
 // waiter that leaves an unarmed link calls noteUnarmed, which wakes the ticker.
@@ -75,11 +75,13 @@ type Link struct {
 	m           *Mesh
 	inProgress  atomic.Uint32 // 1 while a goroutine is in Conn.Progress
 	armed       atomic.Bool   // the Conn holds this link's wake-up
-	closed      atomic.Bool   // the Conn is closed; arming it again would fire for ever
+	closed      atomic.Bool   // the Conn has failed or is closed; arming it again would fire for ever
 	polls       atomic.Uint32 // counts the polls of waiters; an unchanged count shows the ticker that nobody polls
 	conn        atomic.Pointer[upConn]
 	onReady     func()                // l.ready, bound once
 	deferredErr atomic.Pointer[error] // why a Sink rejected a frame; the link fails once Progress has returned
+	acks        ackState              // owned by the control goroutine
+	answering   atomic.Bool           // a goroutine answers the peer's question about this link
 
 	mu      sync.Mutex // guards the rest
 	state   linkState
@@ -308,10 +310,41 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// close closes the link without telling anyone, and returns false when it was closed before. It
-// completes waiting frames with err. Nothing arrives after close has returned. To ensure that,
-// close waits for Progress, so it must not be called within Progress.
+// reportFirst is how long a Conn stays open after failAfterReport.
+const reportFirst = 300 * time.Millisecond
+
+// failAfterReport is like fail for a failure that the peer does not know of: a frame that this end has
+// refused, or silence. It closes the Conn reportFirst later, when the ranks have agreed on the
+// failure. Otherwise the peer would notice the end of the Conn, and could report that in place of the
+// reason.
+func (l *Link) failAfterReport(err error) {
+	if !l.detach(err) {
+		return
+	}
+	l.quiesce()
+	l.m.cfg.Data.LinkDown(l.Rank, err)
+	l.m.Suspect(l.Rank, err)
+	l.m.links.spawn(func(ctx context.Context) {
+		sleep(ctx, reportFirst)
+		l.close(err)
+	})
+}
+
+// close closes the link without telling anyone, and returns false when it had failed or was closed
+// before. It completes waiting frames with err. Nothing arrives after close has returned. To ensure
+// that, close waits for Progress, so it must not be called within Progress.
 func (l *Link) close(err error) bool {
+	first := l.detach(err)
+	if c := l.conn.Load(); c != nil {
+		c.Close()
+		l.quiesce()
+	}
+	return first
+}
+
+// detach ends the use of the Conn, which stays open, and completes waiting frames with err. It
+// returns false when it was called before. Nothing arrives after it and quiesce have returned.
+func (l *Link) detach(err error) bool {
 	l.mu.Lock()
 	first := l.state != linkFailed
 	var waiting transport.Queue
@@ -321,17 +354,13 @@ func (l *Link) close(err error) bool {
 	}
 	l.mu.Unlock()
 	l.closed.Store(true)
-	if c := l.conn.Load(); c != nil {
-		c.Close()
-		l.quiesce()
-	}
 	for f := waiting.Pop(); f != nil; f = waiting.Pop() {
 		f.Done(err)
 	}
 	return first
 }
 
-// quiesce returns once no goroutine is in the closed Conn's Progress. From then on nothing writes
+// quiesce returns once no goroutine is in the Progress of the Conn, which detach has detached. From then on nothing writes
 // into the buffer of a receive. Progress never blocks, so the wait is short.
 func (l *Link) quiesce() {
 	for !l.inProgress.CompareAndSwap(0, 1) {
@@ -366,11 +395,15 @@ func (l *Link) progress(spins int) transport.State {
 	}
 	state, err := l.progressOnce(c, spins)
 	l.inProgress.Store(0)
-	if err != nil {
+	switch {
+	case err == nil:
+		return state
+	case errors.Is(err, fault.Refused) || l.deferredErr.Load() != nil:
+		l.failAfterReport(err)
+	default:
 		l.fail(err)
-		return transport.Idle
 	}
-	return state
+	return transport.Idle
 }
 
 // progressOnce calls the Conn's Progress. After a Sink has rejected a frame, it returns the Sink's

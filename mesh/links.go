@@ -29,6 +29,7 @@ type links struct {
 	ticking    atomic.Bool // the ticker is awake, and will look at every link again
 	wakeTicker wakeup
 	lastCheck  time.Time // of stalls; owned by the control goroutine
+	asking     bool      // a question about traffic is open; owned by the control goroutine
 }
 
 // init makes the Links, all idle, and starts the ticker.
@@ -132,32 +133,39 @@ func (ls *links) armResting(seen []uint32) (again bool) {
 // stallEvery is the time between two checks for stalled data Conns.
 const stallEvery = time.Second
 
-// checkStall fails links whose peer has read nothing for longer than limit while bytes waited. The
-// control goroutine calls it in each of its turns.
+// checkStall fails links whose peer has read nothing for longer than Config.Stall while bytes
+// waited, and asks the peers about bytes that are on their way. The control goroutine calls it in
+// each of its turns.
 //
-// resumed is the time at which this process last resumed after it was suspended. Time before that
-// does not count, since the Conn finds out what the peer has read only in its next Progress. For
-// the same reason, checkStall calls Progress in the last two intervals before the limit: the sender
-// may be asleep, and then no other goroutine calls it.
-func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Time) {
+// Time before c.resumed does not count, since the Conn finds out what the peer has read only in its
+// next Progress. For the same reason, checkStall calls Progress in the last two intervals before the
+// limit: the sender may be asleep, and then no other goroutine calls it.
+func (ls *links) checkStall(c *control, now time.Time) {
 	if now.Sub(ls.lastCheck) < stallEvery {
 		return
 	}
 	ls.lastCheck = now
+	limit := c.m.cfg.Stall
+	var unacknowledged []int
 	for _, l := range ls.peer {
-		c := l.Conn()
-		if c == nil || l.closed.Load() {
+		conn := l.Conn()
+		if conn == nil || l.closed.Load() {
 			continue
 		}
-		n, since := c.Unsent()
-		switch age := now.Sub(later(since, resumed)); {
+		n, since := conn.Unsent()
+		switch age := now.Sub(later(since, c.resumed)); {
 		case n == 0:
 		case age > limit:
 			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
+			continue
 		case age > limit-2*stallEvery:
 			ls.spawn(func(context.Context) { l.Progress() })
 		}
+		if t, ok := conn.(meter); ok && l.acks.check(t, now, c.resumed) {
+			unacknowledged = append(unacknowledged, l.Rank)
+		}
 	}
+	ls.askTraffic(c, unacknowledged)
 }
 
 // later returns the later of two times.

@@ -20,7 +20,7 @@ const (
 	Bye                                 // flooded; Origin closes in order
 	ByeAck                              // direct; the sender has seen the receiver's Bye
 	App                                 // flooded; Code, Body: the layer above's
-	Ask                                 // flooded; Body: a bit per rank asked, then the question
+	Ask                                 // flooded; Code: who answers; Body: a bit per rank asked, then the question
 	Answer                              // routed; Origin: the rank asked; About, Ref: whose Ask, and its Seq; Code: see below; Age; Body
 	FenceRequest                        // direct; Ref: the number of the fence; asks for a FenceAck
 	FenceAck                            // direct; Ref: as in the FenceRequest; all messages before it have been handled

@@ -79,11 +79,11 @@ func (in Question) apply(s *Machine) {
 			bits[r/8] |= 1 << (r % 8)
 		}
 	}
-	m := s.flood(Message{Kind: Ask, Body: append(bits, in.Body...)})
+	m := s.flood(Message{Kind: Ask, Code: in.Code, Body: append(bits, in.Body...)})
 	a.seq = m.Seq
 	s.questions = append(s.questions, a)
 	if slices.Contains(in.Ranks, s.cfg.Me) {
-		s.emit(Asked{s.cfg.Me, m.Seq, in.Body})
+		s.emit(Asked{s.cfg.Me, m.Seq, in.Code, in.Body})
 	}
 }
 
@@ -109,7 +109,7 @@ func (s *Machine) handleAsk(from int, m Message) {
 			continue
 		}
 		if r == s.cfg.Me {
-			s.emit(Asked{m.Origin, m.Seq, m.Body[n:]})
+			s.emit(Asked{m.Origin, m.Seq, m.Code, m.Body[n:]})
 		} else if s.ranks[r].link.open && len(s.proxied) < maxProxied {
 			s.proxied = append(s.proxied, proxyQuestion{m.Origin, m.Seq, r, s.now})
 		}

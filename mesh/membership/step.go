@@ -53,10 +53,12 @@ type (
 		Code byte
 		Body []byte
 	}
-	// Question asks Ranks for an answer to Body; one Answered with the same ID follows.
+	// Question asks Ranks for an answer to Body; one Answered with the same ID follows. Code says
+	// who on the other rank answers; it is opaque here.
 	Question struct {
 		ID    uint64
 		Ranks []int
+		Code  byte
 		Body  []byte
 	}
 	// CancelQuestion ends a question early: Answered follows at once, unless it was emitted before.
@@ -110,10 +112,12 @@ type (
 		Code byte
 		Body []byte
 	}
-	// Asked passes a question to the layer above; Reply answers it.
+	// Asked passes a question to the caller or to the layer above it, by the Code of the Question;
+	// Reply answers it.
 	Asked struct {
 		From int
 		Ref  uint32
+		Code byte
 		Body []byte
 	}
 	// Answered ends a question.

@@ -62,6 +62,17 @@ func (c *conn) PeerName() string {
 	return ""
 }
 
+// Traffic returns the inner Conn's counts of bytes; zeros if it has none, which means that nothing is
+// on its way. Frames that wait in the wrapper are in none of the counts.
+func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
+	if t, ok := c.inner.(interface {
+		Traffic() (sent, acked, received, arrived uint64)
+	}); ok {
+		return t.Traffic()
+	}
+	return 0, 0, 0, 0
+}
+
 // around counts a step without bytes, calls do, and applies the rules that are due before and
 // after it. If a rule cuts before the step, around returns the error of the cut and does not
 // call do. After a cut that follows the step, the next step fails.

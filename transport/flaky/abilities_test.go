@@ -15,6 +15,11 @@ import (
 // A plainConn has a Conn's methods and no ability.
 type plainConn struct{ transport.Conn }
 
+// A countingConn counts bytes.
+type countingConn struct{ transport.Conn }
+
+func (countingConn) Traffic() (sent, acked, received, arrived uint64) { return 4, 3, 2, 1 }
+
 // A plainTransport has a Transport's methods and no ability.
 type plainTransport struct{ transport.Transport }
 
@@ -33,6 +38,13 @@ func TestWrapperRefusesWhatTheWrappedConnCannot(t *testing.T) {
 	}
 	if c.Admit(); c.RemoteAddr() != nil {
 		t.Errorf("RemoteAddr: got %v, want nil", c.RemoteAddr())
+	}
+	if sent, acked, received, arrived := c.Traffic(); sent|acked|received|arrived != 0 {
+		t.Errorf("Traffic: got %d, %d, %d, %d; want zeros", sent, acked, received, arrived)
+	}
+	c.inner = countingConn{near.Conn}
+	if sent, acked, received, arrived := c.Traffic(); sent != 4 || acked != 3 || received != 2 || arrived != 1 {
+		t.Errorf("Traffic: got %d, %d, %d, %d; want what the wrapped Conn returns, 4, 3, 2, 1", sent, acked, received, arrived)
 	}
 	if _, _, err := n.Alloc(10); !errors.Is(err, fault.Refused) {
 		t.Errorf("Alloc: got %v, want %v", err, fault.Refused)

@@ -1,0 +1,171 @@
+package mesh
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/wire"
+	"github.com/tutti-go/tutti/mesh/membership"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A meter is a Conn that counts the bytes of its frames: those that the wire has accepted, how many of
+// these the peer's frames acknowledge, and those that have arrived and were delivered. The fourth
+// count changes whenever bytes arrive, also if they are only the beginning of what is delivered.
+//
+// A Conn without the method is never asked about. A wrapper that hides it loses the detection of a
+// silent connection, and nothing else.
+type meter interface {
+	Traffic() (sent, acked, received, arrived uint64)
+}
+
+// An ackState is what the control goroutine knows of the bytes that are on their way to a peer.
+//
+//	since  answered  meaning
+//	zero   no        nothing was unacknowledged at the last check, or there was progress
+//	set    no        a standstill; the peer has not been asked yet, or has not answered yet
+//	set    yes       a standstill, as the peer has confirmed at least once
+type ackState struct {
+	sent     uint64    // bytes sent at the last check
+	checked  time.Time // when that was
+	acked    uint64    // bytes that the peer has received
+	arrived  uint64    // the peer's count as of its last answer
+	since    time.Time // when the standstill began
+	answered bool
+}
+
+// check reports whether the peer is to be asked: bytes that were sent before the last check are not
+// acknowledged. Time before resumed does not count.
+func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
+	sent, acked, _, _ := c.Traffic()
+	if acked > a.acked {
+		a.progress(acked)
+	}
+	ask = a.sent > a.acked
+	switch {
+	case !ask:
+		a.progress(a.acked)
+	case a.since.IsZero():
+		a.since = a.checked
+	}
+	if ask {
+		a.since = later(a.since, resumed)
+	}
+	a.sent, a.checked = sent, now
+	return ask
+}
+
+// progress ends a standstill.
+func (a *ackState) progress(acked uint64) { a.acked, a.since, a.answered = acked, time.Time{}, false }
+
+// answer records an answer, and reports whether the standstill has lasted for limit.
+func (a *ackState) answer(t trafficAnswer, now time.Time, limit time.Duration) (stalled bool) {
+	moved := t.received > a.acked || !t.idle || a.answered && t.arrived != a.arrived
+	a.arrived = t.arrived
+	switch {
+	case moved:
+		a.progress(max(a.acked, t.received))
+	case a.since.IsZero(): // a frame of the peer has acknowledged all meanwhile
+	case !a.answered:
+		a.answered = true
+	default:
+		return now.Sub(a.since) >= limit
+	}
+	return false
+}
+
+// A trafficAnswer is the answer to a question with askTraffic; doc.go has its layout.
+type trafficAnswer struct {
+	received, arrived uint64
+	idle              bool
+}
+
+// append appends the body.
+func (t trafficAnswer) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, t.received)
+	b = binary.LittleEndian.AppendUint64(b, t.arrived)
+	if t.idle {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+// parseTrafficAnswer reads a body. A body of another form counts as no answer.
+func parseTrafficAnswer(b []byte) (t trafficAnswer, ok bool) {
+	r := wire.NewReader(b)
+	t.received, t.arrived = r.Uint64(), r.Uint64()
+	idle := r.Uint8()
+	t.idle = idle == 1
+	return t, r.Done() && idle <= 1
+}
+
+// askTraffic asks ranks how much has arrived on this rank's links to them. One question is open at a
+// time, and names all of these ranks. Its answers come within about a second.
+func (ls *links) askTraffic(c *control, ranks []int) {
+	if ls.asking || len(ranks) == 0 {
+		return
+	}
+	ls.asking = true
+	ls.spawn(func(ctx context.Context) {
+		answers := c.ask(ctx, ranks, askTraffic, nil)
+		c.post(func(c *control) {
+			ls.asking = false
+			for _, x := range answers {
+				ls.peer[x.Rank].handleTraffic(c, x)
+			}
+		})
+	})
+}
+
+// handleTraffic handles the answer of a peer, and fails the link if the standstill has lasted for
+// Config.Stall.
+func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
+	t, ok := parseTrafficAnswer(x.Body)
+	if !ok {
+		l.acks.progress(l.acks.acked)
+		return
+	}
+	limit := c.m.cfg.Stall
+	if !l.acks.answer(t, time.Now(), limit) {
+		return
+	}
+	l.failAfterReport(fault.New(fault.LinkLost, "send", c.m.Rank(),
+		"rank %d has received %d of %d bytes, and nothing more for %v, although it answers over its control links: "+
+			"the data connection to it is silent; look for a firewall that forgets connections, and for a path whose MTU is smaller than its ends assume",
+		l.Rank, l.acks.acked, l.acks.sent, limit))
+}
+
+// reportTraffic answers a peer's question about its link to this rank. It calls reply once, on any
+// goroutine; with nil if there is nothing to report, or if it answers such a question already. So a
+// peer that asks too often costs one goroutine.
+func (ls *links) reportTraffic(from int, reply func(body []byte)) {
+	l := ls.peer[from]
+	t, ok := l.Conn().(meter)
+	if !ok || l.closed.Load() || !l.answering.CompareAndSwap(false, true) {
+		reply(nil)
+		return
+	}
+	ls.spawn(func(context.Context) {
+		defer l.answering.Store(false)
+		idle := l.readAll()
+		_, _, received, arrived := t.Traffic()
+		reply(trafficAnswer{received, arrived, idle}.append(nil))
+	})
+}
+
+// readAll moves the link until nothing is left to read, and reports whether it got there within
+// maxReadyTurns.
+func (l *Link) readAll() bool {
+	for range maxReadyTurns {
+		switch l.Progress() {
+		case transport.Idle:
+			return true
+		case transport.Busy:
+			runtime.Gosched()
+		}
+	}
+	return false
+}
