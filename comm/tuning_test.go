@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/bridge"
 	"github.com/tutti-go/tutti/reduce"
@@ -290,4 +294,83 @@ func TestMismatchOmitsDetailsWhenTheCallsDiffer(t *testing.T) {
 			t.Errorf("rank %d got %v, want fault.Mismatch without a word of segments", r, err)
 		}
 	}
+}
+
+// The algorithm that a tuning file names is the one that carries calls out, on the job's
+// communicator and on a duplicate, and in a coordinator. The bits of a sum show which algorithm ran:
+// each of these folds in an order of its own.
+func TestTheAlgorithmOfATuningFileIsTheOneThatRuns(t *testing.T) {
+	algorithms := []string{"ring", "pairwise", "recursive_doubling", "linear"}
+	for i, tuned := range algorithms {
+		file := tuningFile(t, fmt.Sprintf(`{"op": "allreduce", "algorithm": %q}`, tuned))
+		err := comm.Local(5, func(ctx context.Context, c *comm.Comm) error {
+			input := make([]float32, 1000)
+			random := rand.New(rand.NewPCG(1, uint64(c.Rank())))
+			for k := range input {
+				input[k] = float32(random.NormFloat64() * math.Pow(2, 20*random.Float64()))
+			}
+			var forced [][]float32
+			for _, a := range algorithms {
+				sum := slices.Clone(input)
+				if err := comm.AllReduce(ctx, c, sum, comm.Sum, comm.Algorithm(a)); err != nil {
+					return err
+				}
+				for k, other := range forced {
+					if slices.Equal(other, sum) {
+						return fmt.Errorf("%s and %s give equal bits: this test compares nothing", algorithms[k], a)
+					}
+				}
+				forced = append(forced, sum)
+			}
+			return compareTunedCalls(ctx, c, input, forced[i], tuned == "ring" || tuned == "pairwise")
+		}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+		if err != nil {
+			t.Errorf("tuned to %s: %v", tuned, err)
+		}
+	}
+}
+
+// compareTunedCalls returns an error if an allreduce of input that names no algorithm gives other
+// bits than want. A coordinator uses the algorithms for which coordinated is true on whole tensors;
+// for the others it has its own rules.
+func compareTunedCalls(ctx context.Context, c *comm.Comm, input, want []float32, coordinated bool) error {
+	dup, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	co, err := coordinator.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	sum := make([]float32, len(input))
+	persistent := comm.IAllReduce(dup, sum, comm.Sum, comm.Persistent())
+	wait := func(r *comm.Request) error {
+		_, err := r.Wait(ctx)
+		return err
+	}
+	calls := []struct {
+		name string
+		call func() error
+	}{
+		{"blocking", func() error { return comm.AllReduce(ctx, c, sum, comm.Sum) }},
+		{"non-blocking", func() error { return wait(comm.IAllReduce(c, sum, comm.Sum)) }},
+		{"on a duplicate", func() error { return comm.AllReduce(ctx, dup, sum, comm.Sum) }},
+		{"persistent", func() error { return errors.Join(persistent.Start(ctx), wait(persistent)) }},
+		{"coordinator", func() error { return coordinator.AllReduce(co, "w", sum, comm.Sum).Wait(ctx) }},
+	}
+	if !coordinated {
+		calls = calls[:4]
+	}
+	for _, x := range calls {
+		for range 2 { // the second time with what the first has cached
+			copy(sum, input)
+			if err := x.call(); err != nil {
+				return fmt.Errorf("%s: %w", x.name, err)
+			}
+			if !slices.Equal(sum, want) {
+				return fmt.Errorf("%s: got bits of another algorithm", x.name)
+			}
+		}
+	}
+	return errors.Join(persistent.Free(), co.Close(ctx), dup.Close(ctx))
 }
