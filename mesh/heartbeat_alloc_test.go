@@ -9,10 +9,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/tutti-go/tutti/transport"
-	"github.com/tutti-go/tutti/transport/auto"
-	"github.com/tutti-go/tutti/transport/grpc"
 )
 
 // A heartbeatCounter counts the heartbeats that all ranks send.
@@ -92,12 +88,4 @@ func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 			}
 		})
 	}
-}
-
-func transportOf(t *testing.T, name string) transport.Transport {
-	tr, err := auto.New(name, auto.Options{Job: t.Name(), Wires: []transport.Transport{grpc.New(grpc.Options{})}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tr
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/auto"
 	"github.com/tutti-go/tutti/transport/flaky"
+	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/verbs"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
@@ -33,6 +35,15 @@ const (
 	stallTestLimit = DefaultStall - 2*stallEvery
 	stallReported  = DefaultStall
 )
+
+// transportOf returns a new Transport of that name.
+func transportOf(t *testing.T, name string) transport.Transport {
+	tr, err := auto.New(name, auto.Options{Job: t.Name(), Wires: []transport.Transport{grpc.New(grpc.Options{})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
 
 // A wrapper puts something above the Transport of a rank.
 type wrapper func(tr transport.Transport, rank int) transport.Transport
