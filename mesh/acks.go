@@ -134,8 +134,22 @@ func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	}
 	l.failAfterReport(fault.New(fault.LinkLost, "send", c.m.Rank(),
 		"rank %d has received %d of %d bytes, and nothing more for %v, although it answers over its control links: "+
-			"the data connection to it is silent; look for a firewall that forgets connections, and for a path whose MTU is smaller than its ends assume",
-		l.Rank, l.acks.acked, l.acks.sent, limit))
+			"the data connection to it is silent; look for a firewall that forgets connections, and for a path whose MTU is smaller than its ends assume%s",
+		l.Rank, l.acks.acked, l.acks.sent, limit, diagnosis(l.Conn())))
+}
+
+// A diagnoser is a Conn that says what its kernel knows of the bytes that are on their way; "" if that
+// is nothing.
+type diagnoser interface{ Diagnose() string }
+
+// diagnosis returns what a Conn says, as the end of an error's text.
+func diagnosis(c transport.Conn) string {
+	if d, ok := c.(diagnoser); ok {
+		if text := d.Diagnose(); text != "" {
+			return "; " + text
+		}
+	}
+	return ""
 }
 
 // reportTraffic answers a peer's question about its link to this rank. It calls reply once, on any

@@ -330,6 +330,16 @@ func (c *raw) Traffic() (sent, acked, received, arrived uint64) {
 	return sent, acked, received, received
 }
 
+// Diagnose says what the kernel knows of the bytes that it has accepted. The text tells a path that
+// loses packets from a proxy that loses what it has acknowledged.
+func (c *raw) Diagnose() string {
+	if !c.gate.Enter() {
+		return ""
+	}
+	defer c.exit()
+	return diagnose(c.fd)
+}
+
 // fail ends the Conn, except for the delivery of what has arrived, and returns the first error.
 //
 // Reading goes on until what has arrived is used up, since the first error may come from a write

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -144,6 +145,20 @@ func unacknowledged(fd int) int {
 		return 0
 	}
 	return n
+}
+
+// diagnose returns a text about the bytes that the kernel has accepted for a connection.
+func diagnose(fd int) string {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	switch n := unacknowledged(fd); {
+	case err != nil:
+		return ""
+	case n == 0:
+		return "the kernel at the other end of this connection has acknowledged everything, so something behind it has lost the bytes"
+	default:
+		return fmt.Sprintf("%d bytes are not acknowledged by the kernel at the other end of this connection, after %d retransmissions in a row (path MTU %d)",
+			n, info.Retransmits, info.Pmtu)
+	}
 }
 
 // unackedBytes is unacknowledged for a connection of package net. known is false where the system

@@ -58,6 +58,18 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent.bytes, c.unsent.since
 }
 
+// Traffic returns the set-up link's counts of bytes; zeros if it has none. A Conn that stays on that
+// link, because its peer has no device, is found to be silent by them. The queue pair needs none: its
+// device reports what the peer's device has not acknowledged.
+func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
+	if t, ok := c.setup.(interface {
+		Traffic() (sent, acked, received, arrived uint64)
+	}); ok {
+		return t.Traffic()
+	}
+	return 0, 0, 0, 0
+}
+
 // requestCompletion posts a write of no bytes if bytes are outstanding and no completion is.
 // The completion of that write stands for all work requests before it. Such a write consumes no
 // receive and is not reported at the peer. Devices do not check its address (InfiniBand

@@ -89,11 +89,13 @@ type Framing struct {
 // A Fault is what Alter does to one frame.
 type Fault string
 
-// The faults. Swap exchanges the frame and the next one, so that a last frame never comes.
+// The faults. Swap exchanges the frame and the next one, so that a last frame never comes. Silence
+// drops the frame and all that follow.
 const (
-	Drop   Fault = "drop"
-	Double Fault = "double"
-	Swap   Fault = "swap"
+	Drop    Fault = "drop"
+	Double  Fault = "double"
+	Swap    Fault = "swap"
+	Silence Fault = "silence"
 )
 
 // Alter returns a Filter that does the fault to frame number k of the stream, from 0.
@@ -108,7 +110,7 @@ func (l Framing) Alter(fault Fault, k int) Filter {
 			frame := stream[:l.Size(stream)]
 			stream = stream[len(frame):]
 			switch {
-			case n == k && fault == Drop:
+			case n == k && fault == Drop, n >= k && fault == Silence:
 			case n == k && fault == Double:
 				out = append(append(out, frame...), frame...)
 			case n == k && fault == Swap:
