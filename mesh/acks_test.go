@@ -120,6 +120,36 @@ func TestASilentLinkFailsAndAWorkingOneDoesNot(t *testing.T) {
 	}
 }
 
+// Time in which a rank is suspended is no standstill, whichever end it is: the bytes may be read, or
+// counted, only when it runs again.
+func TestSuspendedTimeIsNoStandstill(t *testing.T) {
+	for suspended := range 2 {
+		t.Run(fmt.Sprint("rank ", suspended), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := started(t, 2, func(i int, cfg *Config) { withData(i, cfg); cfg.Silence = time.Hour })
+				defer r.close()
+				near, far := newMeteredConn(), newMeteredConn()
+				r.up(near)
+				r.upAt(1, 0, far)
+				near.set(func(c *meteredConn) { c.sent = 100 })
+				<-time.After(3 * stallEvery) // a standstill has begun
+				thaw := r.freeze(suspended)
+				<-time.After(4 * DefaultStall)
+				thaw()
+				<-time.After(DefaultStall - stallEvery)
+				deliver(100)(near, far)
+				<-time.After(time.Hour)
+				synctest.Wait()
+				for i, ear := range r.events {
+					if e, _ := ear.first(); e != nil {
+						t.Errorf("rank %d reports %v", i, e)
+					}
+				}
+			})
+		})
+	}
+}
+
 // deliver lets bytes of the near end arrive, to be read by the next Progress of the far end.
 func deliver(n uint64) func(_, _ *meteredConn) {
 	return func(_, far *meteredConn) { far.set(func(c *meteredConn) { c.reading += n }) }

@@ -314,7 +314,7 @@ func (l *Link) fail(err error) {
 const reportFirst = 300 * time.Millisecond
 
 // failAfterReport is like fail for a failure that the peer does not know of: a frame that this end has
-// refused, or silence. It closes the Conn reportFirst later, when the ranks have agreed on the
+// refused, a stall, or silence. It closes the Conn reportFirst later, when the ranks have agreed on the
 // failure. Otherwise the peer would notice the end of the Conn, and could report that in place of the
 // reason.
 func (l *Link) failAfterReport(err error) {

@@ -156,7 +156,7 @@ func (ls *links) checkStall(c *control, now time.Time) {
 		switch age := now.Sub(later(since, c.resumed)); {
 		case n == 0:
 		case age > limit:
-			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
+			l.failAfterReport(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
 			continue
 		case age > limit-2*stallEvery:
 			ls.spawn(func(context.Context) { l.Progress() })

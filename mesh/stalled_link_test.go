@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,7 +127,13 @@ func reportStall(t *testing.T, wire string, wrap wrapper) error {
 	for range 24 { // more than any wire buffers
 		r.send(body)
 	}
-	return r.lostLink(start, stallReported)
+	if err := r.lostLink(start, stallReported); err != nil {
+		return err
+	}
+	if e, _ := r.events[2].first(); !strings.Contains(e.Error(), "rank 1 has read none of") {
+		return fmt.Errorf("the report is %w, want one that says what rank 1 has not read", e)
+	}
+	return nil
 }
 
 // stopReading keeps all goroutines out of the link's Progress until the test calls the returned
