@@ -15,6 +15,7 @@ import (
 //	build a new communicator of the live ranks  PeerLost, LinkLost, Revoked
 //	retry, or look at the blamed ranks          Timeout
 //	stop: it asked for that                     Canceled, Closed
+//	stop: others may go on without this rank    NoQuorum
 //	raise a bound, or use less                  Exhausted
 //	fix the environment                         Refused
 type Kind uint8
@@ -31,6 +32,7 @@ const (
 	Exhausted                 // a stated bound is reached
 	Refused                   // the handshake or the bootstrap was refused
 	Closed                    // this rank, or the peer named, has closed
+	NoQuorum                  // too few members are left to go on safely; others may go on
 )
 
 // kindNames are the kinds in words, as logs and errors show them.
@@ -45,6 +47,7 @@ var kindNames = [...]string{
 	Exhausted: "exhausted",
 	Refused:   "refused",
 	Closed:    "closed",
+	NoQuorum:  "no quorum",
 }
 
 // Valid reports whether k is one of the kinds above.

@@ -28,13 +28,13 @@ func TestEveryKindHasItsOwnWords(t *testing.T) {
 		}
 		seen[words] = k
 	}
-	if got, want := len(seen), int(Closed); got != want {
+	if got, want := len(seen), int(NoQuorum); got != want {
 		t.Errorf("%d kinds, want %d", got, want)
 	}
 }
 
 func TestKindOutsideTheListIsInvalidAndStillPrints(t *testing.T) {
-	for _, k := range []Kind{0, Closed + 1, 255} {
+	for _, k := range []Kind{0, NoQuorum + 1, 255} {
 		if k.Valid() {
 			t.Errorf("kind %d is valid", k)
 		}

@@ -223,7 +223,7 @@ func TestParseRefusesWhatIsNotTheWireForm(t *testing.T) {
 		"nothing":            nil,
 		"another version":    change(0, 2),
 		"kind 0":             change(1, 0),
-		"kind after the end": change(1, byte(Closed)+1),
+		"kind after the end": change(1, byte(NoQuorum)+1),
 		"mark of kind 0":     change(6, 1),
 		"unknown mark":       change(8, 0x80),
 		"broken UTF-8":       change(textAt, 0xff),
