@@ -1,0 +1,294 @@
+package agreement
+
+import "slices"
+
+// Calls are the calls by which members entered an agreement, as bits. All members must make the same
+// call; a decision with two bits says that they did not.
+type Calls uint8
+
+// The calls.
+const (
+	Agree  Calls = 1 << iota // the AND of bits
+	Shrink                   // the members that go on
+)
+
+// One reports whether all members made the same call.
+func (c Calls) One() bool { return c == Agree || c == Shrink }
+
+// A Proposal is what a leader proposes, and what members decide.
+type Proposal struct {
+	Side    Set    // the members that may accept it
+	Members Set    // the members that go on
+	Bits    uint64 // the AND of what they contributed
+	Calls   Calls
+}
+
+// A State is what a rank tells the others about itself. The zero State says that nothing was heard.
+//
+//	Calls  Term  Accepted  Out    the rank
+//	0      0     0         false  has not entered
+//	set    r+1   0         false  follows leader r, and accepts nothing of a lower term
+//	set    r+1   q+1       false  and has accepted the Proposal of leader q, where q <= r
+//	set    any   any       true   has failed for want of a quorum
+type State struct {
+	Version  uint32 // counts the changes; the later State of a rank replaces the earlier one
+	Calls    Calls
+	Bits     uint64
+	Term     int
+	Accepted int // the term of Proposal; 0: none
+	Proposal Proposal
+	Out      bool
+	Dead     Set // the members that it knows to be dead
+}
+
+// An Input is an event of this rank. Ranks are those of the communicator.
+type Input interface{ apply(m *Machine) }
+
+// The inputs.
+type (
+	// Enter is this rank's call. Only the first one counts.
+	Enter struct {
+		Calls Calls
+		Bits  uint64
+	}
+	// Lost says that Rank is lost to this rank for good. It may be alive.
+	Lost struct{ Rank int }
+	// Dead says that Rank will never send or decide anything again: its process was seen to end, or
+	// the rank has closed.
+	Dead struct{ Rank int }
+	// LinkLost says that members A and B are alive and cannot reach each other. Only one of them
+	// can go on in a communicator.
+	LinkLost struct{ A, B int }
+	// Received is a State of another member.
+	Received struct {
+		From  int
+		State State
+	}
+	// GiveUp says that no more news of deaths is on its way.
+	GiveUp struct{}
+)
+
+// An Output is an action for the caller to carry out.
+type Output interface{ output() }
+
+// The outputs.
+type (
+	// Flood sends this rank's State to all other members.
+	Flood struct{ State State }
+	// Decided ends the agreement of this rank. The caller goes on answering with its State, because
+	// other members may need it.
+	Decided struct{ Proposal Proposal }
+	// Failed ends the agreement of this rank: it reaches Seen of the base's members, itself included,
+	// and these are no quorum.
+	Failed struct{ Seen Set }
+)
+
+func (Flood) output()   {}
+func (Decided) output() {}
+func (Failed) output()  {}
+
+// A Machine is one rank's part in one agreement. It is not safe for concurrent use.
+type Machine struct {
+	me      int
+	base    Set
+	lost    Set // members that this rank waits for no more; includes those known to be dead
+	cuts    []LinkLost
+	states  []State // by rank, this rank's own included
+	decided bool
+	outputs []Output
+}
+
+// New returns the Machine of rank me for the agreement of base, in a communicator of size ranks.
+func New(me, size int, base Set) *Machine {
+	none := All(size).Minus(All(size))
+	m := &Machine{me: me, base: base, lost: none, states: make([]State, size)}
+	m.states[me].Dead = none
+	return m
+}
+
+// Base returns the members of which a quorum decides.
+func (m *Machine) Base() Set { return m.base }
+
+// State returns this rank's State, for a member that may have missed it.
+func (m *Machine) State() State { return m.states[m.me] }
+
+// Quorum reports whether the members that this rank has not lost are a quorum. If they are not,
+// only a Dead can let this rank go on.
+func (m *Machine) Quorum() bool { return m.quorum(m.view()) }
+
+// Waiting returns the members whose States this rank waits for: those that are left and do not
+// follow this rank's leader or have not accepted its Proposal.
+func (m *Machine) Waiting() []int {
+	own := &m.states[m.me]
+	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool {
+		st := &m.states[r]
+		return r == m.me || st.Calls != 0 && st.Term == own.Term && (own.Accepted == 0 || st.Accepted == own.Accepted)
+	})
+}
+
+// Absent returns the members that are left and have not entered.
+func (m *Machine) Absent() []int {
+	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool { return m.states[r].Calls != 0 })
+}
+
+// Step handles one Input. The Outputs are to be carried out in order; the slice is valid until the
+// next Step.
+func (m *Machine) Step(in Input) []Output {
+	m.outputs = m.outputs[:0]
+	before := m.states[m.me]
+	in.apply(m)
+	m.follow()
+	if own := &m.states[m.me]; *own != before && own.Calls != 0 {
+		own.Version++
+		m.emit(Flood{*own})
+	}
+	m.decide()
+	return m.outputs
+}
+
+func (m *Machine) emit(o Output) { m.outputs = append(m.outputs, o) }
+
+func (in Enter) apply(m *Machine) {
+	if own := &m.states[m.me]; own.Calls == 0 {
+		own.Calls, own.Bits = in.Calls, in.Bits
+	}
+}
+
+func (in Lost) apply(m *Machine) {
+	if in.Rank != m.me {
+		m.lost = m.lost.with(in.Rank)
+	}
+}
+
+func (in Dead) apply(m *Machine) {
+	if in.Rank != m.me {
+		own := &m.states[m.me]
+		m.lost, own.Dead = m.lost.with(in.Rank), own.Dead.with(in.Rank)
+	}
+}
+
+func (in LinkLost) apply(m *Machine) {
+	if !slices.Contains(m.cuts, in) {
+		m.cuts = append(m.cuts, in)
+	}
+}
+
+func (in Received) apply(m *Machine) {
+	if st := &m.states[in.From]; in.From != m.me && in.State.Version > st.Version {
+		*st = in.State
+		for _, r := range st.Dead.Minus(m.states[m.me].Dead).Ranks() {
+			Dead{r}.apply(m)
+		}
+	}
+}
+
+func (in GiveUp) apply(m *Machine) {
+	own := &m.states[m.me]
+	if own.Calls != 0 && !own.Out && !m.decided && !m.Quorum() {
+		own.Out = true
+		m.emit(Failed{m.view()})
+	}
+}
+
+// view returns the members that are left, as this rank knows: neither lost nor out.
+func (m *Machine) view() Set {
+	v := m.base.Minus(m.lost)
+	for r := range m.states {
+		if m.states[r].Out && r != m.me {
+			v = v.Without(r)
+		}
+	}
+	return v
+}
+
+// quorum reports whether side may decide; see the package comment.
+func (m *Machine) quorum(side Set) bool {
+	n, all := side.Len(), m.base.Len()
+	return 2*n > all || 2*n == all && side.Has(m.base.Lowest()) || m.base.Minus(side).Minus(m.states[m.me].Dead).Len() == 0
+}
+
+// follow makes this rank follow the lowest member that is left. As the leader it proposes, else it
+// accepts the leader's Proposal.
+func (m *Machine) follow() {
+	own := &m.states[m.me]
+	if own.Calls == 0 || own.Out || !m.base.Has(m.me) {
+		return
+	}
+	// Members that are left become fewer, so the term never falls.
+	leader := m.view().Lowest()
+	own.Term = leader + 1
+	if own.Accepted == own.Term {
+		return
+	}
+	if leader == m.me {
+		m.propose()
+		return
+	}
+	if st := &m.states[leader]; st.Accepted == own.Term && st.Proposal.Side.Has(m.me) {
+		own.Accepted, own.Proposal = st.Accepted, st.Proposal
+	}
+}
+
+// propose makes this rank's Proposal once all members that are left follow this rank, and if they
+// are a quorum.
+func (m *Machine) propose() {
+	own := &m.states[m.me]
+	side := m.view()
+	if !m.quorum(side) {
+		return
+	}
+	p := Proposal{Side: side, Members: side, Bits: ^uint64(0)}
+	latest := 0
+	for _, r := range side.Ranks() {
+		st := &m.states[r]
+		if st.Calls == 0 || st.Term != own.Term {
+			return
+		}
+		p.Bits &= st.Bits
+		p.Calls |= st.Calls
+		if st.Accepted > latest {
+			latest = st.Accepted
+		}
+	}
+	if p.Calls == Shrink {
+		p.Members = m.linked(side)
+	}
+	for _, r := range side.Ranks() {
+		if st := &m.states[r]; latest > 0 && st.Accepted == latest {
+			p = st.Proposal
+			p.Side = side
+		}
+	}
+	own.Accepted, own.Proposal = own.Term, p
+}
+
+// linked returns side without the higher end of each lost link, unless the lower end is left out
+// already.
+func (m *Machine) linked(side Set) Set {
+	cuts := slices.Clone(m.cuts)
+	slices.SortFunc(cuts, func(a, b LinkLost) int { return min(a.A, a.B) - min(b.A, b.B) })
+	for _, c := range cuts {
+		if side.Has(c.A) && side.Has(c.B) {
+			side = side.Without(max(c.A, c.B))
+		}
+	}
+	return side
+}
+
+// decide ends the agreement once a quorum has accepted the Proposal that this rank has accepted.
+func (m *Machine) decide() {
+	own := &m.states[m.me]
+	if m.decided || own.Out || own.Accepted == 0 {
+		return
+	}
+	voters := own.Proposal.Side
+	for _, r := range voters.Ranks() {
+		if m.states[r].Accepted != own.Accepted {
+			voters = voters.Without(r)
+		}
+	}
+	if m.quorum(voters) {
+		m.decided = true
+		m.emit(Decided{own.Proposal})
+	}
+}

@@ -1,0 +1,156 @@
+package agreement
+
+import (
+	"testing"
+)
+
+// set returns a set of n members that has only those given.
+func set(n int, ranks ...int) Set {
+	s := All(n).Minus(All(n))
+	for _, r := range ranks {
+		s = s.with(r)
+	}
+	return s
+}
+
+func TestQuorum(t *testing.T) {
+	for name, c := range map[string]struct {
+		base, side, dead Set
+		want             bool
+	}{
+		"all":                                {set(4, 0, 1, 2, 3), set(4, 0, 1, 2, 3), set(4), true},
+		"more than half":                     {set(4, 0, 1, 2, 3), set(4, 1, 2, 3), set(4), true},
+		"half with the lowest":               {set(4, 0, 1, 2, 3), set(4, 0, 3), set(4), true},
+		"half without the lowest":            {set(4, 0, 1, 2, 3), set(4, 1, 2), set(4), false},
+		"half, of which the other is dead":   {set(4, 0, 1, 2, 3), set(4, 1, 2), set(4, 0, 3), true},
+		"half, one of the others is dead":    {set(4, 0, 1, 2, 3), set(4, 1, 2), set(4, 3), false},
+		"the last of two":                    {set(2, 0, 1), set(2, 1), set(2, 0), true},
+		"the higher of two":                  {set(2, 0, 1), set(2, 1), set(2), false},
+		"the lower of two":                   {set(2, 0, 1), set(2, 0), set(2), true},
+		"one of three, one is dead":          {set(3, 0, 1, 2), set(3, 0), set(3, 2), false},
+		"of a later base, half with lowest":  {set(9, 3, 8), set(9, 3), set(9), true},
+		"of a later base, without lowest":    {set(9, 3, 8), set(9, 8), set(9), false},
+		"one less than half of many members": {All(1001), set(1001, 0, 1, 2), set(1001), false},
+	} {
+		m := New(c.side.Lowest(), 8*len(c.base), c.base)
+		for _, r := range c.dead.Ranks() {
+			m.Step(Dead{r})
+		}
+		if got := m.quorum(c.side); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestALostLinkLeavesOutItsHigherEnd has one leader that knows of broken links.
+func TestALostLinkLeavesOutItsHigherEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		calls Calls
+		links []LinkLost
+		want  Set
+	}{
+		"no link":          {Shrink, nil, All(4)},
+		"one":              {Shrink, []LinkLost{{3, 1}}, set(4, 0, 1, 2)},
+		"a chain":          {Shrink, []LinkLost{{1, 2}, {2, 3}}, set(4, 0, 1, 3)},
+		"one rank's links": {Shrink, []LinkLost{{0, 3}, {1, 3}, {2, 3}}, set(4, 0, 1, 2)},
+		"agree needs none": {Agree, []LinkLost{{0, 3}}, All(4)},
+	} {
+		m := New(0, 4, All(4))
+		for _, l := range c.links {
+			m.Step(l)
+		}
+		m.Step(Enter{Calls: c.calls})
+		for r := 1; r < 4; r++ {
+			m.Step(Received{r, State{Version: 1, Calls: c.calls, Term: 1}})
+		}
+		if got := m.State().Proposal.Members; got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got.Ranks(), c.want.Ranks())
+		}
+	}
+}
+
+// TestTheFirstCallCounts covers a call whose context ended, and the one after it.
+func TestTheFirstCallCounts(t *testing.T) {
+	m := New(0, 2, All(2))
+	m.Step(Enter{Agree, 5})
+	if out := m.Step(Enter{Shrink, 2}); len(out) != 0 || m.State().Calls != Agree || m.State().Bits != 5 {
+		t.Errorf("got %v and state %+v, want the first call's", out, m.State())
+	}
+}
+
+func TestSets(t *testing.T) {
+	s := set(70, 3, 64, 69)
+	if got := s.Ranks(); len(got) != 3 || got[0] != 3 || got[2] != 69 || s.Len() != 3 || s.Lowest() != 3 {
+		t.Errorf("got %v of %d, lowest %d, want 3, 64 and 69", got, s.Len(), s.Lowest())
+	}
+	if got := s.Without(3).with(3); got != s {
+		t.Errorf("got %v, want %v: sets of the same members are equal", got.Ranks(), s.Ranks())
+	}
+	if got := set(4).Lowest(); got != -1 {
+		t.Errorf("lowest of none: got %d, want -1", got)
+	}
+	if got := All(70).Minus(s).Len(); got != 67 || s.Has(71) || s.Has(1000) {
+		t.Errorf("got %d members, want 67, and none beyond the end", got)
+	}
+}
+
+// TestARankAcceptsOnlyAProposalWhoseSideIncludesIt: ranks 1 to 3 of five have decided, and died,
+// while they had lost 0 and 4. Rank 4 may have accepted what 0 decides with it, since all others are
+// dead. A State of rank 1 that arrives late must not lead rank 4 to another decision.
+func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
+	m := New(4, 5, All(5))
+	m.Step(Enter{Calls: Shrink})
+	m.Step(Lost{0})
+	p := Proposal{Side: set(5, 1, 2, 3), Members: set(5, 1, 2, 3), Calls: Shrink}
+	for r := 1; r <= 3; r++ {
+		for _, o := range m.Step(Received{r, State{Version: 2, Calls: Shrink, Term: 2, Accepted: 2, Proposal: p, Dead: set(5)}}) {
+			t.Errorf("after the State of rank %d: got %T, want nothing", r, o)
+		}
+	}
+	if m.State().Accepted != 0 {
+		t.Error("rank 4 has accepted a Proposal of a side that it is not in")
+	}
+}
+
+// TestNewsOfADeathReachesAllMembers: a rank without a quorum goes on once another member knows that
+// the missing ones are dead.
+func TestNewsOfADeathReachesAllMembers(t *testing.T) {
+	m := New(2, 4, All(4))
+	m.Step(Enter{Calls: Shrink})
+	m.Step(Lost{0})
+	m.Step(Lost{1})
+	if m.Quorum() {
+		t.Fatal("two of four without the lowest are a quorum")
+	}
+	m.Step(Received{3, State{Version: 1, Calls: Shrink, Term: 3, Dead: set(4, 0, 1)}})
+	if !m.Quorum() || m.State().Accepted != 3 {
+		t.Errorf("got quorum %v and state %+v, want a Proposal of its own", m.Quorum(), m.State())
+	}
+}
+
+// TestARankThatFailsSaysSo: the others go on without it.
+func TestARankThatFailsSaysSo(t *testing.T) {
+	m := New(1, 2, All(2))
+	m.Step(Enter{Calls: Agree})
+	if out := m.Step(GiveUp{}); len(out) != 0 {
+		t.Errorf("with a quorum: got %v, want nothing", out)
+	}
+	m.Step(Lost{0})
+	out := m.Step(GiveUp{})
+	if len(out) != 2 {
+		t.Fatalf("got %v, want that it failed and a State", out)
+	}
+	if f, ok := out[0].(Failed); !ok || f.Seen != set(2, 1) {
+		t.Errorf("got %v, want Failed with rank 1 alone", out[0])
+	}
+	if f, ok := out[1].(Flood); !ok || !f.State.Out {
+		t.Errorf("got %v, want a State that says so", out[1])
+	}
+	if other := New(0, 2, All(2)); true {
+		other.Step(Enter{Calls: Agree})
+		other.Step(Received{1, m.State()})
+		if !other.decided {
+			t.Error("rank 0 waits for a rank that is out")
+		}
+	}
+}

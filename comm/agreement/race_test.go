@@ -1,0 +1,5 @@
+//go:build race
+
+package agreement
+
+const raceEnabled = true
