@@ -348,7 +348,11 @@ func (c *Comm) Close(ctx context.Context) error {
 	c.rt.mu.Lock()
 	delete(c.rt.comms, c.id)
 	c.rt.closedComms.add(c.id, last)
+	agreements := c.rt.survivors[c.id]
 	c.rt.mu.Unlock()
+	if agreements != nil {
+		agreements.close()
+	}
 	c.group.Close(fault.New(fault.Closed, "close", c.rt.rank, "this communicator has been closed on this rank"))
 	c.releaseShared()
 	return nil

@@ -18,7 +18,7 @@ import (
 // caller gets. It notifies the other ranks before it returns, so that they neither keep waiting for
 // this rank nor blame it for leaving.
 func (c *Comm) collectiveFailed(cl *call, err error) error {
-	err = c.collectiveError(cl, blame(err))
+	err = c.collectiveError(cl, c.blame(err))
 	c.rt.reportLoss(err)
 	c.rt.fence()
 	return err
@@ -139,8 +139,8 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// A question is one of the four kinds of messages that runtimes exchange over the control
-// links, besides those of the mesh itself. They are JSON, except for the revoke, and small,
+// A question is one of the five kinds of messages that runtimes exchange over the control
+// links, besides those of the mesh itself. They are JSON, except for the last two, and small,
 // because a heartbeat must not wait behind them:
 //
 //	message          to         content                     sent when
@@ -148,6 +148,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 //	answer           asker      see answer                  a question came
 //	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
 //	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked
+//	'a' agreement    all ranks  see agreementNotice         a rank is in Agree or Shrink
 //
 // A question is about one communicator. A rank also answers if it has not made the communicator yet
 // or has closed it.
@@ -499,7 +500,7 @@ func (rt *rankRuntime) handleRevoke(body []byte) {
 // messageFailed converts the error that ended a message call to the error that the caller gets. If
 // the context or the Timeout ended the call, it searches for a cycle of waiting ranks.
 func (c *Comm) messageFailed(cl *call, err error) error {
-	err = blame(err)
+	err = c.blame(err)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		c.mu.Lock()
@@ -524,7 +525,7 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 
 // messageError names the call in the error of a message call that does not wait.
 func (c *Comm) messageError(call string, err error) error {
-	err = c.withOp(call, blame(err))
+	err = c.withOp(call, c.blame(err))
 	c.rt.reportLoss(err)
 	return err
 }

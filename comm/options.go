@@ -48,6 +48,7 @@ type options struct {
 	report       bool
 	rack         string
 	topology     string
+	exited       func(rank int) bool           // reports that a rank's process is known to have ended; nil: nobody records that
 	testPlaces   func(rank int) topology.Place // for tests: where ranks claim to run
 	log          *slog.Logger
 	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory

@@ -41,6 +41,7 @@ type rankRuntime struct {
 
 	mu           sync.Mutex // guards the rest
 	comms        map[uint64]*Comm
+	survivors    map[uint64]*survivors // of communicators with agreements; see survivorsOf
 	earlyRevokes earlyRevokes
 	closedComms  closedComms
 	lostRanks    map[int]*fault.Error // why calls that need these ranks fail: they are lost, or have closed
@@ -148,6 +149,7 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		rt.verdict = e
 	}
 	rt.mu.Unlock()
+	defer rt.lossesChanged()
 	if e.Kind == fault.LinkLost {
 		rt.linkLost(e)
 		return
@@ -281,6 +283,7 @@ func (rt *rankRuntime) Goodbye(rank int) {
 	rt.lostRanks[rank] = err
 	rt.mu.Unlock()
 	rt.eng.FailPeer(rank, err)
+	rt.lossesChanged()
 }
 
 // end makes every call of this rank fail with err. If end runs again, as in Close after the rank
@@ -336,6 +339,7 @@ const (
 	floodFingerprint = 'f' // a fingerprint of a rank that waits
 	floodRevoke      = 'r' // a communicator is revoked
 	floodLoss        = 'l' // the sender's program knows of a loss
+	floodAgreement   = 'a' // a rank's State in an agreement
 )
 
 // Flooded implements mesh.Events: another rank has sent a message to all ranks. It runs on the
@@ -350,6 +354,8 @@ func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
 		rt.handleRevoke(body)
 	case floodLoss:
 		rt.handleReaction(from, body)
+	case floodAgreement:
+		rt.handleAgreement(from, body)
 	}
 }
 
@@ -390,6 +396,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	rt.mu.Unlock()
 	// Calls that are under way, on other goroutines, end now, and so leave the shared memory.
 	rt.eng.End(closed)
+	rt.lossesChanged()
 	for _, c := range rt.openComms() {
 		c.mu.Lock()
 		c.closed = true

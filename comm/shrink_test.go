@@ -1,0 +1,99 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// worldOf returns the job's ranks of the members of c.
+func worldOf(c *Comm) (ranks []int) {
+	for r := range c.Size() {
+		ranks = append(ranks, c.WorldRank(r))
+	}
+	return ranks
+}
+
+func TestShrinkLeavesOutRanksThatHaveClosed(t *testing.T) {
+	for _, wire := range []string{"memory", "shm", "tcp"} {
+		t.Run(wire, func(t *testing.T) {
+			err := Local(4, func(ctx context.Context, c *Comm) error {
+				if c.Rank() == 1 {
+					return nil // it closes
+				}
+				small, err := c.Shrink(ctx)
+				if err != nil {
+					return err
+				}
+				if got := worldOf(small); !slices.Equal(got, []int{0, 2, 3}) {
+					return fmt.Errorf("members: got %v, want 0, 2 and 3", got)
+				}
+				sum := []int{c.Rank()}
+				if err := AllReduce(ctx, small, sum, Sum); err != nil {
+					return err
+				}
+				if sum[0] != 5 {
+					return fmt.Errorf("sum: got %d, want 5", sum[0])
+				}
+				return nil
+			}, WithTransportName(wire), WithTimeout(20*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestAgreeReturnsTheAndOnAllRanks(t *testing.T) {
+	err := Local(3, func(ctx context.Context, c *Comm) error {
+		for i, want := range []uint64{0b1000, 0b1001} {
+			bits := []uint64{0b1011, 0b1101, 0b1000 | uint64(i)}[c.Rank()]
+			got, err := c.Agree(ctx, bits)
+			if err != nil || got != want {
+				return fmt.Errorf("agreement %d: got %b, %v, want %b", i, got, err, want)
+			}
+		}
+		return nil
+	}, WithTimeout(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRevokeEndsEveryCallOfEveryMember(t *testing.T) {
+	var begun sync.WaitGroup
+	begun.Add(2)
+	err := Local(3, func(ctx context.Context, c *Comm) error {
+		var err error
+		switch c.Rank() {
+		case 0: // nobody sends this
+			r := IRecv(c, 1, 7, make([]int, 1))
+			begun.Done()
+			_, err = r.Wait(ctx)
+		case 1:
+			r := c.IBarrier()
+			begun.Done()
+			_, err = r.Wait(ctx)
+		case 2:
+			begun.Wait()
+			c.Revoke()
+			err = c.Barrier(ctx)
+		}
+		if !errors.Is(err, fault.Revoked) {
+			return fmt.Errorf("got %v, want Revoked", err)
+		}
+		if got, err := c.Agree(ctx, 6); got != 6 || err != nil {
+			return fmt.Errorf("agree on the revoked communicator: got %d, %v, want 6", got, err)
+		}
+		return nil
+	}, WithTimeout(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
