@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -45,11 +46,12 @@ type control struct {
 	quit  chan struct{} // closed by stop
 	done  chan struct{} // closed when the goroutine has ended; if it never ran, by stop
 
-	mu      sync.Mutex // guards the next four
+	mu      sync.Mutex // guards the next five
 	posted  []func(*control)
 	running bool
 	stopped bool
 	dialing []bool // by rank: this process is dialling the control link to it
+	opening []int  // by rank: how many control links to it are being opened, from either end
 
 	ready  chan struct{}     // closed when all ranks have started
 	failed chan *fault.Error // the first failure before ready; one slot
@@ -74,7 +76,7 @@ func newControl(m *Mesh) *control {
 		m: m, start: time.Now(),
 		wake: newWakeup(), quit: make(chan struct{}), done: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
-		dialing: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
+		dialing: make([]bool, m.cfg.Size), opening: make([]int, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
 		questions: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
 	}
 }
@@ -417,9 +419,36 @@ func (c *control) setDialing(rank int, on bool) {
 	c.dialing[rank] = on
 }
 
+// isOpening reports whether a control link to rank is being opened, from either end.
+func (c *control) isOpening(rank int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.opening[rank] > 0
+}
+
+// beginOpening counts a control link to rank that is being opened. endOpening, which the control
+// goroutine calls, ends it.
+func (c *control) beginOpening(rank int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening[rank]++
+}
+
+// endOpening ends what beginOpening has begun. If the link to rank broke meanwhile, and nothing has
+// replaced it, endOpening reports that.
+func (c *control) endOpening(rank int) {
+	c.mu.Lock()
+	c.opening[rank]--
+	c.mu.Unlock()
+	if l := c.links[rank]; l != nil && l.brokenBecause != "" {
+		c.linkDown(l, l.brokenBecause)
+	}
+}
+
 // dial opens a control link, on a goroutine of its own.
 func (c *control) dial(rank int) {
 	c.setDialing(rank, true)
+	c.beginOpening(rank)
 	c.m.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.m.ctx, handshakeTimeout)
 		defer cancel()
@@ -429,7 +458,10 @@ func (c *control) dial(rank int) {
 			c.linkUp(rank, conn)
 			return
 		}
-		c.post(func(c *control) { c.dialFailed(rank, err) })
+		c.post(func(c *control) {
+			c.dialFailed(rank, err)
+			c.endOpening(rank)
+		})
 	})
 }
 
@@ -448,14 +480,15 @@ func (c *control) dialFailed(rank int, err error) {
 			c.fail(e)
 		}
 	}
-	c.step(membership.DialFailed{Rank: rank, Cause: err.Error()})
+	c.step(membership.DialFailed{Rank: rank, NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error()})
 }
 
-// linkUp passes a Conn whose handshake is complete to the control goroutine. The Conn replaces an
-// earlier link to the same rank. That link must be broken, even if this side has not noticed it
-// yet: otherwise no second Conn would have been opened.
+// linkUp passes a Conn whose handshake is complete to the control goroutine, and ends what
+// beginOpening has begun. The Conn replaces an earlier link to the same rank. Either that link is
+// broken, even if this side has not noticed it yet, or both ranks have dialled.
 func (c *control) linkUp(rank int, conn transport.Conn) {
 	c.post(func(c *control) {
+		defer c.endOpening(rank)
 		if old := c.links[rank]; old != nil {
 			old.conn.Close()
 		}
@@ -475,12 +508,25 @@ func (c *control) retireLink(rank int) {
 	}
 }
 
-// linkDown closes a link that broke. It does nothing when the link has been replaced or retired.
+// linkDown closes a link that broke. While another connection to that rank is being opened, the link
+// may only have been replaced: the peer closes its end when it has the new connection, which may be
+// before this rank has it. So linkDown reports the break only if no connection comes of it; see
+// endOpening. Silence bounds that wait, too.
 func (c *control) linkDown(l *controlLink, cause string) {
+	if l.brokenBecause = cause; c.isOpening(l.rank) && c.links[l.rank] == l {
+		l.conn.Close()
+		return
+	}
+	c.closeLink(l, membership.LinkDown{Rank: l.rank, Cause: cause})
+}
+
+// closeLink closes a link and tells the machine why. It does nothing when the link has been replaced
+// or retired.
+func (c *control) closeLink(l *controlLink, why membership.LinkDown) {
 	if c.links[l.rank] != l {
 		return
 	}
 	c.links[l.rank] = nil
 	l.conn.Close()
-	c.step(membership.LinkDown{Rank: l.rank, Cause: cause})
+	c.step(why)
 }

@@ -25,6 +25,8 @@ type controlLink struct {
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
 	onReady func()                       // l.wakeUp, bound once
 
+	brokenBecause string // why the Conn broke, while another one is being opened; "": it has not
+
 	fullSince time.Time // when queued reached its bound; zero: queued is below its bound
 	dropped   bool      // messages were dropped since fullSince
 	deadline  time.Time // when a retired link is closed at the latest
@@ -103,7 +105,7 @@ func (f *controlFrame) done(error) {
 // that after each message. A malformed message closes the link: the peer runs other code, or the
 // wire damages frames.
 func (l *controlLink) receive() {
-	if !l.ready.Load() {
+	if !l.ready.Load() || l.brokenBecause != "" {
 		return
 	}
 	for range maxFramesPerTurn {
@@ -117,7 +119,7 @@ func (l *controlLink) receive() {
 			l.c.m.log.Warn("control link closed: protocol error", "rank", l.rank, "because", l.protocolErr)
 			l.c.linkDown(l, l.protocolErr.Error())
 			return
-		case l.c.links[l.rank] != l:
+		case l.c.links[l.rank] != l || l.brokenBecause != "":
 			return // a message has closed or replaced this link
 		case err != nil:
 			l.c.linkDown(l, err.Error())
@@ -185,7 +187,7 @@ func (l *controlLink) checkQueue() {
 	case full && l.fullSince.IsZero():
 		l.fullSince = time.Now()
 	case full && time.Since(later(l.fullSince, l.c.resumed)) > stall:
-		l.c.linkDown(l, fmt.Sprintf("the peer read nothing for %v", stall))
+		l.c.closeLink(l, membership.LinkDown{Rank: l.rank, Stalled: true, Cause: fmt.Sprintf("the peer read nothing for %v", stall)})
 	case !full:
 		l.fullSince = time.Time{}
 		if l.dropped {

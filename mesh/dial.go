@@ -193,7 +193,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	case channelData:
 		m.acceptData(int(h.rank), c)
 	case channelControl:
-		m.control.linkUp(int(h.rank), c)
+		m.control.linkUp(int(h.rank), c) // ends what authorize began
 	case channelJoin:
 		if err := m.joinServer.serve(m.ctx, c, h); err != nil {
 			m.logRefused(c, err)
@@ -210,7 +210,7 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 }
 
 // authorize decides whether to accept a peer that has proven that it belongs to the job. It returns
-// nil to accept the peer.
+// nil to accept the peer. For a control link that it accepts, it calls beginOpening.
 //
 //	channel   refused when
 //	any       the rank is dead or has closed, or this rank is closing
@@ -237,6 +237,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 		if m.cfg.Rank < rank && m.control.isDialing(rank) {
 			return &refusal{reason: reasonDuplicate, text: "control: both ranks dialled at once, and the lower rank's connection is kept"}
 		}
+		m.control.beginOpening(rank)
 	case channelData:
 		if m.cfg.Data == nil {
 			return &refusal{reason: reasonGone, text: fmt.Sprintf("data: rank %d accepts no data connections", m.cfg.Rank)}

@@ -346,6 +346,7 @@ func TestARankThatDiesWhileJoiningMayBeStartedAgain(t *testing.T) {
 		if _, err := Start(ctx, first); !errors.Is(err, fault.Timeout) {
 			t.Errorf("the first rank 1: %v", err)
 		}
+		synctest.Wait() // rank 0 has noticed that it left
 		r.start(t.Context(), []int{1, 2}, nil)
 		<-done
 		defer r.close()

@@ -163,6 +163,7 @@ func TestAFailedDialKeepsThePeersConn(t *testing.T) {
 	l.Open() // its dial blocks until rank 0's Conn has come, and then fails
 	r.meshes[0].Link(1).Open()
 	<-d.over
+	armed.Store(false) // when rank 0 closes below, rank 1 dials its control link again
 	f := &transport.Frame{Head: []byte("h"), Body: []byte("still here"), Done: func(error) {}}
 	l.Send(f)
 	eventually(t, "the frame arrives", func() bool { return piles[0].count() == 1 || len(piles[1].lost()) > 0 })

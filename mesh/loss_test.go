@@ -113,3 +113,46 @@ func TestHeartbeatsAndSilenceAreOptions(t *testing.T) {
 		}
 	})
 }
+
+// When both ranks have dialled, one of the two connections is closed. Its end may be noticed before
+// the other connection is up here, and is no loss.
+func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 2, nil)
+		defer r.close()
+		low := r.meshes[0]
+		low.control.beginOpening(1)
+		conn, err := low.dialChannel(t.Context(), 1, channelControl) // rank 1 closes the first link
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // rank 0 notices that, and goes on without the new link
+		low.control.linkUp(1, conn)
+		time.Sleep(10 * time.Second)
+		for i, events := range r.events {
+			if e, _ := events.first(); e != nil {
+				t.Errorf("rank %d hears %v", i, e)
+			}
+		}
+	})
+}
+
+// A link that breaks while another connection is being opened is reported when that fails.
+func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 2, nil)
+		defer r.close()
+		low := r.meshes[0]
+		low.control.beginOpening(1)
+		r.kill(1)
+		time.Sleep(time.Second)
+		if e, _ := r.events[0].first(); e != nil {
+			t.Errorf("rank 0 hears %v during the dial", e)
+		}
+		low.control.post(func(c *control) { c.endOpening(1) })
+		time.Sleep(500 * time.Millisecond)
+		if e, _ := r.events[0].first(); !blames(e, fault.PeerLost, 1) {
+			t.Errorf("rank 0 hears %v after the dial", e)
+		}
+	})
+}

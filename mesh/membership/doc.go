@@ -23,7 +23,7 @@
 //  2. Refute. A rank that receives a Suspected about itself floods a Refute. Only a rank that is
 //     alive, and that some path still reaches, can do that.
 //  3. Confirm. A rank is lost when all its neighbours (but those that are suspected themselves)
-//     suspect it, or when it has not refuted within RefuteTimeout.
+//     suspect it, or when it has not refuted in time. The suspicion says how long it has.
 //  4. Retract. After a Refute the control link is dialled again, and a Retracted takes the suspicion
 //     back. If the dial fails, or if it was a data connection, the link between the two is lost.
 //
@@ -31,11 +31,29 @@
 //
 //	state        entered by                         left by
 //	none         -                                  Suspected: unanswered
-//	unanswered   Suspected                          Refute: refuted; all neighbours agree or
-//	                                                RefuteTimeout: peer lost
-//	refuted      Refute                             link up: retracted; RedialTimeout, or it was a
+//	unanswered   Suspected                          Refute: refuted; all neighbours agree, or
+//	                                                the time to refute is over: peer lost
+//	refuted      Refute                             link up: retracted; no link in time, or it was a
 //	                                                data connection: link lost
 //	retracted    Retracted                          a newer Suspected: unanswered
+//
+// # What is a loss, and when
+//
+//	evidence                                          lost after
+//	all neighbours' links to the rank have closed     at once, once all ranks are ready
+//	a link has closed, and no process listens at      RefuteTimeout, once all ranks are ready
+//	the rank's address
+//	nothing was received from the rank                the limit, and RefuteTimeout
+//	a link has closed, and the rank does not refute   the limit
+//
+// The limit is Config.Silence for a rank that runs in time. Each heartbeat says how late its sender
+// runs; the limit allows each heartbeat of Config.Silence that delay, up to a minute in all. A link
+// that has closed is dialled again at once. So a rank that is alive loses nothing by a cut that is
+// shorter than the limit, and a rank that is busy is told from one that is gone. The failure names
+// the limit that was used.
+//
+// While ranks start, both ends may dial, and one of the two connections is closed again. Until all
+// ranks are ready, no rank is lost before the limit.
 //
 // # Agreement on failures
 //

@@ -164,6 +164,7 @@ func (s *Machine) dispatch(from int, m Message) {
 	case Heartbeat:
 		l := &s.ranks[from].link
 		l.lastCall = append(l.lastCall[:0], m.Body...)
+		l.delay = max(0, m.Age)
 	case Alive:
 		s.handleAlive(m)
 	case Suspected:

@@ -38,7 +38,7 @@ func fuzzInput(b []byte) Input {
 	case 0:
 		return LinkUp{r}
 	case 1:
-		return LinkDown{r, "fuzz"}
+		return LinkDown{Rank: r, Stalled: r%2 == 0, Cause: "fuzz"}
 	case 2:
 		return DialFailed{Rank: r, Evicted: arg == 7}
 	case 3:

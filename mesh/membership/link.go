@@ -18,6 +18,7 @@ type link struct {
 	receivedAt Time   // when a message was received last
 	upSince    Time   // when it came up
 	lastCall   []byte // the peer's last call, from its heartbeats; the next one overwrites it
+	delay      Span   // how late the peer runs, from its last heartbeat
 
 	// For a link that is wanted and not up.
 	wanted  bool
@@ -48,11 +49,11 @@ func (in LinkUp) apply(s *Machine) {
 		return
 	}
 	l := &r.link
-	call := l.lastCall
-	*l = link{open: true, receivedAt: s.now, upSince: s.now, lastCall: call, everUp: true, givenUp: l.givenUp, byePending: s.closing}
+	*l = link{open: true, receivedAt: s.now, upSince: s.now, lastCall: l.lastCall, delay: l.delay,
+		everUp: true, givenUp: l.givenUp, byePending: s.closing}
 	s.changed = true
 	s.sync(in.Rank)
-	s.emit(Send{in.Rank, Message{Kind: Heartbeat, Origin: s.cfg.Me}})
+	s.emit(Send{in.Rank, s.heartbeat()})
 	s.retract(in.Rank)
 	s.markAlive(in.Rank)
 }
@@ -61,12 +62,17 @@ func (in LinkUp) apply(s *Machine) {
 func (in LinkDown) apply(s *Machine) {
 	if l := &s.ranks[in.Rank].link; l.open {
 		l.open, l.byePending = false, false
-		s.linkBroken(in.Rank, brokenLink, in.Cause)
+		code := byte(brokenLink)
+		if in.Stalled {
+			code = stalledLink
+		}
+		s.linkBroken(in.Rank, code, in.Cause)
 	}
 }
 
 // apply schedules the next dial. Whether the rank is suspected is decided by dial, by the time
-// since the first attempt.
+// since the first attempt. If this rank suspects the peer, and no process listens at the peer's
+// address, the process is known to be dead: apply floods that.
 func (in DialFailed) apply(s *Machine) {
 	l := &s.ranks[in.Rank].link
 	l.dialing = false
@@ -75,11 +81,15 @@ func (in DialFailed) apply(s *Machine) {
 	if in.Evicted {
 		s.evict(in.Rank, in.Cause)
 	}
+	if d := s.suspicionOf(s.cfg.Me, in.Rank, false); in.NoProcess && d.unanswered() && d.code != noProcess {
+		s.floodSuspicion(in.Rank, noProcess, d.cause+"; no process listens at its address")
+	}
 }
 
 // linkBroken handles a link that broke or fell silent. If the rank is gone, linkBroken does nothing
-// more. If the rank announced its exit, it is dead now. Otherwise this rank suspects it. The link
-// may be dialled again at once.
+// more. If the rank announced its exit, it is dead now. Otherwise this rank suspects it. It dials a
+// broken link again at once: the link comes up again, or no process listens any more, or neither is
+// known.
 func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
@@ -92,6 +102,10 @@ func (s *Machine) linkBroken(r int, code byte, cause string) {
 		s.markDead(r) // it has announced why
 	default:
 		s.suspect(r, code, cause)
+		if code == brokenLink && s.mayDial() {
+			l.dialing = true
+			s.emit(Dial{r})
+		}
 	}
 }
 
@@ -107,14 +121,15 @@ func (s *Machine) markReceived(from int) {
 	}
 }
 
-// findSilent breaks links on which nothing was received for Silence. The connection stays open: a
+// findSilent breaks links on which nothing was received for the peer's limit. The connection stays open: a
 // rank that resumes either uses it again, or receives over it that it was marked dead. findSilent
 // cuts the link to a rank that has said goodbye, since that rank should have closed it.
 func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]
 		l := &k.link
-		if !l.up() || !s.reached(l.receivedAt+Time(s.cfg.Silence)) {
+		limit := s.limit(r)
+		if !l.up() || !s.reached(l.receivedAt+Time(limit)) {
 			continue
 		}
 		if k.gone() {
@@ -122,21 +137,34 @@ func (s *Machine) findSilent() {
 			continue
 		}
 		l.silent, l.byePending = true, false
-		s.linkBroken(r, silentLink, fmt.Sprintf("no message received for %v", s.cfg.Silence))
+		cause := fmt.Sprintf("no message received for %v", limit)
+		if limit > s.cfg.Silence {
+			cause += fmt.Sprintf(", the limit for a rank that runs %v late", l.delay)
+		}
+		s.linkBroken(r, silentLink, cause)
 	}
 }
 
-// sendHeartbeats sends a heartbeat on every open link once per Config.Heartbeat. The Sends are made
-// once and reused, so that an idle job allocates nothing.
+// heartbeat returns the heartbeat of this moment, which says how late this rank runs.
+func (s *Machine) heartbeat() Message {
+	return Message{Kind: Heartbeat, Origin: s.cfg.Me, Age: s.late.max()}
+}
+
+// sendHeartbeats sends a heartbeat on every open link once per Config.Heartbeat. The Sends are
+// reused while the heartbeat is the same, so that an idle job allocates nothing.
 func (s *Machine) sendHeartbeats() {
 	if !s.reached(s.heartbeatAt) {
 		return
 	}
 	s.heartbeatAt = s.now + Time(s.cfg.Heartbeat)
+	if m := s.heartbeat(); m.Age != s.heartbeatAge {
+		s.heartbeatAge = m.Age
+		clear(s.heartbeats)
+	}
 	for r := range s.ranks {
 		if s.ranks[r].link.open {
 			if s.heartbeats[r] == nil {
-				s.heartbeats[r] = Send{r, Message{Kind: Heartbeat, Origin: s.cfg.Me}}
+				s.heartbeats[r] = Send{r, s.heartbeat()}
 			}
 			s.emit(s.heartbeats[r])
 		}

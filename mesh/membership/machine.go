@@ -21,7 +21,7 @@ func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 // a killed rank within 500 ms, mostly ResolveDelay; a rank that is cut off within Silence and 500
 // ms, mostly RefuteTimeout and ResolveDelay. The tests of the simulation hold these bounds.
 const (
-	RefuteTimeout = 300 * Millisecond // for a suspected rank to refute
+	RefuteTimeout = 300 * Millisecond // for a rank to refute that was silent, or at whose address no process listens
 	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
 	OverlayWait   = 300 * Millisecond // for links that are being dialled, before an epoch is resolved
 	RedialTimeout = 750 * Millisecond // for a broken control link to come up again
@@ -31,6 +31,8 @@ const (
 	RelayDelay    = 600 * Millisecond // before a neighbour answers for a silent rank
 	// secondhandDelay is how much later a rank announces a failure that only others have detected.
 	secondhandDelay = 100 * Millisecond
+	// maxSilence bounds how far the limit on silence is stretched for a peer that runs late.
+	maxSilence = 60 * Second
 	// freshLinkTime protects a new link from reports about the one before it.
 	freshLinkTime = Second
 )
@@ -41,7 +43,7 @@ type Config struct {
 	Host      string
 	Joined    bool // all ranks are known to have started: an unreachable one is suspected
 	Heartbeat Span
-	Silence   Span // a link on which nothing is received for this long counts as broken
+	Silence   Span // a link on which nothing is received for this long is silent; see Machine.limit
 }
 
 // A status is what is known of a rank.
@@ -86,16 +88,18 @@ func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 //	left      closing, and all neighbours have acknowledged     Left has been emitted
 //	evicted   a PeerLost that names this rank was reported      nothing is announced or dialled
 type Machine struct {
-	cfg         Config
-	callerClock Time // the caller's time at the last Step
-	now         Time // the time that this process has run; all other Times are measured by it
-	next        Time // when to Step again
-	begun       bool
-	changed     bool // a decision was made that others depend on
-	outputs     []Output
-	ring        []int    // the memory of ringMembers
-	neighbours  []int    // the memory of wantedLinks
-	heartbeats  []Output // by rank: the Send of a heartbeat, always the same; nil: not needed yet
+	cfg          Config
+	callerClock  Time // the caller's time at the last Step
+	now          Time // the time that this process has run; all other Times are measured by it
+	next         Time // when to Step again
+	begun        bool
+	late         lateness
+	changed      bool // a decision was made that others depend on
+	outputs      []Output
+	ring         []int    // the memory of ringMembers
+	neighbours   []int    // the memory of wantedLinks
+	heartbeats   []Output // by rank: the Send of a heartbeat with heartbeatAge; nil: not needed yet
+	heartbeatAge Span
 
 	ranks       []rank
 	seq         uint32 // of this rank's last flood

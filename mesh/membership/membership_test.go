@@ -153,12 +153,19 @@ func TestABrokenDataConnectionOfLiveRanksIsALostLink(t *testing.T) {
 	}
 }
 
+// A stopped rank cannot refute, but it may be busy: it is lost once it has been silent for the limit.
 func TestABrokenDataConnectionToAStoppedRankIsALostRank(t *testing.T) {
 	w := started(t, 5, 1)
 	start := w.now
 	w.stop(3)
 	w.step(1, DataLinkDown{3, "refused our bytes for 5 s"})
-	w.run(start + Time(Second))
+	w.run(start + Time(3500*Millisecond))
+	for _, r := range []int{0, 1, 2, 4} {
+		if e := w.nodes[r].firstFailure(); e != nil {
+			t.Errorf("rank %d reports %v after 3.5 s", r, e)
+		}
+	}
+	w.run(start + Time(4500*Millisecond))
 	for _, r := range []int{0, 1, 2, 4} {
 		if e := w.nodes[r].firstFailure(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{3}) {
 			t.Errorf("rank %d reports %v", r, e)
@@ -171,7 +178,7 @@ func TestABrokenControlLinkIsRedialled(t *testing.T) {
 		w := started(t, n, uint64(n))
 		w.run(w.now + Time(2*Second))
 		w.pipes[pair(0, 1)].open = [2]bool{}
-		w.step(0, LinkDown{1, "reset"})
+		w.step(0, LinkDown{Rank: 1, Cause: "reset"})
 		w.run(w.now + Time(10*Second))
 		for r, x := range w.nodes {
 			if x.firstFailure() != nil {
@@ -432,6 +439,132 @@ func TestNeighboursStayConnectedWithoutAnyOne(t *testing.T) {
 				if r == members[i] || !slices.Contains(Neighbours(members, r/3), members[i]) {
 					t.Errorf("%d ranks: %d wants %d, but not the other way round", n, members[i], r)
 				}
+			}
+		}
+	}
+}
+
+// A cut that ends before the limit loses nothing, whatever it cuts; a longer one is a loss. The
+// silence is longer than the cut by up to two heartbeats.
+func TestOnlyACutBeyondTheLimitIsALoss(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for _, tc := range []struct {
+			cut  Span
+			lost bool
+		}{{3400 * Millisecond, false}, {4600 * Millisecond, true}} {
+			w := started(t, n, uint64(n))
+			w.run(w.now + Time(2*Second))
+			w.isolate(1)
+			w.run(w.now + Time(tc.cut))
+			clear(w.cut)
+			w.run(w.now + Time(10*Second))
+			for r, x := range w.nodes {
+				if e := x.firstFailure(); (e != nil) != tc.lost {
+					t.Errorf("%d ranks, rank 1 cut off for %v: rank %d reports %v", n, tc.cut, r, e)
+				}
+			}
+		}
+	}
+}
+
+// A rank whose one link breaks, and which is too busy to refute at once, is not lost: its other
+// links are up, or the broken one comes up again.
+func TestABusyRankWhoseLinkBreaksIsNotLost(t *testing.T) {
+	for n := 3; n <= 9; n++ { // of two ranks, each is all the other's neighbours
+		w := started(t, n, uint64(n))
+		w.run(w.now + Time(2*Second))
+		w.pipes[pair(0, 1)].open = [2]bool{}
+		w.nodes[1].busy = Second // each of its steps comes a second late
+		w.step(0, LinkDown{Rank: 1, Cause: "reset"})
+		w.run(w.now + Time(10*Second))
+		for r, x := range w.nodes {
+			if e := x.firstFailure(); e != nil {
+				t.Errorf("%d ranks: rank %d reports %v", n, r, e)
+			}
+		}
+	}
+}
+
+// The limit on silence grows with the delay that the peer's heartbeats tell, up to maxSilence, and
+// with nothing else. A rank is silent at the limit, and not before.
+func TestTheLimitGrowsWithThePeersDelay(t *testing.T) {
+	for _, tc := range []struct{ delay, want Span }{
+		{-Second, 4 * Second},
+		{0, 4 * Second},
+		{100 * Millisecond, 5600 * Millisecond},
+		{Second, 20 * Second},
+		{3500 * Millisecond, 60 * Second},
+		{3600 * Second, 60 * Second},
+		{1<<63 - 1, 60 * Second},
+	} {
+		s := New(Config{Me: 0, Size: 2, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
+		s.Step(0, Tick{})
+		s.Step(0, LinkUp{1})
+		s.Step(0, Received{1, Message{Kind: Heartbeat, Origin: 1, Age: tc.delay}})
+		for now := Time(0); now < Time(tc.want); now += Time(50 * Millisecond) {
+			s.Step(now, Tick{})
+			if s.suspected(1) {
+				t.Errorf("a delay of %v: suspected after %v, want %v", tc.delay, Span(now), tc.want)
+				break
+			}
+		}
+		s.Step(Time(tc.want), Tick{})
+		if !s.suspected(1) {
+			t.Errorf("a delay of %v: not suspected after %v", tc.delay, tc.want)
+		}
+	}
+}
+
+// A rank tells its peers how late it runs, for one to two times the limit on silence.
+func TestAHeartbeatTellsHowLateItsRankRuns(t *testing.T) {
+	s := New(Config{Me: 0, Size: 2, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
+	s.Step(0, Tick{})
+	s.Step(0, LinkUp{1})
+	told := func(now Time) (ages []Span) {
+		for _, o := range s.Step(now, Tick{}) {
+			if m, ok := o.(Send); ok && m.Msg.Kind == Heartbeat {
+				ages = append(ages, m.Msg.Age)
+			}
+		}
+		return ages
+	}
+	if got := told(Time(250 * Millisecond)); !slices.Equal(got, []Span{0}) {
+		t.Errorf("in time: the heartbeats tell %v, want one that tells 0", got)
+	}
+	now := Time(1500 * Millisecond) // a second later than Next has asked for
+	if got := told(now); !slices.Equal(got, []Span{Second}) {
+		t.Errorf("a second late: the heartbeats tell %v, want one that tells 1000ms", got)
+	}
+	for end := now + Time(9*Second); now < end; {
+		now += Time(s.Next())
+		s.Step(now, Tick{})
+	}
+	if got := s.heartbeat().Age; got != 0 {
+		t.Errorf("9 s later: a heartbeat tells %v, want 0", got)
+	}
+}
+
+// While ranks start, no rank is lost before it has been silent for the limit, whatever its links do.
+func TestNoRankIsLostBeforeTheLimitWhileRanksStart(t *testing.T) {
+	for seed := range uint64(50) {
+		n := 2 + int(seed%8)
+		w := newCluster(n+1, seed, true) // the last rank never starts, so no rank is ready
+		for r := range n {
+			w.start(r, Span(w.rng.IntN(1000))*Millisecond)
+		}
+		w.run(Time(1500 * Millisecond))
+		w.kill(1)
+		killed := w.now
+		w.run(killed + Time(3700*Millisecond))
+		for r, x := range w.nodes[:n] {
+			if e := x.firstFailure(); e != nil && slices.Contains(peers(e), 1) {
+				t.Errorf("seed %d: rank %d reports %v after %v", seed, r, e, Span(x.failures[0].at-killed))
+			}
+		}
+		w.run(killed + Time(6*Second))
+		for r, x := range w.nodes[:n] {
+			if r != 1 && !x.state.ranks[1].gone() {
+				t.Errorf("seed %d: rank %d does not report the killed rank after 6 s", seed, r)
 			}
 		}
 	}

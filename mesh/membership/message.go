@@ -11,9 +11,9 @@ type MessageKind uint8
 //	flooded  to every rank, each rank forwarding it once
 //	routed   back along the path that the question took
 const (
-	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call
+	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call; Age: how late the sender runs
 	Alive                               // flooded; Code 1: all its links are up; Body: its host
-	Suspected                           // flooded; Origin cannot reach About; Code: see below; Body: the last call that Origin received from About
+	Suspected                           // flooded; Origin cannot reach About; Code: see below; Age: how long About has to refute; Body: the last call that Origin received from About
 	Retracted                           // flooded; Origin reaches About again
 	Refute                              // flooded; Origin is alive; About, Ref: whose Suspected this answers, and its Seq
 	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
@@ -29,9 +29,11 @@ const (
 
 // The Codes of a Suspected.
 const (
-	brokenLink = iota // a control link broke, or could not be opened
-	brokenData        // a data connection broke
-	silentLink        // a control link is silent; its connection is kept for now
+	brokenLink  = iota // a control link broke, or could not be opened
+	brokenData         // a data connection broke
+	silentLink         // a control link is silent; its connection is kept for now
+	noProcess          // a control link broke, and no process listens at the peer's address
+	stalledLink        // a control link was closed, because the peer had read nothing for the limit
 )
 
 // The Codes of an Answer.
@@ -87,7 +89,7 @@ type Message struct {
 	Seq    uint32 // numbers the floods of Origin, from 1; 0 when not flooded
 	About  int    // the other rank it is about; see the kinds
 	Ref    uint32 // the Seq or the epoch it refers to; see the kinds
-	Age    Span   // of an Answer: how long the neighbour has received nothing from Origin
+	Age    Span   // a length of time; see the kinds. Of an Answer: how long the neighbour has received nothing from Origin
 	Body   []byte
 }
 

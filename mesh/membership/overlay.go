@@ -1,6 +1,9 @@
 package membership
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // Neighbours returns the ranks at distance 1, 2, 4, … on both sides of the i-th of members in ring
 // order, ascending: a binomial graph. It has O(log n) links per rank, and stays connected when any
@@ -22,9 +25,15 @@ func appendNeighbours(out, members []int, i int) []int {
 // ringMembers returns the present ranks for which keep is true, in ring order. The slice is valid
 // until the next call.
 func (s *Machine) ringMembers(keep func(r int) bool) []int {
+	return s.ranksThat(func(r int) bool { return s.ranks[r].present() && keep(r) })
+}
+
+// ranksThat returns the ranks for which keep is true, in ring order. The slice is valid until the
+// next call.
+func (s *Machine) ranksThat(keep func(r int) bool) []int {
 	members := s.ring[:0]
 	for r := range s.ranks {
-		if s.ranks[r].present() && keep(r) {
+		if keep(r) {
 			members = append(members, r)
 		}
 	}
@@ -56,7 +65,7 @@ func (s *Machine) fullyLinked() bool {
 // PeerDialWait, because the lower rank may not know yet that it should have the link. A rank that
 // is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
-	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
+	if !s.mayDial() || !s.reached(s.overlayAt) {
 		return
 	}
 	for _, r := range s.wantedLinks() {
@@ -76,14 +85,17 @@ func (s *Machine) maintainOverlay() {
 	}
 }
 
-// dial opens a link, and suspects a rank that could not be reached for Silence. A rank that is not
+// mayDial reports whether this rank opens links: it is neither closing nor being evicted.
+func (s *Machine) mayDial() bool { return !s.closing && !s.beingEvicted() }
+
+// dial opens a link, and suspects a rank that could not be reached for its limit. A rank that is not
 // known to have started is never suspected: it may start at any time. After a failed dial the
 // machine waits until retryAt.
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link
-	if k.status == alive && s.reached(l.dialAt+Time(s.cfg.Silence)) {
-		s.suspect(r, brokenLink, "could not open a control link")
+	if k.status == alive && s.reached(l.dialAt+Time(s.limit(r))) {
+		s.suspect(r, brokenLink, fmt.Sprintf("could not open a control link for %v", s.limit(r)))
 	}
 	if !l.dialing && s.reached(l.retryAt) {
 		l.dialing = true

@@ -28,6 +28,9 @@ type node struct {
 	state    *Machine
 	dead     bool
 	stopped  bool
+	busy     Span    // each input is handled that late
+	behind   bool    // one of them waits
+	resuming bool    // catchUp runs
 	backlog  []Input // while stopped
 	failures []failureReport
 	departed []int
@@ -132,6 +135,14 @@ func (w *cluster) step(r int, in Input) {
 	if x.dead {
 		return
 	}
+	if x.busy > 0 && !x.resuming {
+		x.backlog = append(x.backlog, in)
+		if !x.behind {
+			x.behind = true
+			w.after(x.busy, func() { w.catchUp(r) })
+		}
+		return
+	}
 	if x.stopped {
 		if _, tick := in.(Tick); !tick {
 			x.backlog = append(x.backlog, in)
@@ -199,7 +210,9 @@ func (w *cluster) dial(from, to int) {
 	case w.nodes[from].dead:
 	case w.cut[pair(from, to)] || w.nodes[to].stopped:
 		w.after(2*Second, func() { w.step(from, DialFailed{Rank: to}) })
-	case w.nodes[to].dead || w.nodes[to].ended() || w.nodes[to].tickID == 0:
+	case w.nodes[to].dead:
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, NoProcess: true}) })
+	case w.nodes[to].ended() || w.nodes[to].tickID == 0:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].state.ranks[from].gone():
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: true}) })
@@ -209,7 +222,7 @@ func (w *cluster) dial(from, to int) {
 		}
 		p := &pipe{open: [2]bool{true, true}}
 		w.pipes[pair(from, to)] = p
-		d := w.latency()
+		d := w.latency() + w.nodes[to].busy
 		p.last[side(to, from)] = w.now + Time(d)
 		w.after(d, func() {
 			if p.open[side(from, to)] {
@@ -239,7 +252,7 @@ func (w *cluster) hangUp(r, peer int) {
 	w.after(Span(at-w.now), func() {
 		if p.open[1-me] && !w.cut[pair(r, peer)] {
 			p.open[1-me] = false
-			w.step(peer, LinkDown{r, "the connection was closed"})
+			w.step(peer, LinkDown{Rank: r, Cause: "the connection was closed"})
 		}
 	})
 }
@@ -284,6 +297,17 @@ func (w *cluster) resume(r int) {
 		w.step(r, in)
 	}
 	w.step(r, Tick{})
+}
+
+// catchUp handles the inputs that a busy rank has not handled yet.
+func (w *cluster) catchUp(r int) {
+	x := w.nodes[r]
+	backlog := x.backlog
+	x.backlog, x.behind, x.resuming = nil, false, true
+	for _, in := range backlog {
+		w.step(r, in)
+	}
+	x.resuming = false
 }
 
 // completed reports whether all ranks that are alive have started.

@@ -16,17 +16,20 @@ type (
 	Tick struct{}
 	// LinkUp says that a control link to Rank is open. It replaces an earlier one.
 	LinkUp struct{ Rank int }
-	// LinkDown says that the control link to Rank broke.
+	// LinkDown says that the control link to Rank broke. Stalled says that this rank has closed it,
+	// because Rank had read nothing for the caller's limit.
 	LinkDown struct {
-		Rank  int
-		Cause string
+		Rank    int
+		Stalled bool
+		Cause   string
 	}
 	// DialFailed answers a Dial. Evicted says that the peer refused this rank because it has marked
-	// this rank dead.
+	// this rank dead. NoProcess says that no process listens at the peer's address.
 	DialFailed struct {
-		Rank    int
-		Evicted bool
-		Cause   string
+		Rank      int
+		Evicted   bool
+		NoProcess bool
+		Cause     string
 	}
 	// Resync says that messages to Rank were dropped because its queue was full, and that the queue
 	// has room again.
@@ -202,8 +205,10 @@ func (s *Machine) advance(now Time) {
 		s.begun, s.callerClock = true, now
 	}
 	gap := max(0, now-s.callerClock)
+	late := Span(gap - max(0, s.next-s.now))
 	s.callerClock += gap
 	s.now += min(gap, 2*Time(s.cfg.Heartbeat))
+	s.late.add(s.now, late, s.cfg.Heartbeat/4, s.cfg.Silence)
 }
 
 // reached reports whether time t has come. If not, it schedules the next Step for t.

@@ -18,10 +18,12 @@ import (
 type suspicion struct {
 	by         int    // the rank that suspects
 	data       bool   // a data connection; it cannot be retracted
+	code       byte   // of the last Suspected
 	suspectSeq uint32 // the last Suspected
 	retractSeq uint32 // the last Retracted
 	refuteSeq  uint32 // the last Suspected that the suspected rank has refuted
 	since      Time   // when the Suspected arrived here
+	wait       Span   // how long the suspected rank has from then to refute
 	call       string // the last call that by had received
 	cause      string // what broke, when by is this rank; else empty
 	redialBy   Time   // the link must be up again by then; 0: not redialled yet
@@ -61,14 +63,37 @@ func (s *Machine) suspect(about int, code byte, cause string) {
 	if s.closing || s.beingEvicted() || k.gone() || k.exiting || about == s.cfg.Me {
 		return
 	}
-	d := s.suspicionOf(s.cfg.Me, about, code == brokenData)
-	if d.stands() {
-		return
+	if d := s.suspicionOf(s.cfg.Me, about, code == brokenData); !d.stands() {
+		s.floodSuspicion(about, code, cause)
 	}
-	m := s.flood(Message{Kind: Suspected, About: about, Code: code, Body: bytes.Clone(k.link.lastCall)})
-	*d = suspicion{by: s.cfg.Me, data: d.data, suspectSeq: m.Seq, retractSeq: d.retractSeq, since: s.now, call: string(k.link.lastCall), cause: cause}
+}
+
+// floodSuspicion floods a suspicion of this rank, in place of an earlier one.
+func (s *Machine) floodSuspicion(about int, code byte, cause string) {
+	d := s.suspicionOf(s.cfg.Me, about, code == brokenData)
+	call, wait := s.ranks[about].link.lastCall, s.refuteWait(about, code)
+	m := s.flood(Message{Kind: Suspected, About: about, Code: code, Age: wait, Body: bytes.Clone(call)})
+	*d = suspicion{by: s.cfg.Me, data: d.data, code: code, suspectSeq: m.Seq, retractSeq: d.retractSeq,
+		since: s.now, wait: wait, call: string(call), cause: cause}
 	s.overlayAt = s.now
 	s.changed = true
+}
+
+// refuteWait returns how long a suspected rank has to refute:
+//
+//	suspicion               wait            because
+//	a link broke            the limit       the rank may be alive and busy: only silence shows that it is not
+//	a link is silent,       RefuteTimeout,  a limit has passed already; a rank that runs late
+//	or stalled              and its delays  answers late, too
+//	no process listens      RefuteTimeout   the process is known to be dead
+func (s *Machine) refuteWait(about int, code byte) Span {
+	switch code {
+	case noProcess:
+		return RefuteTimeout
+	case silentLink, stalledLink:
+		return RefuteTimeout + s.limit(about) - s.cfg.Silence
+	}
+	return s.limit(about)
 }
 
 // apply suspects the peer because of a data connection.
@@ -97,7 +122,8 @@ func (s *Machine) handleSuspected(m Message) {
 	if m.About != s.cfg.Me {
 		d := s.suspicionOf(m.Origin, m.About, m.Code == brokenData)
 		if m.Seq > d.suspectSeq {
-			d.suspectSeq, d.since, d.call = m.Seq, s.now, string(m.Body)
+			d.suspectSeq, d.since, d.call, d.code = m.Seq, s.now, string(m.Body), m.Code
+			d.wait = max(RefuteTimeout, min(m.Age, maxSilence))
 			s.overlayAt = s.now
 			s.changed = true
 		}
@@ -107,7 +133,7 @@ func (s *Machine) handleSuspected(m Message) {
 		return // a rank that closes does not claim to stay alive
 	}
 	s.flood(Message{Kind: Refute, About: m.Origin, Ref: m.Seq})
-	if l := &by.link; m.Code == brokenLink && l.open && s.now-l.upSince > Time(freshLinkTime) {
+	if l := &by.link; (m.Code == brokenLink || m.Code == stalledLink) && l.open && s.now-l.upSince > Time(freshLinkTime) {
 		s.cut(m.Origin)
 		s.linkBroken(m.Origin, brokenLink, "the peer reported the link as broken")
 	}
@@ -154,8 +180,8 @@ func (s *Machine) confirmSuspicions() {
 		if r == s.cfg.Me || k.gone() || k.exiting {
 			continue
 		}
-		if s.peerConfirmedDead(r) {
-			s.propose(s.peerLost(r), s.now)
+		if dead, waited := s.peerConfirmedDead(r); dead {
+			s.propose(s.peerLost(r, waited), s.now)
 			continue
 		}
 		for i := range k.suspicions {
@@ -167,45 +193,62 @@ func (s *Machine) confirmSuspicions() {
 }
 
 // peerConfirmedDead reports whether r is lost: all its neighbours suspect it, or it has not refuted
-// in time. The first happens within milliseconds of a process's death, because its system closes
-// all its connections; the second covers a host that is gone without a sign. A rank that does not
-// suspect r itself waits secondhandDelay longer, so that a rank with first-hand knowledge announces
-// the failure, with its cause.
-func (s *Machine) peerConfirmedDead(r int) bool {
-	since, firsthand := never, false
+// in time, which is then how long it had. The first happens within milliseconds of a process's
+// death, because its system closes all its connections; the second covers a host that is gone
+// without a sign. A rank that does not suspect r itself waits secondhandDelay longer, so that a rank
+// with first-hand knowledge announces the failure, with its cause.
+//
+// While ranks start, a closed connection shows little: links are dialled from both ends, and one of
+// the two connections is closed. Until all ranks are ready, only the limit counts.
+func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
+	due, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
-		if d := &s.ranks[r].suspicions[i]; d.unanswered() {
-			since = min(since, d.since)
-			firsthand = firsthand || d.by == s.cfg.Me
+		d := &s.ranks[r].suspicions[i]
+		if !d.unanswered() {
+			continue
 		}
+		wait := d.wait
+		if !s.complete {
+			wait = max(wait, s.limit(r))
+		}
+		if at := d.since + Time(wait); at < due {
+			due, waited = at, wait
+		}
+		firsthand = firsthand || d.by == s.cfg.Me
 	}
-	if since == never {
-		return false
+	switch {
+	case due == never:
+		return false, 0
+	case !firsthand:
+		return s.reached(due + Time(secondhandDelay)), waited
+	case s.complete && s.suspectedByAll(r):
+		return true, 0
 	}
-	if !firsthand {
-		return s.reached(since + Time(RefuteTimeout+secondhandDelay))
-	}
-	return s.suspectedByAll(r) || s.reached(since+Time(RefuteTimeout))
+	return s.reached(due), waited
 }
 
 // suspectedByAll reports whether all neighbours of r suspect it because of their control links.
-// Neighbours that are suspected themselves do not count: ranks that die together must not keep each
-// other alive.
+// Neighbours that are suspected themselves, or dead, do not count: ranks that die together must not
+// keep each other alive. But dead ranks keep their places in the ring, since the ranks that take
+// their places may have no link to r. If no neighbour is left there, those in the ring of the
+// present ranks count.
 func (s *Machine) suspectedByAll(r int) bool {
-	members := s.ringMembers(func(int) bool { return true })
-	for _, j := range Neighbours(members, slices.Index(members, r)) {
-		suspected := slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == j && !d.data && d.stands() })
-		if !suspected && (j == s.cfg.Me || !s.suspected(j)) {
-			return false
-		}
+	counts := func(j int) bool { return s.ranks[j].present() && (j == s.cfg.Me || !s.suspected(j)) }
+	started := s.ranksThat(func(j int) bool { return s.ranks[j].status != departed && !s.ranks[j].exiting })
+	neighbours := slices.DeleteFunc(Neighbours(started, slices.Index(started, r)), func(j int) bool { return !counts(j) })
+	if len(neighbours) == 0 {
+		present := s.ringMembers(func(int) bool { return true })
+		neighbours = slices.DeleteFunc(Neighbours(present, slices.Index(present, r)), func(j int) bool { return !counts(j) })
 	}
-	return true
+	return !slices.ContainsFunc(neighbours, func(j int) bool {
+		return !slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == j && !d.data && d.stands() })
+	})
 }
 
 // confirmLink handles a suspicion by this rank that the suspected rank has refuted. A data
-// connection is lost at once, since messages may be lost with it. A control link may come up again
-// within RedialTimeout, because its messages are repeated. A link that was never up has
-// Config.Silence.
+// connection is lost at once, since messages may be lost with it. A control link may come up again,
+// because its messages are repeated: until it has been silent for the limit, and for RedialTimeout
+// at least. A link that was never up has the limit, since it may be slow rather than cut.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -214,11 +257,11 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 		d.confirmed = true
 		s.propose(s.linkLost(r, d.cause), s.now)
 	case d.redialBy == 0:
-		wait := RedialTimeout
-		if !l.everUp {
-			wait = s.cfg.Silence // it was dialled for that long already: it may be slow rather than cut
+		limit := s.limit(r)
+		d.redialBy = s.now + Time(limit)
+		if l.everUp {
+			d.redialBy = max(l.receivedAt+Time(limit), s.now+Time(RedialTimeout+limit-s.cfg.Silence))
 		}
-		d.redialBy = s.now + Time(wait)
 		s.cut(r) // a silent link is still open
 		l.retryAt, l.backoff = s.now, 0
 		s.reached(d.redialBy)
@@ -231,8 +274,9 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 
 // peerLost returns the failure of a rank. The last call comes from the heartbeats of the lost rank
 // or, without a link to that rank, from a suspecting rank. The cause is set if this rank itself
-// suspects the lost rank.
-func (s *Machine) peerLost(r int) *fault.Error {
+// suspects the lost rank. waited is how long the lost rank had to refute; 0 if all its neighbours
+// suspect it.
+func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
 	for i := range k.suspicions {
@@ -246,6 +290,9 @@ func (s *Machine) peerLost(r int) *fault.Error {
 	}
 	if cause == "" {
 		cause = "no neighbour can reach it"
+	}
+	if waited > RefuteTimeout {
+		cause += fmt.Sprintf("; it did not answer within %v", waited)
 	}
 	if s.isolated() {
 		cause += "; no other rank can be reached either, so it may be this one that is cut off"

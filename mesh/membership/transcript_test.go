@@ -94,9 +94,9 @@ func parseInput(words []string) (at Time, in Input, err error) {
 	case "link-up":
 		in = LinkUp{r}
 	case "link-down":
-		in = LinkDown{r, text}
+		in = LinkDown{Rank: r, Stalled: slices.Contains(words, "stalled"), Cause: text}
 	case "failed":
-		in = DialFailed{Rank: r, Evicted: text == "evicted", Cause: "refused"}
+		in = DialFailed{Rank: r, Evicted: text == "evicted", NoProcess: text == "no-process", Cause: "refused"}
 	case "data-down":
 		in = DataLinkDown{r, text}
 	case "abort":
@@ -136,6 +136,8 @@ func parseMessage(words []string) (m Message, err error) {
 			m.About = number(value)
 		case "code":
 			m.Code = byte(number(value))
+		case "age":
+			m.Age = Span(number(strings.TrimSuffix(value, "ms"))) * Millisecond
 		case "ref":
 			m.Ref = uint32(number(value))
 		case "body":
