@@ -188,7 +188,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 		StepBytes: o.params.StepBytes, Static: o.params.StaticTensors, Protocol: protocols()[o.params.Protocol], Checksum: o.params.Checksums, Log: o.log,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = m.wire.Transport, o.params.Checksums, o.log, rt, rt.eng
-	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.params.Heartbeat, o.params.Silence, o.stallWarning
+	cfg.Heartbeat, cfg.Silence, cfg.StartWarning, cfg.EndOnLoss = o.params.Heartbeat, o.params.Silence, o.stallWarning, o.params.EndOnLoss
 	joined, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		rt.cancel()

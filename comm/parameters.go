@@ -54,6 +54,11 @@ type Parameters struct {
 	// rank by rank need a longer Silence. Both must be equal on all ranks.
 	Heartbeat, Silence time.Duration
 
+	// EndOnLoss lets Init fail on all ranks as soon as a process leaves that had joined while others
+	// had not. By default Init logs that at once, and waits for another process in its place. Ranks
+	// that have not joined by then still wait until their deadline. It must be equal on all ranks.
+	EndOnLoss bool
+
 	// NoSharedMemory lets collectives use messages where the ranks could share memory.
 	NoSharedMemory bool
 }
@@ -75,6 +80,7 @@ func (p *Parameters) merge(q Parameters) {
 	set(&p.Checksums, q.Checksums)
 	set(&p.Heartbeat, q.Heartbeat)
 	set(&p.Silence, q.Silence)
+	set(&p.EndOnLoss, q.EndOnLoss)
 	set(&p.NoSharedMemory, q.NoSharedMemory)
 }
 

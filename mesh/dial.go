@@ -195,7 +195,11 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	case channelControl:
 		m.control.linkUp(int(h.rank), c) // ends what authorize began
 	case channelJoin:
-		if err := m.joinServer.serve(m.ctx, c, h); err != nil {
+		err := m.joinServer.serve(m.ctx, c, h)
+		var left *earlyExit
+		if errors.As(err, &left) {
+			m.log.Warn("tutti: " + left.Error())
+		} else if err != nil {
 			m.logRefused(c, err)
 		}
 	}

@@ -34,6 +34,7 @@ const (
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
 	reasonAbsent // the address exchange ended with ranks missing
+	reasonLeft   // the address exchange ended because a rank has left; the value is that rank
 	reasonName   // the peer's certificate is another rank's
 )
 

@@ -41,6 +41,8 @@ const (
 //
 // Its methods may be called by any goroutine; only fail and serve block.
 type joinServer struct {
+	endOnLoss bool // a rank that leaves ends the exchange; never changed
+
 	mu         sync.Mutex // guards the rest
 	records    []record
 	instances  []uint64 // by rank: the process that has joined; 0: none
@@ -80,15 +82,40 @@ func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 }
 
 // remove undoes add for a rank whose connection broke before all ranks had joined. Its process may
-// have died, and another process may be started in its place. Once the table is complete, remove
-// does nothing, since other ranks may have the table.
-func (g *joinServer) remove(rank int, instance uint64) {
+// have died, and another process may be started in its place. With endOnLoss, the exchange ends
+// instead, and the ranks that have joined get the reason. Once the table is complete, remove does
+// nothing, since other ranks may have the table. It returns nil if it did nothing.
+func (g *joinServer) remove(rank int, instance uint64, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.missing > 0 && g.instances[rank] == instance {
-		g.instances[rank] = 0
-		g.missing++
+	if g.missing == 0 || g.failed != nil || g.instances[rank] != instance {
+		return nil
 	}
+	g.instances[rank] = 0
+	g.missing++
+	e := &earlyExit{rank: rank, host: g.records[rank].host, final: g.endOnLoss, cause: cause}
+	if g.endOnLoss {
+		g.failed = &refusal{reason: reasonLeft, theirs: uint64(rank), text: e.Error()}
+		g.finish()
+	}
+	return e
+}
+
+// An earlyExit says that a rank has left before all ranks had joined.
+type earlyExit struct {
+	rank  int
+	host  string
+	final bool // the start fails because of it
+	cause error
+}
+
+// Error implements error.
+func (e *earlyExit) Error() string {
+	next := "; another process may join in its place"
+	if e.final {
+		next = ""
+	}
+	return fmt.Sprintf("rank %d on %s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, e.host, e.cause, next)
 }
 
 // fail ends the exchange without a table. It sends the list of missing ranks to the ranks that have
@@ -146,8 +173,8 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 }
 
 // serve handles one rank's connection until the rank has the table or is refused. It returns the
-// refusal as its error. A broken connection is not an error: the rank dials again until its own
-// deadline. serve closes the Conn.
+// refusal as its error, or an *earlyExit when a rank that had joined has left. A connection that
+// breaks earlier is not an error: the rank dials again until its own deadline. serve closes the Conn.
 func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error {
 	defer c.Close()
 	if !g.startConn() {
@@ -172,7 +199,9 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 		return no
 	}
 	if err := g.waitForAll(ctx, t); err != nil {
-		g.remove(rank, h.instance)
+		if left := g.remove(rank, h.instance, err); left != nil && ctx.Err() == nil {
+			return left
+		}
 		return nil
 	}
 	g.sendOutcome(ctx, t)
@@ -236,8 +265,21 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	case <-m.ctx.Done():
 		return nil, m.failure(fault.Closed, nil)
 	}
-	records, _ := g.outcome()
+	records, no := g.outcome()
+	if no != nil {
+		g.work.Wait() // until the ranks that have joined have the reason
+		return nil, m.rankLeft(no)
+	}
 	return records, nil
+}
+
+// rankLeft returns the error of a start that has failed because a rank has left.
+func (m *Mesh) rankLeft(no *refusal) *fault.Error {
+	e := m.failure(fault.PeerLost, no)
+	if no.theirs < uint64(m.cfg.Size) {
+		e.Peers = []fault.Peer{{Rank: int(no.theirs), Host: m.Host(int(no.theirs))}}
+	}
+	return e
 }
 
 // startTimeout returns the error of a start whose context ended while ranks were missing. It names
@@ -255,6 +297,8 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //
 //	attempt failed by                     join
 //	refusal, absent ranks                 fails with Timeout, naming the missing ranks
+//	refusal, a rank has left              fails with PeerLost, naming that rank
+//	rank 0 has left, with EndOnLoss       fails with PeerLost, naming rank 0
 //	refusal that is permanent             fails with Refused
 //	certificate or TLS options            fails with Refused
 //	anything else                         retries, with a growing pause; the error is kept for the report
@@ -266,6 +310,10 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
 		records, err := m.joinOnce(ctx, own)
 		var no *refusal
+		var left *earlyExit
+		if errors.As(err, &left) && ctx.Err() == nil && m.ctx.Err() == nil {
+			m.log.Warn("tutti: " + left.Error())
+		}
 		switch {
 		case err == nil:
 			return records, nil
@@ -275,6 +323,10 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 				e.Peers = append(e.Peers, fault.Peer{Rank: r})
 			}
 			return nil, e
+		case errors.As(err, &no) && no.reason == reasonLeft:
+			return nil, m.rankLeft(no)
+		case left != nil && left.final:
+			return nil, m.rankLeft(&refusal{reason: reasonLeft, text: left.Error()})
 		case errors.As(err, &no) && no.permanent(m.id.incarnation):
 			e := m.failure(fault.Refused, no)
 			e.Peers = []fault.Peer{{Rank: 0}}
@@ -358,6 +410,9 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	var records []record
 	for len(records) < m.cfg.Size {
 		head, body, err := m.recvFromRoot(ctx, t)
+		if closedByPeer(err) { // it has welcomed this rank, so it was there
+			return nil, &earlyExit{rank: 0, host: m.cfg.Root, final: m.cfg.EndOnLoss, cause: err}
+		}
 		if err != nil {
 			return nil, err
 		}

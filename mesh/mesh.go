@@ -53,6 +53,7 @@ type Config struct {
 	Heartbeat    time.Duration       // the time between two heartbeats on a link; 0: DefaultHeartbeat
 	Silence      time.Duration       // a link that is silent for this long counts as broken; 0: DefaultSilence
 	Stall        time.Duration       // how long a peer may read nothing while bytes wait for it; 0: DefaultStall
+	EndOnLoss    bool                // a rank that leaves while others have not joined ends the start; else another process may take its place
 	StartWarning time.Duration       // how long Start waits before it logs the missing ranks; 0: never
 	Log          *slog.Logger        // nil: warnings on standard error
 	Events       Events              // nil: events are dropped
@@ -228,6 +229,7 @@ func newMesh(cfg Config) *Mesh {
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {
 		m.joinServer = newJoinServer(cfg.Size)
+		m.joinServer.endOnLoss = cfg.EndOnLoss
 	}
 	for r, addr := range cfg.Peers {
 		if r < cfg.Size {
