@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -309,6 +310,57 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 		return equal("w", buf, sum(9, 3))
 	})); err != nil {
 		t.Error(err)
+	}
+}
+
+// The class of algorithms that settings name is the one that folds. Each of the three folds these
+// floats in an order of its own, which their bits show.
+func TestTheAlgorithmOfTheSettingsIsTheOneThatRuns(t *testing.T) {
+	leak.Check(t)
+	const n, size = 5, 1000
+	forced := func(ctx context.Context, c *comm.Comm, class string, buf []float32) error {
+		switch class {
+		case coordinator.DefaultAlgorithm:
+			return comm.AllReduce(ctx, c, buf, comm.Sum)
+		case coordinator.Ring:
+			return comm.AllReduce(ctx, c, buf, comm.Sum, comm.Algorithm("ring"))
+		}
+		return errors.Join(comm.ReduceScatter(ctx, c, buf, comm.Sum, comm.Algorithm("linear")), comm.AllGather(ctx, c, buf))
+	}
+	classes := []string{coordinator.DefaultAlgorithm, coordinator.Ring, coordinator.ReduceScatterAllGather}
+	for i, class := range classes {
+		settings := coordinator.Settings{Cycle: time.Millisecond, Fusion: 1 << 20, Cache: true, Algorithm: class}
+		err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			input := make([]float32, size)
+			random := rand.New(rand.NewPCG(1, uint64(c.Rank())))
+			for k := range input {
+				input[k] = float32(random.NormFloat64() * math.Pow(2, 20*random.Float64()))
+			}
+			var want [][]float32
+			for k, class := range classes {
+				sum := slices.Clone(input)
+				if err := forced(ctx, c, class, sum); err != nil {
+					return err
+				}
+				if k > 0 && slices.Equal(sum, want[k-1]) {
+					return fmt.Errorf("%s and %s give equal bits: this test compares nothing", classes[k-1], class)
+				}
+				want = append(want, sum)
+			}
+			for range 2 { // the second time by the response cache
+				got := slices.Clone(input)
+				if err := coordinator.AllReduce(co, "w", got, comm.Sum).Wait(ctx); err != nil {
+					return err
+				}
+				if !slices.Equal(got, want[i]) {
+					return errors.New("got bits of another class")
+				}
+			}
+			return nil
+		}, coordinator.WithSettings(settings)), comm.WithAlgorithm("allreduce:pairwise,reduce_scatterv:linear"), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+		if err != nil {
+			t.Errorf("%s: %v", class, err)
+		}
 	}
 }
 
