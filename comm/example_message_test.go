@@ -307,6 +307,52 @@ func ExampleRecvView() {
 	// <nil>
 }
 
+// Several goroutines may probe and receive messages whose sizes they do not know.
+func ExampleMProbe() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 1 {
+			return comm.Send(ctx, c, 0, 7, []float32{1, 2, 3})
+		}
+		st, recv, err := comm.MProbe[float32](ctx, c, comm.AnySource, comm.AnyTag)
+		if err != nil {
+			return err
+		}
+		buf := make([]float32, comm.Count[float32](st))
+		if err := recv(ctx, buf); err != nil {
+			return err
+		}
+		fmt.Println(buf, "from rank", st.Source)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [1 2 3] from rank 1
+	// <nil>
+}
+
+func ExampleIMProbe() {
+	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
+		sent := comm.ISend(c, 0, 7, []int{42})
+		for {
+			_, recv, err := comm.IMProbe[int](c, 0, 7)
+			if err != nil {
+				return err
+			}
+			if recv == nil { // nothing has arrived yet
+				continue
+			}
+			buf := make([]int, 1)
+			err = recv(ctx, buf)
+			fmt.Println(buf)
+			return errors.Join(err, comm.WaitAll(ctx, sent))
+		}
+	})
+	fmt.Println(err)
+	// Output:
+	// [42]
+	// <nil>
+}
+
 // What a rank receives over and over goes into memory that it has made for that.
 func ExampleAlloc() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

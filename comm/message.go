@@ -154,6 +154,59 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	return Status(s), ok, err
 }
 
+// MProbe waits until a message arrives that Recv with the same arguments would receive, and claims
+// it (MPI_Mprobe). No other receive or probe sees the message any more, so several goroutines may
+// probe and receive side by side. recv receives the message, once, into a buffer that holds it
+// (MPI_Mrecv); until then the message takes its part of the sender's credit.
+//
+//	st, recv, err := comm.MProbe[float32](ctx, c, comm.AnySource, tag)
+//	...
+//	buf := make([]float32, comm.Count[float32](st))
+//	err = recv(ctx, buf)
+//
+// recv fails as Recv does if the message does not fit, or has other elements, and the message is
+// then consumed. It gives fault.Canceled if the sender's context ended before the bytes were sent.
+// A second call is fault.Misuse. Only one goroutine may call recv.
+func MProbe[T Element](ctx context.Context, c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
+	if err := checkContext("mprobe", ctx); err != nil {
+		return Status{}, nil, err
+	}
+	cl := c.beginMessage(ctx, signature{callName: "mprobe", count: -1, root: -1, peer: c.sourceRank(from), tag: tag})
+	found, claim, err := c.group.MatchedProbe(ctx, cl, from, tag)
+	if err = c.endMessage(cl, err); err != nil {
+		return Status{}, nil, err
+	}
+	return Status(found), recvClaimed[T](c, Status(found), claim), nil
+}
+
+// IMProbe is MProbe without waiting (MPI_Improbe). recv is nil if no such message has arrived.
+func IMProbe[T Element](c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
+	found, claim, ok, err := c.group.TryMatchedProbe(from, tag)
+	switch {
+	case err != nil:
+		return Status{}, nil, c.messageError("mprobe", err)
+	case !ok:
+		return Status{}, nil, nil
+	}
+	return Status(found), recvClaimed[T](c, Status(found), claim), nil
+}
+
+// recvClaimed returns the function that receives a claimed message.
+func recvClaimed[T Element](c *Comm, st Status, claim p2p.Claim) func(ctx context.Context, buf []T) error {
+	received := false
+	return func(ctx context.Context, buf []T) error {
+		if err := checkContext("mrecv", ctx); err != nil {
+			return err
+		}
+		if received {
+			return c.misuse("mrecv", "the message was received by an earlier call")
+		}
+		received = true
+		cl := c.beginMessage(ctx, signature{callName: "mrecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(st.Source), tag: st.Tag})
+		return c.endMessage(cl, c.group.RecvClaimed(ctx, cl, claim, typeFingerprint[T](), tensor.Bytes(buf)))
+	}
+}
+
 // SendRecv sends one buffer to rank to and receives another from rank from at the same time
 // (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. Buffers
 // that overlap are fault.Misuse.

@@ -153,7 +153,7 @@ func TestEveryCallRefusesBuffersThatOverlap(t *testing.T) {
 }
 
 // A rank that does not use one of its buffers may pass anything.
-func TestRanksThatAreNotTheRootMayPassOverlappingBuffers(t *testing.T) {
+func TestRanksThatAreNotTheRootMayGiveOverlappingBuffers(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for _, b := range twoBufferCalls() {
 			if b.root < 0 {

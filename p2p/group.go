@@ -212,6 +212,34 @@ func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	return st, ok, err
 }
 
+// A Claim is a message that a matched probe has found. It is for one RecvClaimed.
+type Claim = rendezvous.Claim
+
+// MatchedProbe is like Probe, and claims the message: only RecvClaimed receives it.
+func (g *Group) MatchedProbe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, Claim, error) {
+	if err := g.check("probe", "source rank", from, tag, true); err != nil {
+		return MessageInfo{}, Claim{}, err
+	}
+	env, c, err := g.messages.MatchedProbe(ctx, p, g.source(from), int32(tag))
+	st, err := g.info(env, err)
+	return st, c, err
+}
+
+// TryMatchedProbe is like TryProbe, and claims the message.
+func (g *Group) TryMatchedProbe(from, tag int) (st MessageInfo, c Claim, ok bool, err error) {
+	if err := g.check("probe", "source rank", from, tag, true); err != nil {
+		return MessageInfo{}, Claim{}, false, err
+	}
+	env, c, ok, err := g.messages.TryMatchedProbe(g.source(from), int32(tag))
+	st, err = g.info(env, err)
+	return st, c, ok, err
+}
+
+// RecvClaimed receives a claimed message into b.
+func (g *Group) RecvClaimed(ctx context.Context, p mesh.WaitPolicy, c Claim, fingerprint uint64, b []byte) error {
+	return g.messages.RecvClaimed(ctx, p, c, fingerprint, b)
+}
+
 // Exchange sends out to one member and receives into in from the same or another member, at the
 // same time. It never deadlocks, whatever the sizes are. The buffers must not overlap.
 func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, fingerprint uint64) (MessageInfo, error) {

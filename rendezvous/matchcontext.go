@@ -32,6 +32,9 @@ type MatchContext struct {
 	table        table
 	matchedRecvs requestList
 
+	// claims counts the claimed messages; see claim.go.
+	claims uint64
+
 	// waiters are woken by notify.
 	waiters map[*mesh.Waiter]struct{}
 
@@ -321,29 +324,14 @@ func (mc *MatchContext) notify(m *message) {
 // message stays in the table.
 func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, tag int32) (RecvInfo, error) {
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
-	if pr.Met() {
-		return pr.found, pr.err
-	}
-	w := mc.e.m.NewWaiter()
-	defer w.Free()
-	mc.addWaiter(w)
-	defer mc.removeWaiter(w)
-	err := mc.e.m.Wait(ctx, w, pr, p, mc.e.LinksOf(from)...)
-	if err != nil {
-		return RecvInfo{}, err
-	}
-	return pr.found, pr.err
+	return pr.wait(ctx, p)
 }
 
 // TryProbe is like Probe but does not wait. It makes progress on the links once. ok is false if no
 // such message has arrived.
 func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, err error) {
-	for _, l := range mc.e.LinksOf(from) {
-		l.Progress()
-	}
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
-	ok = pr.Met()
-	return pr.found, ok && pr.err == nil, pr.err
+	return pr.try()
 }
 
 // addWaiter registers w, which notify wakes until removeWaiter is called.
@@ -363,25 +351,63 @@ func (mc *MatchContext) removeWaiter(w *mesh.Waiter) {
 	delete(mc.waiters, w)
 }
 
-// A probe is the condition that a message has arrived, or can never arrive.
+// A probe is the condition that a message has arrived, or can never arrive. If claims is set, it
+// claims the message.
 type probe struct {
-	mc    *MatchContext
-	key   key
+	mc     *MatchContext
+	key    key
+	claims bool
+
+	met   bool // the result below is final
 	found RecvInfo
+	claim Claim
 	err   error
 }
 
 // Met implements mesh.Condition.
 func (pr *probe) Met() bool {
+	if pr.met {
+		return true
+	}
 	mc := pr.mc
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	if m := mc.table.find(pr.key); m != nil {
-		pr.found = RecvInfo{Source: m.env.source, Tag: int(m.env.tag), Bytes: m.env.size}
+		pr.found, pr.met = RecvInfo{Source: m.env.source, Tag: int(m.env.tag), Bytes: m.env.size}, true
+		if pr.claims {
+			pr.claim = mc.claim(m)
+		}
 		return true
 	}
 	pr.err = mc.receivable(pr.key)
-	return pr.err != nil
+	pr.met = pr.err != nil
+	return pr.met
+}
+
+// wait waits until the probe is met. ctx and p bound the wait.
+func (pr *probe) wait(ctx context.Context, p mesh.WaitPolicy) (RecvInfo, error) {
+	mc := pr.mc
+	if pr.Met() {
+		return pr.found, pr.err
+	}
+	w := mc.e.m.NewWaiter()
+	defer w.Free()
+	mc.addWaiter(w)
+	defer mc.removeWaiter(w)
+	err := mc.e.m.Wait(ctx, w, pr, p, mc.e.LinksOf(int(pr.key.source))...)
+	if err != nil && !pr.met {
+		return RecvInfo{}, err
+	}
+	return pr.found, pr.err
+}
+
+// try makes progress on the links once, and reports whether the probe has found a message.
+func (pr *probe) try() (found RecvInfo, ok bool, err error) {
+	for _, l := range pr.mc.e.LinksOf(int(pr.key.source)) {
+		l.Progress()
+	}
+	ok = pr.Met()
+	return pr.found, ok && pr.err == nil, pr.err
 }
 
 // LinksOf returns the links on which messages from a source, or from Any, can arrive. It returns

@@ -92,8 +92,12 @@ func (mc *MatchContext) receivable(k key) error {
 		return e.ended
 	case mc.err != nil:
 		return mc.err
-	case k.source >= 0:
+	case k.source >= 0 && e.peers[k.source].gone != nil:
 		return e.peers[k.source].gone
+	case k.tag == claimedTag: // it waited in the table when it was claimed
+		return e.claimedGone(k)
+	case k.source >= 0:
+		return nil
 	}
 	return mc.noSenderLeft()
 }

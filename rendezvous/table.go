@@ -10,9 +10,8 @@ const Any = -1
 type key struct {
 	source, tag int32 // Any in a receive's wildcard key
 
-	// Of named tensors; zero otherwise.
-	step uint64
-	name string
+	step uint64 // of a named tensor, or the number of a claim; else 0
+	name string // of a named tensor
 }
 
 // namedTag is the tag of every named tensor.
@@ -25,9 +24,13 @@ const unmatchableTag = -3
 // wildcard reports whether k leaves the source or the tag open.
 func (k key) wildcard() bool { return k.source == Any || k.tag == Any }
 
+// whole reports whether k is the key of a named tensor or of a claimed message. Only an equal key
+// matches it.
+func (k *key) whole() bool { return k.tag == namedTag || k.tag == claimedTag }
+
 // matches reports whether a receive with key k may receive a message with key m.
 func (k key) matches(m key) bool {
-	if k.tag == namedTag || m.tag == namedTag {
+	if k.whole() || m.whole() {
 		return k == m
 	}
 	return (k.source == Any || k.source == m.source) && (k.tag == Any || k.tag == m.tag)
@@ -57,7 +60,8 @@ func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == n
 // first, and the last few buckets that became empty stay in their map. In a steady exchange a
 // message then needs no map lookup and no map change.
 type table struct {
-	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors.
+	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors and
+	// of claimed messages.
 	tagged map[uint64]*bucket
 	named  map[key]*bucket
 
@@ -99,7 +103,7 @@ func (t *table) lookup(k *key) *bucket {
 	if s != nil && s.key == *k {
 		return s
 	}
-	if k.tag == namedTag {
+	if k.whole() {
 		s = t.named[*k]
 	} else {
 		s = t.tagged[k.packed()]
@@ -125,7 +129,7 @@ func (t *table) bucketFor(k *key) *bucket {
 	if t.tagged == nil {
 		t.tagged, t.named = make(map[uint64]*bucket), make(map[key]*bucket)
 	}
-	if k.tag == namedTag {
+	if k.whole() {
 		t.named[*k] = s
 	} else {
 		t.tagged[k.packed()] = s
@@ -153,7 +157,7 @@ func (t *table) keepIdle(s *bucket) {
 
 // deleteBucket removes an empty bucket from its map.
 func (t *table) deleteBucket(s *bucket) {
-	if s.key.tag == namedTag {
+	if s.key.whole() {
 		delete(t.named, s.key)
 	} else {
 		delete(t.tagged, s.key.packed())
