@@ -19,13 +19,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A relayedWire is the wire of a rank that dials the other ranks through relays. On data
-// connections each relay passes the handshake and some frames in each direction, and then reads
-// everything and forwards nothing.
+// A relayedWire is the wire of a rank that dials the other ranks through relays, which alter the
+// frames on data connections.
 type relayedWire struct {
 	transport.Transport
-	tb     testing.TB
-	silent int // frames until the silence
+	tb    testing.TB
+	alter func(f relay.Framing, up bool) relay.Filter // nil: forwards everything
 
 	mu     sync.Mutex        // guards relays
 	relays map[string]string // by the address behind each
@@ -39,6 +38,8 @@ const (
 	preambleSize = 24
 	channelAt    = magicSize + preambleSize + 9
 	dataChannel  = 2
+
+	handshakeFrames = 1
 )
 
 func frameSize(p []byte) int {
@@ -62,8 +63,8 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 func (w *relayedWire) filters(int) (up, down relay.Filter) {
 	var isData atomic.Bool
 	var first []byte
-	silentUp := relay.Framing{First: magicSize, Preamble: preambleSize, Size: frameSize}.Alter(relay.Silence, 1+w.silent)
-	silentDown := relay.Framing{Preamble: preambleSize, Size: frameSize}.Alter(relay.Silence, 1+w.silent)
+	alterUp := w.alter(relay.Framing{First: magicSize, Preamble: preambleSize, Size: frameSize}, true)
+	alterDown := w.alter(relay.Framing{Preamble: preambleSize, Size: frameSize}, false)
 	up = func(p []byte) []byte {
 		if len(first) <= channelAt {
 			first = append(first, p...)
@@ -73,14 +74,14 @@ func (w *relayedWire) filters(int) (up, down relay.Filter) {
 			p = first
 			isData.Store(p[channelAt] == dataChannel)
 		}
-		if isData.Load() {
-			return silentUp(p)
+		if isData.Load() && alterUp != nil {
+			return alterUp(p)
 		}
 		return p
 	}
 	down = func(p []byte) []byte { // the accepting side answers the first frame
-		if isData.Load() {
-			return silentDown(p)
+		if isData.Load() && alterDown != nil {
+			return alterDown(p)
 		}
 		return p
 	}
@@ -92,14 +93,14 @@ func (w *relayedWire) filters(int) (up, down relay.Filter) {
 func TestASilentConnectionEndsInitAndCalls(t *testing.T) {
 	leak.Check(t)
 	const most = 8 * time.Second
-	for silent := range 6 {
+	for _, silent := range []int{0, 1, 5} {
 		t.Run(fmt.Sprintf("after %d frames", silent), func(t *testing.T) {
 			t.Parallel()
 			waited := starved.Since(os.Getpid())
 			began := time.Now()
-			for r, err := range runSilent(t, silent) {
-				var f *fault.Error
-				if !errors.As(err, &f) || !errors.Is(f, fault.LinkLost) || len(f.Peers) != 2 || f.Peers[0].Rank == f.Peers[1].Rank {
+			errs := runRelayed(t, func(f relay.Framing, _ bool) relay.Filter { return f.Alter(relay.Silence, handshakeFrames+silent) })
+			for r, err := range errs {
+				if !isLostLink(err) {
 					t.Errorf("rank %d got %v, want a lost link that names both ends", r, err)
 				}
 			}
@@ -110,14 +111,44 @@ func TestASilentConnectionEndsInitAndCalls(t *testing.T) {
 	}
 }
 
-// runSilent starts three ranks that dial through relays, and returns what ended each: its Init, or one
-// of many allreduces.
-func runSilent(t *testing.T, silent int) []error {
+// A relay does each fault to each of the first frames that the dialling ranks send. Every rank gets an
+// error that names both ends of a lost link, and no allreduce gives a wrong result.
+func TestAlteredFramesEndInitAndCalls(t *testing.T) {
+	leak.Check(t)
+	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap} {
+		for k := range 8 {
+			t.Run(fmt.Sprintf("%s %d", lie, k), func(t *testing.T) {
+				t.Parallel()
+				errs := runRelayed(t, func(f relay.Framing, up bool) relay.Filter {
+					if !up {
+						return nil
+					}
+					return f.Alter(lie, handshakeFrames+k)
+				})
+				for r, err := range errs {
+					if !isLostLink(err) {
+						t.Errorf("rank %d got %v, want a lost link that names both ends", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// isLostLink reports whether err is about a lost link and names both its ends.
+func isLostLink(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && errors.Is(f, fault.LinkLost) && len(f.Peers) == 2 && f.Peers[0].Rank != f.Peers[1].Rank
+}
+
+// runRelayed starts three ranks that dial through relays, and returns what ended each: its Init, or
+// one of many allreduces. A wrong result is an error, too.
+func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter) []error {
 	t.Helper()
-	const n, calls = 3, 20
+	const n, calls, count = 3, 40, 10_000
 	o := newOptions([]Option{WithTransportName("tcp"), WithLogger(slog.New(slog.DiscardHandler)),
 		WithWrap(func(_ int, tr transport.Transport) transport.Transport {
-			return &relayedWire{Transport: tr, tb: t, silent: silent, relays: make(map[string]string)}
+			return &relayedWire{Transport: tr, tb: t, alter: alter, relays: make(map[string]string)}
 		})})
 	wires, err := o.newLocalWires(n, nil)
 	if err != nil {
@@ -135,13 +166,34 @@ func runSilent(t *testing.T, silent int) []error {
 			c, err := m.start(context.Background(), o)
 			if err == nil {
 				defer c.Close(context.Background())
-				for i := 0; i < calls && err == nil; i++ {
-					err = AllReduce(context.Background(), c, make([]float32, 10_000), Sum)
-				}
+			}
+			for i := 0; i < calls && err == nil; i++ {
+				err = checkedSum(c, count, i)
 			}
 			errs[r] = err
 		})
 	}
 	all.Wait()
 	return errs
+}
+
+// checkedSum does an allreduce whose result depends on the element and on the number of the call.
+func checkedSum(c *Comm, count, call int) error {
+	v := make([]float32, count)
+	for i := range v {
+		v[i] = float32((i + call + c.Rank()) % 1000)
+	}
+	if err := AllReduce(context.Background(), c, v, Sum); err != nil {
+		return err
+	}
+	for i := range v {
+		want := float32(0)
+		for r := range c.Size() {
+			want += float32((i + call + r) % 1000)
+		}
+		if v[i] != want {
+			return fmt.Errorf("call %d, element %d: got %v, want %v", call, i, v[i], want)
+		}
+	}
+	return nil
 }
