@@ -175,14 +175,47 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 		if phase != "collective" && phase != "close" && err == nil && len(hs) > 0 {
 			return fmt.Errorf("rank %d got nothing", c.Rank())
 		}
+		if phase != "collective" && phase != "close" { // else the loss may not be known yet
+			if err := submitAfterLoss(co, dead); err != nil {
+				return fmt.Errorf("rank %d, before Close: %w", c.Rank(), err)
+			}
+		}
 		if err := co.Close(context.Background()); !names(err, dead) {
 			return fmt.Errorf("rank %d: Close says %v", c.Rank(), err)
+		}
+		if err := submitAfterLoss(co, dead); err != nil {
+			return fmt.Errorf("rank %d, after Close: %w", c.Rank(), err)
 		}
 		return nil
 	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 	if !errors.Is(err, cause) {
 		t.Error(err)
 	}
+}
+
+// submitAfterLoss checks that all kinds of submissions fail, and name the rank that was lost.
+func submitAfterLoss(co *coordinator.Coordinator, dead int) error {
+	ctx := context.Background()
+	declared := coordinator.Declare(co, "declared", make([]float32, 4), comm.Sum)
+	declared.Submit()
+	var grouped *coordinator.Handle
+	co.Group(func(g *coordinator.TensorGroup) {
+		grouped = coordinator.AllReduce(g, "grouped", make([]float32, 4), comm.Sum)
+	})
+	_, joinErr := co.Join(ctx)
+	_, setErr := co.AddProcessSet(ctx, "after the loss", 0, 1)
+	for what, err := range map[string]error{
+		"a tensor":          coordinator.AllReduce(co, "after", make([]float32, 4), comm.Sum).Wait(ctx),
+		"a declared tensor": declared.Wait(ctx),
+		"a group":           grouped.Wait(ctx),
+		"a join":            joinErr,
+		"a process set":     setErr,
+	} {
+		if !names(err, dead) {
+			return fmt.Errorf("%s: got %v, want a loss naming rank %d", what, err, dead)
+		}
+	}
+	return nil
 }
 
 // stallLimit has a report begin at once, or never.
