@@ -480,6 +480,9 @@ func (c *control) dialFailed(rank int, err error) {
 			c.fail(e)
 		}
 	}
+	if lacksDescriptors(err) {
+		c.step(membership.Announce{Err: c.m.shortage(err)})
+	}
 	c.step(membership.DialFailed{Rank: rank, NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error()})
 }
 

@@ -300,6 +300,7 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //	refusal, a rank has left              fails with PeerLost, naming that rank
 //	rank 0 has left, with EndOnLoss       fails with PeerLost, naming rank 0
 //	refusal that is permanent             fails with Refused
+//	no file descriptor is left            fails with Exhausted
 //	certificate or TLS options            fails with Refused
 //	anything else                         retries, with a growing pause; the error is kept for the report
 //
@@ -331,6 +332,8 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e := m.failure(fault.Refused, no)
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
+		case lacksDescriptors(err):
+			return nil, m.shortage(err)
 		case cannotSucceed(err):
 			e := m.failure(fault.Refused, fmt.Errorf("rank 0 at %s: %w", m.cfg.Root, err))
 			e.Peers = []fault.Peer{{Rank: 0}}

@@ -194,10 +194,10 @@ func (l *Link) dialOnce(ctx context.Context, deadline time.Time) (transport.Conn
 }
 
 // isFinal reports whether a dial has failed for good, because the peer refused it or is known to be
-// gone.
+// gone, or because this process lacks file descriptors.
 func isFinal(err error) bool {
 	var no *refusal
-	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
+	return errors.As(err, &no) || lacksDescriptors(err) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
 }
 
 // sleep waits for d, and returns false if ctx ended first.
@@ -306,7 +306,7 @@ func (l *Link) install(c transport.Conn, from linkState) {
 func (l *Link) fail(err error) {
 	if l.close(err) {
 		l.m.cfg.Data.LinkDown(l.Rank, err)
-		l.m.Suspect(l.Rank, err)
+		l.reportBreak(err)
 	}
 }
 
@@ -323,11 +323,21 @@ func (l *Link) failAfterReport(err error) {
 	}
 	l.quiesce()
 	l.m.cfg.Data.LinkDown(l.Rank, err)
-	l.m.Suspect(l.Rank, err)
+	l.reportBreak(err)
 	l.m.links.spawn(func(ctx context.Context) {
 		sleep(ctx, reportFirst)
 		l.close(err)
 	})
+}
+
+// reportBreak tells the membership machine why the link broke. A lack of file descriptors is this
+// rank's own failure, and neither the peer's nor the link's.
+func (l *Link) reportBreak(err error) {
+	if lacksDescriptors(err) {
+		l.m.Announce(l.m.shortage(err))
+		return
+	}
+	l.m.Suspect(l.Rank, err)
 }
 
 // close closes the link without telling anyone, and returns false when it had failed or was closed

@@ -245,6 +245,9 @@ func newMesh(cfg Config) *Mesh {
 // open its control link before this rank's control goroutine runs. The functions that such a link
 // posts wait until the goroutine runs.
 func (m *Mesh) start(ctx context.Context) error {
+	if err := m.checkDescriptors(); err != nil {
+		return err
+	}
 	addr, err := m.serve(ctx)
 	if err != nil {
 		return m.failure(fault.Refused, err)
@@ -264,7 +267,8 @@ func (m *Mesh) start(ctx context.Context) error {
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
-		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.strangers)
+		onShortage := func(err error) { m.Announce(m.shortage(err)) }
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.strangers, onShortage)
 		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)

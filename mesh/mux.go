@@ -24,6 +24,7 @@ import (
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
+	shortageTime     = time.Second            // a lack of descriptors that lasts longer is a failure
 	greetTimeout     = time.Second            // for the first minPeek bytes
 	slotHold         = 100 * time.Millisecond // from when the connection was accepted
 	greetedHold      = time.Second            // from the hello
@@ -48,16 +49,17 @@ var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait 
 // When all slots are taken, the next connection takes the slot of another one. See victim for the
 // choice. So a stranger with many slow connections delays a rank, but cannot keep it out.
 type mux struct {
-	ln        net.Listener
-	greeter   transport.Greeter // nil: every connection is the transport's
-	tls       *tls.Config       // nil: plain connections
-	secures   Secures           // which connections are under TLS; nil: all, if tls is set
-	log       *slog.Logger
-	strangers *strangerLog
-	accepted  chan net.Conn // classified connections, to muxListener.Accept
-	slotFree  wakeup        // raised by release
-	done      chan struct{} // closed by Close
-	work      sync.WaitGroup
+	ln         net.Listener
+	greeter    transport.Greeter // nil: every connection is the transport's
+	tls        *tls.Config       // nil: plain connections
+	secures    Secures           // which connections are under TLS; nil: all, if tls is set
+	log        *slog.Logger
+	strangers  *strangerLog
+	onShortage func(error)   // called when file descriptors are short for shortageTime
+	accepted   chan net.Conn // classified connections, to muxListener.Accept
+	slotFree   wakeup        // raised by release
+	done       chan struct{} // closed by Close
+	work       sync.WaitGroup
 
 	mu      sync.Mutex                // guards the rest
 	pending map[*pendingConn]struct{} // the connections that hold a slot
@@ -65,9 +67,9 @@ type mux struct {
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, strangers *strangerLog) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, strangers *strangerLog, onShortage func(error)) *mux {
 	f := &mux{
-		ln: ln, secures: secures, log: log, strangers: strangers,
+		ln: ln, secures: secures, log: log, strangers: strangers, onShortage: onShortage,
 		accepted: make(chan net.Conn),
 		slotFree: newWakeup(),
 		done:     make(chan struct{}),
@@ -114,6 +116,7 @@ func (f *mux) Close() {
 // links may be up, and the job should go on.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
+	var failedFor time.Duration
 	for {
 		nc, err := f.ln.Accept()
 		if err != nil {
@@ -122,6 +125,9 @@ func (f *mux) acceptAll() {
 			}
 			// A lack of descriptors or memory may be temporary.
 			f.log.Warn("accept failed; retrying", "err", err)
+			if failedFor += pause; failedFor > shortageTime && lacksDescriptors(err) {
+				f.onShortage(err)
+			}
 			select {
 			case <-f.done:
 				return
@@ -130,7 +136,7 @@ func (f *mux) acceptAll() {
 			}
 			continue
 		}
-		pause = time.Millisecond
+		pause, failedFor = time.Millisecond, 0
 		if g := f.reserve(nc); g != nil {
 			f.work.Go(func() { f.classify(g) })
 		} else {

@@ -1,0 +1,57 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"syscall"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// spareDescriptors are the file descriptors that a rank needs beside its connections: those of the
+// listeners and of the goroutines that wait for events, and for handshakes that go on.
+const spareDescriptors = 8
+
+// checkDescriptors fails if this process may not open enough file descriptors for the job. Later the
+// shortage would show as links that break, on some rank.
+func (m *Mesh) checkDescriptors() error {
+	if m.cfg.Listener == nil {
+		return nil
+	}
+	open, _ := os.ReadDir("/dev/fd") // absent on some systems: then none counts as open
+	if err := descriptorShortage(descriptorLimit(), len(open), m.cfg.Size); err != nil {
+		return m.failure(fault.Exhausted, err)
+	}
+	return nil
+}
+
+// descriptorShortage returns an error if limit is too low for a rank of a job of size ranks that has
+// some descriptors open. It counts the control links, and as many data links: the algorithms for
+// many ranks use no more. limit is negative if it is not known.
+func descriptorShortage(limit, open, size int) error {
+	links := min(size-1, 2*bits.Len(uint(size-1)))
+	want := open + 2*links + spareDescriptors
+	if limit < 0 || limit >= want {
+		return nil
+	}
+	return fmt.Errorf("file descriptors: got a limit of %d, want at least %d for a rank of %d, and %d for messages between all ranks (%d are open now): raise ulimit -n",
+		limit, want, size, want-links+size-1, open)
+}
+
+// lacksDescriptors reports whether err is that no file descriptor is left in this process, or on this
+// host.
+func lacksDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// shortage returns the failure of this rank that lacks file descriptors. It blames this rank, and
+// not the one that cannot be reached.
+func (m *Mesh) shortage(err error) *fault.Error {
+	e := &fault.Error{Kind: fault.Exhausted, Op: "connect", Rank: m.cfg.Rank}
+	e.Peers = []fault.Peer{{Rank: m.cfg.Rank, Host: m.cfg.Host}}
+	e.Err = fmt.Errorf("file descriptors: the limit of %d is reached, and up to %d connections to other ranks are needed: raise ulimit -n: %w",
+		descriptorLimit(), 2*(m.cfg.Size-1), err)
+	return e
+}
