@@ -12,7 +12,7 @@ import (
 
 // Rank 3 of four is late. A rank that has joined leaves meanwhile: the others log that at once, and
 // their starts end with EndOnLoss, and else only by their deadline.
-func TestARankThatLeavesWhileOthersJoinIsNamedAtOnce(t *testing.T) {
+func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 	for _, victim := range []int{0, 1} {
 		for _, ends := range []bool{false, true} {
 			bubble(t, func(t *testing.T) {
