@@ -78,6 +78,7 @@ func (f *finder) bundle(j *Job, k *keeper) (p proof, ok bool, err error) {
 	}
 	if f.own {
 		k.bundle = b
+		markRead(fd)
 		closeFD(fd)
 		os.Unsetenv(vars.SecretFD)
 		os.Unsetenv(vars.Secret) // not used, and perhaps another job's

@@ -7,5 +7,8 @@ import "errors"
 // readFD fails: no launcher passes descriptors on this system.
 func readFD(int, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
+// markRead does nothing.
+func markRead(int) {}
+
 // closeFD does nothing.
 func closeFD(int) {}

@@ -41,7 +41,9 @@
 // (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every rank,
 // the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
 //
-// A rank that exits with 0 while others run is normal. When a rank exits with another code, or
+// A rank that exits with 0 while others run is normal, unless it has never called Init and others
+// have: Init waits for all ranks, so that job ends like one of which a rank has failed. When a rank
+// exits with another code, or
 // is killed by a signal, the other ranks have a grace period in which to report and exit. After
 // it they get TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies
 // to processes that ranks leave behind: those in the ranks' groups and, on Linux, all that have

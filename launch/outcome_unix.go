@@ -35,6 +35,8 @@ const (
 //	cause                               code              first line of the verdict
 //	a program cannot be started         126 or 127        cannot start prog: ...
 //	--timeout has passed                124               the job has not ended within ...
+//	ranks waited in Init for one that   1                 rank 3 (prog, process 7) exited with ..., and
+//	had ended without Init                                never called Init
 //	a rank has failed by itself         its code, 128+n   rank 3 (prog, process 7) exited with ...
 //	the user, or the context, ended it  128+signal        the job was asked to end (SIGINT), ...
 //	none                                0                 none
@@ -49,6 +51,9 @@ func (r *run) outcome() Outcome {
 	case r.policy.timedOut:
 		return Outcome{Code: exitTimeout, Verdict: []string{
 			fmt.Sprintf("the job has not ended within %v (--timeout), and has been ended", r.job.Timeout), r.reportsOfOthers(nil)}}
+	case r.absent != nil:
+		return Outcome{Code: 1, Verdict: []string{
+			r.absent.describe() + ", and never called Init, in which other ranks waited for it", r.reportsOfOthers(nil)}}
 	case culprit != nil:
 		first := culprit.describe()
 		if r.endSignal != 0 {

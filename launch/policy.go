@@ -37,6 +37,7 @@ const never = time.Duration(1<<63 - 1)
 //
 //	input                 in phase                     signal   next phase
 //	exited, failed        running                      none     failing
+//	rankAbsent            running                      none     failing
 //	exited, the last      running, failing             none     draining
 //	interrupted, first    any                          as got   the same
 //	interrupted, others   before terminating           TERM     terminating
@@ -74,6 +75,13 @@ func (p *policy) exited(now time.Duration, failed bool) {
 	// The last rank has ended: its children get a grace period of their own.
 	if p.alive == 0 && p.phase < draining {
 		p.setPhase(draining, now)
+	}
+}
+
+// rankAbsent is the input that ranks wait for one that has ended and will not come.
+func (p *policy) rankAbsent(now time.Duration) {
+	if p.phase == running {
+		p.setPhase(failing, now)
 	}
 }
 

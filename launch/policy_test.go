@@ -30,6 +30,8 @@ func TestPolicyTranscripts(t *testing.T) {
 		"all is well": {2, 0, []event{{1 * s, "ok", none, never}, {9 * s, "ok", none, 11 * s}}, draining},
 		"the others report in time": {3, 0, []event{
 			{1 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 4 * s}}, draining},
+		"ranks wait for one that will not come": {2, 0, []event{
+			{1 * s, "ok", none, never}, {1 * s, "absent", none, 3 * s}, {2 * s, "absent", none, 3 * s}, {3 * s, "time", term, 5 * s}}, terminating},
 		"grace, TERM, KILL": {3, 0, []event{
 			{1 * s, "fail", none, 3 * s}, {3 * s, "time", term, 5 * s}, {4 * s, "fail", none, 5 * s}, {5 * s, "time", kill, 7 * s},
 			{5 * s, "fail", none, 7 * s}}, killing},
@@ -50,6 +52,8 @@ func TestPolicyTranscripts(t *testing.T) {
 				switch e.what {
 				case "ok", "fail":
 					p.exited(e.at, e.what == "fail")
+				case "absent":
+					p.rankAbsent(e.at)
 				case "int":
 					got = p.interrupted(e.at, syscall.SIGINT)
 				case "end":

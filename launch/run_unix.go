@@ -9,9 +9,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +25,9 @@ import (
 // drainPoll is how often the launcher looks for processes that ranks have left behind, after
 // the last rank has ended.
 const drainPoll = 20 * time.Millisecond
+
+// absentPoll is how often the launcher looks whether ranks wait in Init for one that has ended.
+const absentPoll = 200 * time.Millisecond
 
 // A run is one running job. The goroutine in Run owns all of it. The others, which wait for
 // processes and copy their output, only send it events.
@@ -47,6 +52,7 @@ type run struct {
 	signals   chan os.Signal
 	endSignal syscall.Signal // the first signal by which the user asked for the end; 0: none
 	startErr  *startError    // why a rank could not be started; nil: all were started
+	absent    *rank          // has ended with 0 and without Init, while others wait in Init; nil: none
 }
 
 // A rank is one process of the job. It passes through these states in order:
@@ -72,6 +78,8 @@ type rank struct {
 	endedAt   time.Duration // when it ended, since the job's start
 	killed    bool          // it had received TERM or KILL when it ended
 	lastError *lastError
+
+	credentials *os.File // what the rank has inherited, too; nil before its start
 }
 
 // An exit is the end of one rank's process.
@@ -253,6 +261,11 @@ func (r *run) cleanUp() {
 	if r.listener != nil {
 		r.listener.Close()
 	}
+	for _, k := range r.ranks {
+		if k.credentials != nil {
+			k.credentials.Close()
+		}
+	}
 }
 
 // loop handles events until nothing of the job is left, or what is left cannot be ended.
@@ -261,6 +274,7 @@ func (r *run) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for !r.isOver() {
+		r.checkAbsent()
 		timer.Reset(r.pause())
 		select {
 		case e := <-r.exits:
@@ -292,10 +306,50 @@ func (r *run) isOver() bool {
 // event, so they are polled for.
 func (r *run) pause() time.Duration {
 	d := r.policy.deadline - r.now()
-	if r.policy.alive == 0 {
+	switch {
+	case r.policy.alive == 0:
 		d = min(d, drainPoll)
+	case r.policy.phase == running && slices.ContainsFunc(r.ranks, (*rank).endedWithoutInit):
+		d = min(d, absentPoll)
 	}
 	return max(d, 0)
+}
+
+// checkAbsent looks for a rank that has ended with 0 and without a call of Init, while another one has
+// called Init. The job can never start then, because Init waits for all ranks, and nothing else ends
+// it: to exit with 0 is no failure.
+func (r *run) checkAbsent() {
+	if r.policy.phase != running || !slices.ContainsFunc(r.ranks, (*rank).runsInit) {
+		return
+	}
+	if i := slices.IndexFunc(r.ranks, (*rank).endedWithoutInit); i >= 0 {
+		r.absent = r.ranks[i]
+		r.policy.rankAbsent(r.now())
+	}
+}
+
+// endedWithoutInit reports whether a rank and its children have ended, the rank with 0, and none of
+// them has called Init.
+func (k *rank) endedWithoutInit() bool {
+	started, unknown := k.startedInit()
+	return k.ended && k.status == 0 && k.groupGone && !started && !unknown
+}
+
+// runsInit reports whether a rank runs that has called Init.
+func (k *rank) runsInit() bool {
+	started, _ := k.startedInit()
+	return !k.ended && started
+}
+
+// startedInit reports whether a program of the rank has called Init: it has then moved the position
+// of its credentials, a file that this process has open, too. Where these are a pipe, that is
+// unknown.
+func (k *rank) startedInit() (started, unknown bool) {
+	if k.credentials == nil {
+		return false, true
+	}
+	at, err := k.credentials.Seek(0, io.SeekCurrent)
+	return err == nil && at > 0, err != nil
 }
 
 // exited handles the end of a rank.

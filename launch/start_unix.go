@@ -140,7 +140,7 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	if err != nil {
 		return nil, toClose, err
 	}
-	toClose = append(toClose, proof)
+	k.credentials = proof // stays open; see startedInit
 	files = []*os.File{stdin, stdout, stderr, proof}
 	if k.id == 0 {
 		files = append(files, r.listener)

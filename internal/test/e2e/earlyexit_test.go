@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/vars"
 )
 
 // sumForAWhile is sumForever until the heartbeats have said what this rank does.
@@ -158,5 +160,12 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 			}
 			j.wantExit(0)
 		})
+	}
+}
+
+// exitBeforeInit ends a rank that never joins: the program of rank Victim exits with 0 before Init.
+func exitBeforeInit(in instruction) {
+	if in.Program == "absentee" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
+		os.Exit(0)
 	}
 }

@@ -16,6 +16,7 @@ func programs() map[string]program {
 	return map[string]program{
 		"disagree":   runMismatch,
 		"sum":        sumForever,
+		"absentee":   sumForever,
 		"absent":     skipCall,
 		"stop":       sumUntilStopped,
 		"suspend":    passUntilGate,

@@ -92,6 +92,7 @@ func runRank(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	exitBeforeInit(a.instruction)
 	go exitWithParent()
 	if err := a.run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
