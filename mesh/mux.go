@@ -325,7 +325,7 @@ func isTimeout(err error) bool {
 // handshake.
 func (f *mux) startTLS(g *pendingConn) error {
 	g.peeked = nil
-	tc := tls.Server(&g.prefixedConn, f.tls)
+	tc := tls.Server(&swappable{&g.prefixedConn}, f.tls)
 	if err := tc.Handshake(); err != nil {
 		return fmt.Errorf("TLS: %w", err)
 	}
@@ -482,6 +482,19 @@ func (g *pendingConn) Read(b []byte) (int, error) {
 
 // Write writes through TLS where there is TLS.
 func (g *pendingConn) Write(b []byte) (int, error) { return g.NetConn().Write(b) }
+
+// A swappable is the connection below TLS. With SetConn a transport replaces what TLS reads from and
+// writes to, before any goroutine does either.
+type swappable struct{ net.Conn }
+
+// SetConn replaces the connection.
+func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
+
+// NetConn returns the connection.
+func (s *swappable) NetConn() net.Conn { return s.Conn }
+
+// NetConn returns the connection that continues after the prefix.
+func (r *prefixedConn) NetConn() net.Conn { return r.Conn }
 
 // A prefixedConn is a connection whose first bytes were read already. It returns them again.
 type prefixedConn struct {

@@ -22,6 +22,16 @@ type peekedConn interface {
 // An admitter is an accepted connection that its listener limits until Admit is called.
 type admitter interface{ Admit() }
 
+// A swappable is the connection below TLS. SetConn replaces what TLS reads from and writes to, while
+// no goroutine does either.
+type swappable struct{ net.Conn }
+
+// SetConn replaces the connection.
+func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
+
+// NetConn returns the connection.
+func (s *swappable) NetConn() net.Conn { return s.Conn }
+
 // A closerSetter is an accepted connection whose listener closes it if its peer does not
 // authenticate in time. Once a raw owns the descriptor, the listener cannot close the connection
 // directly. So SetCloser gives the listener a function that closes the Conn.
@@ -199,14 +209,18 @@ func (e *pendingConn) admit() {
 
 // newConn makes a Conn of e. It closes e on failure.
 //
-// A plain connection on a system with epoll becomes a raw, all others become a stream.
+// On a system with epoll a plain connection becomes a raw, and so does one under TLS whose handshake
+// is done, if the connection below can be taken over. All others become a stream.
 func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()
 		return nil, failure(fault.Refused, "accept", errors.New("got a connection without TLS, want TLS: set the same TLS options on all ranks"))
 	}
 	if tc, ok := e.nc.(*net.TCPConn); ok && ownsDescriptors {
-		return t.newRaw(tc, e)
+		return t.newRaw(tc, nil, e)
+	}
+	if tc, s := e.takeOver(); s != nil {
+		return t.newRaw(tc, s, e)
 	}
 	return t.newStream(e)
 }

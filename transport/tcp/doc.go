@@ -1,12 +1,13 @@
 // Package tcp is the transport over TCP, plain or under TLS. It frames a byte stream, and does not
 // know ranks, handshakes or the meaning of heads.
 //
-// On Linux without TLS a Conn owns its descriptor and keeps it out of Go's poller, because a socket
+// On Linux a Conn owns its descriptor and keeps it out of Go's poller, because a socket
 // registered there wakes an idle thread at every segment. Progress and Send read and write it
 // directly, without blocking. Bodies are read straight into the memory that Sink.Buffer returned:
 // zero-copy as far as this process is concerned. One goroutine per Transport waits for all armed
 // Conns, on an epoll of its own. A connection inside the host uses Reno where the system's default
-// is BBR. Elsewhere, and under TLS, a Conn has a reader and a writer goroutine around a net.Conn,
+// is BBR. Under TLS the same goroutines encrypt and decrypt, at the cost of a copy, once the handshake
+// is done. Elsewhere, and where the handshake is done with the first read, a Conn has a reader and a writer goroutine around a net.Conn,
 // with one bounded buffer each. The promises are the same; the speed is lower.
 //
 // A frame is Done when the kernel has accepted its last byte, not when the peer has it. A Conn has
@@ -43,7 +44,8 @@
 //
 // # Bounds
 //
-// A Conn reads ahead at most 32 KiB, a stream 128 KiB. It uses 8 KiB, a stream 24 KiB, for the
-// frames that it is writing. Before Admit all of this together is less than 4 KiB, and a frame
+// A Conn reads ahead at most 32 KiB, and as much encrypted; a stream 128 KiB. It uses 8 KiB, a stream
+// 24 KiB, for the frames that it is writing, and under TLS 80 KiB more for what is encrypted and not
+// yet written. Before Admit all of this together is less than 4 KiB, and a frame
 // whose body has more than 4 KiB ends the Conn. Frames that wait lie in their sender's memory.
 package tcp

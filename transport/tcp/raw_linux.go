@@ -65,6 +65,8 @@ type raw struct {
 	r, w  int  // buf[r:w] has been read and not delivered
 	ended bool // nothing more arrives
 
+	tls *tlsLayer // TLS on fd; nil: none
+
 	out outbox
 	iov [2 * batchFrames]syscall.Iovec // belongs to the writer
 
@@ -77,11 +79,14 @@ type raw struct {
 //
 // An accepted Conn begins with small buffers and a small bound on bodies, and Admit raises them. A
 // dialled Conn begins with the full ones, because this end chose the peer.
-func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, error) {
+//
+// Under TLS, s is what e.nc has become, and tc the connection below it.
+func (t *Transport) newRaw(tc *net.TCPConn, s *tlsLayer, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := ownDescriptor(tc)
 	if err != nil {
 		e.discard()
+		tc.Close() // below TLS, nothing else closes it
 		kind := fault.Exhausted
 		if errors.Is(err, net.ErrClosed) {
 			kind = fault.Closed
@@ -89,7 +94,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 		return nil, failure(kind, "open a connection", err)
 	}
 	avoidBBR(fd, local, remote)
-	c := &raw{t: t, origin: e, fd: fd, remote: remote}
+	c := &raw{t: t, origin: e, fd: fd, remote: remote, tls: s}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames
 	size := readBuffer
@@ -104,7 +109,10 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 	c.buf = make([]byte, size)
 	c.w = copy(c.buf, e.first)
 	c.origin.first = nil
-	c.buffered.Store(c.w > 0)
+	if s != nil {
+		s.fd, s.buf = fd, make([]byte, size)
+	}
+	c.buffered.Store(c.more())
 	// From register on, Close of the Transport may close the Conn.
 	c.gate.Enter() // a concurrent Close tears down only after the set-up
 	if !t.register(c) {
@@ -180,7 +188,7 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 		c.out.noteArrival(&c.dec)
 		state = transport.Moved
 	}
-	if more := c.r < c.w; more || c.buffered.Load() {
+	if more := c.more(); more || c.buffered.Load() {
 		c.buffered.Store(more)
 		if more {
 			c.wakeIfArmed()
@@ -188,6 +196,10 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	}
 	return state, nil
 }
+
+// more reports whether bytes have been read from the socket, and perhaps not been delivered. The
+// reader calls it.
+func (c *raw) more() bool { return c.r < c.w || c.tls != nil && c.tls.more }
 
 // receive delivers what has arrived, up to the end of one frame.
 //
@@ -238,12 +250,12 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	case len(room) > 0 || !c.dec.inBody && c.dec.header.Size >= longBody:
 		ahead = ahead[:min(len(ahead), readAhead)]
 	}
-	n, errno := readVector(c.fd, room, ahead)
+	n, errno := c.readVector(room, ahead)
 	switch {
 	case errno == syscall.EAGAIN:
 		return 0, false, false, c.first.Get() // not nil after a failed write: then nothing more arrives
 	case errno != 0:
-		return 0, false, false, failure(fault.LinkLost, "receive", os.NewSyscallError("read", errno))
+		return 0, false, false, failure(fault.LinkLost, "receive", c.wireError("read", errno))
 	case n == 0:
 		return 0, false, false, errEOF(c.dec.midFrame())
 	}
@@ -258,12 +270,47 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	return n, full, whole, err
 }
 
+// readVector reads into a and then into b, through TLS if there is TLS.
+func (c *raw) readVector(a, b []byte) (int, syscall.Errno) {
+	if c.tls != nil {
+		return c.tls.read(a, b)
+	}
+	return readVector(c.fd, a, b)
+}
+
+// writeBatch writes the batch, through TLS if there is TLS.
+func (c *raw) writeBatch() (int, syscall.Errno) {
+	if c.tls != nil {
+		return c.tls.write(c.out.batch.parts)
+	}
+	return writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
+}
+
+// wireError returns the error of a call that ended with errno: the system's, or TLS's.
+func (c *raw) wireError(call string, errno syscall.Errno) error {
+	if c.tls != nil && errno == syscall.EPROTO {
+		return c.t.options.TLS.Explain(c.tls.failed.Get())
+	}
+	return os.NewSyscallError(call, errno)
+}
+
+// PeerName implements transport.Named.
+func (c *raw) PeerName() string {
+	if c.tls == nil {
+		return ""
+	}
+	return c.t.options.TLS.PeerName(c.tls.conn)
+}
+
 // grow gives an admitted peer its full buffer and size of bodies. The reader calls it.
 func (c *raw) grow() {
 	c.dec.limit = admittedBody
 	buf := make([]byte, readBuffer)
 	c.r, c.w = 0, copy(buf, c.buf[c.r:c.w])
 	c.buf = buf
+	if c.tls != nil {
+		c.tls.grow()
+	}
 }
 
 // Send implements transport.Conn. It queues f and becomes the writer, unless there is one or the
@@ -299,10 +346,10 @@ func (c *raw) TrySend(head, body []byte) bool { return false }
 func (c *raw) flush() (moved bool) {
 	var done transport.Queue
 	for writes := 1; ; writes++ {
-		n, errno := writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
+		n, errno := c.writeBatch()
 		refused := n < c.out.batch.bytes // the socket is full: another write would return EAGAIN
 		if errno != 0 && errno != syscall.EAGAIN {
-			c.fail(failure(fault.LinkLost, "send", os.NewSyscallError("write", errno)))
+			c.fail(failure(fault.LinkLost, "send", c.wireError("write", errno)))
 		}
 		moved = moved || n > 0
 		c.out.advance(n, refused, &done)
@@ -437,4 +484,5 @@ func (c *raw) closeDescriptor() {
 var (
 	_ transport.Conn    = (*raw)(nil)
 	_ transport.Pending = (*raw)(nil)
+	_ transport.Named   = (*raw)(nil)
 )

@@ -365,7 +365,7 @@ func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeaksNothing(t *testing.
 
 	tr := New(Options{})
 	defer tr.Close()
-	_, err = tr.newRaw(far.(*net.TCPConn), pendingConn{nc: far, accepted: true})
+	_, err = tr.newRaw(far.(*net.TCPConn), nil, pendingConn{nc: far, accepted: true})
 	if !errors.Is(err, fault.Closed) {
 		t.Errorf("closed before: got %v, want fault.Closed", err)
 	}

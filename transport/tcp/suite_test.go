@@ -2,8 +2,11 @@ package tcp
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/transporttest"
@@ -29,6 +32,70 @@ func secured(tb testing.TB, n int) []transporttest.Node {
 	o := identity(tb)
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{TLS: o}), l })
 }
+
+// secureListener is a listener that does the TLS handshake, as package mesh's does, so that accepted
+// connections are under TLS when the Transport gets them.
+type secureListener struct {
+	net.Listener
+	config *tls.Config
+	conns  chan net.Conn
+}
+
+// secureListeners makes n Transports with such listeners.
+func secureListeners(tb testing.TB, n int) []transporttest.Node {
+	o := identity(tb)
+	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) {
+		config, err := o.Server(proto)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		s := &secureListener{l, config, make(chan net.Conn)}
+		go s.handshakes()
+		return New(Options{TLS: o}), s
+	})
+}
+
+// handshakes accepts connections until the listener is closed. Each has a goroutine, so that one that
+// never sends anything holds up no other.
+func (l *secureListener) handshakes() {
+	defer close(l.conns)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return
+		}
+		all.Go(func() {
+			tc := tls.Server(&swappable{nc}, l.config)
+			nc.SetDeadline(time.Now().Add(waitTime))
+			if tc.Handshake() != nil {
+				nc.Close()
+				return
+			}
+			nc.SetDeadline(time.Time{})
+			l.conns <- peekedTLS{tc, nc}
+		})
+	}
+}
+
+// Accept returns the next connection whose handshake is done.
+func (l *secureListener) Accept() (net.Conn, error) {
+	if nc, ok := <-l.conns; ok {
+		return nc, nil
+	}
+	return nil, net.ErrClosed
+}
+
+// A peekedTLS is a connection of a secureListener.
+type peekedTLS struct {
+	*tls.Conn
+	wire net.Conn
+}
+
+func (p peekedTLS) Peeked() []byte    { return nil }
+func (p peekedTLS) NetConn() net.Conn { return p.Conn }
+func (p peekedTLS) Close() error      { return p.wire.Close() }
 
 // streamed makes n Transports without raw descriptors, as on other systems than Linux.
 func streamed(tb testing.TB, n int) []transporttest.Node {
@@ -74,6 +141,9 @@ func (p portable) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return p.newConn(pendingConn{nc: hidden{nc.(*net.TCPConn)}})
 }
 
-func TestContract(t *testing.T)         { transporttest.Run(t, plain) }
-func TestContractOverTLS(t *testing.T)  { transporttest.Run(t, secured) }
+func TestContract(t *testing.T)        { transporttest.Run(t, plain) }
+func TestContractOverTLS(t *testing.T) { transporttest.Run(t, secured) }
+func TestContractTLSByTheListener(t *testing.T) {
+	transporttest.Run(t, secureListeners)
+}
 func TestContractPortable(t *testing.T) { transporttest.Run(t, streamed) }

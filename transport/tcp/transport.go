@@ -31,7 +31,7 @@ type Options struct {
 	// TLS, if not nil, secures the connections for which TLS.Secures, dialled or accepted.
 	TLS *TLS
 	// ReceiveBuffer is the size in bytes of the socket's receive buffer for an admitted peer, on
-	// Linux without TLS. Elsewhere the system chooses.
+	// Linux. Elsewhere the system chooses.
 	//
 	//	0         the system adapts the buffer, from 4 MiB on, so that a first large message is fast
 	//	positive  this size, where the system permits it; the system does not adapt it any more
@@ -137,7 +137,7 @@ func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (ne
 	if cfg.ServerName == "" {
 		cfg.ServerName, _, _ = net.SplitHostPort(addr)
 	}
-	tc := tls.Client(nc, cfg)
+	tc := tls.Client(&swappable{nc}, cfg)
 	if err := tc.HandshakeContext(ctx); err != nil {
 		nc.Close()
 		return nil, err
