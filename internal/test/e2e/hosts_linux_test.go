@@ -55,13 +55,13 @@ func (l *hostNetwork) run(args ...string) {
 }
 
 // startJob starts one rank on each host; the job's root is on n0.
-func (l *hostNetwork) startJob(ranks int, wire, root string, o instruction) *job {
+func (l *hostNetwork) startJob(ranks int, wire, root string, o instruction, env ...string) *job {
 	l.t.Helper()
 	j := newJob(l.t)
 	j.root = root
 	j.commandPrefix = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank)} }
 	for r := range ranks {
-		j.rank(r, ranks, wire, o, "HOSTS_LAB="+l.dir)
+		j.rank(r, ranks, wire, o, append([]string{"HOSTS_LAB=" + l.dir}, env...)...)
 	}
 	return j
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/tutti-go/tutti/launch"
 )
 
-// asLauncher makes the test binary tuttirun; asRank holds the instruction of a rank.
+// asLauncher makes the test binary tuttirun; asRank holds the instruction of a rank. asCapture makes
+// it record what passes the network interfaces of its host.
 const (
 	asLauncher = "TUTTI_E2E_LAUNCHER"
 	asRank     = "TUTTI_E2E_ORDER"
+	asCapture  = "TUTTI_E2E_CAPTURE"
 )
 
 // Tuttirun starts its guardian under this name, from its own file.
@@ -29,6 +31,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asLauncher) != "" {
 		os.Unsetenv(asLauncher)
 		os.Exit(launch.Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+	}
+	if os.Getenv(asCapture) != "" {
+		os.Exit(capturePackets())
 	}
 	if text := os.Getenv(asRank); text != "" {
 		os.Exit(runRank(text))

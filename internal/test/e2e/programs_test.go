@@ -33,5 +33,6 @@ func programs() map[string]program {
 		"fatal":      exitOnError,
 		"pace":       measureLatency,
 		"leaks":      findSecrets,
+		"marked":     sumMarked,
 	}
 }

@@ -1,0 +1,37 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// mark is what vectors of the program "marked" consist of.
+const mark = "PAYLOAD!"
+
+// sumMarked makes sums of vectors that are full of mark before, on the way and after.
+func sumMarked(ctx context.Context, a *rankProcess, c *comm.Comm) error {
+	var word uint64
+	for i := range len(mark) {
+		word |= uint64(mark[i]) << (8 * i)
+	}
+	v := make([]uint64, a.Bytes/8)
+	for range 4 {
+		for i := range v {
+			v[i] = word
+		}
+		if err := comm.AllReduce(ctx, c, v, comm.Max); err != nil {
+			return a.report("ended", callHere(), err)
+		}
+		for i, x := range v {
+			if x != word {
+				return fmt.Errorf("element %d: got %x, want %x", i, x, word)
+			}
+		}
+	}
+	a.log("ended", "")
+	return nil
+}
