@@ -154,7 +154,7 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	return Status(s), ok, err
 }
 
-// MProbe waits until a message arrives that Recv with the same arguments would receive, and claims
+// MProbe waits until a message arrives that Recv with the same arguments would receive, and reserves
 // it (MPI_Mprobe). No other receive or probe sees the message any more, so several goroutines may
 // probe and receive side by side. recv receives the message, once, into a buffer that holds it
 // (MPI_Mrecv); until then the message takes its part of the sender's credit.
@@ -172,27 +172,27 @@ func MProbe[T Element](ctx context.Context, c *Comm, from, tag int) (st Status, 
 		return Status{}, nil, err
 	}
 	cl := c.beginMessage(ctx, signature{callName: "mprobe", count: -1, root: -1, peer: c.sourceRank(from), tag: tag})
-	found, claim, err := c.group.MatchedProbe(ctx, cl, from, tag)
+	found, reservation, err := c.group.MatchedProbe(ctx, cl, from, tag)
 	if err = c.endMessage(cl, err); err != nil {
 		return Status{}, nil, err
 	}
-	return Status(found), recvClaimed[T](c, Status(found), claim), nil
+	return Status(found), recvReserved[T](c, Status(found), reservation), nil
 }
 
 // IMProbe is MProbe without waiting (MPI_Improbe). recv is nil if no such message has arrived.
 func IMProbe[T Element](c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
-	found, claim, ok, err := c.group.TryMatchedProbe(from, tag)
+	found, reservation, ok, err := c.group.TryMatchedProbe(from, tag)
 	switch {
 	case err != nil:
 		return Status{}, nil, c.messageError("mprobe", err)
 	case !ok:
 		return Status{}, nil, nil
 	}
-	return Status(found), recvClaimed[T](c, Status(found), claim), nil
+	return Status(found), recvReserved[T](c, Status(found), reservation), nil
 }
 
-// recvClaimed returns the function that receives a claimed message.
-func recvClaimed[T Element](c *Comm, st Status, claim p2p.Claim) func(ctx context.Context, buf []T) error {
+// recvReserved returns the function that receives a reserved message.
+func recvReserved[T Element](c *Comm, st Status, reservation p2p.Reservation) func(ctx context.Context, buf []T) error {
 	received := false
 	return func(ctx context.Context, buf []T) error {
 		if err := checkContext("mrecv", ctx); err != nil {
@@ -203,7 +203,7 @@ func recvClaimed[T Element](c *Comm, st Status, claim p2p.Claim) func(ctx contex
 		}
 		received = true
 		cl := c.beginMessage(ctx, signature{callName: "mrecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(st.Source), tag: st.Tag})
-		return c.endMessage(cl, c.group.RecvClaimed(ctx, cl, claim, typeFingerprint[T](), tensor.Bytes(buf)))
+		return c.endMessage(cl, c.group.RecvReserved(ctx, cl, reservation, typeFingerprint[T](), tensor.Bytes(buf)))
 	}
 }
 

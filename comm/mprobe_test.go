@@ -85,8 +85,8 @@ func receiveProbed(ctx context.Context, c *comm.Comm, each int, seen map[int]boo
 	return nil
 }
 
-// A claimed message is for nobody else, and later messages of its sender and tag do not wait for it.
-func TestAClaimedMessageIsNotFoundByOtherCalls(t *testing.T) {
+// A reserved message is for nobody else, and later messages of its sender and tag do not wait for it.
+func TestAReservedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	leak.Check(t)
 	for _, size := range []int{1, 100_000} { // elements: sent at once, and offered
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
@@ -102,16 +102,16 @@ func TestAClaimedMessageIsNotFoundByOtherCalls(t *testing.T) {
 			}
 			other := make([]int32, size)
 			if _, err := comm.Recv(ctx, c, comm.AnySource, comm.AnyTag, other); err != nil || other[0] != 2 {
-				return fmt.Errorf("beside the claimed message: got %d and %v, want the second", other[0], err)
+				return fmt.Errorf("beside the reserved message: got %d and %v, want the second", other[0], err)
 			}
 			if _, found, err := c.IProbe(comm.AnySource, comm.AnyTag); found || err != nil {
-				return fmt.Errorf("IProbe beside the claimed message: got %v and %v, want nothing", found, err)
+				return fmt.Errorf("IProbe beside the reserved message: got %v and %v, want nothing", found, err)
 			}
 			if _, again, err := comm.IMProbe[int32](c, 1, 7); again != nil || err != nil {
-				return fmt.Errorf("IMProbe beside the claimed message: got one and %v, want nothing", err)
+				return fmt.Errorf("IMProbe beside the reserved message: got one and %v, want nothing", err)
 			}
 			if err := recv(ctx, other); err != nil || other[0] != 1 {
-				return fmt.Errorf("the claimed message: got %d and %v, want the first", other[0], err)
+				return fmt.Errorf("the reserved message: got %d and %v, want the first", other[0], err)
 			}
 			if err := recv(ctx, other); !errors.Is(err, fault.Misuse) {
 				return fmt.Errorf("received twice: got %v, want %v", err, fault.Misuse)
@@ -124,9 +124,9 @@ func TestAClaimedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	}
 }
 
-// A claim does not keep a message whose sender takes it back, nor a job from closing, and a wrong
+// A reservation does not keep a message whose sender takes it back, nor a job from closing, and a wrong
 // receive consumes it.
-func TestClaimedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
+func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		large := make([]int32, 100_000)

@@ -212,32 +212,32 @@ func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	return st, ok, err
 }
 
-// A Claim is a message that a matched probe has found. It is for one RecvClaimed.
-type Claim = rendezvous.Claim
+// A Reservation stands for the message that a matched probe has found. It is for one RecvReserved.
+type Reservation = rendezvous.Reservation
 
-// MatchedProbe is like Probe, and claims the message: only RecvClaimed receives it.
-func (g *Group) MatchedProbe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, Claim, error) {
+// MatchedProbe is like Probe, and reserves the message: only RecvReserved receives it.
+func (g *Group) MatchedProbe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, Reservation, error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
-		return MessageInfo{}, Claim{}, err
+		return MessageInfo{}, Reservation{}, err
 	}
 	env, c, err := g.messages.MatchedProbe(ctx, p, g.source(from), int32(tag))
 	st, err := g.info(env, err)
 	return st, c, err
 }
 
-// TryMatchedProbe is like TryProbe, and claims the message.
-func (g *Group) TryMatchedProbe(from, tag int) (st MessageInfo, c Claim, ok bool, err error) {
+// TryMatchedProbe is like TryProbe, and reserves the message.
+func (g *Group) TryMatchedProbe(from, tag int) (st MessageInfo, c Reservation, ok bool, err error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
-		return MessageInfo{}, Claim{}, false, err
+		return MessageInfo{}, Reservation{}, false, err
 	}
 	env, c, ok, err := g.messages.TryMatchedProbe(g.source(from), int32(tag))
 	st, err = g.info(env, err)
 	return st, c, ok, err
 }
 
-// RecvClaimed receives a claimed message into b.
-func (g *Group) RecvClaimed(ctx context.Context, p mesh.WaitPolicy, c Claim, fingerprint uint64, b []byte) error {
-	return g.messages.RecvClaimed(ctx, p, c, fingerprint, b)
+// RecvReserved receives a reserved message into b.
+func (g *Group) RecvReserved(ctx context.Context, p mesh.WaitPolicy, c Reservation, fingerprint uint64, b []byte) error {
+	return g.messages.RecvReserved(ctx, p, c, fingerprint, b)
 }
 
 // Exchange sends out to one member and receives into in from the same or another member, at the

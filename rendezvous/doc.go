@@ -32,7 +32,7 @@
 // The package does not know communicators, ranks other than the job's, element types, operators or
 // collectives. Ranks here are always ranks of the job.
 //
-// The files: table.go matches; matchcontext.go, recv.go, send.go and named.go are the calls;
+// The files: table.go matches; matchcontext.go, recv.go, send.go, named.go and reserve.go are the calls;
 // request.go and message.go the two things that are matched, match.go what happens then; peer.go
 // and inbound.go the exchange with one rank, header.go its frames; fastpath.go the shortcut for
 // small messages; prepared.go, remotebuffer.go and staticplan.go the direct writes of named

@@ -32,8 +32,8 @@ type MatchContext struct {
 	table        table
 	matchedRecvs requestList
 
-	// claims counts the claimed messages; see claim.go.
-	claims uint64
+	// reservations counts the reserved messages; see reserve.go.
+	reservations uint64
 
 	// waiters are woken by notify.
 	waiters map[*mesh.Waiter]struct{}
@@ -351,17 +351,17 @@ func (mc *MatchContext) removeWaiter(w *mesh.Waiter) {
 	delete(mc.waiters, w)
 }
 
-// A probe is the condition that a message has arrived, or can never arrive. If claims is set, it
-// claims the message.
+// A probe is the condition that a message has arrived, or can never arrive. If reserves is set, it
+// reserves the message.
 type probe struct {
-	mc     *MatchContext
-	key    key
-	claims bool
+	mc       *MatchContext
+	key      key
+	reserves bool
 
-	met   bool // the result below is final
-	found RecvInfo
-	claim Claim
-	err   error
+	met         bool // the result below is final
+	found       RecvInfo
+	reservation Reservation
+	err         error
 }
 
 // Met implements mesh.Condition.
@@ -374,8 +374,8 @@ func (pr *probe) Met() bool {
 	defer mc.e.mu.Unlock()
 	if m := mc.table.find(pr.key); m != nil {
 		pr.found, pr.met = RecvInfo{Source: m.env.source, Tag: int(m.env.tag), Bytes: m.env.size}, true
-		if pr.claims {
-			pr.claim = mc.claim(m)
+		if pr.reserves {
+			pr.reservation = mc.reserve(m)
 		}
 		return true
 	}

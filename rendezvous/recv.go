@@ -94,8 +94,8 @@ func (mc *MatchContext) receivable(k key) error {
 		return mc.err
 	case k.source >= 0 && e.peers[k.source].gone != nil:
 		return e.peers[k.source].gone
-	case k.tag == claimedTag: // it waited in the table when it was claimed
-		return e.claimedGone(k)
+	case k.tag == reservedTag: // it waited in the table when it was reserved
+		return e.reservedGone(k)
 	case k.source >= 0:
 		return nil
 	}

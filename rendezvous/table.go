@@ -10,7 +10,7 @@ const Any = -1
 type key struct {
 	source, tag int32 // Any in a receive's wildcard key
 
-	step uint64 // of a named tensor, or the number of a claim; else 0
+	step uint64 // of a named tensor, or the number of a reservation; else 0
 	name string // of a named tensor
 }
 
@@ -24,9 +24,9 @@ const unmatchableTag = -3
 // wildcard reports whether k leaves the source or the tag open.
 func (k key) wildcard() bool { return k.source == Any || k.tag == Any }
 
-// whole reports whether k is the key of a named tensor or of a claimed message. Only an equal key
+// whole reports whether k is the key of a named tensor or of a reserved message. Only an equal key
 // matches it.
-func (k *key) whole() bool { return k.tag == namedTag || k.tag == claimedTag }
+func (k *key) whole() bool { return k.tag == namedTag || k.tag == reservedTag }
 
 // matches reports whether a receive with key k may receive a message with key m.
 func (k key) matches(m key) bool {
@@ -61,7 +61,7 @@ func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == n
 // message then needs no map lookup and no map change.
 type table struct {
 	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors and
-	// of claimed messages.
+	// of reserved messages.
 	tagged map[uint64]*bucket
 	named  map[key]*bucket
 
