@@ -167,10 +167,17 @@ func TestARankThatEndsBecauseOfALossIsNotBlamed(t *testing.T) {
 		"aborts": func(ctx context.Context, c *Comm, d *deathRun) error { c.Abort(errors.New("disk full")); return nil },
 	} {
 		for wait, call := range map[string]func(ctx context.Context, c, rest *Comm) error{
-			"recv":       func(ctx context.Context, c, rest *Comm) error { return receive(ctx, c, 0) },
-			"irecv":      func(ctx context.Context, c, rest *Comm) error { return testUntilDone(IRecv(c, 0, 1, make([]byte, 1))) },
-			"probe":      func(ctx context.Context, c, rest *Comm) error { _, err := c.Probe(ctx, 0, 1); return err },
-			"recvnamed":  func(ctx context.Context, c, rest *Comm) error { _, err := c.RecvNamed(ctx, 1, 0, "w", nil); return err },
+			"recv":      func(ctx context.Context, c, rest *Comm) error { return receive(ctx, c, 0) },
+			"irecv":     func(ctx context.Context, c, rest *Comm) error { return testUntilDone(IRecv(c, 0, 1, make([]byte, 1))) },
+			"probe":     func(ctx context.Context, c, rest *Comm) error { _, err := c.Probe(ctx, 0, 1); return err },
+			"recvnamed": func(ctx context.Context, c, rest *Comm) error { _, err := c.RecvNamed(ctx, 1, 0, "w", nil); return err },
+			"onnamed": func(ctx context.Context, c, rest *Comm) error {
+				result := make(chan error, 1)
+				if err := c.OnNamed(1, 0, "w", nil, func(_ Tensor, err error) { result <- err }); err != nil {
+					return err
+				}
+				return <-result
+			},
 			"collective": func(ctx context.Context, c, rest *Comm) error { return rest.Barrier(ctx) },
 		} {
 			t.Run(name+"/"+wait, func(t *testing.T) {
@@ -208,6 +215,25 @@ func testUntilDone(r *Request) error {
 		}
 		time.Sleep(time.Millisecond) // the bubble's clock
 	}
+}
+
+// Rank 0 learns of the loss by a callback, and exits in it.
+func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
+	const n, victim = 3, 2
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		switch c.Rank() {
+		case victim:
+			d.die(c)
+			return nil
+		case 0:
+			result := make(chan error, 1)
+			if err := c.OnNamed(1, victim, "w", nil, func(_ Tensor, err error) { d.die(c); result <- err }); err != nil {
+				return err
+			}
+			return wantLost(<-result, victim)
+		}
+		return wantLost(receive(ctx, c, 0), victim, "rank 0")
+	})
 }
 
 // A rank that goes on after a loss, and ends much later, ends for its own reasons.

@@ -186,6 +186,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	rt.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.params.Credit, Threshold: o.params.Threshold, SendBuffer: o.params.SendBuffer,
 		StepBytes: o.params.StepBytes, Static: o.params.StaticTensors, Protocol: protocols()[o.params.Protocol], Checksum: o.params.Checksums, Log: o.log,
+		CallBack: rt.callBack,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = m.wire.Transport, o.params.Checksums, o.log, rt, rt.eng
 	cfg.Heartbeat, cfg.Silence, cfg.StartWarning, cfg.EndOnLoss = o.params.Heartbeat, o.params.Silence, o.stallWarning, o.params.EndOnLoss

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,6 +57,19 @@ func (rt *rankRuntime) reportLoss(err error) {
 	rt.fence()
 }
 
+// callBack calls the callback of a named send or receive with its error. If the error is a loss, the
+// other ranks get to know first. Another goroutine does that, because this one moves messages and
+// must not wait.
+func (rt *rankRuntime) callBack(err error, done func(error)) {
+	err = blame(err)
+	if lossIn(err) == nil || !rt.spawn(func(context.Context) {
+		rt.reportLoss(err)
+		done(err)
+	}) {
+		done(err)
+	}
+}
+
 // handleReaction handles the reportLoss of another rank.
 func (rt *rankRuntime) handleReaction(from int, body []byte) {
 	e, err := fault.ParseWire(body)
@@ -105,7 +119,7 @@ func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Er
 
 // blame turns the error of a call that needs a rank which has closed because of a loss into an error
 // about that loss. It returns every other error as it is.
-func (c *Comm) blame(err error) error {
+func blame(err error) error {
 	var f, loss *fault.Error
 	if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 || !errors.As(f.Err, &loss) || !isLoss(loss.Kind) {
 		return err

@@ -73,6 +73,10 @@ type Config struct {
 	// use the fast path.
 	Checksum bool
 
+	// CallBack calls the callback of a named send or receive with its error, on any goroutine. It
+	// must not block. nil: the callback runs at once.
+	CallBack func(err error, done func(error))
+
 	Log *slog.Logger // nil: slog.Default
 }
 

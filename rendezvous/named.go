@@ -133,7 +133,7 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 		e.recycle(req)
 		e.unlock()
 		if done != nil {
-			done(err)
+			e.callBack(err, done)
 		}
 	}
 	k := key{source: int32(e.cfg.Rank), tag: namedTag, step: step, name: name}
@@ -238,8 +238,21 @@ func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf [
 		if err == nil && buf == nil {
 			mc.observe(step, from, name, &t)
 		}
-		done(t, err)
+		if err == nil {
+			done(t, nil)
+			return
+		}
+		mc.e.callBack(err, func(err error) { done(t, err) })
 	})
+}
+
+// callBack passes the result of a named call to its callback, an error by Config.CallBack.
+func (e *Engine) callBack(err error, done func(error)) {
+	if err != nil && e.cfg.CallBack != nil {
+		e.cfg.CallBack(err, done)
+		return
+	}
+	done(err)
 }
 
 // receivedTensor returns the tensor of a receive that is done.
