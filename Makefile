@@ -157,6 +157,15 @@ cross: ## build for the other platforms, without cgo
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build ./...; \
 	done
 
+# More arguments: make chaos CHAOSFLAGS='-kills 1000 -seed 7 -v'. TUTTI_SOAK=H goes on for H hours.
+CHAOSFLAGS ?=
+
+.PHONY: chaos
+chaos: ## kill 100 ranks at random and check what the others report (at most 4 minutes)
+	@mkdir -p bin
+	$(GO) build -o bin/ ./tools/chaos
+	bin/chaos -kills 100 -seed 1 -time 4m $(CHAOSFLAGS)
+
 .PHONY: cover
 cover: ## test coverage over all packages, as a figure and as out/cover.html
 	@mkdir -p out
