@@ -1,6 +1,6 @@
 // Command chaos kills ranks at random and checks what the others report.
 //
-//	chaos [-kills N] [-seed S] [-time D] [-only I] [-v]
+//	chaos [-kills N] [-seed S] [-time D] [-only I] [-transport NAME] [-np N] [-v]
 //
 // Each trial starts a job of 2 to 7 processes over a random transport. All ranks run one random
 // program: collectives, messages, named tensors, communicators that are made and closed, or a
@@ -35,34 +35,39 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of the random choices")
 	limit := flag.Duration("time", 10*time.Minute, "end after this time, with fewer kills")
 	only := flag.Int("only", -1, "run the trial with this number only")
+	transport := flag.String("transport", "", "run only the trials over this transport")
+	np := flag.Int("np", 0, "run only the trials with this number of ranks")
 	verbose := flag.Bool("v", false, "print every trial")
 	flag.Parse()
+	selected := func(t *trial) bool {
+		return (*only < 0 || t.number == *only) && (*transport == "" || t.wire == *transport) && (*np == 0 || t.ranks == *np)
+	}
 	if h, err := strconv.ParseFloat(os.Getenv("TUTTI_SOAK"), 64); err == nil {
 		*kills, *limit = 1<<30, time.Duration(h*float64(time.Hour))
 	}
-	os.Exit(run(*kills, *seed, *limit, *only, *verbose))
+	os.Exit(run(*kills, *seed, *limit, selected, *verbose))
 }
 
-// run runs the trials and prints the table. It returns the exit code.
-func run(kills int, seed uint64, limit time.Duration, only int, verbose bool) int {
+// maxTrials bounds the trials, so that the command ends if none is selected.
+const maxTrials = 10_000_000
+
+// run runs the selected trials and prints the table. It returns the exit code.
+func run(kills int, seed uint64, limit time.Duration, selected func(t *trial) bool, verbose bool) int {
 	var s summary
 	began := time.Now()
-	for i := 0; s.total.kills < kills && time.Since(began) < limit; i++ {
-		if only >= 0 && i != only {
-			if i > only {
-				break
-			}
+	for i := 0; i < maxTrials && s.total.kills < kills && time.Since(began) < limit; i++ {
+		t := newTrial(seed, i)
+		if !selected(t) {
 			continue
 		}
-		t := newTrial(seed, i)
 		v := check(t, t.run())
 		s.add(t, v)
-		if verbose || len(v.broken) > 0 || only >= 0 {
+		if verbose || len(v.broken) > 0 {
 			fmt.Printf("%v: %v\n", t, v)
 		}
 	}
 	fmt.Printf("\nseed %d, %v\n\n%v", seed, time.Since(began).Round(time.Second), &s)
-	if s.failed() {
+	if s.failed() || s.total.trials == 0 {
 		return 1
 	}
 	return 0
