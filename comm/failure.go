@@ -139,8 +139,8 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// A question is one of the five kinds of messages that runtimes exchange over the control
-// links, besides those of the mesh itself. They are JSON, except for the last two, and small,
+// A question is one of the six kinds of messages that runtimes exchange over the control
+// links, besides those of the mesh itself. They are JSON, except for the last three, and small,
 // because a heartbeat must not wait behind them:
 //
 //	message          to         content                     sent when
@@ -148,6 +148,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 //	answer           asker      see answer                  a question came
 //	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
 //	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked
+//	'l' loss         all ranks  the error               the program is about to learn of a loss
 //	'a' agreement    all ranks  see agreementNotice         a rank is in Agree or Shrink
 //
 // A question is about one communicator. A rank also answers if it has not made the communicator yet
