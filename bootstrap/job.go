@@ -60,6 +60,10 @@ type Job struct {
 	// returns what follows from it.
 	Secret []byte
 
+	// Exited reports whether the launcher has seen the process of a rank end. It is nil if no
+	// launcher records that.
+	Exited func(rank int) bool
+
 	// Root is the host:port where rank 0 can be reached. It is "" when Peers has the addresses of
 	// all ranks, and for a job of one rank.
 	Root  string
@@ -147,6 +151,7 @@ func (f *finder) find(o Options) (*Job, error) {
 		return nil, err
 	}
 	j.Secret, j.credentials = p.secret, p.credentials
+	j.Exited = f.exits(j)
 	return j, j.confineToLoopback(o.Insecure)
 }
 

@@ -48,6 +48,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 		return nil, err
 	}
 	o.applyEnvironment(job)
+	o.exited = job.Exited
 	for _, warning := range job.Warnings {
 		o.log.Warn("tutti: " + warning)
 	}

@@ -27,7 +27,7 @@ func (r *run) credentials(k *rank) (*os.File, error) {
 // memory file from its start: a script may start several programs of one rank, one after another.
 // Where there are no memory files it is a pipe, which one process can read, once.
 func privateFile(text []byte) (*os.File, error) {
-	f, err := memoryFile()
+	f, err := memoryFile("credentials")
 	if err != nil {
 		return filledPipe(text)
 	}

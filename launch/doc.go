@@ -49,6 +49,9 @@
 // to processes that ranks leave behind: those in the ranks' groups and, on Linux, all that have
 // the job's name in their environment.
 //
+// With --enable-recovery the others go on instead: they may have shrunk their communicator. All
+// ranks inherit a memory file in which the launcher records whose process has ended; see exitRecord.
+//
 // # The environment of a rank
 //
 // A rank inherits the launcher's environment, except for variables that would give it another
@@ -57,7 +60,8 @@
 //	TUTTI_RANK, TUTTI_SIZE               which rank this is, of how many
 //	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same on this host, which has all ranks
 //	TUTTI_ROOT                           the address of rank 0's listener
-//	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 4
+//	TUTTI_EXITS_FD                       the descriptor of the record of ranks that have ended, 4
+//	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
 //	TUTTI_JOB                            the job's name, by which its processes are found
 //	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
 //	TUTTI_INCARNATION                    0: ranks are not restarted

@@ -24,6 +24,10 @@ type Job struct {
 	// events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string
 
+	// Recovery lets the other ranks go on when one has failed: they may shrink their communicator.
+	// The job has ended well if at least one rank has.
+	Recovery bool
+
 	Tags    Tags
 	Timeout time.Duration // how long the job may run; 0 is forever
 	Grace   time.Duration // how long the other ranks may run after a rank has failed

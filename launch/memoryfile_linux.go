@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryFile returns a file that has no name and lies in memory only.
-func memoryFile() (*os.File, error) {
-	fd, err := unix.MemfdCreate("tutti credentials", unix.MFD_CLOEXEC)
+// memoryFile returns a file that lies in memory only. The file system does not have the name.
+func memoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("tutti "+name, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	return os.NewFile(uintptr(fd), "credentials"), nil
+	return os.NewFile(uintptr(fd), name), nil
 }

@@ -8,4 +8,4 @@ import (
 )
 
 // memoryFile fails: this system has no files without a name.
-func memoryFile() (*os.File, error) { return nil, errors.ErrUnsupported }
+func memoryFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }

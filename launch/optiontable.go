@@ -64,6 +64,8 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
 		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "what the others have to report when a rank has failed (2s)",
 			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
+		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit\n" + strings.Repeat(" ", 26) + "code is 0 if at least one rank exits with 0",
+			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
 		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, but why a program cannot start",
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
@@ -126,7 +128,7 @@ func ignoredOptions() []option {
 	add(1, "a value", "am", "tune", "map-by", "rank-by", "cpus-per-proc", "cpus-per-rank", "cpu-set", "cpu-list", "rankfile", "rf",
 		"path", "prefix", "output", "membind", "iface", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
 	add(0, "", "report-bindings", "display-map", "display-allocation", "bycore", "bynode", "byslot", "use-hwthread-cpus", "nolocal",
-		"timestamp-output", "merge-stderr-to-stdout", "enable-recovery", "disable-auto-cleanup", "genvall", "envall", "pernode", "noprefix",
+		"timestamp-output", "merge-stderr-to-stdout", "genvall", "envall", "pernode", "noprefix",
 		"bind-to-core", "bind-to-none", "bind-to-socket")
 	return all
 }

@@ -38,6 +38,8 @@ const (
 //	ranks waited in Init for one that   1                 rank 3 (prog, process 7) exited with ..., and
 //	had ended without Init                                never called Init
 //	a rank has failed by itself         its code, 128+n   rank 3 (prog, process 7) exited with ...
+//	  with --enable-recovery, and       0                 the same
+//	  another rank exited with 0
 //	the user, or the context, ended it  128+signal        the job was asked to end (SIGINT), ...
 //	none                                0                 none
 func (r *run) outcome() Outcome {
@@ -59,7 +61,11 @@ func (r *run) outcome() Outcome {
 		if r.endSignal != 0 {
 			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.endSignal), first)
 		}
-		return Outcome{Code: exitCode(culprit.status), Verdict: []string{first, r.reportsOfOthers(culprit)}}
+		code := exitCode(culprit.status)
+		if r.job.Recovery && r.endSignal == 0 && slices.ContainsFunc(r.ranks, func(k *rank) bool { return !k.notOK() }) {
+			code = 0
+		}
+		return Outcome{Code: code, Verdict: []string{first, r.reportsOfOthers(culprit)}}
 	// No rank failed by itself, but some did not exit with 0: the launcher ended them because
 	// the user or the context asked for the end.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):

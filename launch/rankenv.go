@@ -15,13 +15,16 @@ type jobInfo struct {
 	job  string
 	root string // where rank 0 listens
 
+	exits bool // there is a record of ranks that have ended
+
 	timeline string // absolute path; "": none
 }
 
 // The descriptors at which a rank finds what it inherits, from the first after standard error on.
 const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
-	listenFD = 4 // rank 0 only: the listener
+	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
+	listenFD = 5 // rank 0 only: the listener
 )
 
 // baseEnv returns what ranks inherit: env without the variables that would give them another
@@ -65,6 +68,9 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
+	if w.exits {
+		env = append(env, vars.ExitsFD+"="+strconv.Itoa(exitsFD))
+	}
 	if j.Transport != "" {
 		env = append(env, vars.Transport+"="+j.Transport)
 	}
@@ -82,7 +88,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 
 // reservedVars returns the variables that rankEnv sets for every rank, whatever the user sets.
 func reservedVars() []string {
-	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD}
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD}
 }
 
 // lastOfEach keeps the last setting of each name. Programs differ in which of two settings of a

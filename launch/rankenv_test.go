@@ -40,7 +40,7 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 		t.Error("rank 1 is told of a listener that it does not have")
 	}
 	env = rankEnv(base, &Job{}, a, w, 0)
-	if !slices.Contains(env, "TUTTI_LISTEN_FD=4") {
+	if !slices.Contains(env, "TUTTI_LISTEN_FD=5") {
 		t.Error("rank 0 is not told of its listener")
 	}
 	for _, name := range []string{"TUTTI_SECRET", "TUTTI_INSECURE_PLAIN"} {

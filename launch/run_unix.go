@@ -38,15 +38,16 @@ type run struct {
 	policy    *policy
 	startedAt time.Time
 
-	out, err *lineWriter
-	starter  *starter
-	guardian *guardian
-	listener *os.File         // rank 0's, until rank 0 has inherited it
-	ca       *jobca.Authority // of this job; its private key never leaves this process
-	secret   []byte           // of this job
-	copiers  sync.WaitGroup
-	pipes    []*os.File      // read ends of the copiers
-	terminal *terminalCopier // rank 0's terminal; nil without one
+	out, err   *lineWriter
+	starter    *starter
+	guardian   *guardian
+	exitRecord *exitRecord
+	listener   *os.File         // rank 0's, until rank 0 has inherited it
+	ca         *jobca.Authority // of this job; its private key never leaves this process
+	secret     []byte           // of this job
+	copiers    sync.WaitGroup
+	pipes      []*os.File      // read ends of the copiers
+	terminal   *terminalCopier // rank 0's terminal; nil without one
 
 	exits     chan exit
 	signals   chan os.Signal
@@ -175,9 +176,12 @@ func (r *run) prepare() error {
 		return err
 	}
 	r.listener, r.info.root = listener, root
+	r.exitRecord = newExitRecord(r.info.size)
+	r.info.exits = r.exitRecord != nil
 	for i := range r.job.Apps {
 		if err := r.addApp(base, &r.job.Apps[i]); err != nil {
 			listener.Close()
+			r.exitRecord.close()
 			return err
 		}
 	}
@@ -266,6 +270,7 @@ func (r *run) cleanUp() {
 			k.credentials.Close()
 		}
 	}
+	r.exitRecord.close()
 }
 
 // loop handles events until nothing of the job is left, or what is left cannot be ended.
@@ -357,7 +362,7 @@ func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
 	// From terminating on, ranks end because they were signalled.
 	e.rank.killed = r.policy.phase >= terminating
-	r.policy.exited(r.now(), e.status != 0)
+	r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 	r.updateGroup(e.rank)
 }
 

@@ -96,6 +96,9 @@ func (r *run) start(k *rank) *startError {
 // wait sends the end of one rank to the job's goroutine.
 func (r *run) wait(k *rank, p *os.Process) {
 	state, err := p.Wait()
+	if err == nil {
+		r.exitRecord.add(k.id, p.Pid)
+	}
 	if err != nil {
 		r.exits <- exit{k, 255 << 8} // it is no longer a child of this process; nothing more is known
 		return
@@ -141,7 +144,7 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 		return nil, toClose, err
 	}
 	k.credentials = proof // stays open; see startedInit
-	files = []*os.File{stdin, stdout, stderr, proof}
+	files = []*os.File{stdin, stdout, stderr, proof, r.exitRecord.inherited()}
 	if k.id == 0 {
 		files = append(files, r.listener)
 	}

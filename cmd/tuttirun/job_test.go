@@ -134,7 +134,7 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	defer theirs.Close()
 	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	j.cmd.ExtraFiles = []*os.File{null, held} // rank 0 has its listener at 3
+	j.cmd.ExtraFiles = []*os.File{null, null, null, held} // tuttirun gives ranks other files at 3 to 5
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
 		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {

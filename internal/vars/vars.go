@@ -15,6 +15,7 @@ const (
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
 	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: the secret and this rank's certificate
+	ExitsFD     = "TUTTI_EXITS_FD"    // an inherited descriptor: which ranks' processes have ended
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0
@@ -34,6 +35,12 @@ const (
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
-		Secret, SecretFile, SecretFD, Hosts, Listen, Bootstrap,
+		Secret, SecretFile, SecretFD, ExitsFD, Hosts, Listen, Bootstrap,
 	}
 }
+
+// ExitsMagic are the first bytes of the file behind ExitsFD.
+const ExitsMagic = "tutti exits 1\n\x00\x00"
+
+// ExitsSize returns the size of that file for n ranks, which is also the offset of rank n's part.
+func ExitsSize(n int) int { return len(ExitsMagic) + 8*n }

@@ -1,0 +1,6 @@
+//go:build !unix
+
+package bootstrap
+
+// openExits returns nil: no launcher passes descriptors on this system.
+func openExits(int, int, int) func(int) bool { return nil }

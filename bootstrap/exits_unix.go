@@ -1,0 +1,39 @@
+//go:build unix
+
+package bootstrap
+
+import (
+	"encoding/binary"
+	"os"
+	"syscall"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// openExits writes into the record behind fd that this process is rank, so that the end of the
+// process that the launcher has started is the end of the rank. It returns a function that reports
+// whether a rank has ended, or nil if fd is no record of a job of size ranks.
+func openExits(fd, rank, size int) func(rank int) bool {
+	var st syscall.Stat_t
+	magic := make([]byte, len(vars.ExitsMagic))
+	if syscall.Fstat(fd, &st) != nil || st.Size != int64(vars.ExitsSize(size)) {
+		return nil
+	}
+	if _, err := syscall.Pread(fd, magic, 0); err != nil || string(magic) != vars.ExitsMagic {
+		return nil
+	}
+	syscall.CloseOnExec(fd)
+	own := binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid()))
+	if _, err := syscall.Pwrite(fd, own, int64(vars.ExitsSize(rank))); err != nil {
+		return nil
+	}
+	return func(r int) bool {
+		var b [8]byte
+		if r < 0 || r >= size {
+			return false
+		}
+		n, err := syscall.Pread(fd, b[:], int64(vars.ExitsSize(r)))
+		joined, ended := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint32(b[4:])
+		return err == nil && n == len(b) && joined != 0 && joined == ended
+	}
+}

@@ -1,0 +1,61 @@
+//go:build unix
+
+package launch
+
+import (
+	"encoding/binary"
+	"os"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// An exitRecord is a memory file that all ranks inherit. By it a rank knows for certain that another
+// one has ended, where a broken connection only says that it cannot be reached:
+//
+//	0           vars.ExitsMagic (16)
+//	16 + 8 r    the process that has joined as rank r, as it has written itself (4)
+//	20 + 8 r    the process that was started as rank r, once it has ended (4)
+//
+// Rank r is known to be dead when both numbers are equal, and not 0. They differ if a script was
+// started that runs the rank as its child: the end of the script says nothing about the rank.
+type exitRecord struct{ file *os.File }
+
+// newExitRecord returns the record of a job of n ranks, or nil on a system without memory files. The
+// job then runs without it.
+func newExitRecord(n int) *exitRecord {
+	f, err := memoryFile("exits")
+	if err != nil {
+		return nil
+	}
+	_, err = f.WriteAt([]byte(vars.ExitsMagic), 0)
+	if err == nil {
+		err = f.Truncate(int64(vars.ExitsSize(n)))
+	}
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	return &exitRecord{f}
+}
+
+// inherited returns the file for a rank, or nil.
+func (e *exitRecord) inherited() *os.File {
+	if e == nil {
+		return nil
+	}
+	return e.file
+}
+
+// add records that the process of a rank has ended. If the write fails, nobody learns of that.
+func (e *exitRecord) add(rank, pid int) {
+	if e != nil {
+		e.file.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(pid)), int64(vars.ExitsSize(rank))+4)
+	}
+}
+
+// close releases the file.
+func (e *exitRecord) close() {
+	if e != nil {
+		e.file.Close()
+	}
+}
