@@ -55,11 +55,12 @@ type process struct {
 	done chan struct{}
 }
 
-// run starts ranks by tuttirun, over a transport.
-func run(t *testing.T, ranks int, wire string, o instruction) *job {
+// run starts ranks by tuttirun, over a transport, with more options of tuttirun.
+func run(t *testing.T, ranks int, wire string, o instruction, options ...string) *job {
 	t.Helper()
 	j := newJob(t)
-	args := []string{"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t)}
+	args := []string{"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20"}
+	args = append(append(args, options...), self(t))
 	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.encode())
 	return j
 }
@@ -177,7 +178,7 @@ func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
 	}
 	n := len(j.inherited) - 2
 	cmd.Stdout, cmd.Stderr = j.inherited[n], j.inherited[n+1]
-	cmd.ExtraFiles = append([]*os.File{third}, j.inherited[:n]...)
+	cmd.ExtraFiles = append([]*os.File{third, null, null}, j.inherited[:n]...)
 	cmd.Env = append(clean(os.Environ()), "GORACE=atexit_sleep_ms=0") // else each process of a race build ends 1 s late
 	cmd.Env = append(cmd.Env, env...)
 	if err := cmd.Start(); err != nil {

@@ -34,5 +34,6 @@ func programs() map[string]program {
 		"pace":       measureLatency,
 		"leaks":      findSecrets,
 		"marked":     sumMarked,
+		"survive":    sumAndSurvive,
 	}
 }

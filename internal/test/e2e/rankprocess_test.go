@@ -33,6 +33,7 @@ type instruction struct {
 	SendBuffer  int64
 	Secret      string // in place of the environment's
 	Mistake     string // what goes wrong
+	Left        int    // how many ranks are left at the end
 }
 
 func (o instruction) options() []comm.Option {
@@ -123,10 +124,10 @@ func (a *rankProcess) run(ctx context.Context) error {
 	return err
 }
 
-// The descriptors that every rank inherits besides the first four: the pipe whose end shows
+// The descriptors that every rank inherits besides the first six, which tuttirun uses: the pipe whose end shows
 // that the rank has ended, the one whose end shows that the test has, and the gates.
 const (
-	leakFD = 4 + iota
+	leakFD = 6 + iota
 	lifelineFD
 	firstGateFD
 )
