@@ -55,7 +55,7 @@ type testCase struct {
 func Run(t *testing.T, mk Maker) {
 	for _, group := range [][]testCase{
 		dialTests(), frameTests(), sinkTests(), doneTests(), concurrencyTests(),
-		armTests(), unsentTests(), trafficTests(), closeTests(), cleanupTests(),
+		armTests(), unsentTests(), closeTests(), cleanupTests(),
 		exposeTests(), gatherTests(), trySendTests(), shareTests(), pendingTests(),
 		scheduleTests(),
 	} {

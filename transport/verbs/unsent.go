@@ -58,16 +58,10 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent.bytes, c.unsent.since
 }
 
-// Traffic returns the set-up link's counts of bytes if the Conn stays on that link, because its peer
-// has no device; zeros if the link has none. The queue pair needs no counts: its device reports what
-// the peer's device has not acknowledged. So Traffic then returns zeros.
+// Traffic returns the set-up link's counts of bytes; zeros if it has none. A Conn that stays on that
+// link, because its peer has no device, is found to be silent by them. The queue pair needs none: its
+// device reports what the peer's device has not acknowledged.
 func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
-	c.mu.Lock()
-	wanted := c.wanted
-	c.mu.Unlock()
-	if wanted {
-		return 0, 0, 0, 0
-	}
 	if t, ok := c.setup.(interface {
 		Traffic() (sent, acked, received, arrived uint64)
 	}); ok {
