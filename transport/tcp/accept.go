@@ -219,7 +219,7 @@ func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if tc, ok := e.nc.(*net.TCPConn); ok && ownsDescriptors {
 		return t.newRaw(tc, nil, e)
 	}
-	if tc, s := e.takeOver(); s != nil {
+	if tc, s := e.adoptTLS(); s != nil {
 		return t.newRaw(tc, s, e)
 	}
 	return t.newStream(e)

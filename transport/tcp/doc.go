@@ -1,14 +1,14 @@
 // Package tcp is the transport over TCP, plain or under TLS. It frames a byte stream, and does not
 // know ranks, handshakes or the meaning of heads.
 //
-// On Linux a Conn owns its descriptor and keeps it out of Go's poller, because a socket
-// registered there wakes an idle thread at every segment. Progress and Send read and write it
-// directly, without blocking. Bodies are read straight into the memory that Sink.Buffer returned:
-// zero-copy as far as this process is concerned. One goroutine per Transport waits for all armed
-// Conns, on an epoll of its own. A connection inside the host uses Reno where the system's default
-// is BBR. Under TLS the same goroutines encrypt and decrypt, at the cost of a copy, once the handshake
-// is done. Elsewhere, and where the handshake is done with the first read, a Conn has a reader and a writer goroutine around a net.Conn,
-// with one bounded buffer each. The promises are the same; the speed is lower.
+// On Linux a Conn owns its descriptor and keeps it out of Go's poller, because a socket registered
+// there wakes an idle thread at every segment. Progress and Send read and write it directly, without
+// blocking. Bodies are read straight into the memory that Sink.Buffer returned: zero-copy as far as
+// this process is concerned. One goroutine per Transport waits for all armed Conns, on an epoll of its
+// own. A connection inside the host uses Reno where the system's default is BBR. Under TLS the same
+// goroutines encrypt and decrypt, which costs a copy. Elsewhere, and where TLS's handshake is done
+// with the first read, a Conn has a reader and a writer goroutine around a net.Conn, with one bounded
+// buffer each. The promises are the same; the speed is lower.
 //
 // A frame is Done when the kernel has accepted its last byte, not when the peer has it. A Conn has
 // no timers and detects neither silence nor a stall: package mesh does, with heartbeats, with Unsent

@@ -65,7 +65,7 @@ type raw struct {
 	r, w  int  // buf[r:w] has been read and not delivered
 	ended bool // nothing more arrives
 
-	tls *tlsLayer // TLS on fd; nil: none
+	tls *tlsConn // TLS on fd; nil: none
 
 	out outbox
 	iov [2 * batchFrames]syscall.Iovec // belongs to the writer
@@ -81,7 +81,7 @@ type raw struct {
 // dialled Conn begins with the full ones, because this end chose the peer.
 //
 // Under TLS, s is what e.nc has become, and tc the connection below it.
-func (t *Transport) newRaw(tc *net.TCPConn, s *tlsLayer, e pendingConn) (transport.Conn, error) {
+func (t *Transport) newRaw(tc *net.TCPConn, s *tlsConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := ownDescriptor(tc)
 	if err != nil {

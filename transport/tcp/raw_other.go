@@ -12,15 +12,15 @@ import (
 const ownsDescriptors = false
 
 // newRaw satisfies newConn, which never calls it here.
-func (t *Transport) newRaw(_ *net.TCPConn, _ *tlsLayer, e pendingConn) (transport.Conn, error) {
+func (t *Transport) newRaw(_ *net.TCPConn, _ *tlsConn, e pendingConn) (transport.Conn, error) {
 	return t.newStream(e)
 }
 
-// A tlsLayer does not exist here.
-type tlsLayer struct{}
+// A tlsConn does not exist here.
+type tlsConn struct{}
 
-// takeOver leaves connections under TLS to streams.
-func (e *pendingConn) takeOver() (*net.TCPConn, *tlsLayer) { return nil, nil }
+// adoptTLS leaves connections under TLS to streams.
+func (e *pendingConn) adoptTLS() (*net.TCPConn, *tlsConn) { return nil, nil }
 
 // unackedBytes does not know how many bytes the peer's kernel has not acknowledged.
 func unackedBytes(net.Conn) (n int, known bool) { return 0, false }

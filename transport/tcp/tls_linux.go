@@ -21,7 +21,7 @@ const (
 	stageBytes = 16 << 10      // pieces are joined up to this size: one TLS record
 )
 
-// A tlsLayer is TLS on a raw's descriptor, after the handshake. It is what *tls.Conn reads from and
+// A tlsConn is TLS on a raw's descriptor, after the handshake. It is what *tls.Conn reads from and
 // writes to, and never blocks: a read without bytes returns errWouldBlock, after which a *tls.Conn
 // can be read again, and a write stores what it is given. So the goroutine that calls Progress
 // decrypts, and the one that calls Send encrypts; no other goroutine has to wake up.
@@ -30,7 +30,7 @@ const (
 //	buf, more    the raw's reader
 //	stage, plain the raw's writer
 //	out, sent    mu: a *tls.Conn also writes when it answers what it has read
-type tlsLayer struct {
+type tlsConn struct {
 	conn *tls.Conn
 	fd   int
 
@@ -61,10 +61,10 @@ func (wouldBlock) Temporary() bool { return true }
 // A swapper is a connection below TLS that another one can replace.
 type swapper interface{ SetConn(net.Conn) }
 
-// takeOver makes the descriptor of the connection below e.nc, which is under TLS, the Conn's own. It
+// adoptTLS makes the descriptor of the connection below e.nc, which is under TLS, the Conn's own. It
 // returns nil if that cannot be: the handshake is not done, or the connection below is of another
 // kind.
-func (e *pendingConn) takeOver() (tc *net.TCPConn, s *tlsLayer) {
+func (e *pendingConn) adoptTLS() (tc *net.TCPConn, s *tlsConn) {
 	conn, ok := e.nc.(*tls.Conn)
 	if !ok || !conn.ConnectionState().HandshakeComplete {
 		return nil, nil
@@ -77,13 +77,13 @@ func (e *pendingConn) takeOver() (tc *net.TCPConn, s *tlsLayer) {
 		return nil, nil
 	}
 	// With the end of the handshake, conn may have read what follows.
-	s = &tlsLayer{conn: conn, more: true}
+	s = &tlsConn{conn: conn, more: true}
 	below.SetConn(s)
 	return tc, s
 }
 
 // grow gives buf its full size, once the peer is authenticated.
-func (s *tlsLayer) grow() {
+func (s *tlsConn) grow() {
 	buf := make([]byte, readBuffer)
 	s.r, s.w = 0, copy(buf, s.buf[s.r:s.w])
 	s.buf = buf
@@ -93,7 +93,7 @@ func (s *tlsLayer) grow() {
 // not the system's it returns syscall.EPROTO, and failed has the error.
 //
 // It asks the socket first, so that a poll that finds nothing costs one read, as without TLS.
-func (s *tlsLayer) read(a, b []byte) (n int, errno syscall.Errno) {
+func (s *tlsConn) read(a, b []byte) (n int, errno syscall.Errno) {
 	if !s.more && s.r == s.w {
 		if errno := s.fill(); errno != 0 {
 			return 0, errno
@@ -121,7 +121,7 @@ func (s *tlsLayer) read(a, b []byte) (n int, errno syscall.Errno) {
 }
 
 // fill reads from the socket into buf, which is empty. The end of the stream is left to Read.
-func (s *tlsLayer) fill() syscall.Errno {
+func (s *tlsConn) fill() syscall.Errno {
 	n, errno := readVector(s.fd, nil, s.buf)
 	if errno == syscall.EAGAIN {
 		return errno
@@ -132,7 +132,7 @@ func (s *tlsLayer) fill() syscall.Errno {
 }
 
 // Read implements net.Conn for conn.
-func (s *tlsLayer) Read(p []byte) (int, error) {
+func (s *tlsConn) Read(p []byte) (int, error) {
 	if s.r == s.w {
 		n, errno := readVector(s.fd, nil, s.buf)
 		switch {
@@ -153,7 +153,7 @@ func (s *tlsLayer) Read(p []byte) (int, error) {
 // write writes parts, encrypted. n is how many of their bytes the socket has taken; what is encrypted
 // and not yet written does not count. The next call has the same bytes first, and write does not
 // encrypt them again.
-func (s *tlsLayer) write(parts [][]byte) (n int, errno syscall.Errno) {
+func (s *tlsConn) write(parts [][]byte) (n int, errno syscall.Errno) {
 	if errno := s.flush(&n); errno != 0 {
 		return 0, errno
 	}
@@ -182,7 +182,7 @@ func (s *tlsLayer) write(parts [][]byte) (n int, errno syscall.Errno) {
 
 // join appends a short piece to the stage and returns its length; 0 if it is long, or the stage is
 // full.
-func (s *tlsLayer) join(p []byte) int {
+func (s *tlsConn) join(p []byte) int {
 	if len(s.stage)+len(p) > stageBytes {
 		return 0
 	}
@@ -191,7 +191,7 @@ func (s *tlsLayer) join(p []byte) int {
 }
 
 // seal encrypts p, whose ciphertext conn passes to Write.
-func (s *tlsLayer) seal(p []byte) {
+func (s *tlsConn) seal(p []byte) {
 	if len(p) == 0 {
 		return
 	}
@@ -203,7 +203,7 @@ func (s *tlsLayer) seal(p []byte) {
 
 // flush writes what is encrypted. When all of it is written, flush adds to n the bytes that it
 // stands for.
-func (s *tlsLayer) flush(n *int) syscall.Errno {
+func (s *tlsConn) flush(n *int) syscall.Errno {
 	if s.failed.Get() != nil {
 		return syscall.EPROTO
 	}
@@ -225,7 +225,7 @@ func (s *tlsLayer) flush(n *int) syscall.Errno {
 }
 
 // Write implements net.Conn for conn. It stores p.
-func (s *tlsLayer) Write(p []byte) (int, error) {
+func (s *tlsConn) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.out) > maxUnsent {
@@ -238,19 +238,19 @@ func (s *tlsLayer) Write(p []byte) (int, error) {
 // The raw closes the descriptor, and has no deadlines.
 
 // Close implements net.Conn.
-func (s *tlsLayer) Close() error { return nil }
+func (s *tlsConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
-func (s *tlsLayer) LocalAddr() net.Addr { return nil }
+func (s *tlsConn) LocalAddr() net.Addr { return nil }
 
 // RemoteAddr implements net.Conn.
-func (s *tlsLayer) RemoteAddr() net.Addr { return nil }
+func (s *tlsConn) RemoteAddr() net.Addr { return nil }
 
 // SetDeadline implements net.Conn.
-func (s *tlsLayer) SetDeadline(time.Time) error { return nil }
+func (s *tlsConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.
-func (s *tlsLayer) SetReadDeadline(time.Time) error { return nil }
+func (s *tlsConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements net.Conn.
-func (s *tlsLayer) SetWriteDeadline(time.Time) error { return nil }
+func (s *tlsConn) SetWriteDeadline(time.Time) error { return nil }

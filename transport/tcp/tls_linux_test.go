@@ -116,7 +116,7 @@ func writeWhole(fd int, b []byte) bool {
 }
 
 func TestWhatWaitsForAPeerThatReadsNothingIsBounded(t *testing.T) {
-	s := &tlsLayer{}
+	s := &tlsConn{}
 	record := make([]byte, stageBytes)
 	n := 0
 	for ; n < 1000; n++ {
