@@ -59,7 +59,7 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	if err != nil {
 		return nil, err
 	}
-	err = m.handshake(ctx, newHandshakeConn(c), rank, l)
+	err = m.handshake(ctx, newHandshakeConn(c), rank, l, nil)
 	if err == nil {
 		return c, nil
 	}
@@ -103,7 +103,7 @@ func (m *Mesh) address(rank int) (string, error) {
 
 // handshake does the dialling side of the handshake. It fails after handshakeTimeout, or when the
 // Mesh shuts down.
-func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel) error {
+func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel, proven func()) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
@@ -111,7 +111,7 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	if no := m.checkName(t.conn, rank); no != nil {
 		return no
 	}
-	instance, err := m.id.dial(ctx, t, rank, l)
+	instance, err := m.id.dial(ctx, t, rank, l, proven)
 	if err != nil || l == channelJoin {
 		return err
 	}
@@ -185,23 +185,30 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		c.Close()
 		return
 	}
-	if g, ok := c.(transport.Pending); ok {
-		g.Admit()
+	if h.channel != channelJoin { // whose welcome follows the record
+		admit(c)
+		t.send(appendWelcome(nil, m.id.instance), nil)
 	}
-	t.send(appendWelcome(nil, m.id.instance), nil)
 	switch h.channel {
 	case channelData:
 		m.acceptData(int(h.rank), c)
 	case channelControl:
 		m.control.linkUp(int(h.rank), c) // ends what authorize began
 	case channelJoin:
-		err := m.joinServer.serve(m.ctx, c, h)
+		err := m.joinServer.serve(m.ctx, t, h)
 		var left *earlyExit
 		if errors.As(err, &left) {
 			m.log.Warn("tutti: " + left.Error())
 		} else if err != nil {
 			m.logRefused(c, err)
 		}
+	}
+}
+
+// admit lifts the limits on a Conn whose peer has proven that it belongs to the job.
+func admit(c transport.Conn) {
+	if g, ok := c.(transport.Pending); ok {
+		g.Admit()
 	}
 }
 

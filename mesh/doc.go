@@ -69,7 +69,8 @@
 //
 // # Address exchange
 //
-// With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address. Rank 0
+// With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
+// RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0. Rank 0
 // reports once a second which ranks are missing, and sends all addresses when all ranks have joined.
 // A RECORD's body is one record, a TABLE's as many as fit.
 //

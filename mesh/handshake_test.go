@@ -38,7 +38,7 @@ func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccep
 	defer cancel()
 	done := make(chan error)
 	go func() {
-		instance, err := dialling.dial(ctx, newHandshakeConn(near), 0, channelData)
+		instance, err := dialling.dial(ctx, newHandshakeConn(near), 0, channelData, nil)
 		if err == nil && instance != accepting.instance {
 			t.Errorf("the welcome is from instance %x, want %x", instance, accepting.instance)
 		}
@@ -215,7 +215,7 @@ func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 			far.Close()
 			received <- head
 		}()
-		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData); err == nil {
+		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 		near.Close()
@@ -234,7 +234,7 @@ func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
 			start := time.Now()
-			_, err := id.dial(ctx, newHandshakeConn(near), 0, channelData)
+			_, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil)
 			if elapsed := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || elapsed != handshakeTimeout {
 				t.Errorf("dialling: %v after %v", err, elapsed)
 			}
@@ -267,7 +267,7 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 				return err
 			}
 			defer c.Close()
-			_, err = id.dial(t.Context(), newHandshakeConn(c), 0, channelControl)
+			_, err = id.dial(t.Context(), newHandshakeConn(c), 0, channelControl, nil)
 			return err
 		}
 		for name, change := range map[string]func(*Config){
@@ -427,4 +427,43 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 			t.Errorf("got %v, want its own cancellation, and what it waited for", err)
 		}
 	})
+}
+
+// Rank 0 tells nothing to a peer that has not sent its record, and its instance to none that joins:
+// in a job without a secret, any process of the host may be that peer.
+func TestAJoiningPeerIsWelcomedAfterItsRecord(t *testing.T) {
+	for _, secret := range []string{"", "sesame"} {
+		bubble(t, func(t *testing.T) {
+			r := newTestJob(t, 3)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			root := make(chan struct{})
+			go func() {
+				r.start(ctx, []int{0}, func(_ int, cfg *Config) { cfg.Secret = []byte(secret) })
+				close(root)
+			}()
+			synctest.Wait()
+			cfg := r.config(1)
+			cfg.Secret = []byte(secret)
+			id := newIdentity(cfg)
+			defer r.wires[1].Close()
+			c, err := r.wires[1].Dial(t.Context(), r.hub.Addr(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn := newHandshakeConn(c)
+			first, end := context.WithTimeout(t.Context(), time.Second)
+			defer end()
+			if instance, err := id.dial(first, conn, 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("secret %q, without a record: instance %x, %v, want no answer", secret, instance, err)
+			}
+			conn.send(appendRecordHead(nil), record{addr: "x", host: "y"}.append(nil))
+			head, body, err := conn.recv(t.Context(), maxRefusal)
+			if instance, parseErr := parseWelcome(head, body); err != nil || parseErr != nil || instance != 0 {
+				t.Errorf("secret %q, with a record: instance %x, %v, %v, want a welcome with instance 0", secret, instance, err, parseErr)
+			}
+			cancel()
+			<-root
+		})
+	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/transport"
 )
 
 // The pace of the address exchange.
@@ -28,6 +27,7 @@ const (
 //
 //	rank r                  rank 0
 //	RECORD    ->            add
+//	          <-            WELCOME, without an instance
 //	          <-            WAIT, once per waitInterval, while ranks are missing
 //	          <-            TABLE, in as many frames as it takes; or REFUSE, if ranks stay missing
 //	closes    ->            the goroutine of r ends
@@ -175,13 +175,16 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 // serve handles one rank's connection until the rank has the table or is refused. It returns the
 // refusal as its error, or an *earlyExit when a rank that had joined has left. A connection that
 // breaks earlier is not an error: the rank dials again until its own deadline. serve closes the Conn.
-func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error {
-	defer c.Close()
+//
+// The welcome follows the record, and does not tell the instance of rank 0: in a job without a
+// secret, whoever knew it could pose as rank 0 to the others.
+func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error {
+	defer t.conn.Close()
 	if !g.startConn() {
 		return nil
 	}
 	defer g.work.Done()
-	rank, t := int(h.rank), newHandshakeConn(c)
+	rank := int(h.rank)
 	first, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	head, body, err := t.recv(first, maxRecord)
@@ -198,6 +201,8 @@ func (g *joinServer) serve(ctx context.Context, c transport.Conn, h hello) error
 		refuse(first, t, no)
 		return no
 	}
+	admit(t.conn)
+	t.send(appendWelcome(nil, 0), nil)
 	if err := g.waitForAll(ctx, t); err != nil {
 		if left := g.remove(rank, h.instance, err); left != nil && ctx.Err() == nil {
 			return left
@@ -405,11 +410,11 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	}
 	defer c.Close()
 	t := newHandshakeConn(c)
-	if err := m.handshake(ctx, t, 0, channelJoin); err != nil {
+	sendRecord := func() { t.send(appendRecordHead(nil), own.append(nil)) }
+	if err := m.handshake(ctx, t, 0, channelJoin, sendRecord); err != nil {
 		return nil, err
 	}
 	m.progress.update(func(a *startProgress) { a.rootAnswered = true })
-	t.send(appendRecordHead(nil), own.append(nil))
 	var records []record
 	for len(records) < m.cfg.Size {
 		head, body, err := m.recvFromRoot(ctx, t)

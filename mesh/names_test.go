@@ -74,7 +74,8 @@ func (w *wiredJob) dialAs(wire transport.Transport, claimed, to int) error {
 		return err
 	}
 	defer c.Close()
-	_, err = id.dial(ctx, newHandshakeConn(c), to, channelJoin)
+	conn := newHandshakeConn(c)
+	_, err = id.dial(ctx, conn, to, channelJoin, func() { conn.send(appendRecordHead(nil), record{}.append(nil)) })
 	return err
 }
 
@@ -127,7 +128,7 @@ func TestARankChecksWhomItHasDialled(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = w.meshes[1].handshake(t.Context(), newHandshakeConn(c), 0, channelData)
+				err = w.meshes[1].handshake(t.Context(), newHandshakeConn(c), 0, channelData, nil)
 				c.Close()
 				var no *refusal
 				if !errors.As(err, &no) || no.reason != reasonName || !strings.Contains(no.text, "of rank 0") {
