@@ -95,11 +95,19 @@
 //	a rank is lost, or fails            ResponseAbort: the coordinator ends on all ranks
 //	a list breaks the protocol          the same, with fault.Mismatch that blames the sender
 //
-// # Model
+// # Models
 //
-// model/negotiation.pml is the protocol between the machines for the model checker spin: messages in
-// flight, IDs that are given to other names, joins. `make model` explores all interleavings within
-// small bounds for deadlock and agreement, and shows that it finds the bugs that are planted in it.
+// Two models for the model checker spin have the protocol between the machines; `make model` explores
+// all interleavings within small bounds for deadlock and agreement, and shows that it finds the bugs
+// that are planted in them. The tests with random programs reach what the models leave out:
+//
+//	what                        model/negotiation.pml  model/groups.pml  tests
+//	messages in flight          yes                    yes               schedule_test.go, groups_test.go
+//	cache IDs given to others   yes                    no                schedule_test.go
+//	joins                       yes                    no                schedule_test.go
+//	groups that differ          no                     yes, of 2 names   groups_test.go, by an oracle
+//	process sets                no                     yes, one          groups_test.go
+//	sizes, parts, credit, time  no                     no                schedule_test.go, groups_test.go
 //
 // # Wire form
 //

@@ -6,8 +6,8 @@
  *
  * Modelled is what could go wrong between machines: messages in flight both ways, cache IDs that are
  * given to another name while bits with the old meaning are in flight, submissions that have not been
- * sent while their entry is evicted, joins at any time. Sizes, fusion, groups, process sets, errors
- * and time have no part in that and are left out. Execution takes no time. evictOldest chooses an
+ * sent while their entry is evicted, joins at any time. Sizes, fusion, errors and time have no
+ * part in that and are left out; groups.pml has groups and process sets. Execution takes no time. evictOldest chooses an
  * entry of any age.
  *
  * Checked, over all interleavings within the bounds:
