@@ -75,7 +75,7 @@ func TestTuningRulesForVerbsHoldOverRDMA(t *testing.T) {
 			t.Errorf("got %s, want verbs linear", got)
 		}
 		return nil
-	}, append(overSoftware(), comm.WithTuning(file))...)
+	}, append(overSoftware(), comm.WithParameters(comm.Parameters{Tuning: file}))...)
 	if err != nil {
 		t.Error(err)
 	}

@@ -109,14 +109,14 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.algorithm == "" {
 		o.algorithm = job.Algorithm
 	}
-	if o.tuning == "" {
-		o.tuning = job.Tuning
+	if o.params.Tuning == "" {
+		o.params.Tuning = job.Tuning
 	}
-	if o.rack == "" {
-		o.rack = job.Rack
+	if o.params.Rack == "" {
+		o.params.Rack = job.Rack
 	}
-	if o.topology == "" {
-		o.topology = job.Topology
+	if o.params.Topology == "" {
+		o.params.Topology = job.Topology
 	}
 	if !o.timeoutSet && job.TimeoutSet {
 		o.timeout = job.Timeout

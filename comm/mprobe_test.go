@@ -155,7 +155,7 @@ func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 			return err
 		}
 		for _, x := range []struct {
-			what string
+			name string
 			err  error
 			want fault.Kind
 		}{
@@ -164,7 +164,7 @@ func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 			{"another type", other(ctx, make([]float32, 1)), fault.Mismatch},
 		} {
 			if !errors.Is(x.err, x.want) {
-				return fmt.Errorf("%s: got %v, want %v", x.what, x.err, x.want)
+				return fmt.Errorf("%s: got %v, want %v", x.name, x.err, x.want)
 			}
 		}
 		return nil

@@ -26,9 +26,9 @@ const (
 //	WithInsecurePlain      TUTTI_INSECURE_PLAIN
 //	WithListen             TUTTI_LISTEN
 //	WithAlgorithm          TUTTI_ALGORITHM, of rank 0
-//	WithTuning             TUTTI_TUNING, of rank 0
-//	WithTopology           TUTTI_TOPOLOGY, of rank 0
-//	WithRack               TUTTI_RACK
+//	Parameters.Tuning      TUTTI_TUNING, of rank 0
+//	Parameters.Topology    TUTTI_TOPOLOGY, of rank 0
+//	Parameters.Rack        TUTTI_RACK
 type Option func(*options)
 
 // options are what Init and Local were given, completed by the environment.
@@ -44,10 +44,7 @@ type options struct {
 	listen       string
 	tls          *tlsopt.Options
 	algorithm    string
-	tuning       string
 	report       bool
-	rack         string
-	topology     string
 	exited       func(rank int) bool           // reports that a rank's process is known to have ended; nil: nobody records that
 	testPlaces   func(rank int) topology.Place // for tests: where ranks claim to run
 	log          *slog.Logger
@@ -87,15 +84,7 @@ func (o *options) check(rank int) error {
 	case o.stallWarning < 0:
 		return bad("WithStallWarning: got %v, want 0, for none, or more", o.stallWarning)
 	}
-	if err := o.params.check(rank); err != nil {
-		return err
-	}
-	if o.rack != "" {
-		if err := topology.CheckName(o.rack); err != nil {
-			return bad("rack, from TUTTI_RACK or WithRack: %w", err)
-		}
-	}
-	return nil
+	return o.params.check(rank)
 }
 
 // WithTimeout limits the wait of a call whose context has no deadline; 0 means no limit.
@@ -143,21 +132,6 @@ func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 // after @ is the segment of their messages in bytes. Only rank 0's option counts, and it overrides
 // rank 0's TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
-
-// WithTuning chooses the algorithms and their segments by a file that `tuttibench tune` wrote;
-// where it has no rule, the default rules hold. Only rank 0's option counts: rank 0 reads the file
-// and sends it to the others. It overrides rank 0's TUTTI_TUNING.
-func WithTuning(file string) Option { return func(o *options) { o.tuning = file } }
-
-// WithRack says in which rack this rank's host stands, for the order in which rings and trees
-// visit the ranks; TUTTI_RACK does the same where the option is not given. All ranks of a host
-// give the same name. A name has at most 64 bytes of printable ASCII, without blanks, "#" and "/".
-func WithRack(name string) Option { return func(o *options) { o.rack = name } }
-
-// WithTopology names a file that says in which rack each host stands, with lines of the form "host
-// rack"; see topology.ParseFile. It lists every host of the job. Only rank 0's option counts, and
-// it overrides rank 0's TUTTI_TOPOLOGY.
-func WithTopology(file string) Option { return func(o *options) { o.topology = file } }
 
 // WithLogger sends the library's log to log: warnings of stalls, refused connections and
 // shared memory that cannot be mapped, and the order of the ranks at level Info. The default

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/topology"
 )
 
 // Parameters fit the library to a machine or to a measurement; programs rarely need them. A
@@ -59,6 +60,21 @@ type Parameters struct {
 	// that have not joined by then still wait until their deadline. It must be equal on all ranks.
 	EndOnLoss bool
 
+	// Tuning names a file that `tuttibench tune` wrote. It chooses the algorithms and their
+	// segments; where it has no rule, the default rules hold. Only rank 0's counts: rank 0 reads
+	// the file and sends it to the others. It overrides rank 0's TUTTI_TUNING.
+	Tuning string
+
+	// Rack says in which rack this rank's host stands, for the order in which rings and trees visit
+	// the ranks. All ranks of a host give the same name, of at most 64 bytes of printable ASCII
+	// without blanks, "#" and "/". It overrides TUTTI_RACK.
+	Rack string
+
+	// Topology names a file that says in which rack each host of the job stands, with lines of the
+	// form "host rack"; see topology.ParseFile. Only rank 0's counts. It overrides rank 0's
+	// TUTTI_TOPOLOGY.
+	Topology string
+
 	// NoSharedMemory lets collectives use messages where the ranks could share memory.
 	NoSharedMemory bool
 }
@@ -80,6 +96,9 @@ func (p *Parameters) merge(q Parameters) {
 	set(&p.Checksums, q.Checksums)
 	set(&p.Heartbeat, q.Heartbeat)
 	set(&p.Silence, q.Silence)
+	set(&p.Tuning, q.Tuning)
+	set(&p.Rack, q.Rack)
+	set(&p.Topology, q.Topology)
 	set(&p.EndOnLoss, q.EndOnLoss)
 	set(&p.NoSharedMemory, q.NoSharedMemory)
 }
@@ -119,6 +138,11 @@ func (p *Parameters) check(rank int) error {
 	}
 	if _, ok := protocols()[p.Protocol]; !ok {
 		return bad("parameter Protocol: got %q, want auto, eager or rendezvous", p.Protocol)
+	}
+	if p.Rack != "" {
+		if err := topology.CheckName(p.Rack); err != nil {
+			return bad("rack, from TUTTI_RACK or Parameters.Rack: %w", err)
+		}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (c *Comm) setLayout() {
 // ranks to everybody, with the racks of its topology file where there is one. All ranks then
 // have the same layout, which algorithms over several hosts depend on.
 func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topology.Place, error) {
-	own := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
+	own := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.params.Rack}
 	if rt.opt.testPlaces != nil {
 		own = rt.opt.testPlaces(rt.rank)
 	}
@@ -68,8 +68,8 @@ func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places of the ranks: %w", err)
 	}
-	if rt.opt.topology != "" {
-		racks, err := topology.ReadFile(rt.opt.topology)
+	if rt.opt.params.Topology != "" {
+		racks, err := topology.ReadFile(rt.opt.params.Topology)
 		if err != nil {
 			return nil, err
 		}

@@ -212,7 +212,7 @@ func TestRankZeroReadsTheTopologyFileForAll(t *testing.T) {
 			return fmt.Errorf("got %s, want %s", got, want)
 		}
 		return nil
-	}, comm.WithTopology(file), comm.WithLogger(log))
+	}, comm.WithParameters(comm.Parameters{Topology: file}), comm.WithLogger(log))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,10 +251,10 @@ func TestInvalidTopologyEndsInit(t *testing.T) {
 		opt  comm.Option
 		want string
 	}{
-		{"no file", comm.WithTopology(file + "x"), "cannot be read"},
-		{"a host that is not listed", comm.WithTopology(file), "is not listed"},
+		{"no file", comm.WithParameters(comm.Parameters{Topology: file + "x"}), "cannot be read"},
+		{"a host that is not listed", comm.WithParameters(comm.Parameters{Topology: file}), "is not listed"},
 		{"a host in two racks", torn, `rack of host "n0": got "r0" from rank 0`},
-		{"a name that is none", comm.WithRack("a b"), "rack, from TUTTI_RACK or WithRack"},
+		{"a name that is none", comm.WithParameters(comm.Parameters{Rack: "a b"}), "rack, from TUTTI_RACK or Parameters.Rack"},
 	} {
 		err := comm.Local(3, func(context.Context, *comm.Comm) error { return nil }, c.opt)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -22,7 +22,7 @@ const maxModel = choose.MaxLinks * 256
 func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective.Table, error) {
 	var rules, speed []byte
 	if rt.rank == 0 {
-		tuning, err := readTuning(rt.opt.tuning)
+		tuning, err := readTuning(rt.opt.params.Tuning)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func readTuning(file string) (*choose.TuningFile, error) {
 		return &choose.TuningFile{Model: choose.DefaultModel()}, nil
 	}
 	unreadable := func(err error) error {
-		return fault.New(fault.Misuse, "init", 0, "tuning file, read by rank 0 on its host: %w; correct TUTTI_TUNING or WithTuning, or leave it out", err)
+		return fault.New(fault.Misuse, "init", 0, "tuning file, read by rank 0 on its host: %w; correct TUTTI_TUNING or Parameters.Tuning, or leave it out", err)
 	}
 	info, err := os.Stat(file)
 	if err != nil {

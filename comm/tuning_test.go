@@ -81,7 +81,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 			}
 		}
 		return nil
-	}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{Segment: 64 << 10}))
+	}, comm.WithParameters(comm.Parameters{Tuning: file}), comm.WithParameters(comm.Parameters{Segment: 64 << 10}))
 	if err != nil {
 		t.Error(err)
 	}
@@ -95,7 +95,7 @@ func TestForcedAlgorithmsOverrideATuningFile(t *testing.T) {
 			return fmt.Errorf("got %+v and %v", x, err)
 		}
 		return nil
-	}, comm.WithTuning(file), comm.WithAlgorithm("allreduce:linear@256"))
+	}, comm.WithParameters(comm.Parameters{Tuning: file}), comm.WithAlgorithm("allreduce:linear@256"))
 	if err != nil {
 		t.Error(err)
 	}
@@ -107,7 +107,7 @@ func TestUnreadableTuningFileEndsInit(t *testing.T) {
 		"a directory": {t.TempDir(), "want a regular file"},
 		"not a rule":  {tuningFile(t, "\n{\"op\": \"allreduce\", \"algorithm\": \"rung\"}"), "tuning.json:4: rules[0].algorithm: "},
 	} {
-		err := comm.Local(2, func(context.Context, *comm.Comm) error { return nil }, comm.WithTuning(c.file))
+		err := comm.Local(2, func(context.Context, *comm.Comm) error { return nil }, comm.WithParameters(comm.Parameters{Tuning: c.file}))
 		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), fault.Misuse.Error()) != 1 {
 			t.Errorf("%s: got %v, want fault.Misuse, said once, with %q", name, err, c.want)
 		}
@@ -136,7 +136,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 			return fmt.Errorf("got %v for no collective, want fault.Misuse", err)
 		}
 		return nil
-	}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+	}, comm.WithParameters(comm.Parameters{Tuning: file}), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 	if err != nil {
 		t.Error(err)
 	}
@@ -323,7 +323,7 @@ func TestTheAlgorithmOfATuningFileIsTheOneThatRuns(t *testing.T) {
 				forced = append(forced, sum)
 			}
 			return compareTunedCalls(ctx, c, input, forced[i], tuned == "ring" || tuned == "pairwise")
-		}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+		}, comm.WithParameters(comm.Parameters{Tuning: file}), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 		if err != nil {
 			t.Errorf("tuned to %s: %v", tuned, err)
 		}

@@ -41,7 +41,7 @@ func reductionCases(t *testing.T) []reductionCase {
 	}
 	inOrder := reduce.Func("sum in order", reduce.RankOrder, func(a, b float32) float32 { return a + b })
 	forced := func(list string) []comm.Option { return []comm.Option{comm.WithAlgorithm(list)} }
-	tuned := []comm.Option{comm.WithTuning(rules)}
+	tuned := []comm.Option{comm.WithParameters(comm.Parameters{Tuning: rules})}
 	return []reductionCase{
 		{name: "by the table", op: comm.Sum},
 		{name: "a mean", op: comm.Mean},

@@ -63,7 +63,7 @@ func TestTuneWritesAFileThatInitFollows(t *testing.T) {
 			err = fmt.Errorf("got %v, want %s", x.Chosen, explained)
 		}
 		return err
-	}, comm.WithTransportName("tcp"), comm.WithTuning(file))
+	}, comm.WithTransportName("tcp"), comm.WithParameters(comm.Parameters{Tuning: file}))
 	if err != nil {
 		t.Error(err)
 	}
