@@ -27,7 +27,7 @@ type agreementNotice struct {
 // Bounds of a notice. With them the largest one fits into a flood.
 const (
 	maxAgreement = 8000 // members of a communicator that agree
-	maxAsked     = 4    // members that are asked at a time
+	maxQuestions = 4    // members that are asked at a time
 )
 
 // append appends the notice to b. It writes every set with size bits.
@@ -81,14 +81,14 @@ func parseAgreement(body []byte, size int) (n agreementNotice, ok bool) {
 	flags := r.Uint8()
 	st.Out = flags == 1
 	st.Calls, st.Proposal.Calls = agreement.Calls(r.Uint8()), agreement.Calls(r.Uint8())
-	asked := int(r.Uint8())
+	count := int(r.Uint8())
 	st.Term, st.Accepted = r.Int32(), r.Int32()
 	st.Bits, st.Proposal.Bits = r.Uint64(), r.Uint64()
-	if flags > 1 || asked > maxAsked || st.Term < 0 || st.Term > size || st.Accepted < 0 || st.Accepted > st.Term {
+	if flags > 1 || count > maxQuestions || st.Term < 0 || st.Term > size || st.Accepted < 0 || st.Accepted > st.Term {
 		r.Fail()
-		asked = 0
+		count = 0
 	}
-	for range asked {
+	for range count {
 		n.ask = append(n.ask, r.Int32())
 	}
 	// A set has no bit beyond the members: sets of the same members must be equal.

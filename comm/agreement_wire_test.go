@@ -27,7 +27,7 @@ func TestANoticeOfAnAgreementArrivesAsItWasSent(t *testing.T) {
 		}
 	}
 	n := fullNotice(maxAgreement)
-	n.ask = make([]int, maxAsked)
+	n.ask = make([]int, maxQuestions)
 	if got := len(n.append(nil, maxAgreement)); got > mesh.MaxFlood {
 		t.Errorf("the largest notice has %d bytes, want at most %d", got, mesh.MaxFlood)
 	}
@@ -45,7 +45,7 @@ func TestAMalformedNoticeOfAnAgreementIsRefused(t *testing.T) {
 		"cut short":              good[:len(good)-1],
 		"too long":               append(bytes.Clone(good), 0),
 		"unknown flag":           change(16, 2),
-		"too many asked":         change(19, maxAsked+1),
+		"too many count":         change(19, maxQuestions+1),
 		"term beyond the ranks":  change(20, 10),
 		"accepted beyond a term": change(24, 10),
 		"a member that is none":  change(len(good)-1, 2),

@@ -232,12 +232,12 @@ func (s *survivors) losses() (ins []agreement.Input, ended *fault.Error) {
 	rt := s.c.rt
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	for world, why := range rt.lostRanks {
-		r, in := s.c.group.RankOf(world)
+	for job, why := range rt.lostRanks {
+		r, in := s.c.group.RankOf(job)
 		if !in {
 			continue
 		}
-		if why.Kind == fault.Closed || rt.opt.exited != nil && rt.opt.exited(world) {
+		if why.Kind == fault.Closed || rt.opt.exited != nil && rt.opt.exited(job) {
 			ins = append(ins, agreement.Dead{Rank: r})
 		} else {
 			ins = append(ins, agreement.Lost{Rank: r})
@@ -293,7 +293,7 @@ func (s *survivors) step(m *agreement.Machine, number uint32, in agreement.Input
 
 // flood sends this rank's State to all ranks. s.mu is held.
 func (s *survivors) flood(number uint32, st agreement.State, ask []int) {
-	n := agreementNotice{s.c.id, number, st, ask[:min(len(ask), maxAsked)]}
+	n := agreementNotice{s.c.id, number, st, ask[:min(len(ask), maxQuestions)]}
 	s.c.rt.mesh.Flood(floodAgreement, n.append(nil, s.c.Size()))
 }
 
@@ -431,7 +431,7 @@ const (
 func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls, bits uint64) (agreement.Proposal, error) {
 	recorded := s.c.rt.opt.exited != nil
 	begun := time.Now()
-	askAt, pause, asked := begun.Add(firstAsk), firstAsk, 0
+	askAt, pause, next := begun.Add(firstAsk), firstAsk, 0
 	var aloneSince time.Time // since when this rank has had no quorum
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -457,8 +457,8 @@ func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls,
 			return *p, nil
 		}
 		if !now.Before(askAt) {
-			s.ask(asked)
-			asked += maxAsked
+			s.ask(next)
+			next += maxQuestions
 			pause = min(2*pause, maxAsk)
 			askAt = now.Add(pause)
 		}
@@ -478,7 +478,7 @@ func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls,
 	}
 }
 
-// ask repeats this rank's State and asks maxAsked of the members whose States it misses, from the
+// ask repeats this rank's State and asks maxQuestions of the members whose States it misses, from the
 // first-th on. s.mu is held.
 func (s *survivors) ask(first int) {
 	missing := s.current.Waiting()
@@ -486,7 +486,7 @@ func (s *survivors) ask(first int) {
 		return
 	}
 	var some []int
-	for i := range min(maxAsked, len(missing)) {
+	for i := range min(maxQuestions, len(missing)) {
 		some = append(some, missing[(first+i)%len(missing)])
 	}
 	s.flood(s.number, s.current.State(), some)

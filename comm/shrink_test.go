@@ -12,15 +12,15 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// worldOf returns the job's ranks of the members of c.
-func worldOf(c *Comm) (ranks []int) {
+// jobRanks returns the job's ranks of the members of c.
+func jobRanks(c *Comm) (ranks []int) {
 	for r := range c.Size() {
 		ranks = append(ranks, c.WorldRank(r))
 	}
 	return ranks
 }
 
-func TestShrinkLeavesOutRanksThatHaveClosed(t *testing.T) {
+func TestShrinkReturnsTheRanksThatHaveNotClosed(t *testing.T) {
 	for _, wire := range []string{"memory", "shm", "tcp"} {
 		t.Run(wire, func(t *testing.T) {
 			err := Local(4, func(ctx context.Context, c *Comm) error {
@@ -31,7 +31,7 @@ func TestShrinkLeavesOutRanksThatHaveClosed(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if got := worldOf(small); !slices.Equal(got, []int{0, 2, 3}) {
+				if got := jobRanks(small); !slices.Equal(got, []int{0, 2, 3}) {
 					return fmt.Errorf("members: got %v, want 0, 2 and 3", got)
 				}
 				sum := []int{c.Rank()}

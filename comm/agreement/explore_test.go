@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A world is one situation of a few ranks. The exploration runs their Machines through every order
+// A situation is what a few ranks. The exploration runs their Machines through every order
 // of events, and checks the promises of the package comment in every situation. A mandatory event
 // happens sooner or later in every run; the others may happen.
 //
@@ -27,7 +27,7 @@ import (
 //	a rank loses a live one by mistake                 no; bounded
 //	a rank loses one of another side                   no
 //	a rank learns that another was killed              no
-type world struct {
+type situation struct {
 	nodes    []node
 	kills    int // that may still happen
 	mistakes int // that may still happen
@@ -36,7 +36,7 @@ type world struct {
 	late     bool // a rank may lose a killed one before it learns of the death
 }
 
-// A node is one rank of a world. sent holds all States that it has flooded: each may still arrive.
+// A node is one rank of a situation. sent holds all States that it has flooded: each may still arrive.
 type node struct {
 	m       Machine
 	sent    []State
@@ -56,7 +56,7 @@ func (x *node) active() bool { return x.up() && !x.failed }
 // ended reports whether nothing is expected of the rank any more.
 func (x *node) ended() bool { return !x.active() || x.result != nil }
 
-func (x *node) entered() bool { return x.m.State().Calls != 0 }
+func (x *node) hasBegun() bool { return x.m.State().Calls != 0 }
 
 // step returns the node after an Input.
 func (x node) step(in Input) node {
@@ -80,9 +80,9 @@ func (x *node) differs(y *node) bool {
 	return len(x.sent) != len(y.sent) || x.result != y.result || x.m.view() != y.m.view()
 }
 
-// newWorld returns the world of n ranks before any event. Rank r is on side sides[r].
-func newWorld(n int) *world {
-	w := &world{sides: make([]int, n), records: true}
+// newSituation returns the situation of n ranks before any event. Rank r is on side sides[r].
+func newSituation(n int) *situation {
+	w := &situation{sides: make([]int, n), records: true}
 	for r := range n {
 		w.nodes = append(w.nodes, node{m: *New(r, n, All(n))})
 	}
@@ -90,7 +90,7 @@ func newWorld(n int) *world {
 }
 
 // enterAll lets all ranks enter.
-func (w *world) enterAll() *world {
+func (w *situation) enterAll() *situation {
 	for r := range w.nodes {
 		w.nodes[r] = w.nodes[r].step(enter(r))
 	}
@@ -100,7 +100,7 @@ func (w *world) enterAll() *world {
 func enter(r int) Input { return Enter{Shrink, ^uint64(1 << r)} }
 
 // with returns w with another node r, or an error if a promise is broken.
-func (w *world) with(r int, x node) (*world, error) {
+func (w *situation) with(r int, x node) (*situation, error) {
 	c := *w
 	c.nodes = slices.Clone(w.nodes)
 	c.nodes[r] = x
@@ -126,10 +126,10 @@ func sameContent(a, b Proposal) bool {
 }
 
 // lost reports whether r has lost q.
-func (w *world) lost(r, q int) bool { return w.nodes[r].m.lost.Has(q) }
+func (w *situation) lost(r, q int) bool { return w.nodes[r].m.lost.Has(q) }
 
 // linked reports whether two ranks are up and have not lost each other.
-func (w *world) linked(r, q int) bool {
+func (w *situation) linked(r, q int) bool {
 	return r != q && w.nodes[r].up() && w.nodes[q].up() && !w.lost(r, q) && !w.lost(q, r)
 }
 
@@ -137,20 +137,20 @@ func (w *world) linked(r, q int) bool {
 type event struct {
 	rank      int
 	in        Input
-	what      string // "killed", "evicted", "by mistake"
+	kind      string // "killed", "evicted", "by mistake"
 	mandatory bool
 }
 
 // do returns the situation after an event.
-func (w *world) do(ev event) (*world, error) {
+func (w *situation) do(ev event) (*situation, error) {
 	x := w.nodes[ev.rank]
 	if ev.in != nil {
 		x = x.step(ev.in)
 	}
-	x.killed = x.killed || ev.what == "killed"
-	x.evicted = x.evicted || ev.what == "evicted"
+	x.killed = x.killed || ev.kind == "killed"
+	x.evicted = x.evicted || ev.kind == "evicted"
 	c, err := w.with(ev.rank, x)
-	switch ev.what {
+	switch ev.kind {
 	case "killed":
 		c.kills--
 	case "by mistake":
@@ -160,14 +160,14 @@ func (w *world) do(ev event) (*world, error) {
 }
 
 // events returns the events that can happen in w, except for those that States arrive.
-func (w *world) events() (list []event) {
-	add := func(mandatory bool, r int, in Input, what string) { list = append(list, event{r, in, what, mandatory}) }
+func (w *situation) events() (list []event) {
+	add := func(mandatory bool, r int, in Input, kind string) { list = append(list, event{r, in, kind, mandatory}) }
 	for r := range w.nodes {
 		x := &w.nodes[r]
 		if !x.active() {
 			continue
 		}
-		if !x.entered() {
+		if !x.hasBegun() {
 			add(true, r, enter(r), "")
 		} else if x.result == nil && !x.m.Quorum() {
 			add(true, r, GiveUp{}, "")
@@ -175,7 +175,7 @@ func (w *world) events() (list []event) {
 		if w.kills > 0 {
 			add(false, r, nil, "killed")
 		}
-		told := false
+		evictable := false
 		for q := range w.nodes {
 			y := &w.nodes[q]
 			knowable := w.records && y.killed && !x.m.states[r].Dead.Has(q)
@@ -197,9 +197,9 @@ func (w *world) events() (list []event) {
 			case w.mistakes > 0:
 				add(false, r, Lost{q}, "by mistake")
 			}
-			told = told || y.up() && w.lost(q, r) && !w.lost(r, q)
+			evictable = evictable || y.up() && w.lost(q, r) && !w.lost(r, q)
 		}
-		if told {
+		if evictable {
 			add(true, r, nil, "evicted")
 		}
 	}
@@ -207,7 +207,7 @@ func (w *world) events() (list []event) {
 }
 
 // mustLose reports whether r loses q sooner or later.
-func (w *world) mustLose(r, q int) bool {
+func (w *situation) mustLose(r, q int) bool {
 	must := !w.nodes[q].up() || w.lost(q, r)
 	for k := range w.nodes {
 		must = must || k != q && w.linked(r, k) && w.lost(k, q)
@@ -221,13 +221,13 @@ type explorer struct {
 	seeds  [2]maphash.Seed
 	states map[State]uint16
 	buf    []byte
-	trail  []event
+	path   []event
 	limit  int
 	ends   int
 }
 
 // key returns a hash of w, which covers everything that events and checks depend on.
-func (e *explorer) key(w *world) [2]uint64 {
+func (e *explorer) key(w *situation) [2]uint64 {
 	b := append(e.buf[:0], byte(w.kills), byte(w.mistakes))
 	for i := range w.nodes {
 		x := &w.nodes[i]
@@ -257,7 +257,7 @@ func (e *explorer) key(w *world) [2]uint64 {
 }
 
 // visit explores what can follow from w. It returns an error if a promise is broken.
-func (e *explorer) visit(w *world) error {
+func (e *explorer) visit(w *situation) error {
 	k := e.key(w)
 	if _, ok := e.seen[k]; ok {
 		return nil
@@ -273,7 +273,7 @@ func (e *explorer) visit(w *world) error {
 	quiet := true
 	for _, ev := range w.events() {
 		quiet = quiet && !ev.mandatory
-		e.trail = append(e.trail, ev)
+		e.path = append(e.path, ev)
 		next, err := w.do(ev)
 		if err == nil {
 			err = e.visit(next)
@@ -281,7 +281,7 @@ func (e *explorer) visit(w *world) error {
 		if err != nil {
 			return err
 		}
-		e.trail = e.trail[:len(e.trail)-1]
+		e.path = e.path[:len(e.path)-1]
 	}
 	for r := range w.nodes {
 		if w.nodes[r].active() {
@@ -306,18 +306,18 @@ func (e *explorer) visit(w *world) error {
 // them has an effect that others can notice, and explores what follows. States without such an
 // effect concern nobody else, so it is enough to let them arrive at the latest moment. If mandatory
 // States alone have led to an effect, w is not quiet.
-func (e *explorer) receive(w *world, x node, r, q int, mandatory bool, quiet *bool) error {
+func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet *bool) error {
 	for ; q < len(w.nodes); q++ {
 		sent := w.nodes[q].sent
 		for v := int(x.m.states[q].Version); q != r && v < len(sent); v++ {
 			must := mandatory && w.linked(r, q)
 			ev := event{rank: r, in: Received{q, sent[v]}}
-			e.trail = append(e.trail, ev)
+			e.path = append(e.path, ev)
 			y := x.step(ev.in)
 			var err error
 			if y.differs(&w.nodes[r]) {
 				*quiet = *quiet && !must
-				var next *world
+				var next *situation
 				if next, err = w.with(r, y); err == nil {
 					err = e.visit(next)
 				}
@@ -327,14 +327,14 @@ func (e *explorer) receive(w *world, x node, r, q int, mandatory bool, quiet *bo
 			if err != nil {
 				return err
 			}
-			e.trail = e.trail[:len(e.trail)-1]
+			e.path = e.path[:len(e.path)-1]
 		}
 	}
 	return nil
 }
 
 // explore visits the situations that can follow from w, up to a limit.
-func explore(t *testing.T, w *world, limit int) {
+func explore(t *testing.T, w *situation, limit int) {
 	t.Helper()
 	e := &explorer{
 		seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
@@ -343,39 +343,39 @@ func explore(t *testing.T, w *world, limit int) {
 	err := e.visit(w)
 	t.Logf("%d situations, %d of them quiet", len(e.seen), e.ends)
 	if err != nil {
-		for _, ev := range e.trail {
-			t.Logf("rank %d %s %T%+v", ev.rank, ev.what, ev.in, ev.in)
+		for _, ev := range e.path {
+			t.Logf("rank %d %s %T%+v", ev.rank, ev.kind, ev.in, ev.in)
 		}
 		t.Fatal(err)
 	}
 }
 
-// TestEveryOrderOfEventsOfAFewRanksKeepsThePromises explores what a few ranks can go through. With
+// TestEveryOrderOfEventsOfAFewRanksKeepsTheRules explores what a few ranks can go through. With
 // TUTTI_SOAK it also explores four ranks in every partition, which takes hours.
-func TestEveryOrderOfEventsOfAFewRanksKeepsThePromises(t *testing.T) {
-	type scene struct {
+func TestEveryOrderOfEventsOfAFewRanksKeepsTheRules(t *testing.T) {
+	type testCase struct {
 		name  string
 		ranks int
-		set   func(w *world)
+		set   func(w *situation)
 		long  bool // too long for a race detector
 	}
-	scenes := []scene{
-		{"3 ranks, 2 killed, news of deaths late", 3, func(w *world) { w.kills, w.late = 2, true }, false},
-		{"3 ranks, 1 killed, 1 lost by mistake", 3, func(w *world) { w.kills, w.mistakes = 1, 1 }, false},
-		{"3 ranks, sides 0 and 1 2, 1 killed", 3, func(w *world) { w.enterAll(); w.kills, w.sides = 1, []int{0, 1, 1} }, false},
-		{"3 ranks, sides 0, 1 and 2, 1 killed", 3, func(w *world) { w.enterAll(); w.kills, w.sides = 1, []int{0, 1, 2} }, true},
-		{"4 ranks, 2 killed, no news of deaths", 4, func(w *world) { w.enterAll(); w.kills, w.records = 2, false }, false},
-		{"4 ranks, 2 killed", 4, func(w *world) { w.enterAll(); w.kills = 2 }, true},
+	cases := []testCase{
+		{"3 ranks, 2 killed, news of deaths late", 3, func(w *situation) { w.kills, w.late = 2, true }, false},
+		{"3 ranks, 1 killed, 1 lost by mistake", 3, func(w *situation) { w.kills, w.mistakes = 1, 1 }, false},
+		{"3 ranks, sides 0 and 1 2, 1 killed", 3, func(w *situation) { w.enterAll(); w.kills, w.sides = 1, []int{0, 1, 1} }, false},
+		{"3 ranks, sides 0, 1 and 2, 1 killed", 3, func(w *situation) { w.enterAll(); w.kills, w.sides = 1, []int{0, 1, 2} }, true},
+		{"4 ranks, 2 killed, no news of deaths", 4, func(w *situation) { w.enterAll(); w.kills, w.records = 2, false }, false},
+		{"4 ranks, 2 killed", 4, func(w *situation) { w.enterAll(); w.kills = 2 }, true},
 	}
 	if os.Getenv("TUTTI_SOAK") != "" {
 		for _, sides := range partitions(4) {
-			scenes = append(scenes, scene{fmt.Sprintf("4 ranks, sides %v", sides), 4, func(w *world) { w.enterAll(); w.sides = sides }, true})
+			cases = append(cases, testCase{fmt.Sprintf("4 ranks, sides %v", sides), 4, func(w *situation) { w.enterAll(); w.sides = sides }, true})
 		}
-		scenes = append(scenes, scene{"4 ranks, 1 lost by mistake", 4, func(w *world) { w.enterAll(); w.mistakes = 1 }, true})
+		cases = append(cases, testCase{"4 ranks, 1 lost by mistake", 4, func(w *situation) { w.enterAll(); w.mistakes = 1 }, true})
 	}
-	for _, x := range scenes {
+	for _, x := range cases {
 		t.Run(x.name, func(t *testing.T) {
-			w := newWorld(x.ranks)
+			w := newSituation(x.ranks)
 			x.set(w)
 			limit := math.MaxInt
 			if raceEnabled && x.long {
@@ -399,9 +399,9 @@ func partitions(n int) (all [][]int) {
 	return all
 }
 
-// TestRandomRunsKeepThePromises runs four and five ranks through random orders of events: partitions,
+// TestRandomRunsKeepTheRules runs four and five ranks through random orders of events: partitions,
 // mistakes, kills, and States that arrive late, or out of order.
-func TestRandomRunsKeepThePromises(t *testing.T) {
+func TestRandomRunsKeepTheRules(t *testing.T) {
 	runs := 4_000
 	if raceEnabled {
 		runs = 300
@@ -410,10 +410,10 @@ func TestRandomRunsKeepThePromises(t *testing.T) {
 	for seed := range uint64(runs) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		ps := parts[seed%2]
-		w := newWorld(len(ps[0]))
+		w := newSituation(len(ps[0]))
 		w.sides, w.kills, w.mistakes, w.late = ps[rng.IntN(len(ps))], rng.IntN(4), rng.IntN(3), true
 		w.records = rng.IntN(3) > 0
-		var trail []event
+		var path []event
 		for {
 			list := w.events()
 			for r := range w.nodes {
@@ -427,22 +427,22 @@ func TestRandomRunsKeepThePromises(t *testing.T) {
 			if !ev.mandatory && rng.IntN(4) > 0 {
 				continue
 			}
-			trail = append(trail, ev)
+			path = append(path, ev)
 			var err error
 			if w, err = w.do(ev); err != nil {
-				t.Fatalf("seed %d: %v\n%v", seed, err, trail)
+				t.Fatalf("seed %d: %v\n%v", seed, err, path)
 			}
 		}
 		for r := range w.nodes {
 			if x := &w.nodes[r]; !x.ended() {
-				t.Fatalf("seed %d: rank %d neither decides nor fails; it waits for %v\n%v", seed, r, x.m.Waiting(), trail)
+				t.Fatalf("seed %d: rank %d neither decides nor fails; it waits for %v\n%v", seed, r, x.m.Waiting(), path)
 			}
 		}
 	}
 }
 
 // arrivals appends the events that a State arrives at rank r.
-func (w *world) arrivals(list []event, r int) []event {
+func (w *situation) arrivals(list []event, r int) []event {
 	x := &w.nodes[r]
 	for q := range w.nodes {
 		for v := int(x.m.states[q].Version); x.active() && q != r && v < len(w.nodes[q].sent); v++ {

@@ -42,8 +42,8 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestALostLinkLeavesOutItsHigherEnd has one leader that knows of broken links.
-func TestALostLinkLeavesOutItsHigherEnd(t *testing.T) {
+// TestAShrinkWithoutALinkHasItsLowerEnd has one leader that knows of broken links.
+func TestAShrinkWithoutALinkHasItsLowerEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		calls Calls
 		links []LinkLost
@@ -128,8 +128,8 @@ func TestNewsOfADeathReachesAllMembers(t *testing.T) {
 	}
 }
 
-// TestARankThatFailsSaysSo: the others go on without it.
-func TestARankThatFailsSaysSo(t *testing.T) {
+// TestTheOthersGoOnWithoutARankThatFails also covers that its State says so.
+func TestTheOthersGoOnWithoutARankThatFails(t *testing.T) {
 	m := New(1, 2, All(2))
 	m.Step(Enter{Calls: Agree})
 	if out := m.Step(GiveUp{}); len(out) != 0 {
