@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
-// initLimit bounds Init. While ranks meet, a process that has died may be replaced by another one, so
-// only the deadline ends the wait for it.
+// initLimit bounds Init. A process that dies while others have not joined ends the Init of those that
+// have, by EndOnLoss. Only the deadline ends the wait of the others.
 const initLimit = 4 * time.Second
 
 // errWrong marks an error of the program's own check of a result.
@@ -34,7 +34,8 @@ func runRank(text string) int {
 	event{Name: "begun"}.write()
 	ctx, cancel := context.WithTimeout(context.Background(), initLimit)
 	defer cancel()
-	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...), comm.WithTimeout(time.Minute))
+	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...), comm.WithTimeout(time.Minute),
+		comm.WithParameters(comm.Parameters{EndOnLoss: true}))
 	if err != nil {
 		report(err)
 		return 1
