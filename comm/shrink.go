@@ -137,13 +137,13 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 	if c.Size() > maxAgreement {
 		return nil, nil, fault.New(fault.Exhausted, name, c.rt.rank, "members: got %d, want at most %d", c.Size(), maxAgreement)
 	}
+	s = c.rt.survivorsOf(c.id)
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
-	if closed {
+	if closed || s == nil { // Close may run beside this call
 		return nil, nil, fault.New(fault.Closed, name, c.rt.rank, "this communicator has been closed on this rank")
 	}
-	s = c.rt.survivorsOf(c.id)
 	if !s.busy.CompareAndSwap(false, true) {
 		return nil, nil, c.misuse(name, "another goroutine is in Agree or Shrink of this communicator; call them one after the other")
 	}

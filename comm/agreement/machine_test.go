@@ -146,11 +146,10 @@ func TestTheOthersGoOnWithoutARankThatFails(t *testing.T) {
 	if f, ok := out[1].(Flood); !ok || !f.State.Out {
 		t.Errorf("got %v, want a State that says so", out[1])
 	}
-	if other := New(0, 2, All(2)); true {
-		other.Step(Enter{Calls: Agree})
-		other.Step(Received{1, m.State()})
-		if !other.decided {
-			t.Error("rank 0 waits for a rank that is out")
-		}
+	other := New(0, 2, All(2))
+	other.Step(Enter{Calls: Agree})
+	other.Step(Received{1, m.State()})
+	if !other.decided {
+		t.Error("rank 0 waits for a rank that is out")
 	}
 }
