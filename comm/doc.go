@@ -43,7 +43,8 @@
 //	Mismatch            the ranks made different calls; the error has both, with file and line
 //	Timeout, Canceled   the context or the Timeout ended the call; the error names who is missing
 //	PeerLost, LinkLost  a rank or a link is gone; start the job again without it, or go on with
-//	                    a Sub of the ranks that Lost does not list
+//	                    the communicator that Shrink returns
+//	NoQuorum            too few ranks are left, and others may go on; end this process
 //	Revoked             another rank's error ended the communicator; it is the cause
 //	Closed              this rank, or one that the call needs, has closed
 //
