@@ -122,7 +122,7 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 		ln := &shortListener{done: make(chan struct{})}
 		var logs logBuffer
 		var reported atomic.Int32
-		f := openMux(ln, &pendingEcho{}, nil, nil, logs.logger(), newStrangerLog(logs.logger()), func(err error) {
+		f := openMux(ln, &pendingEcho{}, nil, nil, logs.logger(), newRefusalLog(logs.logger()), func(err error) {
 			if !errors.Is(err, syscall.EMFILE) {
 				t.Errorf("got %v, want %v", err, syscall.EMFILE)
 			}

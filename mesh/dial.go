@@ -304,5 +304,5 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errNotAuthenticated
 	}
-	m.strangers.refused(from, err.Error())
+	m.refusals.refused(from, err.Error())
 }

@@ -129,6 +129,6 @@
 // frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots are
 // taken, the next connection takes the slot of another one: of the source address with the most
 // slots, the one that came first. A connection is safe for 100 ms, and for 1 s after a hello that
-// names the job. So strangers delay a rank, but cannot keep it out. Refused connections cost at most
+// names the job. So unauthenticated peers delay a rank, but cannot keep it out. Refused connections cost at most
 // 20 lines of log at once, and one per second.
 package mesh

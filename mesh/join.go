@@ -177,7 +177,7 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 // breaks earlier is not an error: the rank dials again until its own deadline. serve closes the Conn.
 //
 // The welcome follows the record, and does not tell the instance of rank 0: in a job without a
-// secret, whoever knew it could pose as rank 0 to the others.
+// secret, a process that knew it could pose as rank 0 to the others.
 func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error {
 	defer t.conn.Close()
 	if !g.startConn() {

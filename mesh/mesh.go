@@ -112,7 +112,7 @@ type Answer struct {
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
-	strangers      *strangerLog
+	refusals       *refusalLog
 	id             identity
 	inProcess      bool // the ranks are goroutines of this process
 	oversubscribed bool // more ranks than cores share this host; written before Start returns
@@ -224,7 +224,7 @@ func newMesh(cfg Config) *Mesh {
 		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: newIdentity(cfg), inProcess: cfg.InProcess,
 		peers: make([]peer, cfg.Size),
 	}
-	m.strangers = newStrangerLog(m.log)
+	m.refusals = newRefusalLog(m.log)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {
@@ -268,7 +268,7 @@ func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
 		onShortage := func(err error) { m.Announce(m.shortage(err)) }
-		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.strangers, onShortage)
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.refusals, onShortage)
 		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)

@@ -47,14 +47,14 @@ var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait 
 // proven its identity. drop calls release when the connection is refused, expires or is closed.
 //
 // When all slots are taken, the next connection takes the slot of another one. See victim for the
-// choice. So a stranger with many slow connections delays a rank, but cannot keep it out.
+// choice. Slow connections therefore delay a rank, but cannot keep it out.
 type mux struct {
 	ln         net.Listener
 	greeter    transport.Greeter // nil: every connection is the transport's
 	tls        *tls.Config       // nil: plain connections
 	secures    Secures           // which connections are under TLS; nil: all, if tls is set
 	log        *slog.Logger
-	strangers  *strangerLog
+	refusals   *refusalLog
 	onShortage func(error)   // called when file descriptors are short for shortageTime
 	accepted   chan net.Conn // classified connections, to muxListener.Accept
 	slotFree   wakeup        // raised by release
@@ -67,9 +67,9 @@ type mux struct {
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, strangers *strangerLog, onShortage func(error)) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, refusals *refusalLog, onShortage func(error)) *mux {
 	f := &mux{
-		ln: ln, secures: secures, log: log, strangers: strangers, onShortage: onShortage,
+		ln: ln, secures: secures, log: log, refusals: refusals, onShortage: onShortage,
 		accepted: make(chan net.Conn),
 		slotFree: newWakeup(),
 		done:     make(chan struct{}),
@@ -180,11 +180,11 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 		return nil, nil, 0
 	case len(f.pending) >= pendingSlots:
 		victim = f.victim()
-		return nil, victim, victim.safeUntil.Sub(now)
+		return nil, victim, victim.notEvictedBefore.Sub(now)
 	}
 	g = &pendingConn{
 		prefixedConn: prefixedConn{Conn: nc}, mux: f, source: sourceOf(nc.RemoteAddr()),
-		deadline: now.Add(handshakeTimeout), safeUntil: now.Add(slotHold), released: make(chan struct{}),
+		deadline: now.Add(handshakeTimeout), notEvictedBefore: now.Add(slotHold), released: make(chan struct{}),
 	}
 	nc.SetDeadline(g.deadline)
 	g.timer = time.AfterFunc(handshakeTimeout, g.expire)
@@ -193,8 +193,8 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 }
 
 // victim returns the connection to evict first when no slot is free: of the source that holds the
-// most slots, the one that is safe for the shortest time. So strangers on one host evict each other,
-// and not a rank on another host. A stranger on the same host evicts a rank only after slotHold, in
+// most slots, the one that is safe for the shortest time. So connections from one host evict each other,
+// and not a rank on another host. A connection from the same host evicts a rank only after slotHold, in
 // which the rank sends its hello. f.mu is held.
 func (f *mux) victim() (v *pendingConn) {
 	slots := make(map[netip.Prefix]int)
@@ -203,7 +203,7 @@ func (f *mux) victim() (v *pendingConn) {
 	}
 	for g := range f.pending {
 		if v == nil || slots[g.source] > slots[v.source] ||
-			slots[g.source] == slots[v.source] && g.safeUntil.Before(v.safeUntil) {
+			slots[g.source] == slots[v.source] && g.notEvictedBefore.Before(v.notEvictedBefore) {
 			v = g
 		}
 	}
@@ -231,7 +231,7 @@ func (f *mux) extend(addr net.Addr) {
 	defer f.mu.Unlock()
 	for g := range f.pending {
 		if g.RemoteAddr().String() == addr.String() {
-			g.safeUntil = time.Now().Add(greetedHold)
+			g.notEvictedBefore = time.Now().Add(greetedHold)
 		}
 	}
 }
@@ -339,7 +339,7 @@ func (f *mux) startTLS(g *pendingConn) error {
 // refuse closes a connection and logs why, in at most one line.
 func (f *mux) refuse(g *pendingConn, why string) {
 	if g.drop() {
-		f.strangers.refused(g.RemoteAddr(), why)
+		f.refusals.refused(g.RemoteAddr(), why)
 	}
 }
 
@@ -387,16 +387,16 @@ func (d *muxListener) Addr() net.Addr { return d.addr }
 //	held      set     the handshake runs on the transport's Conn, and logs its own refusal
 //	released  any     admitted, or closed
 type pendingConn struct {
-	prefixedConn // as accepted
-	mux          *mux
-	tls          *tls.Conn // TLS over Conn; nil without
-	source       netip.Prefix
-	deadline     time.Time
-	safeUntil    time.Time     // it is not evicted before; guarded by mux.mu
-	released     chan struct{} // closed by release
-	timer        *time.Timer   // runs expire at deadline
-	closer       func() error  // closes the transport's Conn; guarded by mux.mu
-	peeked       []byte        // what sniff has read; nil under TLS
+	prefixedConn     // as accepted
+	mux              *mux
+	tls              *tls.Conn // TLS over Conn; nil without
+	source           netip.Prefix
+	deadline         time.Time
+	notEvictedBefore time.Time     // it is not evicted before; guarded by mux.mu
+	released         chan struct{} // closed by release
+	timer            *time.Timer   // runs expire at deadline
+	closer           func() error  // closes the transport's Conn; guarded by mux.mu
+	peeked           []byte        // what sniff has read; nil under TLS
 }
 
 // Peeked returns the bytes that were read already, at most 32; none under TLS.
@@ -431,7 +431,7 @@ func (g *pendingConn) Close() error {
 		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
 	}
 	if g.drop() && unsaid {
-		g.mux.strangers.refused(g.RemoteAddr(), why.Error())
+		g.mux.refusals.refused(g.RemoteAddr(), why.Error())
 	}
 	return g.NetConn().Close()
 }

@@ -516,23 +516,23 @@ func TestTheLimitGrowsWithThePeersDelay(t *testing.T) {
 }
 
 // A rank tells its peers how late it runs, for one to two times the limit on silence.
-func TestAHeartbeatTellsHowLateItsRankRuns(t *testing.T) {
+func TestAHeartbeatHasTheDelayOfItsRank(t *testing.T) {
 	s := New(Config{Me: 0, Size: 2, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
 	s.Step(0, Tick{})
 	s.Step(0, LinkUp{1})
-	told := func(now Time) (ages []Span) {
+	ages := func(now Time) (got []Span) {
 		for _, o := range s.Step(now, Tick{}) {
 			if m, ok := o.(Send); ok && m.Msg.Kind == Heartbeat {
-				ages = append(ages, m.Msg.Age)
+				got = append(got, m.Msg.Age)
 			}
 		}
-		return ages
+		return got
 	}
-	if got := told(Time(250 * Millisecond)); !slices.Equal(got, []Span{0}) {
+	if got := ages(Time(250 * Millisecond)); !slices.Equal(got, []Span{0}) {
 		t.Errorf("in time: the heartbeats tell %v, want one that tells 0", got)
 	}
 	now := Time(1500 * Millisecond) // a second later than Next has asked for
-	if got := told(now); !slices.Equal(got, []Span{Second}) {
+	if got := ages(now); !slices.Equal(got, []Span{Second}) {
 		t.Errorf("a second late: the heartbeats tell %v, want one that tells 1000ms", got)
 	}
 	for end := now + Time(9*Second); now < end; {

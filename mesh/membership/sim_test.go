@@ -30,7 +30,7 @@ type node struct {
 	stopped  bool
 	busy     Span    // each input is handled that late
 	behind   bool    // one of them waits
-	resuming bool    // catchUp runs
+	resuming bool    // handleBacklog runs
 	backlog  []Input // while stopped
 	failures []failureReport
 	departed []int
@@ -139,7 +139,7 @@ func (w *cluster) step(r int, in Input) {
 		x.backlog = append(x.backlog, in)
 		if !x.behind {
 			x.behind = true
-			w.after(x.busy, func() { w.catchUp(r) })
+			w.after(x.busy, func() { w.handleBacklog(r) })
 		}
 		return
 	}
@@ -299,8 +299,8 @@ func (w *cluster) resume(r int) {
 	w.step(r, Tick{})
 }
 
-// catchUp handles the inputs that a busy rank has not handled yet.
-func (w *cluster) catchUp(r int) {
+// handleBacklog handles the inputs that a busy rank has not handled yet.
+func (w *cluster) handleBacklog(r int) {
 	x := w.nodes[r]
 	backlog := x.backlog
 	x.backlog, x.behind, x.resuming = nil, false, true

@@ -201,7 +201,7 @@ func (s *Machine) confirmSuspicions() {
 // While ranks start, a closed connection shows little: links are dialled from both ends, and one of
 // the two connections is closed. Until all ranks are ready, only the limit counts.
 func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
-	due, firsthand := never, false
+	deadline, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
 		d := &s.ranks[r].suspicions[i]
 		if !d.unanswered() {
@@ -211,20 +211,20 @@ func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
 		if !s.complete {
 			wait = max(wait, s.limit(r))
 		}
-		if at := d.since + Time(wait); at < due {
-			due, waited = at, wait
+		if at := d.since + Time(wait); at < deadline {
+			deadline, waited = at, wait
 		}
 		firsthand = firsthand || d.by == s.cfg.Me
 	}
 	switch {
-	case due == never:
+	case deadline == never:
 		return false, 0
 	case !firsthand:
-		return s.reached(due + Time(secondhandDelay)), waited
+		return s.reached(deadline + Time(secondhandDelay)), waited
 	case s.complete && s.suspectedByAll(r):
 		return true, 0
 	}
-	return s.reached(due), waited
+	return s.reached(deadline), waited
 }
 
 // suspectedByAll reports whether all neighbours of r suspect it because of their control links.

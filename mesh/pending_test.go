@@ -14,10 +14,10 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// slowStrangers keeps n slow connections to addr open: when one is closed, the next one is opened.
+// slowConns keeps n slow connections to addr open: when one is closed, the next one is opened.
 // Each second one sends the transport's first bytes, and then one byte at a time; the others send
 // nothing. The returned function ends them, and waits until they have ended.
-func slowStrangers(t *testing.T, addr string, n int) (stop func()) {
+func slowConns(t *testing.T, addr string, n int) (stop func()) {
 	t.Helper()
 	greeting := tcpMagic(t)
 	var work sync.WaitGroup
@@ -57,12 +57,12 @@ func slowStrangers(t *testing.T, addr string, n int) (stop func()) {
 	}
 }
 
-// strangerCounts are the numbers of slow connections in the tests below: a few more than there are
+// slowConnCounts are the numbers of slow connections in the tests below: a few more than there are
 // slots, and many more.
-var strangerCounts = []int{70, 300, 1000}
+var slowConnCounts = []int{70, 300, 1000}
 
-func TestAJobStartsBesideSlowStrangers(t *testing.T) {
-	for _, n := range strangerCounts {
+func TestAJobStartsBesideSlowConns(t *testing.T) {
+	for _, n := range slowConnCounts {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			leak.Check(t)
 			var once sync.Once
@@ -70,7 +70,7 @@ func TestAJobStartsBesideSlowStrangers(t *testing.T) {
 			defer func() { stop() }()
 			began := time.Now()
 			w := startWired(t, 4, func(i int, cfg *Config) {
-				once.Do(func() { stop = slowStrangers(t, cfg.Root, n); began = time.Now() })
+				once.Do(func() { stop = slowConns(t, cfg.Root, n); began = time.Now() })
 			})
 			defer w.close()
 			elapsed := time.Since(began)
@@ -85,8 +85,8 @@ func TestAJobStartsBesideSlowStrangers(t *testing.T) {
 	}
 }
 
-func TestDataConnsComeUpBesideSlowStrangers(t *testing.T) {
-	for _, n := range strangerCounts {
+func TestDataConnsComeUpBesideSlowConns(t *testing.T) {
+	for _, n := range slowConnCounts {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			leak.Check(t)
 			const size = 4
@@ -97,7 +97,7 @@ func TestDataConnsComeUpBesideSlowStrangers(t *testing.T) {
 			})
 			defer w.close()
 			for _, addr := range w.addrs[1:3] {
-				defer slowStrangers(t, addr, n/2)()
+				defer slowConns(t, addr, n/2)()
 			}
 			for _, m := range w.meshes {
 				for _, to := range without(size, m.Rank()) {
@@ -116,7 +116,7 @@ func TestTheSourceWithTheMostSlotsLosesOne(t *testing.T) {
 	now := time.Now()
 	f := &mux{pending: make(map[*pendingConn]struct{})}
 	add := func(source string, safeFor time.Duration) *pendingConn {
-		g := &pendingConn{source: netip.MustParsePrefix(source), safeUntil: now.Add(safeFor)}
+		g := &pendingConn{source: netip.MustParsePrefix(source), notEvictedBefore: now.Add(safeFor)}
 		f.pending[g] = struct{}{}
 		return g
 	}
@@ -127,7 +127,7 @@ func TestTheSourceWithTheMostSlotsLosesOne(t *testing.T) {
 	oldest := add("10.0.0.2/32", 5*time.Millisecond)
 	add("10.0.0.3/32", 2*time.Millisecond)
 	if got := f.victim(); got != oldest {
-		t.Errorf("got the one of %v that is safe for %v, want the oldest of 10.0.0.2", got.source, got.safeUntil.Sub(now))
+		t.Errorf("got the one of %v that is safe for %v, want the oldest of 10.0.0.2", got.source, got.notEvictedBefore.Sub(now))
 	}
 }
 
@@ -148,12 +148,12 @@ func TestAddressesOfOneHostAreOneSource(t *testing.T) {
 	}
 }
 
-func TestLinesAboutStrangersAreLimited(t *testing.T) {
-	s := newStrangerLog(nil)
+func TestLinesAboutRefusedConnectionsAreLimited(t *testing.T) {
+	s := newRefusalLog(nil)
 	now := time.Now()
 	logged, omitted := 0, 0
 	count := func() {
-		if before, ok := s.take(now); ok {
+		if before, ok := s.allow(now); ok {
 			logged++
 			omitted += before
 		}
@@ -185,11 +185,11 @@ func TestAConnectionWithAHelloKeepsItsSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	said := time.Now()
+	sent := time.Now()
 	hello := w.meshes[1].id.hello(0, channelControl)
-	talk := newHandshakeConn(c)
-	talk.send(hello.append(nil), nil)
-	if _, _, err := talk.recv(t.Context(), maxRefusal); err != nil { // the challenge
+	conn := newHandshakeConn(c)
+	conn.send(hello.append(nil), nil)
+	if _, _, err := conn.recv(t.Context(), maxRefusal); err != nil { // the challenge
 		t.Fatal(err)
 	}
 	f := w.meshes[0].mux
@@ -199,7 +199,7 @@ func TestAConnectionWithAHelloKeepsItsSlot(t *testing.T) {
 		t.Fatalf("%d slots are taken, want 1", len(f.pending))
 	}
 	for g := range f.pending {
-		if safe := g.safeUntil.Sub(said); safe < greetedHold {
+		if safe := g.notEvictedBefore.Sub(sent); safe < greetedHold {
 			t.Errorf("the slot is safe for %v, want at least %v", safe, greetedHold)
 		}
 	}

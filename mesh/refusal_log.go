@@ -14,9 +14,9 @@ const (
 	lineInterval = time.Second
 )
 
-// A strangerLog logs refused connections, at a limited rate: a flood of connections must not become
+// A refusalLog logs refused connections, at a limited rate: a flood of connections must not become
 // a flood of lines. Its methods may be called by any goroutine.
-type strangerLog struct {
+type refusalLog struct {
 	log *slog.Logger
 
 	mu      sync.Mutex // guards the rest
@@ -24,13 +24,13 @@ type strangerLog struct {
 	omitted int        // lines omitted since the last one
 }
 
-// newStrangerLog returns a strangerLog that writes to log.
-func newStrangerLog(log *slog.Logger) *strangerLog { return &strangerLog{log: log} }
+// newRefusalLog returns a refusalLog that writes to log.
+func newRefusalLog(log *slog.Logger) *refusalLog { return &refusalLog{log: log} }
 
 // refused logs that a connection from an address was refused, and how many lines were omitted before
 // this one.
-func (s *strangerLog) refused(from net.Addr, because string) {
-	omitted, ok := s.take(time.Now())
+func (s *refusalLog) refused(from net.Addr, because string) {
+	omitted, ok := s.allow(time.Now())
 	if !ok {
 		return
 	}
@@ -44,8 +44,8 @@ func (s *strangerLog) refused(from net.Addr, because string) {
 	s.log.Warn("a connection refused", args...)
 }
 
-// take reports whether a line may be logged now, and how many were omitted before it.
-func (s *strangerLog) take(now time.Time) (omitted int, ok bool) {
+// allow reports whether a line may be logged now, and how many were omitted before it.
+func (s *refusalLog) allow(now time.Time) (omitted int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := later(s.full, now).Add(lineInterval)
