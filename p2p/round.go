@@ -67,7 +67,7 @@ type operation struct {
 	scratch []scratch
 
 	// recvStage receives the segments that are then reduced, or copied to several vectors.
-	// sendStage holds the segments that are assembled by copying, if the link does not gather. Each
+	// sendStage holds the segments that are assembled by copying: those longer than one frame. Each
 	// stage is used for one message at a time.
 	recvStage []byte
 	sendStage []byte

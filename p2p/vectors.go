@@ -112,10 +112,10 @@ func (p *Iovecs) reset() {
 	}
 }
 
-// ExchangeVectors is like Exchange for chunks of vectors, which must not overlap. The link gathers
-// outgoing segments. If the link cannot gather, they are assembled in a stage. An incoming segment
-// that lies in one vector is received straight into it. A segment that spans several vectors is
-// received into a stage, and copied while the next segments arrive.
+// ExchangeVectors is like Exchange for chunks of vectors, which must not overlap. The link gathers an
+// outgoing segment that fits into one frame. A longer segment is assembled in a stage. An incoming
+// segment that lies in one vector is received straight into it. A segment that spans several vectors
+// is received into a stage, and copied while the next segments arrive.
 func (r *Round) ExchangeVectors(ctx context.Context, to int, out Vectors, from int, in Vectors) error {
 	r.vectors = [2]Vectors{out, in}
 	return r.move(ctx, to, r.vectors[0].payload(), from, r.vectors[1].payload(), fold{})
@@ -134,7 +134,7 @@ type sender struct {
 	payload payload
 	cursor  vectorCursor
 	count   int    // of segments
-	stage   []byte // where segments are assembled if the link does not gather
+	stage   []byte // where segments are assembled that PostSendParts does not send
 }
 
 // sender returns the sender of a message to a rank of the round.
