@@ -59,6 +59,9 @@
 // number and its fingerprint, which other ranks compare with theirs. Then package collective
 // carries it out in a p2p.Round, and finish turns an error into the caller's.
 //
+// Only transports.go knows transports, and only init.go the mesh and the matching engine, which it
+// assembles. The other files send messages by package p2p. The archtest checks these imports.
+//
 // What all communicators of a rank share is the rankRuntime. Its calls list what is under way,
 // so that an error, a stall warning or another rank can say where this rank is. Locks are
 // taken in this order: calls.mu (which is also the mu of every Comm), then rankRuntime.mu or
