@@ -171,7 +171,7 @@ type survivors struct {
 	made    *Comm // of the last agreement of a Shrink, until all members have set it up
 	isReady bool  // this rank has set it up
 
-	mu                      sync.Mutex // guards the rest
+	mu                      sync.Mutex // guards the rest; rankRuntime.mu may be taken while it is held
 	number                  uint32     // of current; only the call inside changes it
 	previous, current, next *agreement.Machine
 	early                   map[int]agreement.State // of next, by member, before next exists

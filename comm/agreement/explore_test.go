@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A situation is what a few ranks. The exploration runs their Machines through every order
+// A situation is the state of a few ranks. The exploration runs their Machines through every order
 // of events, and checks the promises of the package comment in every situation. A mandatory event
 // happens sooner or later in every run; the others may happen.
 //
@@ -351,7 +351,7 @@ func explore(t *testing.T, w *situation, limit int) {
 }
 
 // TestEveryOrderOfEventsOfAFewRanksKeepsTheRules explores what a few ranks can go through. With
-// TUTTI_SOAK it also explores four ranks in every partition, which takes hours.
+// TUTTI_SOAK it also explores four ranks in every partition, which takes far longer.
 func TestEveryOrderOfEventsOfAFewRanksKeepsTheRules(t *testing.T) {
 	type testCase struct {
 		name  string
