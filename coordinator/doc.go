@@ -31,7 +31,8 @@
 // tensor at a time in its process set. Submitted again before it is done, it is refused with
 // fault.Misuse that names both calls, and the first goes on. Ranks that submit a name with different
 // operations, types, shapes, operators, roots, scales, compression, priorities or groups all get
-// fault.Mismatch that names both sides. Other tensors are not disturbed, and the name is free again.
+// fault.Mismatch that names both sides. Other tensors are not disturbed, and the name is free again,
+// except after groups that differ.
 //
 // Results are the same bits on every rank. They do not depend on what a tensor was fused with, on the
 // order of submission, on the response cache or on timing. They depend on the number of ranks, on the

@@ -10,8 +10,9 @@ import (
 )
 
 // A TensorGroup collects submissions that run together. None of them runs before all of them are
-// ready on all ranks. If one of them has a mismatch, all of them fail. Only one goroutine may use a
-// TensorGroup.
+// ready on all ranks. If one of them has a mismatch, all of them fail. All ranks must submit the same
+// groups: the tensors of groups that differ fail with fault.Mismatch, then and whenever they are
+// submitted again. Only one goroutine may use a TensorGroup.
 type TensorGroup struct {
 	co      *Coordinator
 	handles []*Handle

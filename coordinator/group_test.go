@@ -67,8 +67,8 @@ func TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce(t *testing.T) {
 					}
 					return nil
 				}))
-				if took := time.Since(began); err != nil || took > time.Second {
-					t.Errorf("after %v: %v", took, err)
+				if elapsed := time.Since(began); err != nil || elapsed > time.Second {
+					t.Errorf("after %v: %v", elapsed, err)
 				}
 			})
 		})

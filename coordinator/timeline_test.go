@@ -226,7 +226,7 @@ func checkOrder(t *testing.T, spans []timeline.ReadSpan, n int, on string, off i
 	}
 }
 
-func TestATimelineThatCannotBeWrittenAtTheEndIsAnErrorAndLeavesAnEmptyPart(t *testing.T) {
+func TestATimelineThatCannotBeWrittenAtTheEndIsAnErrorWithAnEmptyPart(t *testing.T) {
 	leak.Check(t)
 	file := filepath.Join(t.TempDir(), "out.json")
 	part := timeline.PartName(file, 0)

@@ -145,7 +145,7 @@ func (c *Coordinator) groupMismatch(p *pendingTensor, other *variant) *fault.Err
 		Err: fmt.Errorf("the ranks disagree about the group; submit equal groups on all ranks. The tensors of these groups fail from now on"),
 	}
 	for _, v := range []*variant{first, other} {
-		err.Peers = append(err.Peers, fault.Peer{Rank: v.rank, Call: v.spec.Call() + c.groupMembers(p, v.spec.Group), At: v.site})
+		err.Peers = append(err.Peers, fault.Peer{Rank: v.rank, Call: v.spec.Call() + c.otherTensors(p, v.spec.Group), At: v.site})
 	}
 	slices.SortFunc(err.Peers, func(a, b fault.Peer) int { return a.Rank - b.Rank })
 	return err
@@ -154,9 +154,9 @@ func (c *Coordinator) groupMismatch(p *pendingTensor, other *variant) *fault.Err
 // maxListed bounds the tensors of a group that an error names.
 const maxListed = 8
 
-// groupMembers returns the text " with b, c" for the tensors that are pending in a group with p, or
+// otherTensors returns the text " with b, c" for the tensors that are pending in a group with p, or
 // "" for no group.
-func (c *Coordinator) groupMembers(p *pendingTensor, group uint64) string {
+func (c *Coordinator) otherTensors(p *pendingTensor, group uint64) string {
 	if group == 0 {
 		return ""
 	}

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestRandomGroupsAndSetsEndAsTheOracleSays runs random programs whose ranks group their tensors
+// TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their tensors
 // differently. Every submission must end, as oracle says: executed, or failed with a mismatch that
 // names two ranks that disagree, and what both have submitted.
-func TestRandomGroupsAndSetsEndAsTheOracleSays(t *testing.T) {
+func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 	seeds := 1000
 	if testing.Short() {
 		seeds = 100
@@ -75,8 +75,8 @@ func (g *groupJob) planStep() {
 		}
 	}
 	ranks := make([][]unit, g.n)
-	for set, members := range g.sets {
-		for _, r := range members {
+	for set, inSet := range g.sets {
+		for _, r := range inSet {
 			units := copyUnits(agreed[set])
 			if g.rnd.IntN(6) == 0 {
 				units = g.change(units)
@@ -211,9 +211,9 @@ func firstGroup(groups map[uint64]int) uint64 {
 
 // run makes the sets, runs the steps and compares each outcome with the oracle's.
 func (g *groupJob) run(kinds map[string]int) error {
-	for set, members := range g.sets[1:] {
+	for set, ranks := range g.sets[1:] {
 		for r := range g.n {
-			q := TensorRequest{Spec: Spec{Set: SetRegistry, Operation: AddSet, Name: fmt.Sprint("set", set+1), Shape: members, Root: -1, Pre: 1, Post: 1}}
+			q := TensorRequest{Spec: Spec{Set: SetRegistry, Operation: AddSet, Name: fmt.Sprint("set", set+1), Shape: ranks, Root: -1, Pre: 1, Post: 1}}
 			g.submit(r, q)
 		}
 		g.sim.run()
@@ -348,13 +348,13 @@ func (g *groupJob) waiting(ranks []groupRank) (list []string) {
 
 // checkAgreement checks that the members of a set have executed the same of it, in the same order.
 func (g *groupJob) checkAgreement() error {
-	for set, members := range g.sets {
-		for _, r := range members {
+	for set, ranks := range g.sets {
+		for _, r := range ranks {
 			if g.end[r] != "" {
 				return fmt.Errorf("rank %d has ended: %s", r, g.end[r])
 			}
-			if got, want := g.ran[r][uint32(set)], g.ran[members[0]][uint32(set)]; !slices.Equal(got, want) {
-				return fmt.Errorf("of set %d, rank %d ran\n%v\nand rank %d\n%v", set, r, got, members[0], want)
+			if got, want := g.ran[r][uint32(set)], g.ran[ranks[0]][uint32(set)]; !slices.Equal(got, want) {
+				return fmt.Errorf("of set %d, rank %d ran\n%v\nand rank %d\n%v", set, r, got, ranks[0], want)
 			}
 		}
 	}
