@@ -121,9 +121,9 @@ func (s *Machine) markReceived(from int) {
 	}
 }
 
-// findSilent breaks links on which nothing was received for the peer's limit. The connection stays open: a
-// rank that resumes either uses it again, or receives over it that it was marked dead. findSilent
-// cuts the link to a rank that has said goodbye, since that rank should have closed it.
+// findSilent breaks links on which nothing was received for the peer's limit. The connection stays
+// open: a rank that resumes either uses it again, or receives over it that it was marked dead.
+// findSilent cuts the link to a rank that has said goodbye, since that rank should have closed it.
 func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]

@@ -21,7 +21,7 @@ func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 // a killed rank within 500 ms, mostly ResolveDelay; a rank that is cut off within Silence and 500
 // ms, mostly RefuteTimeout and ResolveDelay. The tests of the simulation hold these bounds.
 const (
-	RefuteTimeout = 300 * Millisecond // for a rank to refute that was silent, or at whose address no process listens
+	RefuteTimeout = 300 * Millisecond // to refute, for a rank that was silent, or has no process
 	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
 	OverlayWait   = 300 * Millisecond // for links that are being dialled, before an epoch is resolved
 	RedialTimeout = 750 * Millisecond // for a broken control link to come up again

@@ -13,7 +13,7 @@ type MessageKind uint8
 const (
 	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call; Age: how late the sender runs
 	Alive                               // flooded; Code 1: all its links are up; Body: its host
-	Suspected                           // flooded; Origin cannot reach About; Code: see below; Age: how long About has to refute; Body: the last call that Origin received from About
+	Suspected                           // flooded; Origin cannot reach About; see below for Code, Age and Body
 	Retracted                           // flooded; Origin reaches About again
 	Refute                              // flooded; Origin is alive; About, Ref: whose Suspected this answers, and its Seq
 	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
@@ -27,7 +27,8 @@ const (
 	lastKind     = FenceAck
 )
 
-// The Codes of a Suspected.
+// The Codes of a Suspected. Its Age is how long About has to refute, and its Body the last call that
+// Origin received from About.
 const (
 	brokenLink  = iota // a control link broke, or could not be opened
 	brokenData         // a data connection broke
