@@ -320,7 +320,9 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 // that would need this rank gets fault.Closed within a second. For the job's communicator,
 // Close waits until the peers have received everything that this rank has sent, and then says
 // goodbye. After that, calls of other ranks that need this rank get fault.Closed, which names this
-// rank. If a message that Send accepted cannot be delivered, the error of Close names the message.
+// rank. Close does not wait for messages that the program has posted no receive for; it drops them.
+// If a message that Send accepted cannot be delivered, or its receiver closes first without
+// receiving it, the error of Close names the rank.
 // If ctx ends first, the error is fault.Timeout; the communicator's Timeout applies where ctx has
 // no deadline. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {

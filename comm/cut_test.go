@@ -291,6 +291,7 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths, []injection{corruptHead}), func(n int) []*faultCase {
 		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.BufferTracker) error {
 			for r := range c.Size() { // so that there are Conns to cut
+				comm.IRecv(c, r, 1, make([]int32, 1))
 				if err := comm.Send(ctx, c, r, 1, []int32{1}); err != nil {
 					return err
 				}

@@ -100,8 +100,10 @@ func (c *Comm) sourceRank(from int) int {
 // Send sends buf to rank to (MPI_Send, in MPI's standard mode). It returns when the caller may
 // reuse buf. That is at once if the receiver's credit or this rank's send buffer has room for the
 // bytes. Otherwise Send waits until a receive has matched the message. Messages between two ranks
-// with the same tag arrive in the order sent. If two ranks both send more than these buffers hold
-// before they receive, they deadlock, and the error of the Timeout names the cycle.
+// with the same tag arrive in the order sent. If ranks send more than these buffers hold to each
+// other, or around a ring, before they receive, they deadlock: use SendRecv or IRecv. The stall
+// warning names the cycle, and the error of the Timeout as well. If the other rank closes without
+// receiving the message, Send, or Close if Send has returned, gets fault.Closed.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	if ctx == nil {
 		return checkContext("send", ctx)

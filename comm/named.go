@@ -31,8 +31,9 @@ func Values[T Element](t Tensor) []T {
 
 // SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks and does
 // not copy the data, which belongs to the library until done has run. The library calls done once,
-// on one of its own goroutines, with a nil error when the bytes have been sent. done must not block,
-// and may be nil. Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound
+// on one of its own goroutines, with a nil error when the bytes have been sent. It gets an error if
+// the receiver ends the step, or closes, before it has asked for the bytes. done must not block, and
+// may be nil. Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound
 // SendNamed fails at once with fault.Exhausted, which names the largest tensor.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {

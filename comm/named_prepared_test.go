@@ -140,3 +140,52 @@ func TestPreparedReceiveIntoOrdinaryMemoryOverShm(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A rank that closes while another one writes into its prepared buffer has closed. The link between
+// them has not failed.
+func TestSenderIntoAPreparedBufferSeesThatItsReceiverHasClosed(t *testing.T) {
+	const count = 16 << 20 // 64 MiB
+	for range 5 {
+		direct, closed := make(chan bool), make(chan error, 1)
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			if c.Rank() == 1 {
+				d, err := prepareDirect(c, make([]int32, count))
+				if err != nil {
+					return err
+				}
+				for step := uint64(0); step < 1000; step++ {
+					n, err := d.exchange(ctx, c, step, 20_000)
+					if err != nil {
+						return err
+					}
+					if n > 0 {
+						break
+					}
+				}
+				<-direct
+				return nil // closes
+			}
+			for step := uint64(0); step < 1000; step++ {
+				n, err := (*directReceiver)(nil).exchange(ctx, c, step, 20_000)
+				if err != nil {
+					return err
+				}
+				if n > 0 {
+					break
+				}
+			}
+			err := c.SendNamed(1000, 1, preparedName, comm.NewTensor(make([]int32, count)), func(err error) { closed <- err })
+			close(direct)
+			if err != nil {
+				return err
+			}
+			if err := <-closed; err != nil && !errors.Is(err, fault.Closed) {
+				return fmt.Errorf("the tensor: got %w, want closed", err)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, fault.Closed) {
+			t.Error(err)
+		}
+	}
+}

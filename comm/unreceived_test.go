@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,5 +107,74 @@ func TestAReceiveFromAnySourceOutlivesTheGoodbyeOfOthers(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Ranks that close with messages that nobody receives do not wait for each other, and are closeErrs.
+func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
+	for _, wire := range transports {
+		for _, n := range []int{2, 3} {
+			closeErrs := make([]error, n)
+			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+				next := (c.Rank() + 1) % n
+				for _, size := range []int{10, 1 << 20} {
+					if err := comm.Send(ctx, c, next, 0, make([]byte, size)); err != nil {
+						return err
+					}
+				}
+				named := make(chan error, 1)
+				if err := c.SendNamed(1, next, "w", comm.NewTensor(make([]byte, 1<<20)), func(err error) { named <- err }); err != nil {
+					return err
+				}
+				if err := c.Barrier(ctx); err != nil {
+					return err
+				}
+				limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+				defer cancel()
+				closeErrs[c.Rank()] = c.Close(limited)
+				if err := <-named; !errors.Is(err, fault.Closed) {
+					return fmt.Errorf("rank %d: the tensor: got %v, want closed", c.Rank(), err)
+				}
+				return nil
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+			if err != nil {
+				t.Fatalf("%s, %d ranks: %v", wire, n, err)
+			}
+			for r, err := range closeErrs {
+				var f *fault.Error
+				if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != (r+1)%n {
+					t.Errorf("%s, %d ranks: Close on rank %d: got %v, want closed by rank %d", wire, n, r, err, (r+1)%n)
+				}
+			}
+		}
+	}
+}
+
+// Every rank sends more than the buffers hold before it receives. That is a deadlock of the
+// program; each rank gets an error that says who waits for whom.
+func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {
+	for _, size := range []int{1000, 100_000} { // eager, and not
+		const n = 3
+		var sending sync.WaitGroup // a rank that has given up does not close before the others
+		sending.Add(n)
+		err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+			defer sending.Wait()
+			defer sending.Done()
+			next := (c.Rank() + 1) % n
+			for {
+				err := comm.Send(ctx, c, next, 0, make([]byte, size))
+				if err == nil {
+					continue
+				}
+				var f *fault.Error
+				if !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) == 0 || f.Peers[0].Rank != next || !strings.Contains(err.Error(), "the ranks wait in a cycle") {
+					return fmt.Errorf("messages of %d bytes: got %v, want a timeout that names rank %d and the cycle", size, err, next)
+				}
+				return nil
+			}
+		}, comm.WithTimeout(time.Second), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
+		if err != nil && !errors.Is(err, fault.Closed) { // the messages that were accepted are not received
+			t.Error(err)
+		}
 	}
 }

@@ -61,7 +61,7 @@
 //	sender cancels the offer        withdraw; a receive that matched goes back into the table,
 //	                                and a request that crosses the withdraw is ignored
 //	sender is aborted amid the data abandon; the receive fails
-//	receiver does not want it       drop; the send succeeds
+//	receiver does not want it       drop; the send succeeds if a receive has matched, else it fails
 //	receiver is aborted             nothing is sent; data that arrives is dropped, or, if the
 //	                                buffer is exposed, awaited
 //
@@ -76,8 +76,8 @@
 //	              ◄─────────── unprepare(3)
 //	unprepare ack ───────────► the exposure ends
 //
-// A rank that closes sends bye to each peer when all its sends are done, and is done when all byes
-// are acknowledged: Drain. The mesh reports a peer's failure: LinkDown when a Conn breaks, and
+// A rank that closes drops the messages that no receive has matched. It sends bye to each peer when
+// all its sends are done, and is done when all byes are acknowledged: Drain. The mesh reports a peer's failure: LinkDown when a Conn breaks, and
 // FailPeer with the confirmed failure, which names the rank at fault.
 //
 // # Frames
@@ -88,7 +88,8 @@
 //	offset size
 //	     0    1  kind
 //	     1    1  flags: 1 named, 2 dead (is_dead of a named tensor), 4 token follows,
-//	             8 the body's CRC-32C follows, 16 an offer beyond the credit
+//	             8 the body's CRC-32C follows, 16 an offer beyond the credit,
+//	             32 a drop of a message that was not received; with 1, because its step has ended
 //	     2    1  element type of a named tensor
 //	     3    1  number of dimensions of a named tensor, at most 8
 //	     4    4  id
@@ -110,7 +111,8 @@
 //	data      bytes of the message that the receive with this id waits for
 //	credit    returns credit, and allows id more offers beyond it
 //	withdraw  takes the offer id back: its send was canceled
-//	drop      the receiver does not want offer id: its send is done
+//	drop      the receiver does not want offer id: its send is done; with id 0 and flag 32,
+//	          messages whose bytes had arrived were not received
 //	abandon   the send was aborted: no more data comes for receive id
 //	bye       the last frame of a rank that closes
 //	bye ack   answers bye: all frames before it have been handled

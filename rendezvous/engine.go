@@ -115,6 +115,9 @@ type Engine struct {
 	// returns it.
 	undelivered error
 
+	// draining says that Drain has begun: messages that no posted receive matches are dropped.
+	draining bool
+
 	// ended is the error that every call returns after End. End sets it.
 	ended error
 

@@ -2,7 +2,8 @@ package rendezvous
 
 import (
 	"context"
-	"strconv"
+	"fmt"
+	"strings"
 
 	"github.com/tutti-go/tutti/fault"
 )
@@ -94,7 +95,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 		next := m.later
 		if m.peer == p && (m.offer != 0 || !m.complete && !m.moving) {
 			mc.table.removeMessage(m)
-			e.dropMessage(m)
+			e.dropMessage(m, 0) // p is gone: no frame is sent
 		}
 		m = next
 	}
@@ -114,12 +115,18 @@ func (mc *MatchContext) hasMember(rank int) bool {
 // Drain waits until every accepted send has been delivered, and each peer has acknowledged all
 // frames sent to it or is gone. It is the first half of an orderly close. Drain returns the error
 // of the first accepted message that could not be delivered.
+//
+// Drain first drops the messages that no receive has matched, and tells their senders. So two ranks
+// that close do not wait for each other's receives. Receives that are posted still get messages.
 func (e *Engine) Drain(ctx context.Context) error {
 	d := &drain{e: e}
 	w := e.m.NewWaiter()
 	defer w.Free()
 	e.mu.Lock()
-	e.drainWaiter = w
+	e.drainWaiter, e.draining = w, true
+	for _, mc := range e.contexts {
+		mc.dropUnreceived()
+	}
 	for _, p := range e.peers {
 		d.sendBye(p)
 	}
@@ -130,9 +137,50 @@ func (e *Engine) Drain(ctx context.Context) error {
 	lost := e.undelivered
 	e.unlock()
 	if err != nil {
-		return fault.New(fault.Timeout, "close", e.cfg.Rank, "%s: %w", d.pendingRanks(), err)
+		peers := d.pendingPeers()
+		var ranks strings.Builder
+		for _, p := range peers {
+			fmt.Fprintf(&ranks, " %d", p.Rank)
+		}
+		return &fault.Error{Kind: fault.Timeout, Op: "close", Rank: e.cfg.Rank, Peers: peers, Err: fmt.Errorf("messages not taken by rank%s: %w", &ranks, err)}
 	}
 	return lost
+}
+
+// dropsUnmatched reports whether messages that no posted receive matches are dropped: this rank
+// closes. Collectives keep theirs, because they compare the fingerprints.
+func (mc *MatchContext) dropsUnmatched() bool { return mc.e.draining && !mc.ordered }
+
+// dropUnreceived drops the messages that wait in the table of a context. e.mu is held.
+func (mc *MatchContext) dropUnreceived() {
+	if !mc.dropsUnmatched() {
+		return
+	}
+	for m := mc.table.arrivals.first; m != nil; {
+		next := m.later
+		if m.peer != nil {
+			mc.table.removeMessage(m)
+			m.peer.dropUnmatched(m)
+		}
+		m = next
+	}
+}
+
+// dropUnmatched drops a message from p that no receive has matched, and tells p.
+func (p *peer) dropUnmatched(m *message) {
+	if m.offer == 0 {
+		p.reportUnreceived()
+	}
+	p.e.dropMessage(m, flagUnreceived)
+}
+
+// reportUnreceived tells p, once, that this rank closes without receiving messages of p whose bytes
+// have arrived.
+func (p *peer) reportUnreceived() {
+	if !p.reportedUnreceived {
+		p.reportedUnreceived = true
+		p.sendDrop(0, flagUnreceived)
+	}
 }
 
 // wakeDrain wakes the goroutine in Drain, which checks its condition again. e.mu is held.
@@ -178,17 +226,16 @@ func (d *drain) Met() bool {
 	return all
 }
 
-// pendingRanks returns a text that names the peers for which sendBye reports false.
-func (d *drain) pendingRanks() string {
+// pendingPeers returns the peers for which sendBye reports false.
+func (d *drain) pendingPeers() (peers []fault.Peer) {
 	d.e.mu.Lock()
-	defer d.e.mu.Unlock()
-	s := "messages not taken by rank"
+	defer d.e.unlock()
 	for _, p := range d.e.peers {
 		if !d.sendBye(p) {
-			s += " " + strconv.Itoa(p.rank)
+			peers = append(peers, fault.Peer{Rank: p.rank})
 		}
 	}
-	return s
+	return peers
 }
 
 // End ends every current and later call with err. It sends no frames. Peers may go on to write into

@@ -53,11 +53,12 @@ const (
 
 // The flags of a header.
 const (
-	flagNamed   = 1 << iota // a named tensor: step, name and dimensions follow
-	flagDead                // a dead tensor: its producer did not run
-	flagToken               // a token follows
-	flagBodyCRC             // the body's CRC-32C follows; set with Config.Checksum
-	flagExtra               // an offer that takes a granted envelope instead of credit
+	flagNamed      = 1 << iota // a named tensor: step, name and dimensions follow
+	flagDead                   // a dead tensor: its producer did not run
+	flagToken                  // a token follows
+	flagBodyCRC                // the body's CRC-32C follows; set with Config.Checksum
+	flagExtra                  // an offer that takes a granted envelope instead of credit
+	flagUnreceived             // a drop of a message that was not received
 )
 
 // maxDims is the most dimensions a named tensor may have. A header with maxDims dimensions fits

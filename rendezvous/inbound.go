@@ -17,6 +17,10 @@ func (e *Engine) deliver(m *message) {
 		e.onMatch(req, m)
 		return
 	}
+	if mc.dropsUnmatched() && m.peer != nil {
+		m.peer.dropUnmatched(m)
+		return
+	}
 	mc.table.addMessage(m)
 	mc.notify(m)
 	if m.peer != nil {
@@ -49,6 +53,11 @@ func (p *peer) startEager(h *frameHeader) {
 		if e.validate(req) {
 			p.in.dst = req.buf
 		}
+		return
+	}
+	if mc.dropsUnmatched() {
+		p.returnCredit(cost)
+		p.reportUnreceived()
 		return
 	}
 	// The message enters the table before its bytes have arrived, so that later messages cannot
@@ -96,7 +105,7 @@ func (e *Engine) completeMessage(m *message) {
 }
 
 // handleOffer delivers an offer. It answers an offer for a context or step that has ended with a
-// drop frame.
+// drop frame: see dropMessage.
 func (p *peer) handleOffer(h *frameHeader) {
 	e := p.e
 	mc := e.contextFor(h.context)
@@ -107,7 +116,14 @@ func (p *peer) handleOffer(h *frameHeader) {
 	}
 	if mc == nil || mc.err != nil || !ok {
 		p.returnCost(cost)
-		p.sendControl(frameHeader{kind: kindDrop, id: h.id})
+		flags := uint8(flagUnreceived)
+		switch {
+		case mc != nil && mc.err != nil:
+			flags = e.dropFlags()
+		case mc != nil && e.steps.hasEnded(h.context, h.step):
+			flags |= flagNamed
+		}
+		p.sendDrop(h.id, flags)
 		return
 	}
 	if p.queuedOffers[h.id] != nil {

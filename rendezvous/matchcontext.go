@@ -177,7 +177,7 @@ func (mc *MatchContext) Close(err error) {
 	e.mu.Lock()
 	defer e.unlock()
 	if mc.err == nil {
-		mc.abortAll(err)
+		mc.abortAll(err, flagUnreceived)
 		// Sends from this rank to itself end, because they have no receiver any more. A send to
 		// another rank ends if a caller waits for it. Accepted sends and named sends are still
 		// delivered.
@@ -215,15 +215,15 @@ func (mc *MatchContext) fail(err error) {
 	if mc.err != nil {
 		return
 	}
-	mc.abortAll(err)
+	mc.abortAll(err, mc.e.dropFlags())
 	for _, p := range mc.e.peers {
 		p.endSends(mc, err)
 	}
 }
 
-// abortAll ends the receives of the context, drops its messages and closes its prepared buffers.
-// e.mu is held.
-func (mc *MatchContext) abortAll(err error) {
+// abortAll ends the receives of the context, drops its messages with the given flags, and closes
+// its prepared buffers. e.mu is held.
+func (mc *MatchContext) abortAll(err error, flags uint8) {
 	mc.err = err
 	mc.dead.Store(true)
 	e := mc.e
@@ -238,7 +238,7 @@ func (mc *MatchContext) abortAll(err error) {
 	}
 	for m := mc.table.arrivals.first; m != nil; m = mc.table.arrivals.first {
 		mc.table.removeMessage(m)
-		e.dropMessage(m)
+		e.dropMessage(m, flags)
 	}
 	mc.stopPrepared()
 	if e.plan != nil {
@@ -254,10 +254,15 @@ func (mc *MatchContext) eachPosted(do func(*Request)) {
 	}
 }
 
-// dropMessage drops a message that was removed from its table. If the message is an offer,
-// dropMessage sends a drop frame, which completes the send. A message whose bytes are still
-// arriving is only marked dropped; finishEager discards it.
-func (e *Engine) dropMessage(m *message) {
+// dropMessage drops a message that is not in a table any more. If the message is an offer,
+// dropMessage sends a drop frame with the given flags, which ends the send. A message whose bytes
+// are still arriving is only marked dropped; completeMessage discards it.
+//
+//	flags                       the send                                     dropped because
+//	0                           succeeds, or ends with the revoke            revoked
+//	flagUnreceived              fails with fault.Closed                      closed, on this rank
+//	flagUnreceived | flagNamed  fails when the peer hears of the step's end  the step has ended
+func (e *Engine) dropMessage(m *message, flags uint8) {
 	switch {
 	case m.local != nil: // the caller ends the send
 		m.local.local = nil
@@ -267,12 +272,26 @@ func (e *Engine) dropMessage(m *message) {
 	default:
 		if m.offer != 0 {
 			delete(m.peer.queuedOffers, m.offer)
-			if m.peer.gone == nil && m.peer.connErr == nil {
-				m.peer.sendControl(frameHeader{kind: kindDrop, id: m.offer})
-			}
+			m.peer.sendDrop(m.offer, flags)
 		}
 		e.discard(m)
 	}
+}
+
+// sendDrop tells the peer that its message was dropped.
+func (p *peer) sendDrop(offer uint32, flags uint8) {
+	if p.gone == nil && p.connErr == nil {
+		p.sendControl(frameHeader{kind: kindDrop, id: offer, flags: flags})
+	}
+}
+
+// dropFlags returns the flags of a message that is dropped because its context has failed: it was
+// revoked, or this rank has closed.
+func (e *Engine) dropFlags() uint8 {
+	if e.draining || e.ended != nil {
+		return flagUnreceived
+	}
+	return 0
 }
 
 // endSends ends the sends to p in the context mc, or in all contexts if mc is nil.

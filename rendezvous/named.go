@@ -15,7 +15,7 @@ import (
 // The bounds of named tensors, per link or engine.
 const (
 	maxName       = 1 << 10 // bytes of a tensor's name
-	maxNames      = 1 << 16 // names on one link; each is sent once
+	maxNames      = 1 << 16 // names that one link remembers in each direction
 	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 
@@ -100,7 +100,8 @@ func (st *steps) charge(id stepID, n int64) {
 }
 
 // SendNamed sends a tensor by name, within a step, to a rank. It never blocks. t.Data belongs to
-// the engine until done is called. done is called once, with nil if the send succeeded. It runs on
+// the engine until done is called. done is called once, with nil if the send succeeded. A send fails
+// if its receiver ends the step, or closes, before it has requested the bytes. done runs on
 // the goroutine that moved the last bytes, and must not block. Config.StepBytes bounds the bytes
 // that the sends of a step hold; beyond it SendNamed returns fault.Exhausted at once, and done is
 // not called.
@@ -118,8 +119,6 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 		return err
 	case e.steps.held[id]+size > e.cfg.StepBytes:
 		return e.stepFull(id, name, size)
-	case e.peers[to].namesFull(name):
-		return fault.New(fault.Exhausted, "send", e.cfg.Rank, "tensor %q to rank %d: got more than %d names, want at most that many on a link; reuse names over the steps", name, to, maxNames)
 	}
 	e.steps.charge(id, size)
 	req := e.getRequest()
@@ -188,24 +187,27 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 
-// namesFull reports whether name is new on this link and the link has maxNames names already.
-func (p *peer) namesFull(name string) bool {
-	_, known := p.namesOut[name]
-	return !known && len(p.namesOut) >= maxNames
-}
-
 // Each link numbers the names that it carries, because a header then needs only 4 bytes for a name.
-// The numbers are never freed, so a program must use the same names at every step.
+// A program that uses the same names at every step sends each of them once. When all numbers are in
+// use, the next new name gets the number that was given out first. Frames keep their order, so a
+// number means the name that was last sent with it.
 
-// nameID returns the number of a name on this link. It sends a new name in full once, in a name
-// frame. Headers carry only the number.
+// nameID returns the number of a name on this link. It sends a name that has no number in a name
+// frame. The caller queues the frame that carries the number before any other frame to p.
 func (p *peer) nameID(name string) uint32 {
-	id, ok := p.namesOut[name]
-	if !ok {
-		id = uint32(len(p.namesOut) + 1)
-		p.namesOut[name] = id
-		p.sendControlBody(frameHeader{kind: kindName, id: id}, []byte(name))
+	if id, ok := p.namesOut[name]; ok {
+		return id
 	}
+	if len(p.outNames) < maxNames {
+		p.outNames = append(p.outNames, name)
+	} else {
+		delete(p.namesOut, p.outNames[p.nextName])
+		p.outNames[p.nextName] = name
+	}
+	id := uint32(p.nextName + 1)
+	p.nextName = (p.nextName + 1) % maxNames
+	p.namesOut[name] = id
+	p.sendControlBody(frameHeader{kind: kindName, id: id}, []byte(name))
 	return id
 }
 
@@ -349,7 +351,7 @@ func (mc *MatchContext) failStep(step uint64, err error) {
 		next := m.later
 		if in(m.key) {
 			mc.table.removeMessage(m)
-			e.dropMessage(m)
+			e.dropMessage(m, flagUnreceived|flagNamed)
 		}
 		m = next
 	}

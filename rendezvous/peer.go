@@ -98,13 +98,18 @@ type peer struct {
 	writing     []*Request
 
 	// The numbers of tensor names on this link. namesOut maps the names that this rank has sent,
-	// namesIn those that the peer has sent.
+	// namesIn those that the peer has sent. outNames holds the names of namesOut by number, from 1.
+	// nextName is the index in outNames of the next new name.
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
+	outNames []string
+	nextName int
 
 	// How the peer ended; see above.
 	connErr error
 	gone    error
+
+	reportedUnreceived bool // the peer knows that this rank has closed without receiving a message
 
 	byeSent  bool // our bye is queued: Drain sends nothing after it
 	byeAcked bool // the peer has handled all that we sent
@@ -399,10 +404,7 @@ func (p *peer) handleFrame(in *inboundFrame) {
 	case kindWithdraw:
 		p.handleWithdraw(h.id)
 	case kindDrop:
-		if req := p.sentOffers[h.id]; req != nil {
-			delete(p.sentOffers, h.id)
-			p.e.finish(req, nil)
-		}
+		p.handleDrop(h)
 	case kindAbandon:
 		p.handleAbandon(h.id)
 	case kindWake:
@@ -423,8 +425,8 @@ func (p *peer) handleFrame(in *inboundFrame) {
 		p.byeAcked = true
 		p.e.wakeDrain()
 	case kindName:
-		if len(p.namesIn) >= maxNames {
-			p.protocolError("names: got more than %d, want at most that many", maxNames)
+		if h.id == 0 || h.id > maxNames {
+			p.protocolError("name: got number %d, want 1 to %d", h.id, maxNames)
 			return
 		}
 		p.namesIn[h.id] = string(in.body)

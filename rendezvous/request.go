@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
@@ -317,13 +318,27 @@ func (e *Engine) signal(req *Request) {
 }
 
 // reportUndelivered remembers that an accepted send, whose caller has gone on, could not be
-// delivered. Drain returns the first such error. It ignores messages from this rank to itself: by
-// closing, the rank discards them.
+// delivered. It ignores messages from this rank to itself: by closing, the rank discards them.
 func (e *Engine) reportUndelivered(req *Request, err error) {
-	if err != nil && e.undelivered == nil && req.peer.rank != e.cfg.Rank {
-		e.undelivered = fault.New(fault.PeerLost, "close", e.cfg.Rank,
-			"a message of %d bytes to rank %d that Send had accepted was not delivered: %w", len(req.buf), req.peer.rank, err)
+	if err != nil && req.peer.rank != e.cfg.Rank {
+		e.setUndelivered(req.peer, err, "a message of %d bytes to rank %d that Send had accepted was not delivered: %w", len(req.buf), req.peer.rank, err)
 	}
+}
+
+// setUndelivered stores the error that Drain returns, unless there is one already. The error has
+// the kind and the peers of cause. If cause names no peer, it names p.
+func (e *Engine) setUndelivered(p *peer, cause error, format string, args ...any) {
+	if e.undelivered != nil {
+		return
+	}
+	out := fault.New(fault.PeerLost, "close", e.cfg.Rank, format, args...)
+	if f := (*fault.Error)(nil); errors.As(cause, &f) {
+		out.Kind, out.Peers = f.Kind, f.Peers
+	}
+	if len(out.Peers) == 0 {
+		out.Peers = []fault.Peer{{Rank: p.rank}}
+	}
+	e.undelivered = out
 }
 
 // unexposeAndFinish defers an action that ends the exposure of a receive's buffer and then finishes

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"time"
 
@@ -267,6 +268,34 @@ func (p *peer) handleRequest(h *frameHeader) {
 	default:
 		p.enqueueData(req)
 	}
+}
+
+// handleDrop ends the send of an offer that the peer has dropped. A message that a receive has
+// matched, though it does not fit there, is consumed: its send succeeds. A collective gets its
+// error from its own context, which names the call that ended it. The tensor of an ended step waits
+// for the flood of EndStep, which says why the step has ended. The flood reaches every live rank.
+func (p *peer) handleDrop(h *frameHeader) {
+	req := p.sentOffers[h.id]
+	delete(p.sentOffers, h.id)
+	switch {
+	case req == nil && h.id == 0 && h.flags&flagUnreceived != 0:
+		err := p.notReceived("messages that had arrived")
+		p.e.setUndelivered(p, err, "%w", err.Err)
+	case req == nil: // the send has ended, and the frames have crossed
+	case h.flags&flagUnreceived == 0 || req.mc.ordered:
+		p.e.finish(req, nil)
+	case h.flags&flagNamed != 0 && req.tensor != nil:
+		// endStep ends it.
+	default:
+		p.e.finish(req, p.notReceived("the message"))
+	}
+}
+
+// notReceived returns the error of messages that p has dropped, because it closes the job or their
+// communicator.
+func (p *peer) notReceived(what string) *fault.Error {
+	return &fault.Error{Kind: fault.Closed, Op: "send", Rank: p.e.cfg.Rank, Peers: []fault.Peer{{Rank: p.rank}},
+		Err: fmt.Errorf("rank %d has closed without receiving %s; receive all messages before Close", p.rank, what)}
 }
 
 // enqueueData queues the next data frames of req, at most two at a time: the Conn always has one to
