@@ -231,7 +231,9 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 		if err == nil {
 			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
-		errs = append(errs, err)
+		if err != nil { // the message that it did not get would be the next one's
+			return errors.Join(append(errs, err)...)
+		}
 	}
 	return errors.Join(errs...)
 }
