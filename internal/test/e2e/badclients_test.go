@@ -142,7 +142,7 @@ type badClient struct {
 }
 
 func badClients(wire string) []badClient {
-	first := map[string]string{"tcp": "\xf5tut", "grpc": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}[wire]
+	first := map[string]string{"tcp": "\xf5tu2", "grpc": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}[wire]
 	nonsense := map[string]string{"tcp": "invalid frame", "grpc": "sent malformed bytes"}[wire]
 	other := strings.Repeat("another secret..", 2)
 	return []badClient{
@@ -290,7 +290,9 @@ func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 			for range visitors - 20 {
 				defer j.dial().Close()
 			}
-			j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "closed without a handshake") > 0 })
+			if !j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "others wait for one of the 64 slots") > 0 }) {
+				t.Fatalf("rank 0 has refused nobody for lack of a slot:\n%v", j.err)
+			}
 			began := time.Now()
 			j.open(0)
 			for _, e := range append(j.events("met", 2), j.events("done", ranks)...) {
