@@ -78,13 +78,13 @@ func withoutContext(none context.Context, c *comm.Comm) error {
 func TestNilArgumentsAreMisuse(t *testing.T) {
 	var none context.Context
 	run := func(context.Context, *comm.Comm) error { return nil }
-	if err := wantError(comm.Local(1, run, nil), fault.Misuse, "option 0 of 1: got nil", ""); err != nil {
+	if err := wantError(comm.Local(1, run, nil), fault.Misuse, "option with index 0 of 1: got nil", ""); err != nil {
 		t.Error(err)
 	}
 	if _, err := comm.Init(none); wantError(err, fault.Misuse, "context: got nil", "") != nil {
 		t.Errorf("Init without a context: got %v", err)
 	}
-	if _, err := comm.Init(t.Context(), nil); wantError(err, fault.Misuse, "option 0 of 1: got nil", "") != nil {
+	if _, err := comm.Init(t.Context(), nil); wantError(err, fault.Misuse, "option with index 0 of 1: got nil", "") != nil {
 		t.Errorf("Init with a nil option: got %v", err)
 	}
 	errs := perRank(t, 1, func(ctx context.Context, c *comm.Comm) error {
@@ -92,9 +92,9 @@ func TestNilArgumentsAreMisuse(t *testing.T) {
 		r := c.IBarrier()
 		_, _, noContext := comm.WaitAny(none, r)
 		return errors.Join(
-			wantError(comm.WaitAll(ctx, nil), fault.Misuse, "request 0 of 1: got nil", ""),
-			wantError(comm.WaitAll(ctx, r, nil), fault.Misuse, "request 1 of 2: got nil", ""),
-			wantError(anyNil, fault.Misuse, "request 0 of 2: got nil", ""),
+			wantError(comm.WaitAll(ctx, nil), fault.Misuse, "request with index 0 of 1: got nil", ""),
+			wantError(comm.WaitAll(ctx, r, nil), fault.Misuse, "request with index 1 of 2: got nil", ""),
+			wantError(anyNil, fault.Misuse, "request with index 0 of 2: got nil", ""),
 			wantError(noContext, fault.Misuse, "context: got nil", ""),
 			wantError(comm.WaitAll(none, r), fault.Misuse, "context: got nil", ""),
 			withoutContext(none, c),

@@ -60,7 +60,7 @@ func newOptions(opts []Option) *options {
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			o.invalid = fault.New(fault.Misuse, "init", -1, "option %d of %d: got nil, want an option; leave it out", i, len(opts))
+			o.invalid = fault.New(fault.Misuse, "init", -1, "option with index %d of %d: got nil; omit it", i, len(opts))
 			continue
 		}
 		opt(o)

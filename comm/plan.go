@@ -179,7 +179,7 @@ func (pl *plan) checkOverlap(c *Comm) error {
 
 // overlap returns the error of a call whose two buffers share memory.
 func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherName string, other []byte, remedy string) error {
-	return c.misuse(op, "buffers: got %s of %d elements, %d bytes at %p, and %s of %d elements, %d bytes at %p, which overlap, want separate ones; %s",
+	return c.misuse(op, "buffers overlap: got %s of %d elements, %d bytes at %p, and %s of %d elements, %d bytes at %p, want separate buffers; %s",
 		name, len(b)/d.Size(), len(b), b, otherName, len(other)/d.Size(), len(other), other, remedy)
 }
 

@@ -253,7 +253,7 @@ func (r *Request) watch(w *p2p.Waiter) {
 func checkRequests(op string, rs []*Request) error {
 	for i, r := range rs {
 		if r == nil {
-			return fault.New(fault.Misuse, op, -1, "request %d of %d: got nil, want a request; leave out what was never started", i, len(rs))
+			return fault.New(fault.Misuse, op, -1, "request with index %d of %d: got nil, want a request; omit requests that were never made", i, len(rs))
 		}
 	}
 	return nil

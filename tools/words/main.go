@@ -38,7 +38,7 @@ func main() {
 		fmt.Println(f)
 	}
 	if len(found) > 0 {
-		fail(fmt.Errorf("%d names or words that tools/words/words.txt retires", len(found)))
+		fail(fmt.Errorf("found %d names or words that tools/words/words.txt replaces", len(found)))
 	}
 }
 

@@ -235,7 +235,7 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 		case b[0] == replyMismatch:
 			err = mismatch(w, shareRequest{int(binary.NativeEndian.Uint32(b[8:])), int(binary.NativeEndian.Uint64(b[16:]))})
 		case b[0] != replyMemory || memory >= 0:
-			err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make or send the memory"))
+			err = failure(fault.Exhausted, "share", errors.New("the rank that makes the shared memory could not make it or send its descriptor"))
 		case fd < 0:
 			err = noDescriptor()
 		default:

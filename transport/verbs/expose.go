@@ -80,7 +80,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 
 var (
 	errNoQueuePair = errors.New("the peer has not requested a queue pair")
-	errFresh       = errors.New("memory for many writes stays registered, which Options.Fresh (TUTTI_VERBS_FRESH) forbids; unset it, or expose memory per write")
+	errFresh       = errors.New("memory for many writes cannot be exposed: it stays registered, and Options.Fresh (TUTTI_VERBS_FRESH) forbids this; unset it, or expose memory for each write")
 )
 
 // isWanted reports whether there is to be a queue pair.
