@@ -9,23 +9,25 @@
 //
 // # Overlay
 //
-// The ranks that are present (neither gone nor suspected) form a ring in rank order. Each wants
-// control links to those at distance 1, 2, 4, … on both sides, a binomial graph. The lower rank of
-// a pair dials. Links that are no longer wanted stay.
+// The ranks that are present (neither gone nor suspected) form a ring in rank order. Each rank
+// wants control links to the ranks at distance 1, 2, 4, … on both sides. These links form a
+// binomial graph. The lower rank of a pair dials. Links that are no longer wanted stay.
 //
 // # Failure detection
 //
-// The words are those of SWIM (Das, Gupta and Motivala, DSN 2002), but heartbeats run over the links
-// of the overlay, and all suspicions are flooded.
+// The terms come from SWIM (Das, Gupta and Motivala, DSN 2002). In contrast to SWIM, heartbeats run
+// over the links of the overlay, and all suspicions are flooded.
 //
-//  1. Suspect. A link breaks, or is silent: each end floods a Suspected that names the other. A
-//     broken data connection is reported the same way, marked as data.
+//  1. Suspect. When a link breaks or is silent, each end floods a Suspected that names the other
+//     end. A broken data connection is reported in the same way, marked as data.
 //  2. Refute. A rank that receives a Suspected about itself floods a Refute. Only a rank that is
-//     alive, and that some path still reaches, can do that.
-//  3. Confirm. A rank is lost when all its neighbours (but those that are suspected themselves)
-//     suspect it, or when it has not refuted in time. The suspicion says how long it has.
-//  4. Retract. After a Refute the control link is dialled again, and a Retracted takes the suspicion
-//     back. If the dial fails, or if it was a data connection, the link between the two is lost.
+//     alive and reachable over some path can do that.
+//  3. Confirm. A rank is lost when all its neighbours suspect it, or when it has not refuted in
+//     time. Neighbours that are suspected themselves do not count. The Suspected says how much time
+//     the rank has.
+//  4. Retract. After a Refute the control link is dialled again, and then a Retracted takes the
+//     suspicion back. If the dial fails, or if the broken connection was a data connection, the
+//     link between the two ranks is lost.
 //
 // What one rank's suspicion of another goes through:
 //
@@ -47,22 +49,23 @@
 //	a link has closed, and the rank does not refute   the limit
 //
 // The limit is Config.Silence for a rank that runs in time. Each heartbeat says how late its sender
-// runs; the limit allows each heartbeat of Config.Silence that delay, up to a minute in all. A link
-// that has closed is dialled again at once. So a rank that is alive loses nothing by a cut that is
-// shorter than the limit, and a rank that is busy is told from one that is gone. The failure names
-// the limit that was used.
+// runs. The limit adds this delay once for each heartbeat that fits in Config.Silence, up to a
+// minute in all. A link that has closed is dialled again at once. So a network outage that is
+// shorter than the limit does no harm to a rank that is alive. A busy rank is not mistaken for a
+// lost rank. The failure names the limit that was used.
 //
-// While ranks start, both ends may dial, and one of the two connections is closed again. Until all
-// ranks are ready, no rank is lost before the limit.
+// While ranks start, both ends may dial, and then one of the two connections is closed again.
+// Therefore no rank is lost before the limit until all ranks are ready.
 //
 // # Agreement on failures
 //
 // A failure is flooded with the number of an epoch. A rank that has seen one failure of an epoch
-// announces no other in it, so all failures of an epoch were announced concurrently, and every rank
-// has them within two flood times of the first. ResolveDelay after the first, each rank reports the
-// best one: a lost rank before a lost link, then the lowest rank blamed, then the lowest announcer.
-// The others are proposed again in the next epoch. A rank waits a little longer while a link that
-// could bring more candidates is still being dialled.
+// announces no other failure in that epoch. So all failures of an epoch were announced
+// concurrently, and every rank has them within two flood times of the first failure. ResolveDelay
+// after the first failure, each rank reports the best failure. A lost rank comes before a lost
+// link, then the lowest blamed rank counts, then the lowest announcer. The other failures are
+// proposed again in the next epoch. While a link that could bring more candidates is still being
+// dialled, a rank waits a little longer.
 //
 // This is agreement among ranks whose floods arrive within ResolveDelay/2. It is not consensus: the
 // two sides of a partitioned network blame each other.

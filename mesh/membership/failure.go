@@ -38,7 +38,7 @@ type failureLog struct {
 	messages   []Message // for links that come up later
 }
 
-// Bounds. A failure ends a job, so a job has few.
+// The bounds of a failureLog. A failure ends a job, so few failures occur in a job.
 const (
 	maxProposals  = 16
 	maxFailures   = 16
@@ -55,9 +55,9 @@ func (v *failureLog) remember(m Message) {
 }
 
 // failureKey returns a key that is equal for failures that report the same event about the same
-// ranks. Detected failures are compared by kind and ranks, since each rank that detects one words
-// its cause differently. Failures that a rank announces, such as aborts, differ by their texts,
-// too.
+// ranks. The key of a detected failure has only the kind and the ranks, because each rank that
+// detects the failure words the cause differently. The key of an announced failure, such as an
+// abort, also has the text.
 func failureKey(e *fault.Error) string {
 	ranks := make([]int, len(e.Peers))
 	for i, p := range e.Peers {
@@ -70,10 +70,11 @@ func failureKey(e *fault.Error) string {
 	return fmt.Sprint(uint8(e.Kind), ranks, e)
 }
 
-// detected reports whether e is of a kind that this package detects itself.
+// detected reports whether the kind of e is one that this package detects itself.
 func detected(e *fault.Error) bool { return e.Kind == fault.PeerLost || e.Kind == fault.LinkLost }
 
-// lowestBlamed returns the lowest rank that a failure blames, or the rank that reports it.
+// lowestBlamed returns the lowest rank that a failure blames. If the failure blames no rank, it
+// returns the rank that reports the failure.
 func lowestBlamed(e *fault.Error) int {
 	if len(e.Peers) == 0 {
 		return e.Rank
@@ -81,16 +82,17 @@ func lowestBlamed(e *fault.Error) int {
 	return slices.MinFunc(e.Peers, func(a, b fault.Peer) int { return cmp.Compare(a.Rank, b.Rank) }).Rank
 }
 
-// names reports whether e blames rank r.
+// names reports whether the failure e blames rank r.
 func names(e *fault.Error, r int) bool {
 	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank == r })
 }
 
-// compare orders the candidates of one epoch; the first is reported. A lost rank comes before a
-// lost link, because it explains the link; then the lowest rank blamed, then the lowest announcer,
-// then kind and text, so that no two different candidates are equal.
+// compare orders the candidates of one epoch. The first candidate in this order is reported. A lost
+// rank comes before a lost link, because the lost rank explains the broken link. The next criteria
+// are the lowest blamed rank, the lowest announcer, the kind and the text. So no two different
+// candidates are equal.
 //
-// The order depends on nothing but the candidates, so all ranks that have the same ones agree.
+// The order depends only on the candidates, so all ranks that have the same candidates agree.
 func compare(a, b candidate) int {
 	links := func(c candidate) int {
 		if c.err.Kind == fault.LinkLost {
@@ -125,7 +127,7 @@ func (s *Machine) enqueueProposal(h proposal) {
 }
 
 // stale reports whether a failure adds no information: it was reported, it is a candidate, or it
-// blames a rank that is gone by now, which explains the failure.
+// blames a rank that is gone by now. In the last case, the lost rank explains the failure.
 func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
@@ -150,8 +152,9 @@ func (in Announce) apply(s *Machine) {
 }
 
 // announceNext opens the next epoch with the first proposal whose time has come. It announces one
-// failure per epoch, and none while an epoch is open, since the announced failure may explain all
-// the others. A rank that was evicted announces nothing, because the other ranks count it as dead.
+// failure per epoch, and none while an epoch is open, because the announced failure may explain all
+// other proposals. A rank that was evicted announces nothing, because the other ranks count it as
+// dead.
 func (s *Machine) announceNext() {
 	v := &s.failures
 	if len(v.candidates) > 0 || s.evicted {
@@ -172,7 +175,7 @@ func (s *Machine) announceNext() {
 	}
 }
 
-// addCandidate adds a failure to its epoch; the first one opens the epoch. The announcing rank
+// addCandidate adds a failure to its epoch. The first failure opens the epoch. The announcing rank
 // parses the wire form, too, so that all ranks report the same error with the same shortened texts.
 // If the announcer exits, its broken links need no other explanation. If it has no link to this
 // rank, it counts as gone at once.
@@ -217,8 +220,8 @@ func (s *Machine) handleFailure(m Message) {
 
 // resolveEpoch closes the epoch ResolveDelay after its first candidate. By then concurrent
 // candidates have arrived, since a flood crosses the overlay in O(log n) hops of a few
-// milliseconds. Links that are about to come up may add up to OverlayWait, since their peers may
-// know candidates that this rank has missed.
+// milliseconds. If links are about to come up, resolveEpoch waits up to OverlayWait longer, because
+// the peers of these links may know candidates that this rank has missed.
 func (s *Machine) resolveEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 || !s.reached(v.openedAt+Time(ResolveDelay)) {
@@ -250,16 +253,16 @@ func (s *Machine) closeEpoch() {
 	for _, c := range all[1:] {
 		notBefore := s.now
 		if c.by != s.cfg.Me {
-			notBefore += Time(ResolveDelay + secondhandDelay) // its announcer repeats it first, if it is still alive
+			notBefore += Time(ResolveDelay + secondhandDelay) // if its announcer is still alive, the announcer repeats it first
 		}
 		s.propose(c.err, notBefore)
 	}
 	s.changed = true
 }
 
-// report tells the layer above, and marks the blamed ranks dead or the blamed link given up. When
-// this rank is blamed itself, it is evicted: it goes on reporting, and neither suspects nor
-// announces any more.
+// report passes a failure to the layer above, and marks the blamed ranks dead or the blamed link
+// given up. If the failure blames this rank, this rank is evicted. From then on it still reports
+// failures, but suspects no rank and announces nothing.
 func (s *Machine) report(e *fault.Error) {
 	v := &s.failures
 	if len(v.reported) == maxReported {
@@ -281,9 +284,9 @@ func (s *Machine) report(e *fault.Error) {
 	}
 }
 
-// giveUpLink gives up the control link of a pair that cannot reach each other: it is not dialled
-// any more, and the overlay does not wait for it. If the control link works, only the data
-// connection broke, and the control link stays.
+// giveUpLink gives up the control link between two ranks that cannot reach each other: the link is
+// not dialled any more, and the overlay does not wait for it. If the control link works, only the
+// data connection broke, and the control link stays.
 func (s *Machine) giveUpLink(e *fault.Error) {
 	if !names(e, s.cfg.Me) {
 		return
@@ -311,8 +314,8 @@ func (s *Machine) beingEvicted() bool {
 	})
 }
 
-// evict reports that the rank by refused this rank, because this rank has been marked dead. This
-// happens to a rank that was suspended for longer than Silence.
+// evict reports that another rank has refused this rank, because this rank has been marked dead.
+// This happens to a rank that was suspended for longer than Silence.
 func (s *Machine) evict(by int, cause string) {
 	if s.beingEvicted() {
 		return

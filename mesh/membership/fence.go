@@ -3,16 +3,16 @@ package membership
 import "slices"
 
 // A pendingFence is a fence that this rank has started. It ends when each neighbour has handled all
-// messages sent to it before the fence, or is unreachable. It needs no timeout: the link to a
-// neighbour that does not answer becomes silent, and a fence does not wait for a silent link.
+// messages sent to it before the fence, or is unreachable. It needs no timeout, because the link to
+// a neighbour that does not answer becomes silent, and a fence does not wait for a silent link.
 type pendingFence struct {
 	id      uint64
 	ref     uint32
 	waiting []int // the neighbours that have not acknowledged
 }
 
-// apply sends a FenceRequest to every neighbour. Messages of one link are handled in order, so a
-// neighbour that acknowledges has forwarded all floods that came before.
+// apply sends a FenceRequest to every neighbour. The messages of one link are handled in order, so
+// a neighbour that acknowledges the request has forwarded all earlier floods.
 func (in Fence) apply(s *Machine) {
 	s.fenceRef++
 	f := pendingFence{id: in.ID, ref: s.fenceRef}
@@ -39,8 +39,8 @@ func (s *Machine) handleFenceAck(from int, m Message) {
 	}
 }
 
-// checkFences ends the fences that wait for no neighbour any more. A link that breaks or falls
-// silent is not waited for.
+// checkFences ends the fences for which no neighbour is missing. A fence does not wait for a link
+// that breaks or falls silent.
 func (s *Machine) checkFences() {
 	s.endFences(func(f *pendingFence) bool {
 		f.waiting = slices.DeleteFunc(f.waiting, func(r int) bool { return !s.ranks[r].link.up() })

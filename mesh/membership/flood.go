@@ -26,14 +26,14 @@ func (w *window) add(n uint32) bool {
 	return true
 }
 
-// A floodLog holds the last floods for links that come up later: a rank that was unreachable for a
-// moment gets what it missed.
+// A floodLog holds the last floods for links that come up later, so that a rank that was
+// unreachable for a moment gets the floods that it missed.
 type floodLog struct {
 	messages [64]Message
 	n        int
 }
 
-// add records a flood in place of the oldest.
+// add records a flood in place of the oldest flood.
 func (r *floodLog) add(m Message) {
 	r.messages[r.n%len(r.messages)] = m
 	r.n++
@@ -56,8 +56,8 @@ func (s *Machine) flood(m Message) Message {
 	return m
 }
 
-// forward remembers a flood and sends it on every open link but those to its origin and to the rank
-// it came from.
+// forward remembers a flood and sends it on every open link, except to its origin and to the rank
+// from which it came.
 func (s *Machine) forward(m Message, from int) {
 	s.remember(m)
 	for r := range s.ranks {
@@ -88,9 +88,9 @@ func (s *Machine) remember(m Message) {
 	}
 }
 
-// sync sends a peer all that it may have missed, in an order in which each message can be
-// understood: who is alive, who has closed, what has failed, then the latest floods. The peer drops
-// what it has seen.
+// sync sends a peer all messages that the peer may have missed. The order matters, because later
+// messages refer to earlier ones: Alives, Byes, Failures, and then the latest floods. The peer
+// drops messages that it has seen.
 func (s *Machine) sync(to int) {
 	for r := range s.ranks {
 		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {
@@ -110,7 +110,7 @@ func (s *Machine) sync(to int) {
 	})
 }
 
-// apply repeats what was dropped while the link's queue was full.
+// apply repeats the messages that were dropped while the link's queue was full.
 func (in Resync) apply(s *Machine) {
 	if s.ranks[in.Rank].link.open {
 		s.sync(in.Rank)
@@ -122,9 +122,9 @@ func (in Flood) apply(s *Machine) { s.flood(Message{Kind: App, Code: in.Code, Bo
 
 // apply handles a message.
 //
-// A goodbye is acknowledged after the layer above has been notified, so that once a rank's Close
-// has returned, calls of its neighbours that need it fail. The link to the closing rank carries the
-// acknowledgement, even if the goodbye came over another link first.
+// A goodbye is acknowledged after the layer above has been notified. So once a rank's Close has
+// returned, those calls of its neighbours that need the rank fail. The acknowledgement goes over
+// the link to the closing rank, even if the goodbye first came over another link.
 func (in Received) apply(s *Machine) {
 	m, from := in.Msg, in.From
 	if !s.valid(in) {
@@ -149,9 +149,9 @@ func (s *Machine) deliver(m Message, from int) {
 	s.dispatch(from, m)
 }
 
-// valid drops messages that no rank of this version sends: of a rank that does not exist, of this
-// rank itself, of an unknown kind, or over a link that is closed. The sender has proven that it
-// belongs to the job, so this guards against bugs, not attacks.
+// valid returns false for messages that no rank of this version sends: messages from a rank that
+// does not exist or from this rank itself, of an unknown kind, or over a closed link. The sender
+// has proven that it belongs to the job. So this check protects against bugs, not against attacks.
 func (s *Machine) valid(in Received) bool {
 	n := len(s.ranks)
 	ok := in.From >= 0 && in.From < n && in.Msg.Origin >= 0 && in.Msg.Origin < n && in.Msg.About >= 0 && in.Msg.About < n

@@ -28,7 +28,7 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
-// fuzzInput makes an Input of four bytes.
+// fuzzInput makes an Input from four bytes.
 func fuzzInput(b []byte) Input {
 	r, arg := int(b[1]%5), b[2]
 	if r == 2 {

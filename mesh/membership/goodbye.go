@@ -7,8 +7,9 @@ package membership
 //	wait for all ByeAcks    <-    ByeAck
 //	Left, closes its links
 //
-// Every neighbour whose link is up has to acknowledge, so that no neighbour reports the closed link
-// as a failure. A neighbour whose link breaks or falls silent meanwhile is not waited for.
+// Every neighbour whose link is up must acknowledge, so that no neighbour reports the closed link
+// as a failure. This rank does not wait for a neighbour whose link breaks or falls silent
+// meanwhile.
 func (in Goodbye) apply(s *Machine) {
 	if s.closing {
 		return

@@ -1,17 +1,18 @@
 package membership
 
-// A lateness measures how late a process runs: by how much the time between two Steps exceeds what
-// Next has asked for. On a busy host the process waits for a core, and its heartbeats are that late.
+// A lateness measures how late a process runs. The delay of a Step is the time since the last Step,
+// less the time that Next has returned. On a busy host the process waits for a core, and its
+// heartbeats are late by this delay.
 //
-// It holds the largest delay of the current window and of the one before, so that a delay is
+// It holds the largest delay of the current window and of the previous window, so that a delay is
 // remembered for one to two windows.
 type lateness struct {
 	current, before Span
 	end             Time // of the current window
 }
 
-// add records the delay of one Step. Delays below the threshold are those of any timer, and count as
-// none. A window ends at the first Step after its length.
+// add records the delay of one Step. Delays below the threshold are normal for a timer and do not
+// count. A window ends at the first Step after its length has passed.
 func (l *lateness) add(now Time, delay, threshold, window Span) {
 	if now >= l.end {
 		l.before, l.current = l.current, 0
@@ -22,14 +23,15 @@ func (l *lateness) add(now Time, delay, threshold, window Span) {
 	}
 }
 
-// max returns the largest delay that is remembered.
+// max returns the larger of the two delays.
 func (l *lateness) max() Span { return max(l.before, l.current) }
 
-// limit returns how long rank r may be silent: Config.Silence, and longer if its heartbeats say that
-// it runs late, up to maxSilence. Silence is a number of heartbeats; each may be as late as the peer
-// runs. For a rank that has sent no heartbeat yet, this rank's own lateness is the best guess.
+// limit returns how long rank r may be silent. This is Config.Silence, or longer, up to maxSilence,
+// if the heartbeats of r say that it runs late. Config.Silence is the time for some number of
+// heartbeats, and each of these may be late. For a rank that has sent no heartbeat yet, limit uses
+// this rank's own lateness as the best guess.
 //
-// Time in which this rank itself did not run is not counted at all; see advance.
+// The time in which this rank itself did not run is not counted; see advance.
 func (s *Machine) limit(r int) Span {
 	delay := s.ranks[r].link.delay
 	if !s.ranks[r].link.everUp {

@@ -8,40 +8,41 @@ import "fmt"
 //	no     -       no       not wanted, or waits for dialAt or retryAt
 //	no     -       yes      a Dial was emitted, and has not been answered
 //	yes    no      -        up: heartbeats arrive
-//	yes    yes     -        nothing received for Silence; the connection is kept for a rank that resumes
+//	yes    yes     -        nothing received for the limit; the connection is kept in case the rank resumes
 //
 // A link that is givenUp is not dialled any more; the peer may still open it.
 type link struct {
 	open       bool   // there is a connection
-	silent     bool   // nothing was received for Silence
+	silent     bool   // nothing was received for the limit
 	byePending bool   // this rank's goodbye has not been acknowledged yet
 	receivedAt Time   // when a message was received last
-	upSince    Time   // when it came up
+	upSince    Time   // when the link came up
 	lastCall   []byte // the peer's last call, from its heartbeats; the next one overwrites it
 	delay      Span   // how late the peer runs, from its last heartbeat
 
-	// For a link that is wanted and not up.
+	// These fields are for a link that is wanted and not up.
 	wanted  bool
 	dialAt  Time // not dialled before
 	dialing bool
 	retryAt Time // not dialled again before
 	backoff Span
-	everUp  bool // it was up at some time
+	everUp  bool // the link was up at some time
 	givenUp bool // a LinkLost has been reported
 }
 
 // up reports whether the link works, as far as this rank knows.
 func (l *link) up() bool { return l.open && !l.silent }
 
-// The pauses between two dials of one link, which double up to the second.
+// The pause between two dials of one link doubles from the first constant up to the second
+// constant.
 const (
 	minBackoff = 20 * Millisecond
 	maxBackoff = Second
 )
 
-// apply starts the link afresh. The peer may have missed anything while there was no link, so it
-// gets all remembered messages, and a heartbeat that shows that the link works. If this rank
-// suspected the peer, it retracts the suspicion.
+// apply resets the state of the link. The peer may have missed messages while there was no link. So
+// apply sends it all remembered messages, and a heartbeat that shows that the link works. If this
+// rank suspected the peer, it retracts the suspicion.
 func (in LinkUp) apply(s *Machine) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
@@ -58,7 +59,7 @@ func (in LinkUp) apply(s *Machine) {
 	s.markAlive(in.Rank)
 }
 
-// apply suspects the peer, unless it is expected to be gone.
+// apply suspects the peer, unless the peer is expected to be gone.
 func (in LinkDown) apply(s *Machine) {
 	if l := &s.ranks[in.Rank].link; l.open {
 		l.open, l.byePending = false, false
@@ -70,9 +71,9 @@ func (in LinkDown) apply(s *Machine) {
 	}
 }
 
-// apply schedules the next dial. Whether the rank is suspected is decided by dial, by the time
-// since the first attempt. If this rank suspects the peer, and no process listens at the peer's
-// address, the process is known to be dead: apply floods that.
+// apply schedules the next dial. The method dial decides whether to suspect the rank, from the time
+// since the first attempt. If this rank already suspects the peer, and no process listens at the
+// peer's address, the process is known to be dead, and apply floods a Suspected that says so.
 func (in DialFailed) apply(s *Machine) {
 	l := &s.ranks[in.Rank].link
 	l.dialing = false
@@ -87,9 +88,9 @@ func (in DialFailed) apply(s *Machine) {
 }
 
 // linkBroken handles a link that broke or fell silent. If the rank is gone, linkBroken does nothing
-// more. If the rank announced its exit, it is dead now. Otherwise this rank suspects it. It dials a
-// broken link again at once: the link comes up again, or no process listens any more, or neither is
-// known.
+// more. If the rank announced its exit, it is dead now. Otherwise this rank suspects it. linkBroken
+// dials a broken link again at once, because the result may show that the rank is alive, or that
+// its process is gone.
 func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
@@ -99,7 +100,7 @@ func (s *Machine) linkBroken(r int, code byte, cause string) {
 	switch {
 	case k.gone():
 	case k.exiting:
-		s.markDead(r) // it has announced why
+		s.markDead(r) // the rank has announced the reason
 	default:
 		s.suspect(r, code, cause)
 		if code == brokenLink && s.mayDial() {
@@ -122,7 +123,7 @@ func (s *Machine) markReceived(from int) {
 }
 
 // findSilent breaks links on which nothing was received for the peer's limit. The connection stays
-// open: a rank that resumes either uses it again, or receives over it that it was marked dead.
+// open, so that a rank that resumes can use it again, or learns over it that it was marked dead.
 // findSilent cuts the link to a rank that has said goodbye, since that rank should have closed it.
 func (s *Machine) findSilent() {
 	for r := range s.ranks {
@@ -145,7 +146,7 @@ func (s *Machine) findSilent() {
 	}
 }
 
-// heartbeat returns the heartbeat of this moment, which says how late this rank runs.
+// heartbeat returns the current heartbeat, which says how late this rank runs.
 func (s *Machine) heartbeat() Message {
 	return Message{Kind: Heartbeat, Origin: s.cfg.Me, Age: s.late.max()}
 }
@@ -171,7 +172,7 @@ func (s *Machine) sendHeartbeats() {
 	}
 }
 
-// cut closes the link to a rank that is gone, or whose link is useless.
+// cut closes the link to a rank because the rank is gone or the link is useless.
 func (s *Machine) cut(r int) {
 	if l := &s.ranks[r].link; l.open {
 		l.open, l.byePending = false, false

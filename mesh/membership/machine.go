@@ -17,9 +17,10 @@ const (
 // String returns the span in milliseconds.
 func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 
-// The waits that are not configured. They bound how long a failure takes to be reported everywhere:
-// a killed rank within 500 ms, mostly ResolveDelay; a rank that is cut off within Silence and 500
-// ms, mostly RefuteTimeout and ResolveDelay. The tests of the simulation hold these bounds.
+// The waits that are not configured. They bound the time until a failure is reported everywhere. A
+// killed rank is reported within 500 ms, of which most is ResolveDelay. A rank that is cut off is
+// reported within Silence plus 500 ms, of which the 500 ms are mostly RefuteTimeout and
+// ResolveDelay. The tests of the simulation check these bounds.
 const (
 	RefuteTimeout = 300 * Millisecond // to refute, for a rank that was silent, or has no process
 	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
@@ -29,11 +30,12 @@ const (
 	GoodbyeDelay  = 100 * Millisecond // before the overlay is repaired: goodbyes come in groups
 	AnswerTimeout = Second            // for the answers to a question
 	RelayDelay    = 600 * Millisecond // before a neighbour answers for a silent rank
-	// secondhandDelay is how much later a rank announces a failure that only others have detected.
+	// secondhandDelay is the extra delay before a rank announces a failure that only other ranks
+	// have detected.
 	secondhandDelay = 100 * Millisecond
 	// maxSilence bounds how far the limit on silence is stretched for a peer that runs late.
 	maxSilence = 60 * Second
-	// freshLinkTime protects a new link from reports about the one before it.
+	// freshLinkTime is how long a new link is protected from reports about the previous link.
 	freshLinkTime = Second
 )
 
@@ -41,12 +43,12 @@ const (
 type Config struct {
 	Me, Size  int
 	Host      string
-	Joined    bool // all ranks are known to have started: an unreachable one is suspected
+	Joined    bool // all ranks are known to have started, so an unreachable rank is suspected
 	Heartbeat Span
 	Silence   Span // a link on which nothing is received for this long is silent; see Machine.limit
 }
 
-// A status is what is known of a rank.
+// A status is what this rank knows about a rank.
 //
 //	unknown --Alive or a link--> alive --Bye--> departed
 //	   |                           |
@@ -54,7 +56,7 @@ type Config struct {
 type status uint8
 
 const (
-	unknown status = iota // nothing was received from it yet
+	unknown status = iota // nothing was received from the rank yet
 	alive
 	departed // has closed in order
 	dead     // is gone for good
@@ -83,7 +85,7 @@ func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 //
 //	flag      set when                                          then
 //	ready     all links were up once                            an Alive with Code 1 has been flooded
-//	complete  all ranks have flooded that                       Complete has been emitted
+//	complete  all ranks have flooded that Alive                       Complete has been emitted
 //	closing   Goodbye                                           no suspicions, no dials
 //	left      closing, and all neighbours have acknowledged     Left has been emitted
 //	evicted   a PeerLost that names this rank was reported      nothing is announced or dialled
@@ -94,7 +96,7 @@ type Machine struct {
 	next         Time // when to Step again
 	begun        bool
 	late         lateness
-	changed      bool // a decision was made that others depend on
+	changed      bool // a decision was made on which other decisions depend
 	outputs      []Output
 	ring         []int    // the memory of ringMembers
 	neighbours   []int    // the memory of wantedLinks
@@ -105,7 +107,7 @@ type Machine struct {
 	seq         uint32 // of this rank's last flood
 	floods      floodLog
 	heartbeatAt Time
-	overlayAt   Time // the overlay is not repaired before
+	overlayAt   Time // the overlay is not repaired before this time
 
 	failures  failureLog
 	questions []openQuestion
@@ -121,7 +123,8 @@ type Machine struct {
 	evicted  bool
 }
 
-// New returns the Machine of a rank that has no link yet. Next means nothing before the first Step.
+// New returns the Machine of a rank that has no link yet. The result of Next is undefined before
+// the first Step.
 func New(cfg Config) *Machine {
 	s := &Machine{cfg: cfg, ranks: make([]rank, cfg.Size), heartbeats: make([]Output, cfg.Size)}
 	if cfg.Joined {
@@ -157,8 +160,8 @@ func (s *Machine) Missing() []int {
 }
 
 // checkReady floods, once, that this rank has all its links, and reports, once, that all ranks have
-// flooded the same. checkReady does not wait for a rank that is gone again; the failure or the
-// goodbye of that rank is reported separately.
+// flooded the same. checkReady does not wait for a rank that is gone again, because the failure or
+// the goodbye of that rank is reported separately.
 func (s *Machine) checkReady() {
 	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true
@@ -176,12 +179,12 @@ func (s *Machine) checkReady() {
 	s.emit(Complete{})
 }
 
-// handleAlive records a rank's Alive. A rank floods two: one when it starts, with its host, and one
-// when all its links are up. They may arrive in either order.
+// handleAlive records a rank's Alive. A rank floods two Alives: the first when it starts, with its
+// host, and the second when all its links are up. They may arrive in either order.
 func (s *Machine) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
 	if m.Seq < r.lastAlive.Seq {
-		return // a newer one overtook it
+		return // a newer Alive has overtaken this one
 	}
 	if r.lastAlive.Seq == 0 {
 		r.host = string(m.Body)

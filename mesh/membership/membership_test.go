@@ -22,7 +22,7 @@ func started(t *testing.T, n int, seed uint64) *cluster {
 	return w
 }
 
-// firstFailure returns the first failure that a rank reported; nil when there is none.
+// firstFailure returns the first failure that a rank reported, or nil.
 func (x *node) firstFailure() *fault.Error {
 	if len(x.failures) == 0 {
 		return nil
@@ -153,7 +153,8 @@ func TestABrokenDataConnectionOfLiveRanksIsALostLink(t *testing.T) {
 	}
 }
 
-// A stopped rank cannot refute, but it may be busy: it is lost once it has been silent for the limit.
+// A stopped rank cannot refute, and it looks like a busy rank. So it must be reported lost only
+// when it has been silent for the limit.
 func TestABrokenDataConnectionToAStoppedRankIsALostRank(t *testing.T) {
 	w := started(t, 5, 1)
 	start := w.now
@@ -269,7 +270,7 @@ func TestARankThatSleptDoesNotBlameTheOthers(t *testing.T) {
 		}
 	}
 	now := Time(60 * Second)
-	for range 14 { // this rank runs again, and the other one stays silent
+	for range 14 { // this rank runs again, and the other rank stays silent
 		now += Time(250 * Millisecond)
 		s.Step(now, Tick{})
 	}
@@ -444,8 +445,8 @@ func TestNeighboursStayConnectedWithoutAnyOne(t *testing.T) {
 	}
 }
 
-// A cut that ends before the limit loses nothing, whatever it cuts; a longer one is a loss. The
-// silence is longer than the cut by up to two heartbeats.
+// A cut that ends before the limit must not cause a loss, whichever links it cuts. A longer cut
+// must cause a loss. The silence is longer than the cut by up to two heartbeats.
 func TestOnlyACutBeyondTheLimitIsALoss(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, tc := range []struct {
@@ -467,14 +468,14 @@ func TestOnlyACutBeyondTheLimitIsALoss(t *testing.T) {
 	}
 }
 
-// A rank whose one link breaks, and which is too busy to refute at once, is not lost: its other
-// links are up, or the broken one comes up again.
+// One link of a rank breaks, and the rank is too busy to refute at once. The rank must not be lost,
+// because its other links are up or the broken link comes up again.
 func TestABusyRankWhoseLinkBreaksIsNotLost(t *testing.T) {
-	for n := 3; n <= 9; n++ { // of two ranks, each is all the other's neighbours
+	for n := 3; n <= 9; n++ { // with two ranks, each rank is the only neighbour of the other
 		w := started(t, n, uint64(n))
 		w.run(w.now + Time(2*Second))
 		w.pipes[pair(0, 1)].open = [2]bool{}
-		w.nodes[1].busy = Second // each of its steps comes a second late
+		w.nodes[1].busy = Second // each step of rank 1 comes a second late
 		w.step(0, LinkDown{Rank: 1, Cause: "reset"})
 		w.run(w.now + Time(10*Second))
 		for r, x := range w.nodes {
@@ -485,8 +486,8 @@ func TestABusyRankWhoseLinkBreaksIsNotLost(t *testing.T) {
 	}
 }
 
-// The limit on silence grows with the delay that the peer's heartbeats tell, up to maxSilence, and
-// with nothing else. A rank is silent at the limit, and not before.
+// The limit on silence must grow with the delay that the peer's heartbeats report, up to
+// maxSilence, and with nothing else. A rank must count as silent at the limit, and not before.
 func TestTheLimitGrowsWithThePeersDelay(t *testing.T) {
 	for _, tc := range []struct{ delay, want Span }{
 		{-Second, 4 * Second},
@@ -515,7 +516,7 @@ func TestTheLimitGrowsWithThePeersDelay(t *testing.T) {
 	}
 }
 
-// A rank tells its peers how late it runs, for one to two times the limit on silence.
+// A rank must report to its peers how late it runs, for one to two times the limit on silence.
 func TestAHeartbeatHasTheDelayOfItsRank(t *testing.T) {
 	s := New(Config{Me: 0, Size: 2, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
 	s.Step(0, Tick{})
@@ -531,7 +532,7 @@ func TestAHeartbeatHasTheDelayOfItsRank(t *testing.T) {
 	if got := ages(Time(250 * Millisecond)); !slices.Equal(got, []Span{0}) {
 		t.Errorf("in time: the heartbeats tell %v, want one that tells 0", got)
 	}
-	now := Time(1500 * Millisecond) // a second later than Next has asked for
+	now := Time(1500 * Millisecond) // a second later than the time from Next
 	if got := ages(now); !slices.Equal(got, []Span{Second}) {
 		t.Errorf("a second late: the heartbeats tell %v, want one that tells 1000ms", got)
 	}
@@ -544,7 +545,8 @@ func TestAHeartbeatHasTheDelayOfItsRank(t *testing.T) {
 	}
 }
 
-// While ranks start, no rank is lost before it has been silent for the limit, whatever its links do.
+// While ranks start, no rank may be lost before it has been silent for the limit, whatever happens
+// to its links.
 func TestNoRankIsLostBeforeTheLimitWhileRanksStart(t *testing.T) {
 	for seed := range uint64(50) {
 		n := 2 + int(seed%8)

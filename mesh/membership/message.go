@@ -13,26 +13,26 @@ type MessageKind uint8
 const (
 	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call; Age: how late the sender runs
 	Alive                               // flooded; Code 1: all its links are up; Body: its host
-	Suspected                           // flooded; Origin cannot reach About; see below for Code, Age and Body
-	Retracted                           // flooded; Origin reaches About again
-	Refute                              // flooded; Origin is alive; About, Ref: whose Suspected this answers, and its Seq
+	Suspected                           // flooded; Origin cannot reach the rank About; see below for Code, Age and Body
+	Retracted                           // flooded; Origin reaches the rank About again
+	Refute                              // flooded; Origin is alive; About, Ref: the sender and the Seq of the Suspected that this answers
 	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
 	Bye                                 // flooded; Origin closes in order
 	ByeAck                              // direct; the sender has seen the receiver's Bye
 	App                                 // flooded; Code, Body: the layer above's
 	Ask                                 // flooded; Code: who answers; Body: a bit per rank asked, then the question
-	Answer                              // routed; Origin: the rank asked; About, Ref: whose Ask, and its Seq; Code: see below; Age; Body
+	Answer                              // routed; Origin: the rank asked; About, Ref: the sender and the Seq of the Ask; Code, Age, Body: see below
 	FenceRequest                        // direct; Ref: the number of the fence; asks for a FenceAck
 	FenceAck                            // direct; Ref: as in the FenceRequest; all messages before it have been handled
 	lastKind     = FenceAck
 )
 
-// The Codes of a Suspected. Its Age is how long About has to refute, and its Body the last call that
-// Origin received from About.
+// The Codes of a Suspected. Its Age is the time that the rank About has to refute. Its Body is the
+// last call that Origin received from the rank About.
 const (
 	brokenLink  = iota // a control link broke, or could not be opened
 	brokenData         // a data connection broke
-	silentLink         // a control link is silent; its connection is kept for now
+	silentLink         // a control link is silent; its connection is still open
 	noProcess          // a control link broke, and no process listens at the peer's address
 	stalledLink        // a control link was closed, because the peer had read nothing for the limit
 )
@@ -70,8 +70,8 @@ func (k MessageKind) flooded() bool {
 	return k.Valid()
 }
 
-// A Message is what ranks send each other over control links. Its Body is shared by everything that
-// holds the Message, so it is never written to.
+// A Message is what ranks send each other over control links. All holders of a Message share its
+// Body, so nothing writes to the Body.
 //
 //	kind                    handled by               which may
 //	Heartbeat               dispatch                 record the peer's last call
@@ -88,8 +88,8 @@ type Message struct {
 	Code   byte
 	Origin int    // the rank that sent it first
 	Seq    uint32 // numbers the floods of Origin, from 1; 0 when not flooded
-	About  int    // the other rank it is about; see the kinds
-	Ref    uint32 // the Seq or the epoch it refers to; see the kinds
+	About  int    // the other rank that the message concerns; see the kinds
+	Ref    uint32 // the Seq or the epoch to which the message refers; see the kinds
 	Age    Span   // a length of time; see the kinds. Of an Answer: how long the neighbour has received nothing from Origin
 	Body   []byte
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// Neighbours returns the ranks at distance 1, 2, 4, … on both sides of the i-th of members in ring
-// order, ascending: a binomial graph. It has O(log n) links per rank, and stays connected when any
+// Neighbours returns the neighbours of the i-th element of members, in ascending order. The slice
+// members is a ring of ranks. The neighbours are the ranks at distance 1, 2, 4, … on both sides.
+// These links form a binomial graph: it has O(log n) links per rank, and stays connected when any
 // one rank fails.
 func Neighbours(members []int, i int) []int { return appendNeighbours(nil, members, i) }
 
-// appendNeighbours is Neighbours in the memory of out, whose content is overwritten. The overlay is
-// computed in every Step, and must not allocate.
+// appendNeighbours is like Neighbours, but overwrites the slice out and reuses its memory. This
+// avoids allocations, because the overlay is computed in every Step.
 func appendNeighbours(out, members []int, i int) []int {
 	n := len(members)
 	out = out[:0]
@@ -41,8 +42,8 @@ func (s *Machine) ranksThat(keep func(r int) bool) []int {
 	return members
 }
 
-// wantedLinks returns the ranks that this one should have control links to now. Suspected ranks are
-// left out, so that the overlay closes around them before they are confirmed dead. The slice is
+// wantedLinks returns the ranks to which this rank should have control links now. Suspected ranks
+// are left out, so that the overlay closes around them before they are confirmed dead. The slice is
 // valid until the next call.
 func (s *Machine) wantedLinks() []int {
 	members := s.ringMembers(func(r int) bool { return r == s.cfg.Me || !s.suspected(r) })
@@ -61,8 +62,8 @@ func (s *Machine) fullyLinked() bool {
 }
 
 // maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials, so that
-// the two do not dial at once; the higher rank dials if the lower rank has not dialled within
-// PeerDialWait, because the lower rank may not know yet that it should have the link. A rank that
+// not both ranks dial at the same time. If the lower rank has not dialled within PeerDialWait, the
+// higher rank dials, because the lower rank may not know yet that the link is wanted. A rank that
 // is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
 	if !s.mayDial() || !s.reached(s.overlayAt) {
@@ -85,12 +86,13 @@ func (s *Machine) maintainOverlay() {
 	}
 }
 
-// mayDial reports whether this rank opens links: it is neither closing nor being evicted.
+// mayDial reports whether this rank may open links. A rank that is closing or being evicted may
+// not.
 func (s *Machine) mayDial() bool { return !s.closing && !s.beingEvicted() }
 
-// dial opens a link, and suspects a rank that could not be reached for its limit. A rank that is not
-// known to have started is never suspected: it may start at any time. After a failed dial the
-// machine waits until retryAt.
+// dial opens a link. It suspects a rank that could not be reached for longer than the limit on that
+// rank's silence. A rank that is not known to have started is never suspected: it may start at any
+// time. After a failed dial the machine waits until retryAt.
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link

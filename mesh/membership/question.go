@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// An openQuestion is a question that this rank has asked and that has not ended. What happens to a
+// An openQuestion is a question that this rank has asked and that has not ended. The course of a
 // question:
 //
 //	the asking rank          each rank                      the asking rank
@@ -21,7 +21,7 @@ type openQuestion struct {
 	seq      uint32 // of the Ask
 	deadline Time
 	answers  []RankAnswer
-	pending  []bool // by answer: a better one may still come
+	pending  []bool // by answer: a better answer may still come
 }
 
 // A route is the link over which an Ask arrived first. Its answers go back over that link.
@@ -31,14 +31,14 @@ type route struct {
 	via    int
 }
 
-// routes holds the latest routes. The answer to an overwritten route is lost; the rank that asked
-// ends its question by AnswerTimeout.
+// routes holds the latest routes. An answer that needs an overwritten route is lost; the rank that
+// asked ends its question after AnswerTimeout.
 type routes struct {
 	recent [256]route
 	n      int
 }
 
-// add records a route in place of the oldest.
+// add records a route in place of the oldest route.
 func (r *routes) add(x route) {
 	r.recent[r.n%len(r.recent)] = x
 	r.n++
@@ -63,12 +63,13 @@ type proxyQuestion struct {
 	asked  Time
 }
 
-// maxProxied bounds the proxy questions. When more are asked within RelayDelay, the rest have no
-// proxy.
+// maxProxied bounds the proxy questions. If more questions arrive within RelayDelay, the rest have
+// no proxy.
 const maxProxied = 256
 
-// apply floods a question. The body starts with a bit per rank that is asked. Ranks that are gone
-// are not waited for, and a question to this rank itself goes to the layer above at once.
+// apply floods a question. The body starts with one bit for each rank, which says whether that rank
+// is asked. The question does not wait for ranks that are gone. A question to this rank itself goes
+// to the layer above at once.
 func (in Question) apply(s *Machine) {
 	bits := make([]byte, (len(s.ranks)+7)/8, (len(s.ranks)+7)/8+len(in.Body))
 	a := openQuestion{id: in.ID, deadline: s.now + Time(AnswerTimeout)}
@@ -96,8 +97,8 @@ func (in CancelQuestion) apply(s *Machine) {
 	}
 }
 
-// handleAsk passes a question to this rank on to the layer above, and becomes the proxy of each
-// neighbour that is asked. So a silent rank has a proxy at each of its neighbours.
+// handleAsk passes a question for this rank to the layer above. It also makes this rank the proxy
+// of each neighbour that is asked. So all neighbours of a silent rank are its proxies.
 func (s *Machine) handleAsk(from int, m Message) {
 	n := (len(s.ranks) + 7) / 8
 	if len(m.Body) < n {
@@ -125,8 +126,9 @@ func (in Reply) apply(s *Machine) {
 	s.handleAnswer(m)
 }
 
-// handleAnswer records an answer to a question that this rank has asked. It forwards an answer for
-// another rank: directly if there is a link to that rank, else along the route.
+// handleAnswer records an answer to a question that this rank has asked. If the answer is for
+// another rank, handleAnswer forwards it: directly if there is a link to that rank, else along the
+// route.
 func (s *Machine) handleAnswer(m Message) {
 	if m.About != s.cfg.Me {
 		if s.ranks[m.About].link.up() {
@@ -189,8 +191,8 @@ func (s *Machine) endQuestions() {
 	})
 }
 
-// relayAnswer sends what this rank knows of a neighbour that sent nothing since the question: its
-// last call, and for how long it has been silent.
+// relayAnswer answers for a neighbour that has sent nothing since the question. The answer holds
+// the neighbour's last call, and for how long the neighbour has been silent.
 func (s *Machine) relayAnswer(n proxyQuestion) {
 	l := &s.ranks[n.about].link
 	if l.receivedAt > n.asked || s.ranks[n.about].gone() {
@@ -200,7 +202,7 @@ func (s *Machine) relayAnswer(n proxyQuestion) {
 		Age: Span(s.now - l.receivedAt), Body: bytes.Clone(l.lastCall)})
 }
 
-// isOpen reports whether an answer is missing that may still come.
+// isOpen reports whether an answer may still come.
 func (s *Machine) isOpen(a *openQuestion) bool {
 	for i, x := range a.answers {
 		if a.pending[i] && !s.ranks[x.Rank].gone() {
@@ -210,8 +212,8 @@ func (s *Machine) isOpen(a *openQuestion) bool {
 	return false
 }
 
-// addLocalKnowledge fills in, for neighbours that did not answer, what this rank received from them
-// last.
+// addLocalKnowledge completes the answers of neighbours that did not answer. It adds the last call
+// that this rank received from each of them.
 func (s *Machine) addLocalKnowledge(a *openQuestion) {
 	for i := range a.answers {
 		x := &a.answers[i]

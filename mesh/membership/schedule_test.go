@@ -39,7 +39,7 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 }
 
 // TestSurvivorsAgreeOnTheFirstFailure runs random kills and cuts. Every survivor must report a
-// failure, and all must report the same one first.
+// failure, and all survivors must report the same failure first.
 func TestSurvivorsAgreeOnTheFirstFailure(t *testing.T) {
 	runs := uint64(250)
 	if os.Getenv("TUTTI_SOAK") != "" {
@@ -67,7 +67,7 @@ func checkSchedule(t *testing.T, w *cluster, seed uint64, x schedule) {
 	}
 	for i, c := range x.cuts {
 		w.after(x.cutAt[i], func() { w.sever(c[0], c[1]) })
-		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], DataLinkDown{c[1], "takes no bytes"}) }) // they may have no control link
+		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], DataLinkDown{c[1], "takes no bytes"}) }) // the two ranks may have no control link
 	}
 	w.run(w.now + Time(14*Second))
 	var first *fault.Error

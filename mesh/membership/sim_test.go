@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A cluster runs the Machines of n ranks against a simulated network: connections keep their order,
-// messages take a few milliseconds, killed ranks close their connections, and cut pairs lose
-// everything without notice. Time is a number.
+// A cluster runs the Machines of n ranks against a simulated network: connections keep the order of
+// messages, messages take a few milliseconds, killed ranks close their connections, and pairs that
+// are cut lose all messages without notice. Time is simulated.
 type cluster struct {
 	rng    *rand.Rand
 	now    Time
@@ -28,10 +28,10 @@ type node struct {
 	state    *Machine
 	dead     bool
 	stopped  bool
-	busy     Span    // each input is handled that late
-	behind   bool    // one of them waits
+	busy     Span    // the delay before each input is handled
+	behind   bool    // an input is waiting
 	resuming bool    // handleBacklog runs
-	backlog  []Input // while stopped
+	backlog  []Input // inputs that arrived while the rank was stopped
 	failures []failureReport
 	departed []int
 	complete bool
@@ -47,7 +47,8 @@ type failureReport struct {
 	err *fault.Error
 }
 
-// A pipe is one connection. last holds the arrival time of the last message in each direction.
+// A pipe is one connection. Its field last holds the arrival time of the last message in each
+// direction.
 type pipe struct {
 	open [2]bool // at the low and the high end
 	last [2]Time
@@ -122,7 +123,7 @@ func (w *cluster) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*M
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
-// side returns the index of a's end in the pipe between a and b.
+// side returns the index of rank a's end in the pipe between the ranks a and b.
 func side(a, b int) int {
 	if a < b {
 		return 0
@@ -204,7 +205,7 @@ func (w *cluster) send(from, to int, m Message) {
 	})
 }
 
-// dial opens a pipe: first at the acceptor's end, as in the handshake.
+// dial opens a pipe. As in the handshake, the acceptor's end opens first.
 func (w *cluster) dial(from, to int) {
 	switch {
 	case w.nodes[from].dead:
@@ -237,7 +238,7 @@ func (w *cluster) dial(from, to int) {
 
 func (x *node) ended() bool { return x.left }
 
-// hangUp closes r's end; what r sent still arrives.
+// hangUp closes rank r's end. Messages that r has sent still arrive.
 func (w *cluster) hangUp(r, peer int) {
 	p := w.pipes[pair(r, peer)]
 	me := side(r, peer)
@@ -257,7 +258,7 @@ func (w *cluster) hangUp(r, peer int) {
 	})
 }
 
-// kill ends a rank as SIGKILL does: its system closes its connections.
+// kill ends a rank like SIGKILL: the operating system closes the rank's connections.
 func (w *cluster) kill(r int) {
 	w.trace("%v %d killed", Span(w.now), r)
 	w.nodes[r].dead = true
@@ -277,7 +278,7 @@ func (w *cluster) sever(a, b int) {
 	w.cut[pair(a, b)] = true
 }
 
-// isolate cuts a rank off from all.
+// isolate cuts a rank off from all other ranks.
 func (w *cluster) isolate(r int) {
 	for peer := range w.nodes {
 		if peer != r {

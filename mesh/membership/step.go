@@ -12,9 +12,9 @@ type Input interface{ apply(s *Machine) }
 
 // The inputs.
 type (
-	// Tick says only that time has passed.
+	// Tick only says that time has passed.
 	Tick struct{}
-	// LinkUp says that a control link to Rank is open. It replaces an earlier one.
+	// LinkUp says that a control link to Rank is open. The new link replaces an earlier link.
 	LinkUp struct{ Rank int }
 	// LinkDown says that the control link to Rank broke. Stalled says that this rank has closed it,
 	// because Rank had read nothing for the caller's limit.
@@ -46,7 +46,7 @@ type (
 		Cause string
 	}
 	// Announce is a failure that this rank announces. Exiting says that the rank exits right after
-	// it, so that its broken links need no other explanation.
+	// the announcement, which then explains its broken links.
 	Announce struct {
 		Err     *fault.Error
 		Exiting bool
@@ -66,8 +66,8 @@ type (
 	}
 	// CancelQuestion ends a question early: Answered follows at once, unless it was emitted before.
 	CancelQuestion struct{ ID uint64 }
-	// Fence asks the neighbours to acknowledge all that was sent to them so far; one Fenced with
-	// the same ID follows.
+	// Fence asks the neighbours to acknowledge all messages that were sent to them so far. One
+	// Fenced with the same ID follows.
 	Fence struct{ ID uint64 }
 	// CancelFence ends a fence early: Fenced follows at once, unless it was emitted before.
 	CancelFence struct{ ID uint64 }
@@ -96,7 +96,7 @@ type (
 	}
 	// Dial opens a control link to Rank; LinkUp or DialFailed follows.
 	Dial struct{ Rank int }
-	// Cut closes the link to Rank once all that was sent on it has left.
+	// Cut closes the link to Rank once all messages on it have been sent.
 	Cut struct{ Rank int }
 	// Report passes a failure to the layer above.
 	Report struct{ Err *fault.Error }
@@ -107,7 +107,7 @@ type (
 		Rank int
 		Host string
 	}
-	// Complete reports, once, that every rank has all its links, or is gone again.
+	// Complete reports, once, that every rank has all its links or is gone again.
 	Complete struct{}
 	// Deliver passes a flood to the layer above.
 	Deliver struct {
@@ -128,7 +128,8 @@ type (
 		ID      uint64
 		Answers []RankAnswer
 	}
-	// Fenced ends a fence: the neighbours have handled what was sent before it, or are unreachable.
+	// Fenced ends a fence: each neighbour has handled all messages that were sent before the fence,
+	// or is unreachable.
 	Fenced struct{ ID uint64 }
 	// Left reports that all neighbours have acknowledged this rank's goodbye, or are gone.
 	Left struct{}
@@ -156,10 +157,10 @@ func (Answered) output() {}
 func (Fenced) output()   {}
 func (Left) output()     {}
 
-// Step handles one Input at time now, by a clock that never runs backwards. First it adds the time
-// since the last Step, then it applies the Input, then it runs all decisions until none of them
-// changes anything. The Outputs are to be carried out in order; the slice is valid until the next
-// Step.
+// Step handles one Input. The argument now is the current time of a clock that never runs
+// backwards. First Step adds the time since the last Step, then it applies the Input, then it runs
+// all decisions until none of them changes anything. The caller must carry out the Outputs in
+// order. The slice is valid until the next Step.
 func (s *Machine) Step(now Time, in Input) []Output {
 	s.outputs = s.outputs[:0]
 	s.advance(now)
@@ -177,9 +178,9 @@ func (s *Machine) Step(now Time, in Input) []Output {
 // known.
 const maxRounds = 64
 
-// decide runs all decisions once, detection before its consequences: silent links, readiness,
-// suspicions, failures, the overlay, heartbeats, questions, fences, the goodbye. Each notes, by
-// reached, when it wants to run again.
+// decide runs all decisions once: silent links, readiness, suspicions, failures, the overlay,
+// heartbeats, questions, fences, the goodbye. Detection comes before its consequences. Each
+// decision calls the method reached to record when it must run again.
 func (s *Machine) decide() {
 	s.findSilent()
 	s.checkReady()
@@ -197,9 +198,9 @@ func (s *Machine) decide() {
 // the caller then passes a Tick.
 func (s *Machine) Next() Span { return Span(max(0, s.next-s.now)) }
 
-// advance adds the time since the last Step to the running time. A gap much longer than Next asked
-// for means that this process was suspended; it counts as two heartbeats, so that this rank does
-// not suspect other ranks because of its own pause.
+// advance adds the time since the last Step to the running time. A gap that is much longer than the
+// time from Next means that this process was suspended. Such a gap counts as two heartbeats, so
+// that this rank does not suspect other ranks because of its own pause.
 func (s *Machine) advance(now Time) {
 	if !s.begun {
 		s.begun, s.callerClock = true, now

@@ -9,7 +9,8 @@ import (
 )
 
 // A suspicion is what one rank has flooded about its connection to another. Floods may arrive in
-// any order, so it holds the newest number of each kind instead of a state; the state follows:
+// any order, so a suspicion holds the newest number of each kind and no state. The state follows
+// from the numbers:
 //
 //	suspectSeq > retractSeq   refuteSeq >= suspectSeq   state
 //	no                        -                         none, or retracted
@@ -23,11 +24,11 @@ type suspicion struct {
 	retractSeq uint32 // the last Retracted
 	refuteSeq  uint32 // the last Suspected that the suspected rank has refuted
 	since      Time   // when the Suspected arrived here
-	wait       Span   // how long the suspected rank has from then to refute
-	call       string // the last call that by had received
-	cause      string // what broke, when by is this rank; else empty
-	redialBy   Time   // the link must be up again by then; 0: not redialled yet
-	confirmed  bool   // a failure has been proposed for it
+	wait       Span   // how much time the suspected rank then has to refute
+	call       string // the last call that the rank in by had received
+	cause      string // what broke, if this rank suspects; else empty
+	redialBy   Time   // the link must be up again at this time; 0: not redialled yet
+	confirmed  bool   // a failure has been proposed for this suspicion
 }
 
 // stands reports whether the suspicion has not been retracted.
@@ -36,8 +37,8 @@ func (d *suspicion) stands() bool { return d.suspectSeq > d.retractSeq }
 // unanswered reports whether the suspicion stands and has not been refuted.
 func (d *suspicion) unanswered() bool { return d.stands() && d.refuteSeq < d.suspectSeq }
 
-// suspicionOf returns what by has flooded about a rank; it adds an empty suspicion if there is
-// none.
+// suspicionOf returns the suspicion that one rank has flooded about another. If there is none, it
+// adds an empty suspicion.
 func (s *Machine) suspicionOf(by, about int, data bool) *suspicion {
 	k := &s.ranks[about]
 	for i := range k.suspicions {
@@ -56,8 +57,8 @@ func (s *Machine) suspected(r int) bool {
 
 // suspect floods that this rank suspects a peer, unless it has done so already. The message carries
 // the peer's last call, so that the failure can name the call although the peer is dead. A rank
-// that is closing, or is being evicted itself, suspects nobody: its links break for its own
-// reasons.
+// that is closing or being evicted suspects no rank, because its links break for reasons of its
+// own.
 func (s *Machine) suspect(about int, code byte, cause string) {
 	k := &s.ranks[about]
 	if s.closing || s.beingEvicted() || k.gone() || k.exiting || about == s.cfg.Me {
@@ -150,8 +151,8 @@ func (s *Machine) handleRetracted(m Message) {
 }
 
 // handleRefute records that a suspected rank is alive. The message does not say whether the
-// suspicion was about data, so it answers both kinds; the sequence numbers keep it from answering a
-// later suspicion.
+// suspicion was about a data connection, so it answers both kinds of suspicion. Because of the
+// sequence numbers, it does not answer a later suspicion.
 func (s *Machine) handleRefute(m Message) {
 	if s.ranks[m.Origin].gone() {
 		return
@@ -170,7 +171,7 @@ func (s *Machine) handleRefute(m Message) {
 //	this rank's own, refuted, about data             the link to r is lost, at once
 //	this rank's own, refuted, about a control link   the link is lost, unless it comes up again
 //
-// It waits while failures compete: the suspicion may be gone once their epoch is resolved.
+// It waits while an epoch is open, because the suspicion may be gone once the epoch is resolved.
 func (s *Machine) confirmSuspicions() {
 	if s.closing || s.evicted || len(s.failures.candidates) > 0 {
 		return
@@ -192,14 +193,15 @@ func (s *Machine) confirmSuspicions() {
 	}
 }
 
-// peerConfirmedDead reports whether r is lost: all its neighbours suspect it, or it has not refuted
-// in time, which is then how long it had. The first happens within milliseconds of a process's
-// death, because its system closes all its connections; the second covers a host that is gone
-// without a sign. A rank that does not suspect r itself waits secondhandDelay longer, so that a rank
-// with first-hand knowledge announces the failure, with its cause.
+// peerConfirmedDead reports whether rank r is lost, because all its neighbours suspect it or
+// because it has not refuted in time. In the second case, it also returns how much time r had. The
+// first case happens within milliseconds after a process has died, because its operating system
+// closes all its connections. The second case covers a host that is gone without a sign. If this
+// rank does not suspect r itself, it waits secondhandDelay longer, so that a rank that knows the
+// cause announces the failure.
 //
-// While ranks start, a closed connection shows little: links are dialled from both ends, and one of
-// the two connections is closed. Until all ranks are ready, only the limit counts.
+// While ranks start, a closed connection proves little, because both ends may dial a link and then
+// one of the two connections is closed. So until all ranks are ready, only the limit counts.
 func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
 	deadline, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
@@ -228,10 +230,10 @@ func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
 }
 
 // suspectedByAll reports whether all neighbours of r suspect it because of their control links.
-// Neighbours that are suspected themselves, or dead, do not count: ranks that die together must not
-// keep each other alive. But dead ranks keep their places in the ring, since the ranks that take
-// their places may have no link to r. If no neighbour is left there, those in the ring of the
-// present ranks count.
+// Neighbours that are suspected themselves, or dead, do not count, so that ranks that die together
+// do not delay the failure. Dead ranks keep their positions in the ring, because the ranks that
+// take these positions may have no link to r. If no neighbour is left in this ring, the neighbours
+// in the ring of the present ranks count.
 func (s *Machine) suspectedByAll(r int) bool {
 	counts := func(j int) bool { return s.ranks[j].present() && (j == s.cfg.Me || !s.suspected(j)) }
 	started := s.ranksThat(func(j int) bool { return s.ranks[j].status != departed && !s.ranks[j].exiting })
@@ -246,9 +248,10 @@ func (s *Machine) suspectedByAll(r int) bool {
 }
 
 // confirmLink handles a suspicion by this rank that the suspected rank has refuted. A data
-// connection is lost at once, since messages may be lost with it. A control link may come up again,
-// because its messages are repeated: until it has been silent for the limit, and for RedialTimeout
-// at least. A link that was never up has the limit, since it may be slow rather than cut.
+// connection is lost at once, since messages may be lost with it. The messages of a control link
+// are repeated, so it may come up again. It is lost when it has been silent for the limit, and not
+// before RedialTimeout has passed. A link that was never up has the limit as its time, because it
+// may be slow and not cut.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -274,8 +277,8 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 
 // peerLost returns the failure of a rank. The last call comes from the heartbeats of the lost rank
 // or, without a link to that rank, from a suspecting rank. The cause is set if this rank itself
-// suspects the lost rank. waited is how long the lost rank had to refute; 0 if all its neighbours
-// suspect it.
+// suspects the lost rank. The argument waited is how much time the lost rank had to refute. It is 0
+// if all neighbours suspect the rank.
 func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
@@ -302,8 +305,8 @@ func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 	return e
 }
 
-// isolated reports whether this rank had links to several ranks and none is up. Then this rank
-// itself may be cut off.
+// isolated reports whether this rank had links to several ranks and no link is up now. Then this
+// rank itself may be cut off.
 func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {
@@ -327,7 +330,8 @@ func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	return e
 }
 
-// clearSuspicions removes the suspicions of a rank that is gone, and those it has flooded.
+// clearSuspicions removes the suspicions about a rank that is gone, and the suspicions that this
+// rank has flooded.
 func (s *Machine) clearSuspicions(gone int) {
 	s.ranks[gone].suspicions = nil
 	for r := range s.ranks {

@@ -57,7 +57,7 @@ func (o Fenced) String() string { return fmt.Sprintf("fenced %d", o.ID) }
 // String returns "left".
 func (Left) String() string { return "left" }
 
-// String returns the answer, or what is known of a silent rank.
+// String returns the answer, or what is known about a silent rank.
 func (x RankAnswer) String() string {
 	if x.Body != nil {
 		return fmt.Sprintf("%d said %q", x.Rank, x.Body)

@@ -13,8 +13,8 @@ import (
 )
 
 // TestTranscripts replays the files under testdata. A transcript starts with "rank 1 of 3", and
-// "joined" or not, and has one input per line after the time. Lines that start with > are the
-// outputs; they are compared and, with -update, rewritten.
+// "joined" or not, and then has one line per input, which starts with the time. Lines that start
+// with > are the outputs. The test compares them or, with -update, rewrites them.
 //
 //	0ms tick
 //	5ms link-up 2
@@ -50,7 +50,7 @@ func replay(text []byte) ([]byte, error) {
 		}
 		for _, o := range s.Step(at, in) {
 			if o, ok := o.(Send); ok && o.Msg.Kind == Heartbeat {
-				continue // heartbeats would hide the rest
+				continue // heartbeats would hide the other outputs
 			}
 			fmt.Fprintln(&out, ">", o)
 		}
@@ -122,7 +122,7 @@ func parseInput(words []string) (at Time, in Input, err error) {
 	return at, in, err
 }
 
-// parseMessage reads what Message.String writes.
+// parseMessage parses the output of Message.String.
 func parseMessage(words []string) (m Message, err error) {
 	k := slices.Index(kindNames[:], words[0])
 	if k < 0 {
