@@ -12,12 +12,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A meter is a Conn that counts the bytes of its frames: those that the wire has accepted, how many of
-// these the peer's frames acknowledge, and those that have arrived and were delivered. The fourth
-// count changes whenever bytes arrive, also if they are only the beginning of what is delivered.
+// A meter is a Conn that counts the bytes of its frames: the bytes that the wire has accepted, the
+// bytes among them that the peer has acknowledged, and the bytes that were delivered here. The
+// fourth count changes whenever bytes arrive, even if they are only the beginning of a message.
 //
-// A Conn without the method is never asked about. A wrapper that hides it loses the detection of a
-// silent connection, and nothing else.
+// The peer is never asked about a Conn without this method. A wrapper that hides the method
+// disables only the detection of silent connections.
 type meter interface {
 	Traffic() (sent, acked, received, arrived uint64)
 }
@@ -37,8 +37,8 @@ type ackState struct {
 	answered bool
 }
 
-// check reports whether the peer is to be asked: bytes that were sent before the last check are not
-// acknowledged. Time before resumed does not count.
+// check reports whether the peer must be asked, because bytes that were sent before the last check
+// are not acknowledged. The time before the moment resumed does not count.
 func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
 	sent, acked, _, _ := c.Traffic()
 	if acked > a.acked {
@@ -61,14 +61,14 @@ func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
 // progress ends a standstill.
 func (a *ackState) progress(acked uint64) { a.acked, a.since, a.answered = acked, time.Time{}, false }
 
-// answer records an answer, and reports whether the standstill has lasted for limit.
+// answer records an answer, and reports whether the standstill has lasted for the given limit.
 func (a *ackState) answer(t trafficAnswer, now time.Time, limit time.Duration) (stalled bool) {
 	moved := t.received > a.acked || !t.idle || a.answered && t.arrived != a.arrived
 	a.arrived = t.arrived
 	switch {
 	case moved:
 		a.progress(max(a.acked, t.received))
-	case a.since.IsZero(): // a frame of the peer has acknowledged all meanwhile
+	case a.since.IsZero(): // meanwhile, a frame of the peer has acknowledged all bytes
 	case !a.answered:
 		a.answered = true
 	default:
@@ -102,8 +102,9 @@ func parseTrafficAnswer(b []byte) (t trafficAnswer, ok bool) {
 	return t, r.Done() && idle <= 1
 }
 
-// askTraffic asks ranks how much has arrived on this rank's links to them. One question is open at a
-// time, and names all of these ranks. Its answers come within about a second.
+// askTraffic asks the given ranks how many bytes have arrived on this rank's links to them. One
+// question names all these ranks, and only one question is open at a time. The answers come within
+// about a second.
 func (ls *links) askTraffic(c *control, ranks []int) {
 	if ls.asking || len(ranks) == 0 {
 		return
@@ -138,11 +139,11 @@ func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 		l.Rank, l.acks.acked, l.acks.sent, limit, diagnosis(l.Conn())))
 }
 
-// A diagnoser is a Conn that says what its kernel knows of the bytes that are on their way; "" if that
-// is nothing.
+// A diagnoser is a Conn that describes what its kernel knows about the bytes on their way. Diagnose
+// returns "" if the kernel knows nothing.
 type diagnoser interface{ Diagnose() string }
 
-// diagnosis returns what a Conn says, as the end of an error's text.
+// diagnosis returns the text of a Conn's Diagnose method, as the end of an error's text.
 func diagnosis(c transport.Conn) string {
 	if d, ok := c.(diagnoser); ok {
 		if text := d.Diagnose(); text != "" {
@@ -152,9 +153,9 @@ func diagnosis(c transport.Conn) string {
 	return ""
 }
 
-// reportTraffic answers a peer's question about its link to this rank. It calls reply once, on any
-// goroutine; with nil if there is nothing to report, or if it answers such a question already. So a
-// peer that asks too often costs one goroutine.
+// reportTraffic answers a peer's question about its link to this rank. It calls the function reply
+// once, on any goroutine. The body is nil if there is nothing to report, or if another such
+// question is being answered. So a peer that asks too often costs only one goroutine.
 func (ls *links) reportTraffic(from int, reply func(body []byte)) {
 	l := ls.peer[from]
 	t, ok := l.Conn().(meter)

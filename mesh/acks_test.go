@@ -24,14 +24,14 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// A meteredConn is a Conn whose counts the test sets. Its Progress delivers what has come, unless
-// the test makes it slow.
+// A meteredConn is a Conn whose counts the test sets. Its Progress delivers the bytes that have
+// arrived, unless the test makes the Conn slow.
 type meteredConn struct {
 	scriptedConn
 	mu                             sync.Mutex
 	sent, acked, received, arrived uint64
 	reading                        uint64          // what the next Progress delivers
-	finds                          transport.State // if not Idle: what Progress returns; it then delivers nothing
+	finds                          transport.State // if not Idle, Progress returns this state and delivers nothing
 	polls                          int             // calls of Progress
 }
 
@@ -67,8 +67,8 @@ func (c *meteredConn) set(change func(c *meteredConn)) {
 	change(c)
 }
 
-// An ackStep is one step of a test of acknowledgements. near is the sender's Conn and far the
-// receiver's.
+// An ackStep is one step of a test of acknowledgements. The field near is the sender's Conn, and
+// the field far is the receiver's Conn.
 type ackStep struct {
 	do    func(near, far *meteredConn)
 	lasts time.Duration
@@ -77,8 +77,8 @@ type ackStep struct {
 
 func TestASilentLinkFailsAndAWorkingOneDoesNot(t *testing.T) {
 	const limit = DefaultStall
-	// A check takes place at most every stallEvery and a heartbeat. The bytes are older than one
-	// check when the standstill begins, and the failure comes with an answer.
+	// The time between two checks is at most stallEvery plus one heartbeat. A standstill begins
+	// only when the bytes are older than one check, and the failure comes with an answer.
 	const least, most = limit, limit + stallEvery + 3*DefaultHeartbeat
 	send := func(near, _ *meteredConn) { near.set(func(c *meteredConn) { c.sent += 100 }) }
 	for name, steps := range map[string][]ackStep{
@@ -120,8 +120,8 @@ func TestASilentLinkFailsAndAWorkingOneDoesNot(t *testing.T) {
 	}
 }
 
-// Time in which a rank is suspended is no standstill, whichever end it is: the bytes may be read, or
-// counted, only when it runs again.
+// The time for which either rank is suspended is no standstill. A suspended rank can read or count
+// bytes only when it runs again.
 func TestSuspendedTimeIsNoStandstill(t *testing.T) {
 	for suspended := range 2 {
 		t.Run(fmt.Sprint("rank ", suspended), func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSuspendedTimeIsNoStandstill(t *testing.T) {
 	}
 }
 
-// deliver lets bytes of the near end arrive, to be read by the next Progress of the far end.
+// deliver lets bytes of the near end arrive. The next Progress of the far end reads them.
 func deliver(n uint64) func(_, _ *meteredConn) {
 	return func(_, far *meteredConn) { far.set(func(c *meteredConn) { c.reading += n }) }
 }
@@ -158,8 +158,8 @@ func deliver(n uint64) func(_, _ *meteredConn) {
 // arrive lets the beginning of a message arrive, which the wire delivers later.
 func arrive(_, far *meteredConn) { far.set(func(c *meteredConn) { c.arrived++ }) }
 
-// A link on which all is acknowledged asks nothing, and one with unacknowledged bytes asks once a
-// second at most.
+// No question is asked about a link whose bytes are all acknowledged. About a link with
+// unacknowledged bytes, at most one question per second is asked.
 func TestQuestionsAboutTrafficAreFew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, func(i int, cfg *Config) { withData(i, cfg); cfg.Silence = time.Hour })
@@ -213,8 +213,8 @@ func TestMalformedAnswersAboutTrafficAreIgnored(t *testing.T) {
 	}
 }
 
-// startRelayed starts three ranks. Rank 0 reaches rank 1 through a relay only. The second connection
-// between the two is the data Conn; filters returns its Filters.
+// startRelayed starts three ranks. Rank 0 reaches rank 1 only through a relay. The second
+// connection between the two is the data Conn; filters returns its Filters.
 func startRelayed(t *testing.T, transports func(cfg *Config), filters func() (up, down relay.Filter)) (*testJob, []*recorder) {
 	t.Helper()
 	r := newTestJob(t, 3)
@@ -249,7 +249,8 @@ func startRelayed(t *testing.T, transports func(cfg *Config), filters func() (up
 	return r, recorders
 }
 
-// silentWires are the wires whose connections can go silent, by what makes a rank's Transport.
+// silentWires maps each wire whose connections can go silent to the function that makes a rank's
+// Transport.
 func silentWires(t *testing.T) map[string]func(cfg *Config) {
 	cert, pool := tlstest.New(t).Load(t)
 	secured := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool}
@@ -268,8 +269,8 @@ func overTCP(cfg *Config) { cfg.Transport = tcp.New(tcp.Options{}) }
 // the bytes are found unacknowledged one check later.
 const silentReported = stallReported + stallEvery
 
-// From some moment on the relay reads everything of the data connection and forwards nothing, as a
-// path does that drops large packets, in one direction or in both.
+// From some moment on, the relay reads everything from the data connection and forwards nothing, in
+// one direction or in both. A network path that drops large packets behaves in the same way.
 func TestAConnectionThatGoesSilentIsReportedWithBothEnds(t *testing.T) {
 	leak.Check(t)
 	for wire, transports := range silentWires(t) {
@@ -327,9 +328,10 @@ var tcpFrames = relay.Framing{First: 4, Preamble: 24, Size: func(p []byte) int {
 // The handshake of the dialling side has two frames: HELLO and PROOF.
 const handshakeFrames = 2
 
-// A relay does each fault to each of four frames on a data link. All ranks report the lost link: at
-// once with the numbers, or, if the last frame never comes, because it is not acknowledged. No frame
-// is delivered twice or out of turn.
+// A relay injects each fault into each of four frames on a data link. All ranks must report the
+// lost link. They report it at once with the frame numbers, except if the last frame is dropped:
+// then they report it because the frame is not acknowledged. No frame may be delivered twice or out
+// of order.
 func TestAlteredFramesAreReportedWithBothEnds(t *testing.T) {
 	leak.Check(t)
 	const frames = 4
@@ -372,7 +374,7 @@ func TestAlteredFramesAreReportedWithBothEnds(t *testing.T) {
 	}
 }
 
-// A peer that does not read a small frame keeps its link: the frame lies in its kernel.
+// A peer that does not read a small frame must keep its link, because the frame is in its kernel.
 func TestAPeerThatDoesNotReadKeepsItsLink(t *testing.T) {
 	leak.Check(t)
 	r, recorders := startOver(t, "tcp", 2, func(tr transport.Transport, _ int) transport.Transport { return tr })

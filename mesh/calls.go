@@ -12,9 +12,9 @@ import (
 // ranks may arrive in any order.
 //
 // Flood drops a body of more than MaxFlood bytes, and drops any body while thousands of floods
-// wait. It logs a warning then, because the caller has a bug. If a rank reads nothing while half a
-// megabyte waits for it, further floods to that rank are dropped. Once it reads again, it gets the
-// last 64 floods.
+// wait. In both cases it logs a warning, because the caller has a bug. If a rank reads nothing
+// while half a megabyte waits for it, further floods to that rank are dropped. Once it reads again,
+// it gets the last 64 floods.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
 		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)
@@ -104,8 +104,8 @@ func (c *control) ask(ctx context.Context, ranks []int, code byte, question []by
 	}
 }
 
-// Suspect reports that this rank's data Conn to rank broke. Within a second all ranks get a
-// failure, of the rank or of the link, unless the rank has said goodbye.
+// Suspect reports that this rank's data Conn to rank broke. Within a second all ranks get a failure
+// that blames the rank or the link, unless the rank has said goodbye.
 func (m *Mesh) Suspect(rank int, cause error) {
 	why := "data connection broke"
 	if cause != nil {
@@ -118,8 +118,8 @@ func (m *Mesh) Suspect(rank int, cause error) {
 // an exit without Close. If several failures are announced concurrently, all ranks first report the
 // failure that blames the lowest rank, and then the others.
 //
-// A fault.PeerLost that names this rank says that this rank is about to exit. Its links may then
-// break without another failure.
+// A fault.PeerLost that names this rank announces that this rank is about to exit. When its links
+// break afterwards, no other failure is reported.
 func (m *Mesh) Announce(e *fault.Error) {
 	if e == nil {
 		return

@@ -29,7 +29,7 @@ const drainTimeout = 30 * time.Second
 // abortTimeout is how long a start that failed waits for all ranks to agree on the reason.
 const abortTimeout = 600 * time.Millisecond
 
-// A control runs the control goroutine, which knows who belongs to the job. The goroutine owns the
+// A control runs the control goroutine, which knows who belongs to the job. This goroutine owns the
 // membership machine and the control links. It never waits for a Conn or for the layer above. Other
 // goroutines reach it only through post.
 //
@@ -112,8 +112,9 @@ func (c *control) stop() {
 	<-c.done
 }
 
-// post runs do on the control goroutine, in the order of the posts. post never blocks, because the
-// queue grows without limit. Only floods, which the layer above starts, are limited; see full.
+// post queues a function that the control goroutine runs. The functions run in the order of the
+// calls of post. post never blocks, because the queue has no limit. Only floods are limited: the
+// layer above starts them, and Flood calls the method full before it posts one.
 func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
@@ -280,8 +281,8 @@ func (c *control) execute(o membership.Output) {
 	}
 }
 
-// answer answers a question of another rank, or has its owner answer it. A question with an unknown
-// Code comes from another version; it is declined.
+// answer answers a question of another rank, or passes it to the part of the Mesh that can answer
+// it. A question with an unknown Code comes from another version; it is declined.
 func (c *control) answer(o membership.Asked) {
 	switch o.Code {
 	case askEvents:
@@ -313,7 +314,7 @@ func (c *control) report(e *fault.Error) {
 	c.m.cfg.Events.Failed(e)
 }
 
-// fail makes Start fail with e, unless Start already has a reason to fail.
+// fail makes Start fail with the error e, unless Start already has a reason to fail.
 func (c *control) fail(e *fault.Error) {
 	select {
 	case c.failed <- e:
@@ -321,7 +322,7 @@ func (c *control) fail(e *fault.Error) {
 	}
 }
 
-// updatePeer calls change with the peer of a rank while it holds m.mu.
+// updatePeer holds m.mu and calls the function change with the peer of a rank.
 func (m *Mesh) updatePeer(rank int, change func(*peer)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -341,11 +342,11 @@ func (m *Mesh) countLocalRanks() (n int) {
 }
 
 // await returns when all ranks have started. If some ranks do not start, await makes all ranks
-// report the same reason instead of blaming each other:
+// report the same reason, so that they do not blame each other:
 //
 //	Start is ended by             await returns
 //	all ranks have started        nil
-//	a failure of the job          that failure: all ranks have it
+//	a failure of the job          that failure, which all ranks have
 //	a peer that refused this rank what the ranks agree on, after announcing the refusal
 //	ctx                           what the ranks agree on, after announcing the missing ranks
 //	a shutdown                    fault.Closed
@@ -367,9 +368,9 @@ func (c *control) await(ctx context.Context) error {
 	return c.abortStart(e)
 }
 
-// abortStart announces e and waits up to abortTimeout for the failure that the ranks agree on. It
-// returns that failure, or e if none has come. Without the announcement, each rank would only
-// report that another rank has exited, and the first reason would be lost.
+// abortStart announces the failure e and waits up to abortTimeout for the failure that the ranks
+// agree on. It returns the agreed failure, or e if no failure has come. Without the announcement,
+// each rank would only report that another rank has exited, and the first reason would be lost.
 func (c *control) abortStart(e *fault.Error) *fault.Error {
 	c.post(func(c *control) { c.step(membership.Announce{Err: e, Exiting: true}) })
 	select {
@@ -406,7 +407,7 @@ func (c *control) departJob(ctx context.Context) error {
 	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have acknowledged the goodbye: %w", ctx.Err())
 }
 
-// isDialing reports whether this rank is dialling its control link to rank.
+// isDialing reports whether this rank is dialling its control link to the given rank.
 func (c *control) isDialing(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -419,23 +420,23 @@ func (c *control) setDialing(rank int, on bool) {
 	c.dialing[rank] = on
 }
 
-// isOpening reports whether a control link to rank is being opened, from either end.
+// isOpening reports whether a control link to the given rank is being opened, from either end.
 func (c *control) isOpening(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.opening[rank] > 0
 }
 
-// beginOpening counts a control link to rank that is being opened. endOpening, which the control
-// goroutine calls, ends it.
+// beginOpening records that a control link to the rank is being opened. The control goroutine later
+// calls endOpening, which removes the record.
 func (c *control) beginOpening(rank int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening[rank]++
 }
 
-// endOpening ends what beginOpening has begun. If the link to rank broke meanwhile, and nothing has
-// replaced it, endOpening reports that.
+// endOpening ends the count that beginOpening began. If the link to the rank broke meanwhile, and
+// no new link has replaced it, endOpening reports the break.
 func (c *control) endOpening(rank int) {
 	c.mu.Lock()
 	c.opening[rank]--
@@ -445,7 +446,7 @@ func (c *control) endOpening(rank int) {
 	}
 }
 
-// dial opens a control link, on a goroutine of its own.
+// dial opens a control link to the given rank, on a new goroutine.
 func (c *control) dial(rank int) {
 	c.setDialing(rank, true)
 	c.beginOpening(rank)
@@ -465,9 +466,9 @@ func (c *control) dial(rank int) {
 	})
 }
 
-// dialFailed reports a failed dial to the machine, which retries later. A permanent refusal also
-// makes Start fail with an error that names the peer. Once all ranks have started, the refusal is
-// only logged, since the job may go on without this link.
+// dialFailed reports a failed dial to the machine, which retries later. During the start, a
+// permanent refusal also makes Start fail with an error that names the peer. Once all ranks have
+// started, a permanent refusal is only logged, because the job may go on without this link.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -486,9 +487,9 @@ func (c *control) dialFailed(rank int, err error) {
 	c.step(membership.DialFailed{Rank: rank, NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error()})
 }
 
-// linkUp passes a Conn whose handshake is complete to the control goroutine, and ends what
-// beginOpening has begun. The Conn replaces an earlier link to the same rank. Either that link is
-// broken, even if this side has not noticed it yet, or both ranks have dialled.
+// linkUp passes a Conn whose handshake is complete to the control goroutine, and calls endOpening
+// there. The Conn replaces an earlier link to the same rank. Either that link is broken, even if
+// this side has not noticed it yet, or both ranks have dialled.
 func (c *control) linkUp(rank int, conn transport.Conn) {
 	c.post(func(c *control) {
 		defer c.endOpening(rank)
@@ -511,10 +512,11 @@ func (c *control) retireLink(rank int) {
 	}
 }
 
-// linkDown closes a link that broke. While another connection to that rank is being opened, the link
-// may only have been replaced: the peer closes its end when it has the new connection, which may be
-// before this rank has it. So linkDown reports the break only if no connection comes of it; see
-// endOpening. Silence bounds that wait, too.
+// linkDown closes a link that broke. While another connection to that rank is being opened, the
+// break may only mean that the link was replaced. The peer closes the old connection when it has
+// the new connection, and this rank may get the new connection later. So linkDown reports the break
+// only if the new connection does not come up; see endOpening. The limit on silence bounds that
+// wait, too.
 func (c *control) linkDown(l *controlLink, cause string) {
 	if l.brokenBecause = cause; c.isOpening(l.rank) && c.links[l.rank] == l {
 		l.conn.Close()

@@ -25,7 +25,7 @@ type controlLink struct {
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
 	onReady func()                       // l.wakeUp, bound once
 
-	brokenBecause string // why the Conn broke, while another one is being opened; "": it has not
+	brokenBecause string // why the Conn broke, while another Conn is being opened; "": the Conn has not broken
 
 	fullSince time.Time // when queued reached its bound; zero: queued is below its bound
 	dropped   bool      // messages were dropped since fullSince
@@ -67,10 +67,10 @@ func (l *controlLink) wakeUp() {
 //
 //	queue      heartbeat    any other message
 //	has room   sent         sent
-//	full       dropped      dropped; a Resync repeats what matters once there is room
+//	full       dropped      dropped; once there is room, a Resync repeats the important messages
 //
-// Dropping is safe because the machine's messages are idempotent floods that it remembers, and
-// because a peer that reads nothing for Config.Stall loses its link.
+// Dropping is safe for two reasons: the machine's messages are idempotent floods, which the machine
+// remembers, and a peer that reads nothing for Config.Stall loses its link.
 func (l *controlLink) send(m membership.Message) {
 	if l.queued.Load() >= maxQueuedBytes {
 		l.dropped = l.dropped || m.Kind != membership.Heartbeat
@@ -102,8 +102,8 @@ func (f *controlFrame) done(error) {
 
 // receive handles the messages that have arrived, up to maxFramesPerTurn, and arms the Conn's
 // wake-up when there are no more. A message may close or replace this link, so receive checks for
-// that after each message. A malformed message closes the link: the peer runs other code, or the
-// wire damages frames.
+// that after each message. A malformed message closes the link, because the peer runs other code or
+// the wire damages frames.
 func (l *controlLink) receive() {
 	if !l.ready.Load() || l.brokenBecause != "" {
 		return
@@ -133,8 +133,8 @@ func (l *controlLink) receive() {
 	l.c.wake.raise() // there may be more
 }
 
-// deliver passes a complete message to the machine. The Input is a field, since a pointer to a
-// local one would be allocated for each message.
+// deliver passes a complete message to the machine. The Input is a field, because a local variable
+// would be allocated for each message.
 func (l *controlLink) deliver() {
 	m, err := l.head.withBody(l.body)
 	l.body = nil

@@ -23,8 +23,8 @@ func (c *countingConn) Arm(func())   {}
 func (c *countingConn) Close() error { return nil }
 
 // This test checks that no frame arrives after a rejected frame, because the layer above would
-// mistake the second frame for the first. Another goroutine may call Progress, and read the second
-// frame, right after the call that rejected the first.
+// mistake the second frame for the first. Right after the call of Progress that rejected the first
+// frame, another goroutine may call Progress and read the second frame.
 func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		above := &recorder{got: make(map[string]int)}

@@ -10,26 +10,27 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// spareDescriptors are the file descriptors that a rank needs beside its connections: those of the
-// listeners and of the goroutines that wait for events, and for handshakes that go on.
+// spareDescriptors is the number of file descriptors that a rank needs beside its connections: for
+// listeners, for the goroutines that wait for events, and for unfinished handshakes.
 const spareDescriptors = 8
 
-// checkDescriptors fails if this process may not open enough file descriptors for the job. Later the
-// shortage would show as links that break, on some rank.
+// checkDescriptors fails if this process may not open enough file descriptors for the job. Without
+// this check, the shortage would appear later, as broken links on some rank.
 func (m *Mesh) checkDescriptors() error {
 	if m.cfg.Listener == nil {
 		return nil
 	}
-	open, _ := os.ReadDir("/dev/fd") // absent on some systems: then none counts as open
+	open, _ := os.ReadDir("/dev/fd") // absent on some systems; then the count is 0
 	if err := descriptorShortage(descriptorLimit(), len(open), m.cfg.Size); err != nil {
 		return m.failure(fault.Exhausted, err)
 	}
 	return nil
 }
 
-// descriptorShortage returns an error if limit is too low for a rank of a job of size ranks that has
-// some descriptors open. It counts the control links, and as many data links: the algorithms for
-// many ranks use no more. limit is negative if it is not known.
+// descriptorShortage returns an error if the limit on file descriptors is too low for a rank. The
+// arguments are the limit (negative if it is unknown), the number of open descriptors, and the
+// number of ranks in the job. descriptorShortage counts the control links and as many data links,
+// because the algorithms for many ranks use no more.
 func descriptorShortage(limit, open, size int) error {
 	links := min(size-1, 2*bits.Len(uint(size-1)))
 	want := open + 2*links + spareDescriptors
@@ -40,14 +41,14 @@ func descriptorShortage(limit, open, size int) error {
 		limit, want, size, want-links+size-1, open)
 }
 
-// lacksDescriptors reports whether err is that no file descriptor is left in this process, or on this
-// host.
+// lacksDescriptors reports whether err says that this process, or this host, has no file descriptor
+// left.
 func lacksDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// shortage returns the failure of this rank that lacks file descriptors. It blames this rank, and
-// not the one that cannot be reached.
+// shortage returns the failure that blames this rank for its lack of file descriptors. It does not
+// blame the rank that cannot be reached.
 func (m *Mesh) shortage(err error) *fault.Error {
 	e := &fault.Error{Kind: fault.Exhausted, Op: "connect", Rank: m.cfg.Rank}
 	e.Peers = []fault.Peer{{Rank: m.cfg.Rank, Host: m.cfg.Host}}

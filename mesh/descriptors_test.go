@@ -37,7 +37,8 @@ func TestALimitThatIsTooLowIsNamedWithTheNumberNeeded(t *testing.T) {
 	}
 }
 
-// A shortWire is a transport whose dials fail for want of a file descriptor while short is set.
+// A shortWire is a transport. While its field short is set, its dials fail with the error for a
+// lack of file descriptors.
 type shortWire struct {
 	transport.Transport
 	short atomic.Bool
@@ -56,7 +57,8 @@ func isShortage(err error, rank int) bool {
 	return errors.As(err, &e) && blames(e, fault.Exhausted, rank) && strings.Contains(err.Error(), "raise ulimit -n")
 }
 
-// A rank that lacks descriptors for a data connection is named by all, and not its peer.
+// If a rank lacks descriptors for a data connection, all ranks must blame that rank and not its
+// peer.
 func TestALackOfDescriptorsIsTheFailureOfTheRankThatHasIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var wire shortWire
@@ -80,8 +82,8 @@ func TestALackOfDescriptorsIsTheFailureOfTheRankThatHasIt(t *testing.T) {
 	})
 }
 
-// A rank that lacks descriptors while it starts fails at once: rank 1 while it joins, or rank 0 while
-// it opens a control link.
+// A start must fail at once if a rank lacks descriptors. In one case rank 1 lacks them while it
+// joins, in the other case rank 0 lacks them while it opens a control link.
 func TestALackOfDescriptorsEndsTheStart(t *testing.T) {
 	for short, static := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -116,7 +118,7 @@ func TestALackOfDescriptorsEndsTheStart(t *testing.T) {
 	}
 }
 
-// The mux reports a lack of descriptors that lasts, and not one that passes.
+// The mux must report a lasting lack of descriptors, and must not report a short one.
 func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		ln := &shortListener{done: make(chan struct{})}

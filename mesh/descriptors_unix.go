@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// descriptorLimit returns how many file descriptors this process may have open; -1 if that is not
-// known.
+// descriptorLimit returns how many file descriptors this process may have open, or -1 if the limit
+// is unknown.
 func descriptorLimit() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

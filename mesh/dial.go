@@ -35,21 +35,21 @@ func (l channel) String() string {
 	return map[channel]string{channelControl: "control", channelData: "data", channelJoin: "join"}[l]
 }
 
-// errUnanswered is why a dial failed whose connection came up: the peer closed it, or was silent,
-// before the handshake had ended. A peer whose slots are all taken does that; a later dial may get
-// one.
+// errUnanswered is the error of a dial whose connection came up but whose handshake did not end,
+// because the peer closed the connection or was silent. A peer whose slots are all taken closes
+// connections in this way. A later dial may get a slot.
 var errUnanswered = errors.New("the peer did not answer the handshake")
 
 // refusalTimeout is how long a peer may take to read why it is refused.
 const refusalTimeout = time.Second
 
-// dialChannel opens a Conn to rank and does the handshake. It tries once, and the handshake may
-// take at most handshakeTimeout. The caller decides whether to retry.
+// dialChannel opens a Conn to the given rank and does the handshake. It makes one attempt, and the
+// handshake may take at most handshakeTimeout. The caller decides whether to retry.
 //
-// A refusal is a fault.Refused that names rank, with two exceptions. A duplicate is errDuplicate:
-// the peer has such a Conn already or is opening one. And a refusal because the peer has marked
-// this rank dead also tells the membership machine, so that this rank learns that it was evicted
-// even if no failure report has reached it.
+// If the peer refuses, the error is a fault.Refused that names the peer's rank. The only exception
+// is errDuplicate: the peer already has such a Conn, or is opening one. If the peer refuses because
+// it has marked this rank dead, dialChannel also tells the membership machine. So this rank learns
+// that it was evicted, even if no failure report has reached it.
 func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, error) {
 	addr, err := m.address(rank)
 	if err != nil {
@@ -81,9 +81,9 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	return nil, e
 }
 
-// address returns the address at which a rank is dialled. For a dead rank it returns the failure
-// that marked the rank dead, and for a closed rank fault.Closed. Checking first avoids a dial that
-// can only time out, and gives a better error.
+// address returns the address at which a rank is dialled. For a dead rank, it returns the failure
+// that marked the rank dead. For a closed rank, it returns fault.Closed. Checking first avoids a
+// dial that can only time out, and gives a better error.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,7 +107,8 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	// Before the hello, so that a peer which poses as another rank learns nothing of this one.
+	// This check comes before the hello, so that a peer with a false name learns nothing about this
+	// rank.
 	if no := m.checkName(t.conn, rank); no != nil {
 		return no
 	}
@@ -121,8 +122,9 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	return nil
 }
 
-// checkName returns a refusal if the peer has proven by a certificate that it is not rank. A Conn on
-// which the transport proves no names passes: it is within one host, or TLS is not the job's own.
+// checkName returns a refusal if the peer's certificate names another rank. It accepts a Conn on
+// which the transport proves no names, because that Conn is within one host or the job has no TLS
+// of its own.
 func (m *Mesh) checkName(c transport.Conn, rank int) *refusal {
 	n, ok := c.(transport.Named)
 	if !ok || m.cfg.NameOf == nil || n.PeerName() == "" {
@@ -167,7 +169,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
-	} // else the mux ends it, by a deadline from when the connection was accepted
+	} // else the mux closes the Conn after handshakeTimeout, counted from when the connection was accepted
 	t := newHandshakeConn(c)
 	h, err := m.id.accept(ctx, t, func() { m.extendSlot(c) })
 	if err == nil {
@@ -185,7 +187,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		c.Close()
 		return
 	}
-	if h.channel != channelJoin { // whose welcome follows the record
+	if h.channel != channelJoin { // on the join channel, the welcome follows the record
 		admit(c)
 		t.send(appendWelcome(nil, m.id.instance), nil)
 	}
@@ -193,7 +195,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	case channelData:
 		m.acceptData(int(h.rank), c)
 	case channelControl:
-		m.control.linkUp(int(h.rank), c) // ends what authorize began
+		m.control.linkUp(int(h.rank), c) // ends what authorize began: the record of beginOpening
 	case channelJoin:
 		err := m.joinServer.serve(m.ctx, t, h)
 		var left *earlyExit
@@ -212,8 +214,8 @@ func admit(c transport.Conn) {
 	}
 }
 
-// extendSlot keeps the slot of a connection whose hello has named the job. The proof comes when the
-// peer's process runs next, which may take a while on a busy host.
+// extendSlot keeps the slot of a connection whose hello has named the job. The peer sends its proof
+// when its process runs next. On a busy host, this may take a while.
 func (m *Mesh) extendSlot(c transport.Conn) {
 	if p, ok := c.(transport.Pending); ok && m.mux != nil && p.RemoteAddr() != nil {
 		m.mux.extend(p.RemoteAddr())
@@ -225,7 +227,7 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 //
 //	channel   refused when
 //	any       the rank is dead or has closed, or this rank is closing
-//	any       another process is that rank (not for join: while ranks are missing, one may be restarted)
+//	any       another process is that rank (not for join: a rank may be restarted while ranks are missing)
 //	join      this rank does not serve addresses
 //	control   this rank is lower and dials itself: of two concurrent dials the lower rank's wins
 //	data      there is no layer above, or a Conn is up, or this rank's own dial wins
@@ -234,7 +236,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 	if no := m.checkLive(rank); no != nil {
 		return no
 	}
-	if h.channel != channelJoin { // while ranks are missing, one may be started again
+	if h.channel != channelJoin { // while ranks are missing, a rank may be restarted
 		if no := m.claimRank(rank, h.instance); no != nil {
 			return no
 		}
@@ -277,7 +279,7 @@ func (m *Mesh) checkLive(rank int) *refusal {
 	return nil
 }
 
-// logRefused logs one line about a refused connection, unless nobody needs to know it.
+// logRefused logs at most one line about a refused connection.
 //
 //	what happened                                   log
 //	this rank is closing, or the mux has logged it  nothing

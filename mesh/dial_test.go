@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// A recorder is the layer above the data Conns in tests: it counts what arrives.
+// A recorder is the layer above the data Conns in tests. It counts the frames that arrive.
 type recorder struct {
 	mu   sync.Mutex
 	got  map[string]int // bodies, by sender
@@ -62,7 +62,7 @@ func (p *recorder) lost() []int {
 	return slices.Clone(p.down)
 }
 
-// Every rank sends to every other one at once, so both ends of each pair dial.
+// All ranks send to all other ranks at the same time, so both ends of each pair dial.
 func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 	for round := range 10 {
 		for _, wire := range []string{"memory", "tcp"} {
@@ -123,8 +123,8 @@ func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
 	}
 }
 
-// A turnAway is a transport whose dialled connections end at once while closed is set, as those to a
-// mux do that needs their slots.
+// A turnAway is a transport. While its field closed is set, the connections that it dials end at
+// once, as if a mux needed their slots.
 type turnAway struct {
 	transport.Transport
 	closed atomic.Bool
@@ -145,7 +145,8 @@ func (endedConn) Progress(transport.Sink, int) (transport.State, error) {
 	return transport.Idle, io.EOF
 }
 
-// A data dial that gets no slot is tried again for longer than dialTimeout, since the peer lives.
+// If a data dial gets no slot, the rank must retry for longer than dialTimeout, because the peer
+// lives.
 func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 	for _, tc := range []struct {
 		turnedAway time.Duration

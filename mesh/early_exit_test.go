@@ -10,8 +10,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Rank 3 of four is late. A rank that has joined leaves meanwhile: the others log that at once, and
-// their starts end with EndOnLoss, and else only by their deadline.
+// Rank 3 of four is late, and a rank that has joined leaves meanwhile. The other ranks must log
+// this at once. With EndOnLoss, their starts must end at once. Without it, they end only at their
+// deadline.
 func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 	for _, victim := range []int{0, 1} {
 		for _, ends := range []bool{false, true} {
@@ -38,7 +39,7 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 					}()
 				}
 				time.Sleep(2 * time.Second) // the bubble's clock
-				// The victim ends without a word, as a process that is killed.
+				// The victim ends without a goodbye, like a killed process.
 				r.wires[victim].Close()
 				time.Sleep(100 * time.Millisecond)
 				want := "rank " + string(rune('0'+victim)) + " on "

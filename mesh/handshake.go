@@ -10,8 +10,8 @@ import (
 	"fmt"
 )
 
-// A reason is why a peer is refused, as a number on the wire. The refusal's text says the same for
-// people.
+// A reason is a number on the wire that says why a peer is refused. The refusal's text says the
+// same for people.
 //
 // The reasons of the first group say which field of the two identities differs, in the order in
 // which checkHello compares the fields. The reasons of the second group depend on what has happened
@@ -25,40 +25,40 @@ const (
 	reasonIncarnation
 	reasonSize
 	reasonRank      // out of range, or the peer's own
-	reasonAddressee // this process is another rank than the one dialled
+	reasonAddressee // this process is not the rank that was dialled
 	reasonSums
 	reasonSecret
 	reasonRankInUse // another process is this rank
-	reasonDuplicate // there is such a connection already, or one is being opened
+	reasonDuplicate // such a connection exists already, or is being opened
 	reasonLost      // the dialling rank has been marked dead
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
 	reasonAbsent // the address exchange ended with ranks missing
 	reasonLeft   // the address exchange ended because a rank has left; the value is that rank
-	reasonName   // the peer's certificate is another rank's
+	reasonName   // the peer's certificate belongs to another rank
 )
 
 // permanent reports whether every later dial would be refused, too. A permanent refusal makes a
-// join fail at once, before its deadline, with a text that names the difference. The exceptions are
-// states that pass: a connection that is being opened, a rank that is closing, a frame damaged on
-// the way, and a process of the previous incarnation that still listens.
+// join fail at once, with a text that names the difference. The refusals that are not permanent
+// have temporary causes: a connection that is being opened, a rank that is closing, a frame damaged
+// on the way, and a process of the previous incarnation that still listens.
 func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
 		return false
 	case reasonIncarnation:
-		return r.theirs > uint64(incarnation) // else the peer is a process of the last incarnation, which will exit
+		return r.theirs > uint64(incarnation) // otherwise the peer belongs to an earlier incarnation and will exit
 	}
 	return true
 }
 
-// An identity is who this process is, and what both sides of a handshake must agree on: job,
-// incarnation, size, checksums, and whether there is a secret. It is immutable.
+// An identity says which rank this process is. It also holds what both sides of a handshake must
+// agree on: job, incarnation, size, checksums, and whether there is a secret. It is immutable.
 type identity struct {
 	rank, size  int
 	job         [jobSize]byte
 	incarnation uint32
-	instance    uint64 // random: tells processes of the same rank apart
+	instance    uint64 // random: distinguishes processes of the same rank
 	secret      []byte
 	sums        bool
 }
@@ -87,7 +87,8 @@ func hostOrder() byte {
 	return 'B'
 }
 
-// Each proof covers the label of its side, so it cannot be used as a proof of the other side.
+// The labels of the two sides. Each proof covers the label of its side, so it cannot be used as a
+// proof of the other side.
 const (
 	labelAccept = "tutti/1 accepts"
 	labelDial   = "tutti/1 dials"
@@ -95,8 +96,8 @@ const (
 
 // proof returns the HMAC over the label, the hello with all its fields and its nonce, and the
 // accepting side's nonce. Both nonces are fresh, so a recorded proof fits no other handshake. The
-// HMAC covers the hello, so nobody in between can change a field. The label names the side, so a
-// proof cannot be sent back to its sender.
+// HMAC covers the hello, so a relay cannot change a field. The label names the side, so a proof
+// cannot be sent back to its sender.
 func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
@@ -107,7 +108,8 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 }
 
 // dial does the dialling side of the handshake. If it returns no error, the peer has welcomed this
-// rank, the frames that follow on the Conn belong to channel l, and peer is the peer's instance.
+// rank, and the frames that follow on the Conn belong to channel l. The result named peer is the
+// peer's instance.
 //
 //	this rank's secret  the peer answers  then
 //	any                 REFUSE            the refusal is the error
@@ -116,11 +118,11 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 //	set                 WELCOME           refused: the peer has not proven that it knows the secret
 //	none                CHALLENGE         malformed: the peer should have refused
 //
-// A *refusal says which side refused the other, and why. dial calls proven, unless it is nil, when
-// this rank has nothing more to prove, and before it waits for the welcome.
+// A *refusal says which side refused the other, and why. dial calls the function proven, unless it
+// is nil. It does so when this rank has nothing more to prove, before it waits for the welcome.
 func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel, proven func()) (peer uint64, err error) {
 	h := id.hello(to, l)
-	mine := h.append(nil) // kept as it was sent: the proofs cover its bytes
+	mine := h.append(nil) // kept in the form that was sent, because the proofs cover its bytes
 	t.send(mine, nil)
 	if proven == nil {
 		proven = func() {}
@@ -134,9 +136,9 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		return 0, err
 	}
 	kind, _, _ := kindOf(head)
-	// When both sides have a secret, a challenge comes first, and the answer to the proof after it.
-	// A peer that skips the challenge although this rank has a secret has proven nothing, and is
-	// refused.
+	// If both sides have a secret, the peer first sends a challenge, and answers the proof
+	// afterwards. If this rank has a secret, a peer that sends no challenge has proven nothing and
+	// is refused.
 	if kind == kindChallenge && len(id.secret) > 0 {
 		if err := id.answerChallenge(ctx, t, mine, head, to); err != nil {
 			return 0, err
@@ -200,7 +202,7 @@ func (id *identity) options() (o uint16) {
 // accept does the accepting side of the handshake, up to the point where the peer has proven that
 // it belongs to the job. The caller then sends the welcome, or refuses for a reason of its own. If
 // accept returns a *refusal, either accept has sent the refusal to the peer, or the peer has sent
-// it. It calls named when the hello fits this job and a proof is to follow.
+// it. It calls the function named when the hello fits this job and a proof must follow.
 func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) (hello, error) {
 	head, _, err := t.recv(ctx, 0)
 	if err != nil {
@@ -226,8 +228,8 @@ func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) 
 }
 
 // challengePeer proves that this rank knows the secret, and checks the peer's proof. The accepting
-// side proves first, so any process that can dial this port gets one HMAC to try secrets against;
-// that is why a secret has at least 16 bytes.
+// side proves first. So any process that can dial this port gets one HMAC against which it can try
+// secrets. For this reason, a secret has at least 16 bytes.
 func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs []byte) error {
 	var c challenge
 	rand.Read(c.nonce[:])
@@ -238,7 +240,7 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 		return err
 	}
 	if r, err := parseRefusal(head, body); err == nil {
-		return r // the peer has found from the challenge that the secrets differ
+		return r // the peer has checked the challenge and found that the secrets differ
 	}
 	mac, err := parseProof(head)
 	want := proof(id.secret, labelDial, theirs, c.nonce)
@@ -251,9 +253,9 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs 
 }
 
 // checkHello compares a hello with this rank's identity, and returns nil if they agree. It reports
-// the first field that differs. The order is such that a difference in one field explains
-// differences in later fields. For example, a rank of another job usually differs in size and
-// secret, too, but the user must look at the job. The text of a refusal names both values.
+// the first field that differs. The fields are ordered so that a difference in one field explains
+// differences in later fields. For example, a rank of another job usually has another size and
+// another secret, too, but the user must look at the job. The text of a refusal names both values.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",

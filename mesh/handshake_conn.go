@@ -35,8 +35,8 @@ func (t *handshakeConn) send(head, body []byte) {
 	t.conn.Send(&transport.Frame{Head: head, Body: body, Done: func(error) {}})
 }
 
-// finish sends a last frame, and waits until the peer has read it and closed the Conn: closing
-// first could discard the frame on its way. It returns when ctx ends at the latest. It drops the
+// finish sends a last frame, and waits until the peer has read it and closed the Conn. If this side
+// closed first, the frame could be lost. It returns when ctx ends at the latest. It drops the
 // frames that arrive while it waits.
 func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
@@ -49,9 +49,9 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	}
 }
 
-// recv waits for the next frame. If the body has more bytes than the argument most allows, recv
-// returns an error and allocates no memory for the body, since the peer may have proven nothing.
-// The caller owns the returned slices.
+// recv waits for the next frame. The argument is the maximum size of the body. If the body is
+// larger, recv returns an error and allocates no memory for it, because the peer may have proven
+// nothing. The caller owns the returned slices.
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
 	t.received, t.rejected, t.maxBody = false, nil, most
 	for {
@@ -85,7 +85,7 @@ func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	}
 }
 
-// Buffer implements transport.Sink. It allocates for an accepted body only.
+// Buffer implements transport.Sink. It allocates memory only for a body that recv accepts.
 func (t *handshakeConn) Buffer(h transport.Header) []byte {
 	if t.maxBody < 0 {
 		return nil

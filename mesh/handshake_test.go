@@ -61,7 +61,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 		name   string
 		change func(dialling, accepting *Config)
 		reason reason
-		words  []string // in both errors; none: both are welcome
+		words  []string // words that both errors contain; empty: both sides succeed
 	}{
 		{"same", func(*Config, *Config) {}, 0, nil},
 		{"no secrets", func(a, b *Config) { a.Secret, b.Secret = nil, nil }, 0, nil},
@@ -172,8 +172,8 @@ func TestMalformedHellosAreRefused(t *testing.T) {
 	}
 }
 
-// This test checks that a recorded proof is useless: another nonce, or the other side, requires a
-// different proof.
+// This test checks that a recorded proof is useless, because another nonce and the other side each
+// require a different proof.
 func TestProofsCannotBeUsedAgain(t *testing.T) {
 	secret := []byte("sesame")
 	h := hello{version: version, rank: 1}
@@ -378,7 +378,7 @@ func TestARankWithAnotherSizeFailsAtOnceAndTheOthersWait(t *testing.T) {
 			mode(0, &misfit)
 			misfit.Rank, misfit.Secret, misfit.Transport = 1, []byte("wrong"), r.hub.Transport()
 			if list {
-				misfit.Rank = 0 // so that it is the one that dials
+				misfit.Rank = 0 // so that this rank dials
 			}
 			start := time.Now()
 			_, err := Start(ctx, misfit)
@@ -403,7 +403,7 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline, giveUp := context.WithCancel(t.Context())
 		go func() {
-			old.start(ctx, []int{0}, nil) // waits for rank 1 of its incarnation; the one that dials is of the next
+			old.start(ctx, []int{0}, nil) // waits for rank 1 of its incarnation; the rank 1 that dials belongs to the next incarnation
 			close(done)
 		}()
 		time.Sleep(time.Second)
@@ -429,8 +429,9 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 	})
 }
 
-// Rank 0 tells nothing to a peer that has not sent its record, and its instance to none that joins:
-// in a job without a secret, any process of the host may be that peer.
+// Rank 0 must send nothing to a joining peer before the peer has sent its record, and must never
+// send its instance to a joining peer. In a job without a secret, any process on the host may be
+// that peer.
 func TestAJoiningPeerIsWelcomedAfterItsRecord(t *testing.T) {
 	for _, secret := range []string{"", "sesame"} {
 		bubble(t, func(t *testing.T) {

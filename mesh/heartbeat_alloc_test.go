@@ -16,7 +16,7 @@ type heartbeatCounter struct {
 	noEvents
 
 	mu   sync.Mutex // guards the rest
-	left int        // until full is closed
+	left int        // heartbeats that remain until the channel full is closed
 	full chan struct{}
 }
 
@@ -47,11 +47,12 @@ func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 }
 
 // grpcHeartbeatAllocs is the number of allocations that a heartbeat over grpc may cost on both
-// ranks together. It is the number for any frame; see package grpc.
+// ranks together. Every frame over grpc costs as many; see package grpc.
 const grpcHeartbeatAllocs = 12
 
-// This test checks that an idle job allocates nothing. A garbage collection, or a heartbeat that
-// wakes a thread for the first time, sometimes allocates, so the best of several tries counts.
+// This test checks that an idle job allocates nothing. A garbage collection sometimes allocates,
+// and so does a heartbeat that wakes a thread for the first time. So the test uses the best of
+// several tries.
 func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 	wires := map[string]float64{"tcp": 0, "grpc": grpcHeartbeatAllocs, "memory": 0}
 	if runtime.GOOS == "linux" {

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An echoConn is a Conn on which the last frame sent arrives again.
+// An echoConn is a Conn that delivers the last sent frame back to the sender.
 type echoConn struct {
 	transport.Conn // nil: no other method is called
 
@@ -37,7 +37,8 @@ func (e *echoConn) Progress(in transport.Sink, _ int) (transport.State, error) {
 func (e *echoConn) Arm(func())   {}
 func (e *echoConn) Close() error { return nil }
 
-// A program that avoids garbage collections must not have them because of an idle job.
+// This test checks that heartbeats do not allocate. Otherwise an idle job would cause garbage
+// collections, also in a program that avoids allocations.
 func TestHeartbeatsDoNotAllocate(t *testing.T) {
 	call := "allreduce #41 float32 x1000 sum at train.go:88"
 	c := newControl(&Mesh{cfg: Config{Size: 2, Events: &eventRecorder{call: call}}})

@@ -62,7 +62,8 @@ func (l *eventRecorder) LastCall(b []byte) []byte {
 	return append(b, l.call...)
 }
 
-// first returns the first failure and when it arrived; nil when there is none.
+// first returns the first failure and the time at which it arrived. Without a failure it returns
+// nil.
 func (l *eventRecorder) first() (*fault.Error, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +138,7 @@ func (r *testJob) config(i int) Config {
 	}
 }
 
-// static replaces the address exchange by a list of all addresses.
+// static makes cfg use a list of all addresses in place of the address exchange.
 func (r *testJob) static(cfg *Config) {
 	cfg.Root = ""
 	for i := range r.meshes {
@@ -195,8 +196,8 @@ func (r *testJob) close() {
 }
 
 // freeze suspends a rank's control goroutine, as SIGSTOP does, until the test calls the returned
-// function. The goroutine has stopped when freeze returns, so no unfinished turn handles later
-// messages.
+// function. The goroutine has stopped when freeze returns. So no unfinished turn handles messages
+// that come later.
 func (r *testJob) freeze(rank int) (thaw func()) {
 	frozen, release := make(chan struct{}), make(chan struct{})
 	r.meshes[rank].control.post(func(*control) {
@@ -207,14 +208,14 @@ func (r *testJob) freeze(rank int) (thaw func()) {
 	return func() { close(release) }
 }
 
-// bubble runs a test in a synctest bubble: time passes only when all goroutines wait, and all of
-// them must have ended with the test.
+// bubble runs a test in a synctest bubble. In the bubble, time passes only when all goroutines
+// wait. All goroutines must have ended when the test ends.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
 }
 
-// blames reports whether e is of kind k and blames exactly these ranks.
+// blames reports whether the error e has kind k and blames exactly the given ranks.
 func blames(e *fault.Error, k fault.Kind, ranks ...int) bool {
 	if e == nil || e.Kind != k || len(e.Peers) != len(ranks) {
 		return false

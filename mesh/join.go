@@ -22,14 +22,14 @@ const (
 	joinIdleTimeout = 10 * time.Second       // rank 0 is dialled again when nothing was received for this long
 )
 
-// A joinServer is rank 0's side of the address exchange. Each joining rank's Conn has a goroutine;
-// there is at most one per rank, and all end when the table has been sent.
+// A joinServer is rank 0's side of the address exchange. One goroutine serves each joining rank's
+// Conn, at most one goroutine per rank. All of them end when the table has been sent.
 //
 //	rank r                  rank 0
 //	RECORD    ->            add
 //	          <-            WELCOME, without an instance
 //	          <-            WAIT, once per waitInterval, while ranks are missing
-//	          <-            TABLE, in as many frames as it takes; or REFUSE, if ranks stay missing
+//	          <-            TABLE, in one or more frames; or REFUSE, if ranks stay missing
 //	closes    ->            the goroutine of r ends
 //
 // What the server knows of each rank:
@@ -41,18 +41,18 @@ const (
 //
 // Its methods may be called by any goroutine; only fail and serve block.
 type joinServer struct {
-	endOnLoss bool // a rank that leaves ends the exchange; never changed
+	endOnLoss bool // the exchange ends if a rank leaves; set once
 
 	mu         sync.Mutex // guards the rest
 	records    []record
-	instances  []uint64 // by rank: the process that has joined; 0: none
+	instances  []uint64 // by rank: the instance of the process that has joined; 0: none has joined
 	everJoined []bool   // by rank: it has joined at some time
 	missing    int
 	failed     *refusal // set before done ends, unless the table is complete
 
 	done   context.Context // ends when the table is complete, or joining has failed
 	finish context.CancelFunc
-	work   sync.WaitGroup // the goroutines of serve; none is added after a failure
+	work   sync.WaitGroup // the goroutines of serve; no goroutine is added after a failure
 }
 
 // newJoinServer returns a joinServer that waits for size ranks, this one included.
@@ -63,7 +63,7 @@ func newJoinServer(size int) *joinServer {
 }
 
 // add records a rank. A second process of the same rank is refused; the same process may join again
-// after its connection broke. The last rank to be added ends the wait of all.
+// after its connection broke. When the last rank is added, the wait of all ranks ends.
 func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,10 +81,10 @@ func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
 	return nil
 }
 
-// remove undoes add for a rank whose connection broke before all ranks had joined. Its process may
-// have died, and another process may be started in its place. With endOnLoss, the exchange ends
-// instead, and the ranks that have joined get the reason. Once the table is complete, remove does
-// nothing, since other ranks may have the table. It returns nil if it did nothing.
+// remove undoes the effect of add for a rank whose connection broke before all ranks had joined.
+// The rank's process may have died, and another process may be started in its place. If endOnLoss
+// is set, remove also ends the exchange, and the ranks that have joined get the reason. Once the
+// table is complete, remove does nothing and returns nil, because other ranks may have the table.
 func (g *joinServer) remove(rank int, instance uint64, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *joinServer) remove(rank int, instance uint64, cause error) *earlyExit {
 type earlyExit struct {
 	rank  int
 	host  string
-	final bool // the start fails because of it
+	final bool // the start fails because this rank has left
 	cause error
 }
 
@@ -118,8 +118,8 @@ func (e *earlyExit) Error() string {
 	return fmt.Sprintf("rank %d on %s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, e.host, e.cause, next)
 }
 
-// fail ends the exchange without a table. It sends the list of missing ranks to the ranks that have
-// joined, and returns the list. It waits up to refusalTimeout until they have read the list, so
+// fail ends the exchange without a table. It returns the list of missing ranks, and sends this list
+// to the ranks that have joined. It waits up to refusalTimeout until they have read the list, so
 // that all ranks report the same missing ranks.
 func (g *joinServer) fail() []int {
 	absent := g.absentRanks()
@@ -142,8 +142,9 @@ func (g *joinServer) startConn() bool {
 }
 
 // absentRanks returns the ranks that have never joined. If every rank has joined at some time, it
-// returns the ranks whose connections broke afterwards. These may only have reached their deadlines
-// before this rank did, so they are named only if there are no others.
+// returns the ranks whose connections broke afterwards. Those ranks may only have reached their
+// deadlines earlier than this rank. So absentRanks returns them only if every rank has joined at
+// some time.
 func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -162,7 +163,8 @@ func (g *joinServer) absentRanks() []int {
 	return left
 }
 
-// outcome returns the table, or why there is none. It is called after done has ended.
+// outcome returns the table, or the reason why there is no table. It is called after the context
+// done has ended.
 func (g *joinServer) outcome() ([]record, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -174,10 +176,12 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 
 // serve handles one rank's connection until the rank has the table or is refused. It returns the
 // refusal as its error, or an *earlyExit when a rank that had joined has left. A connection that
-// breaks earlier is not an error: the rank dials again until its own deadline. serve closes the Conn.
+// breaks before the rank has joined is not an error, because the rank dials again until its own
+// deadline. serve closes the Conn.
 //
-// The welcome follows the record, and does not tell the instance of rank 0: in a job without a
-// secret, a process that knew it could pose as rank 0 to the others.
+// serve sends the welcome after it has received the record. The welcome does not contain the
+// instance of rank 0, because in a job without a secret, a process that knew this instance could
+// pose as rank 0.
 func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error {
 	defer t.conn.Close()
 	if !g.startConn() {
@@ -215,8 +219,8 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error
 
 // waitForAll waits for the outcome. Once per waitInterval it sends the list of missing ranks, so
 // that the joining rank can name them if it gives up. Meanwhile it reads the Conn, only to notice
-// when the connection breaks: the joining rank has nothing to send. It returns an error if the
-// connection broke.
+// when the connection breaks, because the joining rank has nothing to send. It returns an error if
+// the connection broke.
 func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	for {
 		wait, cancel := context.WithTimeout(g.done, waitInterval)
@@ -237,7 +241,7 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 }
 
 // sendOutcome sends the table or, if there is none, the refusal. It waits until the rank has read
-// everything: rank 0 may exit right afterwards, and the last frames must not be lost.
+// everything, because rank 0 may exit right afterwards and the last frames must not be lost.
 func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	records, no := g.outcome()
 	if no != nil {
@@ -287,8 +291,9 @@ func (m *Mesh) rankLeft(no *refusal) *fault.Error {
 	return e
 }
 
-// startTimeout returns the error of a start whose context ended while ranks were missing. It names
-// them as Peers, so that a launcher or a user sees which processes to look at.
+// startTimeout returns the error of a start whose context ended while ranks were missing. The
+// error's Peers are the missing ranks, so that a launcher or a user sees which processes to
+// examine.
 func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	e := m.failure(fault.ContextKind(ctx.Err()), fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
 	for _, r := range missing {
@@ -297,8 +302,8 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 	return e
 }
 
-// join does the part of every other rank. It sends its record to rank 0 and waits for the table. It
-// retries until ctx ends, unless the failure is permanent:
+// join does the part of every rank except rank 0. It sends its record to rank 0 and waits for the
+// table. It retries until ctx ends, unless the failure is permanent:
 //
 //	attempt failed by                     join
 //	refusal, absent ranks                 fails with Timeout, naming the missing ranks
@@ -309,10 +314,10 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //	certificate or TLS options            fails with Refused
 //	anything else                         retries, with a growing pause; the error is kept for the report
 //
-// Rank 0 need not be there yet: ranks may be started in any order, minutes apart.
+// Rank 0 need not run yet, because ranks may be started in any order, minutes apart.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	var last error
-	var rejected int // attempts that were refused for now, or closed without an answer
+	var rejected int // attempts that ended with a temporary refusal, or that the peer closed without an answer
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
 		records, err := m.joinOnce(ctx, own)
 		var no *refusal
@@ -362,7 +367,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	}
 }
 
-// warnAttempt is the number of the rejected attempt at which a rank logs the reason. Fewer
+// warnAttempt is the number of rejected attempts after which a rank logs the reason. Fewer
 // rejections are normal: a process of the previous incarnation may still be listening, or the
 // listener may have no free slot.
 const warnAttempt = 3
@@ -373,7 +378,7 @@ func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// withRemedy adds the usual cause and its remedy to err.
+// withRemedy adds the usual cause and the remedy to the text of err.
 func withRemedy(err error) error {
 	if closedByPeer(err) {
 		return fmt.Errorf("%w (the listener closed the connection: set the same TUTTI_TRANSPORT and TLS options on all ranks, and check that this is the address of rank 0)", err)
@@ -390,8 +395,8 @@ func cannotSucceed(err error) bool {
 }
 
 // joinTimeout returns the error of a rank whose context ended before it had the table. It blames
-// the ranks that rank 0 reported missing. If rank 0 never answered, it blames rank 0, with the last
-// error of dialling rank 0.
+// the ranks that rank 0 reported as missing. If rank 0 never answered, it blames rank 0, with the
+// last error of dialling rank 0.
 func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 	if missing := m.progress.missingRanks(); missing != nil {
 		return m.startTimeout(ctx, missing)
@@ -402,7 +407,8 @@ func (m *Mesh) joinTimeout(ctx context.Context, last error) *fault.Error {
 }
 
 // joinOnce makes one attempt to join. It dials rank 0, does the handshake, sends the record, and
-// reads WAIT frames until the whole TABLE has come. It records which ranks rank 0 reports missing.
+// reads WAIT frames until the whole TABLE has come. It records the ranks that rank 0 reports as
+// missing.
 func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
 	if err != nil {
@@ -418,7 +424,7 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	var records []record
 	for len(records) < m.cfg.Size {
 		head, body, err := m.recvFromRoot(ctx, t)
-		if closedByPeer(err) { // it has welcomed this rank, so it was there
+		if closedByPeer(err) { // rank 0 has welcomed this rank, so it has joined the job and left
 			return nil, &earlyExit{rank: 0, host: m.cfg.Root, final: m.cfg.EndOnLoss, cause: err}
 		}
 		if err != nil {
@@ -448,8 +454,8 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	return records, nil
 }
 
-// recvFromRoot waits for rank 0's next frame, for at most joinIdleTimeout: rank 0 sends one per
-// waitInterval, so a longer silence means that it or the link is gone.
+// recvFromRoot waits at most joinIdleTimeout for rank 0's next frame. Rank 0 sends one frame per
+// waitInterval, so a longer silence means that rank 0 or the connection is gone.
 func (m *Mesh) recvFromRoot(ctx context.Context, t *handshakeConn) (head, body []byte, err error) {
 	idle, cancel := context.WithTimeout(ctx, joinIdleTimeout)
 	defer cancel()

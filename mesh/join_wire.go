@@ -31,8 +31,9 @@ func (r record) append(b []byte) []byte {
 // size returns the number of bytes that append adds.
 func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
 
-// readRecord reads a record. Its sender has passed the handshake, but without a secret that proves
-// little: the lengths are bounded, and the host's name is sanitized, because it goes to logs.
+// readRecord reads a record. The sender has passed the handshake, but in a job without a secret
+// this proves little. So readRecord bounds the lengths. It also sanitizes the host's name, because
+// that name is written to logs.
 func readRecord(b *wire.Reader) record {
 	addr := b.String(int(b.Uint16()), maxRecord)
 	host := b.String(int(b.Uint8()), maxHost)
@@ -65,7 +66,8 @@ func parseRecord(head, body []byte) (record, error) {
 // maxNamedRanks is the maximum number of missing ranks that a WAIT frame names.
 const maxNamedRanks = 64
 
-// appendWait builds a WAIT frame: how many ranks are missing, and the first of them.
+// appendWait builds a WAIT frame, which holds the number of missing ranks and the first of these
+// ranks.
 func appendWait(b []byte, missing []int) (head, body []byte) {
 	start := len(b)
 	b = beginHead(b, kindWait)
@@ -103,8 +105,8 @@ func parseWait(head, body []byte, size int) ([]int, error) {
 	return ranks, finish(&b)
 }
 
-// appendTable builds a TABLE frame with as many of the records from first on as fit one body. n is
-// how many.
+// appendTable builds a TABLE frame. It starts with the record of the rank first, and adds as many
+// records as fit in one body. The result n is the number of records in the frame.
 func appendTable(b []byte, records []record, first int) (head, body []byte, n int) {
 	for first+n < len(records) && len(body)+records[first+n].size() <= maxBody {
 		body = records[first+n].append(body)
@@ -118,8 +120,8 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 	return sealHead(b, start), body, n
 }
 
-// parseTable reads the records of one TABLE frame, which must start at rank first of a job of size
-// ranks. The frames arrive in order, so a gap or a repetition means that something is broken.
+// parseTable reads the records of one TABLE frame. The frame must start with the record of the rank
+// that the argument first names. The frames arrive in order, so a gap or a repetition is an error.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
 	h, err := openHead(head, kindTable)
 	if err != nil {

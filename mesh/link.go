@@ -12,12 +12,13 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// errDuplicate refuses the second of two data Conns between the same ranks.
+// errDuplicate is the refusal of the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// dialTimeout bounds how long a data Conn may take to come up. While the peer accepts connections but
-// does not answer the handshake, because others take the slots of its mux, dialUnanswered bounds it
-// instead. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
+// dialTimeout bounds how long a data Conn may take to come up. While other connections take all
+// slots of the peer's mux, the peer accepts connections but does not answer the handshake. Then
+// dialUnanswered is the bound. The pause between two attempts grows from minRedialBackoff to
+// maxRedialBackoff.
 const (
 	dialTimeout      = 10 * time.Second
 	dialUnanswered   = time.Minute
@@ -48,9 +49,9 @@ type Data interface {
 type linkState uint8
 
 const (
-	linkIdle      linkState = iota // it has not been needed yet
+	linkIdle      linkState = iota // the Conn has not been needed yet
 	linkDialing                    // this rank dials
-	linkAccepting                  // the peer dials: its Conn was admitted, or its dial has won
+	linkAccepting                  // the peer dials: its Conn was admitted, or the peer's dial has won
 	linkOpening                    // the Conn is there; the frames queued before are being sent, in order
 	linkUp                         // frames go straight to the Conn
 	linkFailed                     // err says why
@@ -59,8 +60,9 @@ const (
 // A Link is the data Conn to one peer. The Conn is opened when it is first needed. Frames sent
 // before the Conn is up wait in the Link. The credits of the layer above limit their number.
 //
-// Send may be called by any goroutine. At most one goroutine at a time is in Progress. It claims
-// inProgress by compare-and-swap, for one call. Only close waits for inProgress.
+// Send may be called by any goroutine. At most one goroutine at a time is in Progress. That
+// goroutine claims inProgress by compare-and-swap, for one call. Only close waits until inProgress
+// is free.
 //
 //	flag        set                           cleared                   meaning
 //	inProgress  before Conn.Progress          after it                  one goroutine reads
@@ -75,13 +77,13 @@ type Link struct {
 	m           *Mesh
 	inProgress  atomic.Uint32 // 1 while a goroutine is in Conn.Progress
 	armed       atomic.Bool   // the Conn holds this link's wake-up
-	closed      atomic.Bool   // the Conn has failed or is closed; arming it again would fire for ever
+	closed      atomic.Bool   // the Conn has failed or is closed; if it were armed again, the wake-up would fire for ever
 	polls       atomic.Uint32 // counts the polls of waiters; an unchanged count shows the ticker that nobody polls
 	conn        atomic.Pointer[upConn]
 	onReady     func()                // l.ready, bound once
 	deferredErr atomic.Pointer[error] // why a Sink rejected a frame; the link fails once Progress has returned
 	acks        ackState              // owned by the control goroutine
-	answering   atomic.Bool           // a goroutine answers the peer's question about this link
+	answering   atomic.Bool           // a goroutine is answering the peer's question about this link
 
 	mu      sync.Mutex // guards the rest
 	state   linkState
@@ -106,10 +108,10 @@ func (l *Link) Conn() transport.Conn {
 	return nil
 }
 
-// Send queues f on the Conn, and opens the Conn when this is its first use. It never blocks; f.Done
-// may run before it returns. Frames sent by one goroutine keep their order, including frames that
-// waited for the Conn. While install sends the waiting frames, the state is linkOpening, and new
-// frames queue behind them.
+// Send queues the frame f on the Conn. The first call of Send also opens the Conn. Send never
+// blocks, and f.Done may run before Send returns. Frames sent by one goroutine keep their order,
+// including frames that waited for the Conn. While install sends the waiting frames, the state is
+// linkOpening, and new frames queue behind them.
 func (l *Link) Send(f *transport.Frame) {
 	if c := l.conn.Load(); c != nil {
 		c.Send(f)
@@ -157,7 +159,7 @@ func (l *Link) Open() {
 // dial opens the Conn. When both ranks dial at once, the lower rank's dial wins. The lower rank
 // refuses the other dial as a duplicate, and acceptData installs the Conn. dial retries after a
 // failure that is not final. A dial that gets no slot of the peer's mux does not count against
-// dialTimeout: the peer lives, or the next attempt finds that it is marked dead.
+// dialTimeout. Either the peer is alive, or the next attempt finds that the peer is marked dead.
 func (l *Link) dial(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dialUnanswered)
 	defer cancel()
@@ -176,7 +178,7 @@ func (l *Link) dial(ctx context.Context) {
 		}
 		final := isFinal(err) || !sleep(ctx, min(pause, time.Until(deadline))) || !time.Now().Before(deadline)
 		switch {
-		case !l.isDialing(): // the peer's Conn has come meanwhile: the result of this dial does not matter
+		case !l.isDialing(): // the peer's Conn has come meanwhile, so the result of this dial does not matter
 			l.awaitPeer(ctx, deadline)
 			return
 		case final:
@@ -186,15 +188,15 @@ func (l *Link) dial(ctx context.Context) {
 	}
 }
 
-// dialOnce makes one attempt, which ends with ctx, or at the deadline.
+// dialOnce makes one attempt, which ends when ctx ends or at the deadline.
 func (l *Link) dialOnce(ctx context.Context, deadline time.Time) (transport.Conn, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	return l.m.dialChannel(ctx, l.Rank, channelData)
 }
 
-// isFinal reports whether a dial has failed for good, because the peer refused it or is known to be
-// gone, or because this process lacks file descriptors.
+// isFinal reports whether a retry of a failed dial is useless: the peer refused the dial, the peer
+// is known to be gone, or this process lacks file descriptors.
 func isFinal(err error) bool {
 	var no *refusal
 	return errors.As(err, &no) || lacksDescriptors(err) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
@@ -210,15 +212,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isDialing reports whether this rank is still the one that opens the Conn.
+// isDialing reports whether this rank's dial is still the one that opens the Conn.
 func (l *Link) isDialing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == linkDialing
 }
 
-// awaitPeer waits for the peer's own Conn, which has precedence over this rank's, and fails the
-// link if none has come at the deadline, or when ctx ends. It waits on the dial's goroutine.
+// awaitPeer waits for the Conn that the peer opens, because the peer's dial has won. If that Conn
+// has not come at the deadline or when ctx ends, awaitPeer fails the link. It runs on the goroutine
+// of the dial.
 func (l *Link) awaitPeer(ctx context.Context, deadline time.Time) {
 	l.mu.Lock()
 	if l.state == linkDialing {
@@ -229,7 +232,7 @@ func (l *Link) awaitPeer(ctx context.Context, deadline time.Time) {
 	if !waits {
 		return
 	}
-	sleep(ctx, time.Until(deadline)) // also when the Conn has come; the Mesh's end ends it earlier
+	sleep(ctx, time.Until(deadline)) // sleeps on even when the Conn has come; only the end of the Mesh ends the sleep earlier
 	l.mu.Lock()
 	late := l.state == linkAccepting
 	l.mu.Unlock()
@@ -271,8 +274,8 @@ func (m *Mesh) acceptData(rank int, c transport.Conn) {
 	m.Link(rank).install(c, linkAccepting)
 }
 
-// install makes c the link's Conn, sends the frames that waited, and arms the wake-up. It closes c
-// when there is a Conn already.
+// install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
+// has a Conn already, install closes c.
 func (l *Link) install(c transport.Conn, from linkState) {
 	l.mu.Lock()
 	if l.state != from && !(from == linkDialing && l.state == linkAccepting) {
@@ -310,13 +313,13 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// reportFirst is how long a Conn stays open after failAfterReport.
+// reportFirst is how long a Conn stays open after a call of failAfterReport.
 const reportFirst = 300 * time.Millisecond
 
-// failAfterReport is like fail for a failure that the peer does not know of: a frame that this end has
-// refused, a stall, or silence. It closes the Conn reportFirst later, when the ranks have agreed on the
-// failure. Otherwise the peer would notice the end of the Conn, and could report that in place of the
-// reason.
+// failAfterReport is like fail, but for a failure that the peer has not noticed: a frame that this
+// end has refused, a stall, or silence. It delays the close of the Conn by reportFirst, so that the
+// ranks agree on the failure first. Otherwise the peer could report the end of the Conn, and not
+// the reason.
 func (l *Link) failAfterReport(err error) {
 	if !l.detach(err) {
 		return
@@ -340,9 +343,9 @@ func (l *Link) reportBreak(err error) {
 	l.m.Suspect(l.Rank, err)
 }
 
-// close closes the link without telling anyone, and returns false when it had failed or was closed
-// before. It completes waiting frames with err. Nothing arrives after close has returned. To ensure
-// that, close waits for Progress, so it must not be called within Progress.
+// close closes the link without a report to any other part. It returns false if the link had failed
+// or was closed before. It completes waiting frames with err. Nothing arrives after close has
+// returned. To ensure that, close waits for Progress, so it must not be called within Progress.
 func (l *Link) close(err error) bool {
 	first := l.detach(err)
 	if c := l.conn.Load(); c != nil {
@@ -353,7 +356,8 @@ func (l *Link) close(err error) bool {
 }
 
 // detach ends the use of the Conn, which stays open, and completes waiting frames with err. It
-// returns false when it was called before. Nothing arrives after it and quiesce have returned.
+// returns false if it was called before. Once both detach and quiesce have returned, nothing
+// arrives.
 func (l *Link) detach(err error) bool {
 	l.mu.Lock()
 	first := l.state != linkFailed
@@ -370,8 +374,8 @@ func (l *Link) detach(err error) bool {
 	return first
 }
 
-// quiesce returns once no goroutine is in the Progress of the Conn, which detach has detached. From then on nothing writes
-// into the buffer of a receive. Progress never blocks, so the wait is short.
+// quiesce is called after detach. It returns once no goroutine is in the Progress of the Conn. From
+// then on nothing writes into the buffer of a receive. Progress never blocks, so the wait is short.
 func (l *Link) quiesce() {
 	for !l.inProgress.CompareAndSwap(0, 1) {
 		runtime.Gosched()
@@ -399,7 +403,7 @@ func (l *Link) progress(spins int) transport.State {
 	if !l.inProgress.CompareAndSwap(0, 1) {
 		return transport.Busy
 	}
-	if l.closed.Load() { // closed meanwhile: close found inProgress free, and nothing may arrive any more
+	if l.closed.Load() { // closed meanwhile: close found inProgress free, so nothing may arrive any more
 		l.inProgress.Store(0)
 		return transport.Idle
 	}
@@ -417,7 +421,8 @@ func (l *Link) progress(spins int) transport.State {
 }
 
 // progressOnce calls the Conn's Progress. After a Sink has rejected a frame, it returns the Sink's
-// error instead: the layer above would mistake the next frame for the rejected one.
+// error and does not call the Conn, because the layer above would mistake the next frame for the
+// rejected frame.
 func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err error) {
 	if why := l.deferredErr.Load(); why != nil {
 		return transport.Idle, *why
@@ -440,8 +445,8 @@ func (l *Link) arm() {
 const maxReadyTurns = 64
 
 // ready runs on the transport's goroutine when the Conn could move something. It moves the link
-// until nothing is left, at most maxReadyTurns times, and arms the wake-up again. If another
-// goroutine is in Progress, ready returns, and the ticker arms the link later.
+// until nothing is left to move, at most maxReadyTurns times. Then it arms the wake-up again. If
+// another goroutine is in Progress, ready returns, and the ticker arms the link later.
 func (l *Link) ready() {
 	l.armed.Store(false)
 	for range maxReadyTurns {
@@ -454,5 +459,5 @@ func (l *Link) ready() {
 			return
 		}
 	}
-	l.arm() // if there is more to move, it fires at once
+	l.arm() // if there is more to move, the wake-up fires at once
 }

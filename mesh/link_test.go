@@ -66,7 +66,7 @@ func TestNobodyReadsALinkOnceCloseHasReturned(t *testing.T) {
 			} else if closes > 2 {
 				return
 			}
-			l.close(errors.New("again")) // as another goroutine would, while this one is in Close
+			l.close(errors.New("again")) // as another goroutine could do while this goroutine is in Close
 			if reading.Load() {
 				t.Error("the second end returned while a Progress was under way")
 				close(release)
@@ -127,7 +127,7 @@ func (u fixedDeadline) Check() error         { return context.DeadlineExceeded }
 // which it was started is up.
 type lateDial struct {
 	transport.Transport
-	late func() bool // reports whether the dial fails that way
+	late func() bool // reports whether the link is up, so that the dial must fail
 	up   func() bool
 	over chan struct{}
 }

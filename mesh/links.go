@@ -13,9 +13,9 @@ import (
 // how late a frame is noticed while the program computes.
 const restInterval = time.Millisecond
 
-// A links is the data Links of one rank and the goroutines that serve them: one per dial, and a
-// ticker. The ticker arms links that waiters have left; while all links are armed it sleeps without
-// a timer, so that an idle process does not wake up.
+// A links holds the data Links of one rank, and the goroutines that serve them: one goroutine per
+// dial, and a ticker. The ticker arms links that waiters have left; while all links are armed it
+// sleeps without a timer, so that an idle process does not wake up.
 type links struct {
 	peer []*Link
 
@@ -45,13 +45,14 @@ func (ls *links) init(m *Mesh) {
 	ls.spawn(ls.tickLoop)
 }
 
-// Link returns the data link to a rank, which need not be up.
+// Link returns the data link to the given rank. The link need not be up.
 func (m *Mesh) Link(rank int) *Link { return m.links.peer[rank] }
 
 // Links returns the data links to all ranks, by rank.
 func (m *Mesh) Links() []*Link { return m.links.peer }
 
-// spawn runs f on a goroutine that close waits for; f ends when its context does.
+// spawn runs the function f on a new goroutine. close waits for that goroutine, so f must return
+// when its context ends.
 func (ls *links) spawn(f func(context.Context)) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -65,8 +66,8 @@ func (ls *links) spawn(f func(context.Context)) {
 	}()
 }
 
-// close closes every link with err, tells the layer above once for each, and waits for the
-// goroutines of spawn. After it nothing arrives and no buffer is written.
+// close closes every link with err, calls LinkDown once for each link, and waits for the goroutines
+// of spawn. After close has returned, nothing arrives and no buffer is written.
 func (ls *links) close(err error) {
 	ls.mu.Lock()
 	ls.closed = true
@@ -104,7 +105,7 @@ func (ls *links) tickLoop(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		ls.ticking.Store(false) // before looking: a link left unarmed from here on wakes the ticker again
+		ls.ticking.Store(false) // cleared before the check, so that a link that is left unarmed from now on wakes the ticker again
 		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
 			timer.Reset(restInterval)
 		}
@@ -112,9 +113,9 @@ func (ls *links) tickLoop(ctx context.Context) {
 }
 
 // armResting arms every link that is up, unarmed, and was not polled since the last call. It
-// returns true if an unarmed link was polled since then, so that the ticker must check again. seen
-// holds each link's count of polls at the last call. A waiter raises the count when it leaves a
-// link, so an unchanged count means that nobody has polled the link for restInterval.
+// returns true if an unarmed link was polled since then, so that the ticker must check again. The
+// slice seen holds each link's count of polls at the last call. A waiter raises the count when it
+// leaves a link, so an unchanged count means that nobody has polled the link for restInterval.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
 		if l.conn.Load() == nil || l.armed.Load() || l.closed.Load() {
@@ -137,9 +138,9 @@ const stallEvery = time.Second
 // waited, and asks the peers about bytes that are on their way. The control goroutine calls it in
 // each of its turns.
 //
-// Time before c.resumed does not count, since the Conn finds out what the peer has read only in its
-// next Progress. For the same reason, checkStall calls Progress in the last two intervals before the
-// limit: the sender may be asleep, and then no other goroutine calls it.
+// A Conn learns what the peer has read only in its next Progress. Therefore the time before
+// c.resumed does not count. For the same reason, checkStall calls Progress in the last two
+// intervals before the limit, because no other goroutine calls Progress while the sender is asleep.
 func (ls *links) checkStall(c *control, now time.Time) {
 	if now.Sub(ls.lastCheck) < stallEvery {
 		return
@@ -176,7 +177,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Addr returns the address at which a rank is dialled, "" while it is unknown.
+// Addr returns the address at which a rank is dialled, or "" while the address is unknown.
 func (m *Mesh) Addr(rank int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -114,8 +114,8 @@ func TestHeartbeatsAndSilenceAreOptions(t *testing.T) {
 	})
 }
 
-// When both ranks have dialled, one of the two connections is closed. Its end may be noticed before
-// the other connection is up here, and is no loss.
+// When both ranks have dialled, one of the two connections is closed. This rank may notice the
+// close before the other connection is up. The close must not count as a loss.
 func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, nil)
@@ -126,7 +126,7 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second) // rank 0 notices that, and goes on without the new link
+		time.Sleep(time.Second) // rank 0 notices the close, and goes on without the new link
 		low.control.linkUp(1, conn)
 		time.Sleep(10 * time.Second)
 		for i, events := range r.events {
@@ -137,7 +137,8 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 	})
 }
 
-// A link that breaks while another connection is being opened is reported when that fails.
+// If a link breaks while another connection is being opened, the break must be reported when the
+// other connection fails.
 func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The default durations. They apply where Config holds zero.
+// The default durations. They apply where a field of Config is zero.
 const (
 	DefaultHeartbeat = 250 * time.Millisecond
 	DefaultSilence   = 4 * time.Second
@@ -44,8 +44,8 @@ type Config struct {
 	Listener     net.Listener        // this process's one listener; nil when the transport needs none; the Mesh closes it
 	TLS          *tls.Config         // the server side of TLS on Listener; nil: plain connections
 	Secures      Secures             // which connections on Listener are under TLS; nil: all, if TLS is set
-	NameOf       func(int) string    // the transport.Named name that a rank proves under TLS; nil: names are not checked
-	Root         string              // where rank 0 can be reached: addresses are exchanged there
+	NameOf       func(int) string    // the name (see transport.Named) that a rank must prove under TLS; nil: names are not checked
+	Root         string              // rank 0's address, at which addresses are exchanged
 	Peers        []string            // all ranks' addresses, when they are known beforehand
 	Host         string              // the name to report for this rank's host, at most 64 bytes
 	BodySums     bool                // bodies carry a checksum; must be equal on all ranks
@@ -53,15 +53,15 @@ type Config struct {
 	Heartbeat    time.Duration       // the time between two heartbeats on a link; 0: DefaultHeartbeat
 	Silence      time.Duration       // a link that is silent for this long counts as broken; 0: DefaultSilence
 	Stall        time.Duration       // how long a peer may read nothing while bytes wait for it; 0: DefaultStall
-	EndOnLoss    bool                // a rank that leaves while others have not joined ends the start; else another process may take its place
+	EndOnLoss    bool                // the start ends if a rank leaves while others have not joined; if not set, another process may take the rank's place
 	StartWarning time.Duration       // how long Start waits before it logs the missing ranks; 0: never
 	Log          *slog.Logger        // nil: warnings on standard error
 	Events       Events              // nil: events are dropped
 	Data         Data                // the layer above the data Conns; nil: there are none
 }
 
-// Secures reports whether a connection between two addresses must be under TLS. The transport decides
-// by the same function.
+// Secures reports whether a connection between two addresses must be under TLS. The transport uses
+// the same function.
 type Secures func(local, remote net.Addr) bool
 
 // Events is what the layer above a Mesh implements. The control goroutine calls the methods, one at a
@@ -82,8 +82,8 @@ type Events interface {
 	// Question returns the answer to a question that another rank has sent with Ask. A nil answer
 	// declines. At most MaxFlood bytes of the answer are sent.
 	Question(from int, q []byte) []byte
-	// LastCall appends to b a text that names the call that this rank is in, or was in last.
-	// Heartbeats carry at most MaxCall bytes of the text.
+	// LastCall appends a text to b that names this rank's current call or, between calls, the last
+	// call. Heartbeats carry at most MaxCall bytes of the text.
 	LastCall(b []byte) []byte
 }
 
@@ -91,13 +91,13 @@ type Events interface {
 // is silent, Last and Silent hold what its neighbours know about it.
 type Answer struct {
 	Rank   int
-	Body   []byte        // the rank's own answer; nil when there is none
+	Body   []byte        // the rank's own answer; nil if the rank has not answered
 	Last   string        // of a silent rank: its last call, from its heartbeats
-	Silent time.Duration // of a silent rank: for how long its neighbours have received nothing
+	Silent time.Duration // of a silent rank: for how long its neighbours have received nothing from it
 }
 
-// A Mesh is one rank among its peers. All methods may be called by any goroutine at any time; those
-// without a context never block.
+// A Mesh is one rank among its peers. All methods may be called by any goroutine at any time.
+// Methods that take no context never block.
 //
 //	field       set by                      read by
 //	cfg, id     newMesh; never changed      everything
@@ -127,7 +127,7 @@ type Mesh struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // handshakes and dials; see spawn
 	once   sync.Once      // of Close
-	closed error          // what Close returned
+	closed error          // the result of Close
 
 	mu    sync.Mutex // guards the rest
 	ended bool       // shutDown has begun: spawn starts nothing more
@@ -144,23 +144,24 @@ type Mesh struct {
 //	any       set   fail with the failure      are refused: lost
 type peer struct {
 	record
-	instance uint64       // the process that has proven to be this rank; 0: none yet
+	instance uint64       // the instance of the process that has proven to be this rank; 0: none yet
 	lost     *fault.Error // the failure that marked it dead
 	departed bool         // the rank has closed in order; for this process's own rank: Close has begun
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses
-// of all ranks, opens the control links, and returns when all ranks have done so.
+// of all ranks, and opens the control links. It returns when all ranks have done the same.
 //
 //	step              waits for                                 ends with
 //	listen            nothing                                   this rank's address
 //	exchange          all ranks, if addresses are not given     all addresses and hosts
 //	control links     all ranks to have all their links         a Mesh
 //
-// Its errors are *fault.Error: Misuse for a wrong Config, Refused when a peer refused this rank,
-// Timeout naming the ranks that never started, PeerLost when a rank died during the start. Ranks
-// that fail together report the same reason if they can still reach each other. When Start returns
-// an error, nothing is left running, and the Transport and the Listener are closed.
+// Its errors are *fault.Error. The kind is Misuse for a wrong Config, Refused if a peer refused
+// this rank, Timeout if some ranks never started, and PeerLost if a rank died during the start. A
+// Timeout names the ranks that never started. Ranks that fail together report the same reason if
+// they can still reach each other. When Start returns an error, nothing is left running, and the
+// Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {
@@ -179,8 +180,8 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
-// complete checks the Config and sets the defaults. It is the only place where arguments are
-// checked; everything below relies on it.
+// complete checks the Config and sets the defaults. Arguments are checked only here, so all other
+// code relies on these checks.
 func (cfg *Config) complete() error {
 	wrong := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, "init", cfg.Rank, format, args...)
@@ -276,7 +277,7 @@ func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 
 // outward returns the address under which other ranks reach a listener. If the listener listens on
 // all interfaces, outward returns the address of the interface that leads to root. It finds that
-// interface by connecting a UDP socket, which sends no packet, except perhaps a query to the name
+// interface by connecting a UDP socket. This sends no packet, except perhaps a query to the name
 // server.
 func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	ta, ok := addr.(*net.TCPAddr)
@@ -321,8 +322,8 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	return nil
 }
 
-// failure returns an error of Start. If err is a *fault.Error, its kind takes precedence over k.
-// For example, a Misuse that a transport has found stays a Misuse.
+// failure returns an error of Start, with the kind k. If err is already a *fault.Error, its kind is
+// kept. For example, a Misuse that a transport has found stays a Misuse.
 func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	e := &fault.Error{Kind: k, Op: "init", Rank: m.cfg.Rank, Err: err}
 	var cause *fault.Error
@@ -332,8 +333,8 @@ func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	return e
 }
 
-// spawn runs f on a goroutine that shutDown waits for. f must return when m.ctx ends. If the Mesh
-// is shutting down, spawn does not run f and returns false.
+// spawn runs the function f on a new goroutine. shutDown waits for that goroutine, so f must return
+// when m.ctx ends. If the Mesh is shutting down, spawn does not run f and returns false.
 func (m *Mesh) spawn(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -373,8 +374,8 @@ func (m *Mesh) shutDown(why error) {
 // closes everything. If ctx ends first, Close stops waiting and returns an error that wraps the
 // error of ctx. Later calls return the result of the first call.
 //
-// Without the acknowledgements, a neighbour might notice the closed links before the goodbye, and
-// report this rank as dead.
+// Without the acknowledgements, a neighbour might notice the closed links before it receives the
+// goodbye, and report this rank as dead.
 func (m *Mesh) Close(ctx context.Context) error {
 	m.once.Do(func() {
 		m.mu.Lock()
@@ -392,7 +393,7 @@ func (m *Mesh) Rank() int { return m.cfg.Rank }
 // Size returns the number of ranks that the job started with.
 func (m *Mesh) Size() int { return m.cfg.Size }
 
-// Host returns the host name that a rank reported, "" while it is unknown.
+// Host returns the host name that a rank reported, or "" while the name is unknown.
 func (m *Mesh) Host(rank int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

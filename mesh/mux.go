@@ -16,11 +16,11 @@ import (
 
 // The bounds on unauthenticated peers: a connection whose peer has proven nothing holds one of
 // pendingSlots slots, for at most handshakeTimeout, and costs no more than a pendingConn and its
-// peeked bytes. While other connections wait for a slot, it is safe in its slot for slotHold, and for
-// greetedHold once its hello has named the job.
+// peeked bytes. While other connections wait for a slot, the connection keeps its slot for
+// slotHold, or for greetedHold once its hello has named the job.
 //
-// A rank's hello follows its first bytes at once, so slotHold need only cover the scheduling of this
-// process. After the hello, the peer's process must run, too.
+// A rank's hello follows its first bytes at once, so slotHold only has to cover the scheduling of
+// this process. After the hello, the peer's process must run, too, so greetedHold is longer.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
@@ -33,10 +33,11 @@ const (
 	tlsRecord        = 0x16                   // the first byte of every TLS handshake
 )
 
-// errNotAuthenticated refuses a peer that did not complete the handshake in time.
+// errNotAuthenticated is the refusal of a peer that did not complete the handshake in time.
 var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
 
-// errSlotNeeded refuses a peer that proved nothing while other connections waited for its slot.
+// errSlotNeeded is the refusal of a peer that had proved nothing when another connection took its
+// slot.
 var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait for one of the %d slots", pendingSlots)
 
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
@@ -46,8 +47,8 @@ var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait 
 // A connection holds its slot from reserve until release. Admit calls release when the peer has
 // proven its identity. drop calls release when the connection is refused, expires or is closed.
 //
-// When all slots are taken, the next connection takes the slot of another one. See victim for the
-// choice. Slow connections therefore delay a rank, but cannot keep it out.
+// When all slots are taken, the next connection takes the slot of another connection, which the
+// method victim chooses. So slow connections delay a rank, but cannot keep it out.
 type mux struct {
 	ln         net.Listener
 	greeter    transport.Greeter // nil: every connection is the transport's
@@ -88,8 +89,8 @@ func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures 
 	return f
 }
 
-// Close closes every connection that has not been admitted, and waits for their goroutines.
-// Admitted connections belong to the transport. A second call waits, too.
+// Close closes every connection that has not been admitted, and waits for the goroutines of these
+// connections. Admitted connections belong to the transport. A second call waits, too.
 func (f *mux) Close() {
 	f.mu.Lock()
 	if f.closed {
@@ -145,9 +146,9 @@ func (f *mux) acceptAll() {
 	}
 }
 
-// reserve gives a connection a slot and a deadline. When all slots are taken, it waits until one is
-// free, or until a connection may be evicted; the other connections wait in the listener's queue
-// meanwhile. It returns nil when the mux closes.
+// reserve gives a connection a slot and a deadline. When all slots are taken, it waits until a slot
+// is free, or until a connection may be evicted. Meanwhile, the other connections wait in the
+// listener's queue. It returns nil when the mux closes.
 func (f *mux) reserve(nc net.Conn) *pendingConn {
 	for {
 		g, victim, wait := f.tryReserve(nc)
@@ -169,8 +170,9 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 	}
 }
 
-// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to evict,
-// and how long that one is still safe. It returns neither after Close.
+// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to
+// evict, and the time for which that connection is still safe. After Close, both connections are
+// nil.
 func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,10 +194,11 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 	return g, nil, 0
 }
 
-// victim returns the connection to evict first when no slot is free: of the source that holds the
-// most slots, the one that is safe for the shortest time. So connections from one host evict each other,
-// and not a rank on another host. A connection from the same host evicts a rank only after slotHold, in
-// which the rank sends its hello. f.mu is held.
+// victim returns the connection to evict when no slot is free. It selects the source address that
+// holds the most slots, and from that source the connection that is safe for the shortest time. So
+// connections from one host evict each other, and not a rank on another host. A connection from the
+// same host can evict a rank only after slotHold. Within that time the rank sends its hello. f.mu
+// is held.
 func (f *mux) victim() (v *pendingConn) {
 	slots := make(map[netip.Prefix]int)
 	for g := range f.pending {
@@ -210,8 +213,8 @@ func (f *mux) victim() (v *pendingConn) {
 	return v
 }
 
-// sourceOf returns what counts as one source: an IPv4 address, or the /64 prefix of an IPv6 address,
-// since a host may use any address of its prefix.
+// sourceOf returns the source of a connection: an IPv4 address, or the /64 prefix of an IPv6
+// address, because a host may use any address of its prefix.
 func sourceOf(addr net.Addr) netip.Prefix {
 	ta, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -221,11 +224,11 @@ func sourceOf(addr net.Addr) netip.Prefix {
 	if ip.Is4() {
 		bits = 32
 	}
-	prefix, _ := ip.Prefix(bits) // fails for an address that is invalid: one source, too
+	prefix, _ := ip.Prefix(bits) // fails for invalid addresses, which all count as one source
 	return prefix
 }
 
-// extend keeps the connection from addr safe for greetedHold: its hello has named the job.
+// extend keeps the connection from addr safe for greetedHold, because its hello has named the job.
 func (f *mux) extend(addr net.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -262,7 +265,7 @@ func (f *mux) release(g *pendingConn) bool {
 func (f *mux) classify(g *pendingConn) {
 	if err := f.sniff(g); err != nil {
 		if len(g.peeked) == 0 && errors.Is(err, io.EOF) && g.drop() {
-			return // a port scan, or a health check: not worth a line
+			return // a port scan or a health check, which is not logged
 		}
 		f.refuse(g, err.Error())
 		return
@@ -314,7 +317,7 @@ func (f *mux) sniff(g *pendingConn) error {
 	return nil
 }
 
-// isTimeout reports whether err is that of a deadline.
+// isTimeout reports whether err says that a deadline has passed.
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
@@ -389,20 +392,21 @@ func (d *muxListener) Addr() net.Addr { return d.addr }
 type pendingConn struct {
 	prefixedConn     // as accepted
 	mux              *mux
-	tls              *tls.Conn // TLS over Conn; nil without
+	tls              *tls.Conn // TLS over Conn; nil without TLS
 	source           netip.Prefix
 	deadline         time.Time
-	notEvictedBefore time.Time     // it is not evicted before; guarded by mux.mu
+	notEvictedBefore time.Time     // the connection is not evicted before this time; guarded by mux.mu
 	released         chan struct{} // closed by release
 	timer            *time.Timer   // runs expire at deadline
 	closer           func() error  // closes the transport's Conn; guarded by mux.mu
 	peeked           []byte        // what sniff has read; nil under TLS
 }
 
-// Peeked returns the bytes that were read already, at most 32; none under TLS.
+// Peeked returns the bytes that were already read, at most 32. Under TLS it returns none.
 func (g *pendingConn) Peeked() []byte { return g.peeked }
 
-// NetConn returns the connection that continues after Peeked: the accepted one, or its *tls.Conn.
+// NetConn returns the connection that continues after Peeked: the accepted connection, or the
+// *tls.Conn on it.
 func (g *pendingConn) NetConn() net.Conn {
 	if g.tls != nil {
 		return g.tls
@@ -445,9 +449,9 @@ func (g *pendingConn) drop() bool {
 	return held
 }
 
-// SetCloser records end, a function that closes the Conn that the transport builds on this
-// connection. The Conn may have a file descriptor of its own, which closing the accepted connection
-// would leave open. After SetCloser the handshake, not the mux, logs why a connection is refused.
+// SetCloser records the function that closes the Conn that the transport builds on this connection.
+// The Conn may have a file descriptor of its own, which closing the accepted connection would leave
+// open. After SetCloser the handshake, not the mux, logs why a connection is refused.
 func (g *pendingConn) SetCloser(end func() error) {
 	g.mux.mu.Lock()
 	defer g.mux.mu.Unlock()
@@ -460,8 +464,8 @@ func (g *pendingConn) expire() {
 	g.closeConn()
 }
 
-// closeConn closes the Conn that the transport has built on the connection, to which neither the
-// deadline nor the end of the accepted connection may apply.
+// closeConn closes the Conn that the transport has built on the connection. It is needed because
+// the deadline and the close of the accepted connection may have no effect on that Conn.
 func (g *pendingConn) closeConn() {
 	g.mux.mu.Lock()
 	end := g.closer
@@ -483,8 +487,8 @@ func (g *pendingConn) Read(b []byte) (int, error) {
 // Write writes through TLS where there is TLS.
 func (g *pendingConn) Write(b []byte) (int, error) { return g.NetConn().Write(b) }
 
-// A swappable is the connection below TLS. With SetConn a transport replaces what TLS reads from and
-// writes to, before any goroutine does either.
+// A swappable is the connection below TLS. A transport calls SetConn to replace the connection that
+// TLS reads and writes. It does so before any goroutine reads or writes.
 type swappable struct{ net.Conn }
 
 // SetConn replaces the connection.
@@ -496,7 +500,8 @@ func (s *swappable) NetConn() net.Conn { return s.Conn }
 // NetConn returns the connection that continues after the prefix.
 func (r *prefixedConn) NetConn() net.Conn { return r.Conn }
 
-// A prefixedConn is a connection whose first bytes were read already. It returns them again.
+// A prefixedConn is a connection whose first bytes were already read. Its Read returns these bytes
+// again.
 type prefixedConn struct {
 	net.Conn
 	prefix []byte

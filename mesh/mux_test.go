@@ -102,8 +102,8 @@ func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
 	return time.Since(start), string(text)
 }
 
-// wantClosed fails unless a connection is closed within most, plus the time for which this process
-// starved.
+// wantClosed fails the test unless a connection is closed within the given time plus the time for
+// which this process starved.
 func wantClosed(t *testing.T, what string, nc net.Conn, most time.Duration) {
 	t.Helper()
 	waited := starved.Since(os.Getpid())
@@ -156,7 +156,7 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	rand.Read(junk)
 	copy(junk, "\x00\x01\x02\x03")
 	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	for name, begins := range map[string][]string{ // prefixes of how a rank's connection begins
+	for name, begins := range map[string][]string{ // prefixes of the first bytes of a rank's connection
 		"tcp":  {tcpMagic(t), tcpMagic(t) + "\x48\x00\x00"},
 		"grpc": {preface, preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
 	} {
@@ -185,7 +185,8 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 }
 
 // testSilentConnections opens connections that send the given bytes and then nothing. It checks
-// when each connection is closed: those that send less than the first bytes are closed earlier.
+// when each connection is closed. Connections that send fewer bytes than a rank's first bytes must
+// be closed earlier.
 func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	t.Helper()
 	before := len(w.logs.all())
@@ -210,14 +211,16 @@ func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	eventually(t, "no slot is taken", func() bool { return w.meshes[1].slots() == 0 })
 }
 
-// logged checks that exactly n lines were logged since before, all containing words.
+// logged checks that exactly n lines were logged since the given line, and that all of them contain
+// the given words.
 func (w *wiredJob) logged(before int, what string, n int, words string) {
 	w.t.Helper()
 	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
 		// Reason: a log has no event that could be waited for.
 		time.Sleep(time.Millisecond)
 	}
-	// Reason: a surplus line has no event; without the pause the test would pass, too.
+	// Reason: a surplus line has no event to wait for; without the pause the test would only be
+	// weaker.
 	time.Sleep(50 * time.Millisecond)
 	got := w.logs.all()[before:]
 	for _, line := range got {
@@ -260,7 +263,7 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 		"world size: ": func(c *Config) { c.Size = 3 },
 	} {
 		before := len(w.logs.all())
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired; the refusal should end it
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired; the refusal must end the start earlier
 		cfg := w.config(1)
 		cfg.Listener, cfg.Root = listen(t), w.addrs[0]
 		cfg.Transport = tcp.New(tcp.Options{})
@@ -278,7 +281,7 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 	w.healthy()
 }
 
-// While all slots are taken, each further connection gets the slot of the oldest one.
+// While all slots are taken, each further connection must get the slot of the oldest connection.
 func TestOnly64ConnectionsMayBePending(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)
@@ -535,7 +538,8 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 		if addr == w.addrs[0] {
 			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == pendingSlots })
 		}
-		// Reason: there is no event for bytes that have been read; unread bytes only cost less.
+		// Reason: there is no event that shows that bytes have been read; unread bytes only cost
+		// less heap.
 		time.Sleep(50 * time.Millisecond)
 		return (heap() - before) / pendingSlots, open
 	}

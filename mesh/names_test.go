@@ -62,8 +62,8 @@ func wireOver(wire string, o *tlsopt.Options) transport.Transport {
 	return tcp.New(tcp.Options{TLS: o})
 }
 
-// dialAs dials rank to over a wire with the certificate of rank cert, and says that it is rank
-// claimed. It returns what came of the handshake.
+// dialAs dials a rank over the given wire. It claims to be the rank that the argument claimed
+// names, and returns the error of the handshake.
 func (w *wiredJob) dialAs(wire transport.Transport, claimed, to int) error {
 	cfg := w.config(claimed)
 	id := newIdentity(cfg)
@@ -89,7 +89,8 @@ func TestRanksUnderTheJobsCAAcceptNoOneElse(t *testing.T) {
 			w.healthy()
 			before := len(w.logs.all())
 
-			// Rank 2's certificate posing as rank 1, with the secret and a right handshake.
+			// This peer has rank 2's certificate, but claims to be rank 1. It has the secret, and
+			// its handshake is correct.
 			posing := wireOver(wire, ca.options(2))
 			defer posing.Close()
 			var no *refusal
@@ -100,12 +101,13 @@ func TestRanksUnderTheJobsCAAcceptNoOneElse(t *testing.T) {
 			if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], "certificate: got tutti:") {
 				t.Errorf("logged %q, want one line about the certificate", got)
 			}
-			// The same certificate is good for rank 2, but for its instance.
+			// With the same certificate, a peer that claims to be rank 2 must not be refused
+			// because of its name.
 			if err := w.dialAs(posing, 2, 0); errors.As(err, &no) && no.reason == reasonName {
 				t.Errorf("rank 2 itself: got %v", err)
 			}
 
-			// Without TLS, though with the secret.
+			// This peer has the secret, but does not use TLS.
 			plain := wireOver(wire, nil)
 			defer plain.Close()
 			if err := w.dialAs(plain, 1, 0); err == nil {
@@ -139,7 +141,7 @@ func TestARankChecksWhomItHasDialled(t *testing.T) {
 	}
 }
 
-// Two ranks on one host speak in clear, while others must not.
+// Two ranks on one host may use plain connections. Ranks on different hosts must use TLS.
 func TestTheMuxDecidesByTheAddressesWhatMustBeUnderTLS(t *testing.T) {
 	leak.Check(t)
 	ca := newTestCA(t)

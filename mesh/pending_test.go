@@ -14,9 +14,10 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// slowConns keeps n slow connections to addr open: when one is closed, the next one is opened.
-// Each second one sends the transport's first bytes, and then one byte at a time; the others send
-// nothing. The returned function ends them, and waits until they have ended.
+// slowConns keeps n slow connections to addr open. When a connection is closed, slowConns opens
+// another connection. Every second connection sends the transport's first bytes, and then one byte
+// at a time. The others send nothing. The returned function ends all connections, and waits until
+// they have ended.
 func slowConns(t *testing.T, addr string, n int) (stop func()) {
 	t.Helper()
 	greeting := tcpMagic(t)
@@ -173,7 +174,7 @@ func TestLinesAboutRefusedConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// A peer whose hello has named the job keeps its slot for greetedHold.
+// A peer whose hello has named the job must keep its slot for greetedHold.
 func TestAConnectionWithAHelloKeepsItsSlot(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)

@@ -21,8 +21,8 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// The test binary is also the program that the tests below start: with these variables set, it is
-// one rank of a job over tcp.
+// The tests below start the test binary as a program. If these environment variables are set, the
+// program is one rank of a job over tcp.
 const (
 	envRank = "TUTTI_MESH_TEST_RANK"
 	envSize = "TUTTI_MESH_TEST_SIZE"
@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stdoutEvents writes the events of a rank to standard output, a line each.
+// stdoutEvents writes the events of a rank to standard output, one line per event.
 type stdoutEvents struct {
 	noEvents
-	heartbeats chan<- struct{} // gets a value for each heartbeat to a peer, while it has room
+	heartbeats chan<- struct{} // gets a value for each heartbeat to a peer, while the channel has room
 }
 
 func (stdoutEvents) Failed(e *fault.Error) {
@@ -55,8 +55,8 @@ func (t stdoutEvents) LastCall(b []byte) []byte {
 	return append(b, "allreduce #"+os.Getenv(envRank)...)
 }
 
-// runRank joins, waits until all peers have this rank's last call, writes its events, and closes
-// when its standard input ends.
+// runRank joins, waits until all peers have this rank's last call, and writes the rank's events. It
+// closes when the standard input ends.
 func runRank() int {
 	rank, _ := strconv.Atoi(os.Getenv(envRank))
 	size, _ := strconv.Atoi(os.Getenv(envSize))
@@ -102,14 +102,14 @@ func ownListener(rank int) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// A process is the test's handle of one rank's process.
+// A process is the test's handle for the process of one rank.
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.Closer
 	lines chan string
 
-	starved time.Duration // as measured last
+	starved time.Duration // at the last measurement
 }
 
 // launch starts n ranks and waits until all are ready.
@@ -161,7 +161,7 @@ func launch(t *testing.T, n int) []*process {
 	return ranks
 }
 
-// limit bounds all waits of these tests that have no limit of their own. It allows for a busy
+// limit bounds each wait in these tests that has no limit of its own. It is long enough for a busy
 // machine.
 const limit = 40 * time.Second
 
@@ -190,7 +190,7 @@ type injectedFault struct {
 	ranks   []*process
 }
 
-// signal sends a signal to one of the ranks, and returns the moment just before.
+// signal sends a signal to one of the ranks, and returns the moment just before it was sent.
 func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 	ranks[victim].t.Helper()
 	d := injectedFault{time.Now(), starving(ranks), ranks}
@@ -212,9 +212,9 @@ func starving(ranks []*process) time.Duration {
 	return total
 }
 
-// expectWithin is like expect, but the rank must have received the event of the line within the
-// limit most. The time for which the ranks and the test starved is added to the limit, because the
-// library can do nothing while it does not run.
+// expectWithin is like expect, but the rank must have received the event within the given limit
+// after the fault. The time for which the ranks and the test starved is added to the limit, because
+// the library can do nothing while it does not run.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
 	elapsed := p.expect(want).Sub(since.at)
@@ -248,8 +248,8 @@ func TestAStoppedProcessIsNamedAndLearnsItWhenResumed(t *testing.T) {
 }
 
 // stopped is how long the test suspends a rank. It is much longer than the second in which a dead
-// rank is reported. It is so much shorter than DefaultSilence that the test may oversleep on a busy
-// machine.
+// rank is reported. It is much shorter than DefaultSilence, so that the test still passes if it
+// oversleeps on a busy machine.
 const stopped = DefaultSilence / 2
 
 func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {

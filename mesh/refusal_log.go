@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// The limit on lines about refused connections: lineBurst at once, and one per lineInterval on
-// average.
+// The limit on lines about refused connections: lineBurst lines at once, and on average one line
+// per lineInterval.
 const (
 	lineBurst    = 20
 	lineInterval = time.Second
 )
 
-// A refusalLog logs refused connections, at a limited rate: a flood of connections must not become
-// a flood of lines. Its methods may be called by any goroutine.
+// A refusalLog logs refused connections. It limits the rate, so that a flood of connections does
+// not cause a flood of lines. Its methods may be called by any goroutine.
 type refusalLog struct {
 	log *slog.Logger
 
 	mu      sync.Mutex // guards the rest
-	full    time.Time  // when lineBurst lines may be logged at once again
+	full    time.Time  // the time from which lineBurst lines may be logged at once again
 	omitted int        // lines omitted since the last one
 }
 
@@ -44,7 +44,7 @@ func (s *refusalLog) refused(from net.Addr, because string) {
 	s.log.Warn("a connection refused", args...)
 }
 
-// allow reports whether a line may be logged now, and how many were omitted before it.
+// allow reports whether a line may be logged now, and how many lines were omitted before it.
 func (s *refusalLog) allow(now time.Time) (omitted int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,8 @@ func (c *stuckConn) advance() {
 	c.bytes, c.since = c.bytes-1, time.Now()
 }
 
-// A stallStep is one step of a test of stalls, and whether the link is lost after it.
+// A stallStep is one step of a test of stalls. It also says whether the link is lost after this
+// step.
 type stallStep struct {
 	what  string
 	lasts time.Duration

@@ -30,15 +30,15 @@ func dataWires() []string {
 	return wires
 }
 
-// stallTestLimit is the Config.Stall of the tests below, which is short so that they are. A failure
-// comes later by at most stallEvery and the agreement of the ranks. So it comes within stallReported,
-// also on a busy machine.
+// stallTestLimit is the Config.Stall of the tests below. It is short, so that the tests are short.
+// A stall is found at most stallEvery after the limit, and then the ranks agree on the failure. So
+// the failure is reported within stallReported, also on a busy machine.
 const (
 	stallTestLimit = time.Second
 	stallReported  = DefaultStall
 )
 
-// transportOf returns a new Transport of that name.
+// transportOf returns a new Transport of the given kind.
 func transportOf(t *testing.T, name string) transport.Transport {
 	tr, err := auto.New(name, auto.Options{Job: t.Name(), Wires: []transport.Transport{grpc.New(grpc.Options{})}})
 	if err != nil {
@@ -47,7 +47,7 @@ func transportOf(t *testing.T, name string) transport.Transport {
 	return tr
 }
 
-// A wrapper puts something above the Transport of a rank.
+// A wrapper returns a Transport that wraps the Transport of a rank.
 type wrapper func(tr transport.Transport, rank int) transport.Transport
 
 // startOver starts a job of n ranks over a wire. The recorders are the layers above the data Conns.
@@ -95,7 +95,7 @@ func (r *testJob) send(body []byte) {
 
 // lostLink waits until all ranks have reported a failure. It returns an error unless each reports
 // within the limit that the link between ranks 0 and 1 is lost. The time for which this process
-// starved is added to the limit, but at most the limit once more.
+// starved is added to the limit, up to twice the limit in all.
 func (r *testJob) lostLink(start time.Time, limit time.Duration) error {
 	starving := starved.Since(os.Getpid())
 	late := func(at time.Time) bool { return at.Sub(start) > limit+min(starving(), limit) }
@@ -116,8 +116,8 @@ func (r *testJob) lostLink(start time.Time, limit time.Duration) error {
 	return nil
 }
 
-// reportStall has rank 1 of three ranks stop reading its link to rank 0, which sends to it. It
-// returns an error unless all ranks report the lost link within stallReported.
+// reportStall makes rank 1 of three ranks stop reading its link to rank 0, while rank 0 sends to
+// rank 1. It returns an error unless all ranks report the lost link within stallReported.
 func reportStall(t *testing.T, wire string, wrap wrapper) error {
 	r, recorders := startOver(t, wire, 3, wrap)
 	r.send([]byte("hello"))
@@ -163,7 +163,7 @@ func TestAStalledLinkIsReportedWithBothEnds(t *testing.T) {
 	}
 }
 
-// The test above must fail for Conns that report no bytes.
+// This test checks that the test above fails for Conns that report no bytes.
 func TestAStallThatNoConnReportsIsNoticed(t *testing.T) {
 	leak.Check(t)
 	err := reportStall(t, "tcp", func(tr transport.Transport, _ int) transport.Transport { return silentNode{tr} })

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A startProgress is what a rank that is starting knows of the ranks it waits for. Start writes it,
-// and the warning reads it.
+// A startProgress holds what a starting rank knows about the ranks for which it waits. Start writes
+// it, and the warning reads it.
 //
 //	joining  rootAnswered  missing  lastErr   the rank
 //	yes      no            nil      nil       dials rank 0
@@ -21,7 +21,7 @@ type startProgress struct {
 	mu           sync.Mutex // guards the rest
 	joining      bool       // this rank exchanges addresses through rank 0
 	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
-	missing      []int      // the ranks that rank 0 last reported missing; nil: it has sent no report yet
+	missing      []int      // the ranks in rank 0's last report of missing ranks; nil: no report has come yet
 	lastErr      error      // why rank 0 was not reached the last time
 }
 
@@ -32,16 +32,16 @@ func (a *startProgress) update(change func(*startProgress)) {
 	change(a)
 }
 
-// missingRanks returns the ranks that rank 0 last reported missing.
+// missingRanks returns the ranks in rank 0's last report of missing ranks.
 func (a *startProgress) missingRanks() []int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.missing
 }
 
-// warnIfSlow logs one line that names the missing ranks, once Start has waited for after. Without
-// it, a job that cannot start would be silent until its deadline, minutes later. The caller calls
-// done when Start has ended.
+// warnIfSlow logs one line that names the missing ranks, once Start has waited for the given time.
+// Without this line, a job that cannot start would log nothing until its deadline, minutes later.
+// The caller calls done when Start has ended.
 func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	if after > 0 {
@@ -59,8 +59,8 @@ func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
 	return cancel
 }
 
-// describeMissing names the missing ranks, as far as this rank knows them; "" when none are known.
-// The source of that knowledge depends on how far Start has come:
+// describeMissing returns a text that names the missing ranks that this rank knows, or "" if it
+// knows none. The source of that knowledge depends on the phase of Start:
 //
 //	phase                          source
 //	addresses known                the membership machine

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Each rank that has started names the missing ones, long before the deadline does.
+// Each rank that has started must log the missing ranks, long before the deadline.
 func TestASlowStartLogsOnceWhoIsMissing(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		for _, gone := range []int{0, 2, 4} {
@@ -57,8 +57,8 @@ func TestAStartInTimeLogsNothing(t *testing.T) {
 	})
 }
 
-// Rank 0 reports the missing ranks once a second; a warning that comes before the first report must
-// not blame rank 0.
+// Rank 0 reports the missing ranks once a second. A warning before the first report must not blame
+// rank 0.
 func TestAJoinedRankIsNotMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newTestJob(t, 3)

@@ -81,8 +81,8 @@ func (w *Waiter) Wake() {
 	w.wake.raise()
 }
 
-// A Condition is what a goroutine waits for. Met is called often and must be cheap; once it is
-// true, it stays true until the wait has returned.
+// A Condition is what a goroutine waits for. Met is called often and must be cheap. Once Met has
+// returned true, it must return true until the wait has returned.
 type Condition interface {
 	Met() bool
 }
@@ -97,21 +97,22 @@ type WaitPolicy interface {
 }
 
 // How a waiter polls before it sleeps. A rank with a core of its own polls for pollTime after the
-// last movement: a sleep and a wake-up would cost more than most messages take. Ranks that share a
+// last movement, because a sleep and a wake-up take longer than most messages. Ranks that share a
 // process or a core give up the core between two polls, and sleep soon.
 const (
 	pollTime       = 300 * time.Microsecond
 	maxLocalPolls  = 24
 	ctxEvery       = 8
-	clockEvery     = 32 // polls between two reads of the clock; a read costs as much as two polls of a link
+	clockEvery     = 32 // polls between two reads of the clock; one read of the clock costs as much as two polls of a link
 	maxPolledLinks = 32 // a wait for more links sleeps at once
 
 	policyEvery = 256 // polls between two checks of the context and the WaitPolicy
 )
 
-// Wait waits until ev is met. It returns nil then, or the error of ctx or p. The goroutine that
-// makes ev true must call w.Wake afterwards. While Wait waits, it moves the links in ls itself.
-// Wake-ups move all other links. p may be nil. Wait calls Poll, then Sleep.
+// Wait waits until the Condition ev is met, and then returns nil. If ctx ends or the policy p fails
+// first, Wait returns their error. The goroutine that makes ev true must call w.Wake afterwards.
+// While Wait waits, it moves the links in ls itself. Wake-ups move all other links. The policy may
+// be nil. Wait calls Poll, then Sleep.
 func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls ...*Link) error {
 	if m.Poll(ctx, ev, p, ls) {
 		return nil
@@ -126,7 +127,8 @@ func (m *Mesh) Poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link)
 	return ev.Met() || len(ls) <= maxPolledLinks && m.poll(ctx, ev, p, ls)
 }
 
-// The bounds of Spin: some microseconds, in which the answer to a message just sent arrives.
+// The bounds of Spin: some microseconds, within which the answer to a message that was just sent
+// arrives.
 const (
 	spinTurns    = 32
 	spinsPerTurn = 16
@@ -164,8 +166,9 @@ func (m *Mesh) Arm(ls []*Link) {
 	}
 }
 
-// Sleep is the second part of Wait. The goroutine that makes ev true must already know w. Sleep
-// arms the links first and checks ev afterwards, so that no frame arrives unnoticed in between.
+// Sleep is the second part of Wait. The goroutine that makes ev true must already have a reference
+// to w, so that it can call w.Wake. Sleep arms the links first and checks ev afterwards, so that no
+// frame arrives unnoticed in between.
 func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls []*Link) error {
 	for {
 		m.Arm(ls)
@@ -181,8 +184,8 @@ func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy,
 	}
 }
 
-// Oversubscribed reports whether more ranks than cores share this host. Then polling takes the core
-// from the rank that is waited for.
+// Oversubscribed reports whether more ranks than cores share this host. Then a rank that polls
+// takes the core from the rank for which it waits.
 func (m *Mesh) Oversubscribed() bool { return m.oversubscribed || m.inProcess }
 
 // Yield gives the core to another rank: another goroutine, or another process.
@@ -194,13 +197,14 @@ func (m *Mesh) Yield() {
 	cpu.Yield()
 }
 
-// Core returns the core that the caller runs on, or -1 where that is unknown.
+// Core returns the core on which the caller runs, or -1 if the core is unknown.
 func (m *Mesh) Core() int { return cpu.CurrentCore() }
 
-// AvoidCore moves the caller's thread to another core than this one, if its affinity allows that.
+// AvoidCore moves the caller's thread away from the given core, if the affinity of the thread
+// allows that.
 func (m *Mesh) AvoidCore(core int) { cpu.AvoidCore(core) }
 
-// poll moves the links until ev is met or it is time to sleep:
+// poll moves the links until ev is met or the waiter must sleep:
 //
 //	ranks                      polls without movement     between two polls
 //	one per core               for pollTime               nothing
@@ -275,8 +279,8 @@ func (m *Mesh) markPolled(ls []*Link) {
 	}
 }
 
-// sleep parks the goroutine until Wake, the end of ctx, or an error of p. The policy is asked again
-// after each of its checks.
+// sleep parks the goroutine until Wake, the end of ctx, or an error of p. After each check, sleep
+// asks the policy for the time of the next check.
 func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	for {
 		var expired <-chan time.Time

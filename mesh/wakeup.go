@@ -1,7 +1,7 @@
 package mesh
 
-// A wakeup wakes the one goroutine that receives from it. It has one slot: raising it twice is the
-// same as once, and none is lost between the receiver's last look and its sleep.
+// A wakeup wakes the one goroutine that receives from it. The channel has one slot. So two raises
+// count as one, and no raise is lost between the receiver's last check and its sleep.
 type wakeup chan struct{}
 
 func newWakeup() wakeup { return make(wakeup, 1) }

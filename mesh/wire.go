@@ -10,12 +10,12 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// doc.go has the layout of all frames. All numbers are little endian, and every head ends in its
-// CRC-32C.
+// The file doc.go has the layout of all frames. All numbers are little endian, and every head ends
+// in its CRC-32C.
 
 const (
 	magic   = "tuti" // opens the head of every frame of the handshake
-	version = 2      // of this package, and of the protocols above it
+	version = 2      // the version of this package's protocol and of the protocols above it
 )
 
 // maxBody is the maximum size, in bytes, of the body of a handshake frame or a control message.
@@ -34,8 +34,9 @@ const maxBody = 4 << 10
 //	TABLE      rank 0              nothing; the rank closes when it has all records
 type frameKind uint8
 
-// The lengths of the parts that all heads have, and of the head of a control message. Handshake
-// heads have the lengths in doc.go; a decoder checks them by reading all fields and no more.
+// The lengths of the parts that all heads have, and of the head of a control message. doc.go has
+// the lengths of handshake heads. A decoder checks the length: it must read all fields, and no byte
+// may be left.
 const (
 	kindHello frameKind = iota + 1
 	kindChallenge
@@ -112,7 +113,7 @@ func openHead(head []byte, k frameKind) (wire.Reader, error) {
 	return wire.NewReader(head[prefixSize : len(head)-sumSize]), nil
 }
 
-// finish ends a decoder: it returns errMalformed unless r has been read to its end without a
+// finish ends a decoder. It returns errMalformed unless the decoder has read r to its end without a
 // failure.
 func finish(r *wire.Reader) error {
 	if !r.Done() {
@@ -126,13 +127,13 @@ func finish(r *wire.Reader) error {
 // later.
 type hello struct {
 	version     uint16
-	order       byte // of the numbers in bodies: 'L' or 'B'
+	order       byte // the byte order of the numbers in bodies: 'L' or 'B'
 	channel     channel
 	options     uint16
 	incarnation uint32
 	rank, size  uint32
 	to          uint32 // the rank that is dialled
-	instance    uint64 // random: tells processes of the same rank apart
+	instance    uint64 // random: distinguishes processes of the same rank
 	job         [jobSize]byte
 	nonce       [nonceSize]byte
 }
@@ -329,8 +330,9 @@ func appendControl(b []byte, m membership.Message) []byte {
 	return sealHead(b, start)
 }
 
-// A controlHead is a control message without its body, and the size and checksum that the body must
-// have. The head arrives first, so that the body's memory can be chosen by the kind of the message.
+// A controlHead holds a control message without its body. It also holds the size and the checksum
+// that the body must have. The head arrives first, so that the body's memory can be chosen by the
+// kind of the message.
 type controlHead struct {
 	msg  membership.Message
 	size int

@@ -55,8 +55,8 @@ func TestFramesMatchTheGoldenFiles(t *testing.T) {
 	}
 }
 
-// decodeAll runs every decoder over a frame. A decoder that accepts it must be able to write the
-// same bytes again.
+// decodeAll runs every decoder over a frame. For each decoder that accepts the frame, the encoder
+// must write the same bytes again.
 func decodeAll(t *testing.T, head, body []byte) (accepted string) {
 	t.Helper()
 	same := func(what string, h, b []byte) {
@@ -129,7 +129,8 @@ func TestDamagedHeadsAreRejected(t *testing.T) {
 		for bit := range 8 * len(frame[0]) {
 			head := bytes.Clone(frame[0])
 			head[bit/8] ^= 1 << (bit % 8)
-			// Of another version only the version is read, and the text of its refusals.
+			// If the frame has another version, the decoders read only the version, and the text of
+			// a refusal.
 			if got := decodeAll(t, head, frame[1]); got != "" && !(got == "refuse " && bit/8 >= 6 && bit/8 < 8) {
 				t.Errorf("%s with bit %d flipped is taken for: %s", name, bit, got)
 			}
@@ -142,20 +143,20 @@ func TestDamagedHeadsAreRejected(t *testing.T) {
 	}
 }
 
-// FuzzFrames gives every decoder any head and body.
+// FuzzFrames gives random heads and bodies to every decoder.
 func FuzzFrames(f *testing.F) {
 	for _, frame := range samples() {
 		f.Add(frame[0], frame[1], false)
 	}
 	f.Fuzz(func(t *testing.T, head, body []byte, mend bool) {
 		if n := len(head) - 4; mend && n >= 0 {
-			head = sealHead(bytes.Clone(head[:n]), 0) // otherwise the checksum would reject nearly all
+			head = sealHead(bytes.Clone(head[:n]), 0) // otherwise the checksum would reject nearly all heads
 		}
 		decodeAll(t, head, body)
 	})
 }
 
-// FuzzRecord reads records from the body of a TABLE.
+// FuzzRecord reads records from random bodies of TABLE frames.
 func FuzzRecord(f *testing.F) {
 	f.Add(record{"10.0.0.7:4000", "host-b"}.append(nil))
 	f.Add([]byte{0, 2, 1})
