@@ -13,7 +13,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// abilities are the kinds of steps that show each at work.
+// abilities lists, for each optional ability of a transport, the kinds of steps that show that a
+// job uses it.
 var abilities = map[flaky.StepKind][]flaky.StepKind{
 	flaky.Expose:  {flaky.Expose, flaky.Write},
 	flaky.Parts:   {flaky.Parts},
@@ -21,15 +22,17 @@ var abilities = map[flaky.StepKind][]flaky.StepKind{
 	flaky.TrySend: {flaky.TrySend},
 }
 
-// used are the abilities that a job uses on a wire: all that the wire has, and TrySend,
-// which every wire is asked for, except that shm exposes only memory from Alloc, in which no vector lies here.
+// used lists, for each transport, the abilities that a job uses: all abilities of the transport,
+// and TrySend, which a job tries on every transport. One ability of shm is left out: shm exposes
+// only memory from Alloc, and the vectors of this test are in ordinary memory.
 var used = map[string][]flaky.StepKind{
 	"memory": {flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend},
 	"tcp":    {flaky.Parts, flaky.TrySend},
 	"shm":    {flaky.Parts, flaky.Share, flaky.TrySend},
 }
 
-// Hiding an ability may cost speed, never correctness. The steps show whether it was used.
+// Hiding an ability from a job may cost speed, but must not change results. The counts of steps
+// show whether the job used the ability.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 	all := []flaky.StepKind{flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend}
 	for _, wire := range transports {
@@ -58,10 +61,10 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 	}
 }
 
-// runAllCalls makes every call on three ranks, with vectors that are small,
-// and so large that receivers ask for them. It returns how many steps of each kind
-// the ranks took. What lies in several pieces goes by messages, which gather it, and
-// in a ring also where ranks share memory.
+// runAllCalls makes every call on three ranks, with small vectors, and with vectors so large that
+// receivers request them. It returns how many steps of each kind the ranks took. A list of vectors
+// is reduced by messages, which gather the vectors, and by the ring algorithm even where ranks
+// share memory.
 func runAllCalls(t *testing.T, wire string, hide []flaky.StepKind) *[flaky.TrySend + 1]atomic.Int64 {
 	t.Helper()
 	var counted [flaky.TrySend + 1]atomic.Int64

@@ -7,8 +7,8 @@ import (
 	cursor "github.com/tutti-go/tutti/internal/wire"
 )
 
-// An agreementNotice is the body of a flood of an agreement: the sender's State, and the members from
-// which the sender still needs one. Integers are little endian:
+// An agreementNotice is the body of a flood of an agreement: the sender's State, and the members
+// from which the sender still needs a State. Integers are little endian:
 //
 //	0  communicator (8)              20 term (4)
 //	8  number (4)                    24 accepted (4)
@@ -24,13 +24,13 @@ type agreementNotice struct {
 	ask    []int
 }
 
-// Bounds of a notice. With them the largest one fits into a flood.
+// Bounds of a notice. With these bounds the largest notice fits into a flood.
 const (
-	maxAgreement = 8000 // members of a communicator that agree
-	maxQuestions = 4    // members that are asked at a time
+	maxAgreement = 8000 // the most members of a communicator that can agree
+	maxQuestions = 4    // the most members that one notice asks
 )
 
-// append appends the notice to b. It writes every set with size bits.
+// append appends the notice to b. The parameter size is the number of bits of each set.
 func (n *agreementNotice) append(b []byte, size int) []byte {
 	st := &n.state
 	le := binary.LittleEndian
@@ -59,10 +59,10 @@ func (n *agreementNotice) append(b []byte, size int) []byte {
 	return b
 }
 
-// setBytes returns the size of a set of members on the wire.
+// setBytes returns the length in bytes of an encoded set of members.
 func setBytes(size int) int { return (size + 7) / 8 }
 
-// parseAgreementID returns the communicator that a notice is about.
+// parseAgreementID returns the communicator's id from the body of a notice.
 func parseAgreementID(body []byte) (uint64, bool) {
 	if len(body) < 8 {
 		return 0, false
@@ -70,8 +70,8 @@ func parseAgreementID(body []byte) (uint64, bool) {
 	return binary.LittleEndian.Uint64(body), true
 }
 
-// parseAgreement reads a notice for a communicator of size members. It returns false for one that no
-// rank of this version sends.
+// parseAgreement decodes a notice for a communicator with the given number of members. It returns
+// false for a body that no rank of this version sends.
 func parseAgreement(body []byte, size int) (n agreementNotice, ok bool) {
 	r := cursor.NewReader(body)
 	st := &n.state
@@ -91,7 +91,7 @@ func parseAgreement(body []byte, size int) (n agreementNotice, ok bool) {
 	for range count {
 		n.ask = append(n.ask, r.Int32())
 	}
-	// A set has no bit beyond the members: sets of the same members must be equal.
+	// A set must have no bit beyond the members, because equal sets of members must compare equal.
 	all := agreement.All(size)
 	for _, s := range []*agreement.Set{&st.Proposal.Side, &st.Proposal.Members, &st.Dead} {
 		*s = agreement.Set(r.Bytes(setBytes(size)))

@@ -3,16 +3,17 @@ package comm
 import "github.com/tutti-go/tutti/collective"
 
 // Algorithm returns the name of the algorithm that a collective of the communicator runs: the
-// forced algorithm, or the choice of the communicator's table. bytes is the size of the vector,
-// or of all ranks' parts together where the collective has parts. The operator is assumed to
-// commute. op is the collective's name as errors give it, such as "reduce_scatter", with a "v" at
-// the end for the form with Counts. For an unknown name the result is "".
+// forced algorithm, or else the choice of the communicator's table. The parameter bytes is the size
+// of the vector. For a collective whose vector consists of one part per rank, bytes is the size of
+// all parts together. Algorithm assumes that the operator commutes. The parameter op is the
+// collective's name in the form that errors use, such as "reduce_scatter". The form with Counts has
+// the suffix "v". For an unknown name the result is "".
 func (c *Comm) Algorithm(op string, bytes int) string {
 	return c.algorithm(op, bytes, true)
 }
 
-// algorithm returns the table's choice for a blocking call, which may use the communicator's
-// shared memory, if it has any.
+// algorithm returns the table's choice for a blocking call. A blocking call may use the
+// communicator's shared memory, if the communicator has any.
 func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {

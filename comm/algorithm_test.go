@@ -99,14 +99,14 @@ func TestRanksThatNameDifferentAlgorithmsGetMismatch(t *testing.T) {
 	}
 }
 
-// Which one has run shows in the order of the folds: of three ranks' shares, (0 1) 2
-// by the linear algorithm, and rank 0's own chunk as 0 (1 2) pairwise.
+// The order of the additions shows which algorithm ran. With three ranks the linear algorithm adds
+// (0 1) 2, and the pairwise algorithm adds 0 (1 2) for rank 0's own chunk.
 func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
 	order := reduce.Func("halve and add", reduce.RankOrder, func(a, b float64) float64 { return a/2 + b })
 	for _, tc := range []struct {
 		algorithm string
 		op        comm.Op
-		first     float64 // rank 0's result of 8, 16, 32
+		first     float64 // rank 0's result for the inputs 8, 16 and 32
 		want      error
 	}{
 		{"linear", order, (8./2+16)/2 + 32, nil},

@@ -1,7 +1,7 @@
 //go:build !race
 
-// Rounds and calls come from a sync.Pool, which under the race detector drops what it is
-// given at random: there allocations cannot be counted.
+// Rounds and calls come from a sync.Pool. Under the race detector a sync.Pool drops random items,
+// so this test cannot count allocations there.
 
 package comm_test
 
@@ -17,15 +17,17 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// tries is how often a call may be counted: a garbage collection may empty the pools, and
-// ranks that wait long send each other what they wait in.
+// tries limits how often a test counts the allocations of a call. One count may be too high,
+// because a garbage collection empties the pools, and because ranks that wait long exchange
+// fingerprints.
 const tries = 30
 
-// allocations returns the allocations of the whole process per call, after the pools are full. It
-// tries several times, returns the lowest result, and stops at the first result of at most enough.
+// allocations returns the number of allocations of the whole process per call, after the pools are
+// full. It counts several times, returns the lowest count, and stops at the first count of at most
+// the given bound.
 func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, call func() error) (float64, error) {
 	best := -1.0
-	verdict := []int32{0} // rank 0's, whether it is enough: all try equally often
+	verdict := []int32{0} // rank 0 decides whether its count is low enough, so that all ranks try equally often
 	for try := 0; try < tries && verdict[0] == 0; try++ {
 		var before, after runtime.MemStats
 		if err := c.Barrier(ctx); err != nil {
@@ -58,7 +60,7 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 // tolerance is how far the average number of allocations per call may exceed the bound.
 const tolerance = 0.1
 
-// An allocBound is a transport, with options, over which calls allocate at most this often.
+// An allocBound says how often a call over a transport with some options may allocate.
 type allocBound struct {
 	wire string
 	opts []comm.Option
@@ -74,7 +76,7 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 		for _, n := range []int{2, 3} {
 			for _, count := range []int{1, 1000, 100_000} {
 				if n == 3 && count == 1000 {
-					continue // nothing that the other two do not show
+					continue // the other two bounds show everything that this one would
 				}
 				often := 200
 				if count == 100_000 {
@@ -86,8 +88,8 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Over verbs, with devices in software, small calls are eager messages, and large ones are
-// requested, exposed and written directly.
+// Over verbs (here with software devices), small messages are sent eagerly. For large messages the
+// receiver requests the bytes and exposes its memory, and the sender writes into that memory.
 func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 	for _, count := range []int{1, 1000, 100_000} {
 		allocBound{"memory", overSoftware(), 0}.check(t, 2, count, 50)
@@ -97,12 +99,12 @@ func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 // messagesOnly makes collectives use messages.
 var messagesOnly = []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}
 
-// What a frame over grpc may allocate at most, both ranks together; package grpc says
-// how much it is.
+// grpcFrame is the largest number of allocations per frame over grpc, on both ranks together.
+// Package grpc explains the number.
 const grpcFrame = 12
 
-// A small call is one frame each way; one of 400,000 bytes is seven segments each way, or two
-// with their requests.
+// A small call is one frame each way. A call of 400,000 bytes is seven segments each way, or two
+// segments with their requests.
 func TestOverGRPCAFrameCostsFewAllocations(t *testing.T) {
 	for _, tc := range []struct{ count, frames int }{{1, 2}, {1000, 2}, {100_000, 14}} {
 		allocBound{"grpc", nil, float64(tc.frames * grpcFrame)}.check(t, 2, tc.count, 100)
@@ -142,7 +144,7 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
-// check makes all calls on n ranks with vectors of that length.
+// check makes all calls on n ranks with vectors of the given number of elements.
 func (w allocBound) check(t *testing.T, n, count, often int) {
 	t.Helper()
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
@@ -175,7 +177,8 @@ type steadyCall struct {
 	call func() error
 }
 
-// steadyCalls are blocking calls, and starts of persistent ones, until end.
+// steadyCalls returns blocking calls and starts of persistent calls. The caller calls the function
+// end afterwards.
 func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCall, end func(), err error) {
 	n := c.Size()
 	buf, other, all, every := make([]float32, count), make([]float32, count), make([]float32, n*count), make([]float32, n*count)
@@ -234,7 +237,8 @@ type steadyStart struct {
 	r *comm.Request
 }
 
-// steadyStarts are all persistent collectives; all and every have counts of each rank.
+// steadyStarts returns all persistent collectives. The vectors all and every have one part per
+// rank, of the lengths in counts.
 func steadyStarts(ctx context.Context, c *comm.Comm, buf, other, all, every []float32, counts []int) (starts []steadyStart) {
 	add := func(name string, r *comm.Request) {
 		starts = append(starts, steadyStart{steadyCall{"persistent " + name, func() error {

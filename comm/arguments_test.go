@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Package collective relies on these checks: it slices buffers by the counts given.
+// Package collective relies on these checks, because it slices buffers by the counts that it gets.
 func TestBuffersThatDoNotFitACollectiveAreMisuse(t *testing.T) {
 	buf := func(elems int) []byte { return tensor.Bytes(make([]int32, elems)) }
 	plans := []struct {

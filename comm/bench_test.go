@@ -8,9 +8,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// BenchmarkCallAlone measures what every collective costs before it moves anything: the choice
-// of the algorithm, and the checks that are always on (context, fingerprint, concurrent calls,
-// call site). One rank waits for nobody.
+// BenchmarkCallAlone measures what every collective costs before it moves any data: the choice of
+// the algorithm, and the checks that are always on (context, fingerprint, concurrent calls, call
+// site). The job has one rank, so no call waits.
 func BenchmarkCallAlone(b *testing.B) {
 	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
 		buf := []float32{1}
@@ -47,7 +47,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// around sends a message from rank to rank until it is back at the first.
+// around sends a message from each rank to the next until it is back at rank 0.
 func around(ctx context.Context, c *comm.Comm, out, in []float32) error {
 	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	if c.Rank() == 0 {

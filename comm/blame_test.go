@@ -18,14 +18,15 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// A deathRun is a job in memory, by the clock of a bubble, whose ranks die when they call die.
+// A deathRun is a job over the transport memory, in a synctest bubble. Its ranks can die by calling
+// the method die.
 type deathRun struct {
 	script *flaky.Script
 	armed  []atomic.Bool
 }
 
-// deathJob runs f on n ranks. A rank whose f returns waits until all others have, so that its Close
-// is not what the others report.
+// deathJob runs f on n ranks. A rank whose f has returned waits until all other ranks have returned
+// from theirs. Otherwise the other ranks would report that this rank closed.
 func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,10 +40,11 @@ func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *death
 		}})
 		opts := append([]Option{WithLogger(slog.New(slog.DiscardHandler)), WithParameters(Parameters{NoSharedMemory: true}),
 			WithWrap(func(rank int, t transport.Transport) transport.Transport { return d.script.Wrap(t, rank) })}, opts...)
-		// The result is that of a rank that has died.
+		// The result of Local is the error of a rank that died, so the test ignores it.
 		Local(n, func(_ context.Context, c *Comm) error {
 			err := f(context.Background(), c, d)
-			// Reason: the others may still be waiting for their errors; it is the bubble's clock.
+			// Reason: the other ranks may still be waiting for their errors. The time passes in the
+			// bubble's clock.
 			time.Sleep(time.Hour)
 			if err != nil {
 				t.Errorf("rank %d: %v", c.Rank(), err)
@@ -52,13 +54,14 @@ func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *death
 	})
 }
 
-// die ends this rank's connections, now and later, as the end of its process does.
+// die ends this rank's connections and refuses new ones, as happens when its process ends.
 func (d *deathRun) die(c *Comm) {
 	d.armed[c.Rank()].Store(true)
-	Send(context.Background(), c, (c.Rank()+1)%c.Size(), 99, []byte{1}) // the step at which it dies
+	Send(context.Background(), c, (c.Rank()+1)%c.Size(), 99, []byte{1}) // the rank dies at this step
 }
 
-// wantLost wants an error of a lost rank that names victim and no other, and has these words.
+// wantLost checks that err reports a lost rank, names the victim and no other rank, and contains
+// the given words.
 func wantLost(err error, victim int, words ...string) error {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Kind != fault.PeerLost || len(f.Peers) != 1 || f.Peers[0].Rank != victim {
@@ -77,14 +80,15 @@ func receive(ctx context.Context, c *Comm, from int) error {
 	return err
 }
 
-// Rank 2 waits in a collective, of which rank 0 has heard. Then the victim dies, and rank 0, which
-// gets to know that from a message call, goes on with a collective that differs.
+// Rank 2 waits in a collective, and rank 0 has received rank 2's fingerprint. Then the victim dies.
+// Rank 0 learns of the death from a message call, and goes on with a different collective. No rank
+// may report a mismatch.
 func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
 	const n, victim = 3, 1
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
 		switch c.Rank() {
 		case victim:
-			time.Sleep(500 * time.Millisecond) // the bubble's clock: rank 0 has the fingerprint of rank 2 by then
+			time.Sleep(500 * time.Millisecond) // the bubble's clock: rank 0 has rank 2's fingerprint by then
 			d.die(c)
 			return nil
 		case 2:
@@ -94,7 +98,7 @@ func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
 	})
 }
 
-// What ranks do after a loss is compared with nothing, however it arrives.
+// After a loss, a rank must compare no fingerprint, whichever way the fingerprint arrives.
 func TestNothingIsComparedAfterALoss(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		if err := c.Barrier(ctx); err != nil || c.Rank() == 1 {
@@ -120,7 +124,7 @@ func TestNothingIsComparedAfterALoss(t *testing.T) {
 	}
 }
 
-// All communicators are marked before any call of one is woken.
+// A rank must mark all its communicators as lost before it wakes any call.
 func TestALossReachesAllCommunicatorsBeforeAnyCallEnds(t *testing.T) {
 	const n, victim, twins = 3, 1, 8
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -158,7 +162,8 @@ func TestALossReachesAllCommunicatorsBeforeAnyCallEnds(t *testing.T) {
 	})
 }
 
-// Rank 0 leaves because of a loss. Rank 1 waits for rank 0 and does not need the lost rank.
+// Rank 0 leaves because of a loss. Rank 1 waits for rank 0, and does not need the lost rank. Rank
+// 1's error must name the lost rank and not rank 0.
 func TestARankThatEndsBecauseOfALossIsNotBlamed(t *testing.T) {
 	const n, victim = 4, 3
 	for name, end := range map[string]func(ctx context.Context, c *Comm, d *deathRun) error{
@@ -217,7 +222,7 @@ func testUntilDone(r *Request) error {
 	}
 }
 
-// Rank 0 learns of the loss by a callback, and exits in it.
+// Rank 0 learns of the loss in a callback, and exits in that callback.
 func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
 	const n, victim = 3, 2
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -236,7 +241,7 @@ func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
 	})
 }
 
-// A rank that goes on after a loss, and ends much later, ends for its own reasons.
+// A rank that goes on after a loss, and ends much later, is assumed to end for another reason.
 func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 	const n, victim = 3, 2
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -258,7 +263,7 @@ func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 	})
 }
 
-// A rank that closes in order, and knows of no loss, is the one that is named.
+// If a rank closes in order, and knows of no loss, errors must name that rank.
 func TestARankThatClosesInOrderIsNamed(t *testing.T) {
 	deathJob(t, 2, func(ctx context.Context, c *Comm, _ *deathRun) error {
 		if c.Rank() == 0 {
@@ -299,7 +304,7 @@ func TestLostListsTheDeadByTheirRankInTheCommunicator(t *testing.T) {
 	})
 }
 
-// Messages between ranks that have nothing to do with the one that aborts end, too.
+// Abort must also end messages between two ranks other than the aborting rank.
 func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
 	const n, aborter = 4, 3
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -308,7 +313,7 @@ func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
 			return err
 		}
 		if c.Rank() == aborter {
-			time.Sleep(time.Second) // the bubble's clock: all others wait by then
+			time.Sleep(time.Second) // the bubble's clock: all other ranks wait by then
 			c.Abort(errors.New("disk full"))
 			return wantLost(c.Barrier(ctx), aborter, "disk full")
 		}
@@ -326,7 +331,8 @@ func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
 	})
 }
 
-// A rank that has fallen silent is asked once for its call, and not for each collective of the past.
+// A rank that does not answer must be asked only once, for its current call. It must not be asked
+// again for each collective in the history.
 func TestAMismatchWithASilentRankIsReportedWithinTwoSeconds(t *testing.T) {
 	silent, answered := make(chan struct{}), make(chan struct{})
 	err := Local(2, func(ctx context.Context, c *Comm) error {
@@ -336,7 +342,7 @@ func TestAMismatchWithASilentRankIsReportedWithinTwoSeconds(t *testing.T) {
 			}
 		}
 		if c.Rank() == 1 {
-			c.mu.Lock() // its control goroutine answers no question
+			c.mu.Lock() // the control goroutine of this rank now answers no question
 			close(silent)
 			<-answered
 			c.mu.Unlock()
@@ -357,7 +363,7 @@ func TestAMismatchWithASilentRankIsReportedWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-// The verdict about this rank comes before what it finds in shared memory when it wakes.
+// An evicted rank learns of its eviction before it reads shared memory on waking.
 func TestAnEvictedRankReportsNoMismatch(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		if err := c.Barrier(ctx); err != nil || c.Rank() == 1 {
@@ -373,7 +379,8 @@ func TestAnEvictedRankReportsNoMismatch(t *testing.T) {
 	}
 }
 
-// A rank closes a communicator, and the others go on to a collective that it has not made.
+// One rank closes a communicator. The other ranks begin a collective that the first rank has not
+// called. They must get fault.Closed.
 func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	const n, closer = 3, 1
 	for _, messages := range []bool{false, true} {
@@ -402,7 +409,8 @@ func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	}
 }
 
-// A rank that has left a collective in order may close the communicator while others are in it.
+// A rank that has finished a collective may close the communicator while other ranks are still in
+// that collective.
 func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 	const n = 3
 	deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {
@@ -411,9 +419,9 @@ func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 2 {
-			time.Sleep(2 * time.Second) // the bubble's clock: the others have waited, and closed, by then
+			time.Sleep(2 * time.Second) // the bubble's clock: the other ranks have waited and closed by then
 		}
-		// The root only sends, so it is done before the others have begun.
+		// The root only sends, so its call ends before the other ranks have begun theirs.
 		if err := Broadcast(ctx, twin, []int32{1}, 0); err != nil {
 			return err
 		}

@@ -42,8 +42,8 @@ func (b *bridged) Transport(rank int) string { return (*Comm)(b).transport(rank)
 // NewPoller implements bridge.Communicator.
 func (b *bridged) NewPoller(from ...int) bridge.Poller { return poller{b.group.NewPoller(from...)} }
 
-// A poller is a p2p.LinkPoller that implements bridge.Poller: the two packages have an interface each
-// for what Poll waits for.
+// A poller is a p2p.LinkPoller that implements bridge.Poller. The wrapper is needed because each of
+// the two packages has its own interface type for the condition of Poll.
 type poller struct{ *p2p.LinkPoller }
 
 // Poll implements bridge.Poller.

@@ -7,22 +7,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Alloc allocates n zero elements that other ranks can write into directly, where the job's
-// transport provides such memory; see also MPI_Alloc_mem. The sender then copies a large message
-// once, straight to its destination. Elsewhere the memory is ordinary. Alloc speeds up receives of
-// 64 KiB and more. Allocate once and use the memory often.
+// Alloc allocates n zero elements in memory that other ranks can write into directly, as
+// MPI_Alloc_mem does. The job's transport must support such memory; otherwise Alloc returns
+// ordinary memory. With such memory the sender of a large message copies it once, straight to its
+// destination. Alloc speeds up receives of 64 KiB and more. Allocate once and use the memory often.
 //
 //	in, free, err := comm.Alloc[float32](c, n)
 //	...
 //	defer free()
 //	_, err = comm.Recv(ctx, c, from, tag, in)
 //
-// The garbage collector does not manage memory of the transport. Only free releases it, and it
-// counts neither for GOGC nor for GOMEMLIMIT. Other ranks can reach it only while a receive into
-// it is under way. After free any access, even a read, crashes the process, as a bad pointer does.
-// If a receive into the memory is under way and its sender knows the address, free releases nothing
-// and returns fault.Misuse. To call free twice is no error. Ordinary memory is left to the garbage
-// collector. free may be called by any goroutine.
+// The garbage collector does not manage memory of the transport. Only the returned function free
+// releases it, and it counts neither for GOGC nor for GOMEMLIMIT. Other ranks can write into it
+// only while a receive into it is under way. After free, any access to the memory, even a read,
+// crashes the process. If a receive into the memory is under way and its sender knows the address,
+// free releases nothing and returns fault.Misuse. Calling free twice is no error. For ordinary
+// memory free does nothing, because the garbage collector manages it. Any goroutine may call free.
 //
 // Alloc is local. The memory belongs to the process and not to the communicator: any communicator
 // of the job may use it, and it stays valid until free, even after the communicators close. The
@@ -43,8 +43,8 @@ func Alloc[T Element](c *Comm, n int) (elements []T, free func() error, err erro
 	return tensor.Elements[T](mem), c.freeOnce(release), nil
 }
 
-// freeOnce returns a function that calls release until release succeeds, and does nothing
-// afterwards.
+// freeOnce returns a function that calls release until release succeeds. After that the function
+// does nothing.
 func (c *Comm) freeOnce(release func() error) func() error {
 	var mu sync.Mutex // guards released
 	released := false

@@ -17,8 +17,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// What Alloc gives is memory as any other, for messages and collectives, on every
-// wire, until free; also when the communicator it was made with has closed.
+// Memory from Alloc must work like any other memory, for messages and collectives over every
+// transport. It must stay usable until free, even after its communicator has closed.
 func TestBufferHoldsElements(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range []int{1, 2, 3} {
@@ -94,8 +94,8 @@ func TestInvalidBufferSizesAreMisuse(t *testing.T) {
 	}
 }
 
-// Over shm a large message goes into a Buffer by one copy, without a ring; into
-// other memory it does not, and neither does one whose body is checked.
+// Over shm the sender of a large message copies it once, straight into memory from Alloc. It uses
+// the ring buffer instead if the receive is into other memory, or if the message has a checksum.
 func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	needsSharedMemory(t)
 	for name, tc := range map[string]struct {
@@ -139,7 +139,8 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	}
 }
 
-// Each exposure, and each frame that is written into exposed memory, is cut in turn.
+// The test cuts the connection at each exposure of memory, and at each frame written into exposed
+// memory, one per run.
 func TestCutsOfWritesIntoBuffers(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)

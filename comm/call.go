@@ -14,22 +14,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A signature describes a call: everything that ranks must agree on, and what errors report.
-// Fields that do not apply are zero, or -1 for ranks and tags.
+// A signature describes a call: everything that ranks must agree on, and everything that errors
+// report. Fields that do not apply are zero; ranks and tags that do not apply are -1.
 type signature struct {
 	callName   string // "allreduce", "send"
 	dtype      tensor.DType
-	count      int // elements; -1 when ranks may differ
+	count      int // elements; -1 where ranks may pass different counts
 	root       int // the root, numbered in the job
-	peer       int // the rank, numbered in the job, that a message goes to or comes from
+	peer       int // the destination or source of a message, numbered in the job
 	tag        int
-	lists      int    // vectors whose lengths count adds up; 0: one vector
-	operator   string // the operator
+	lists      int    // the number of vectors whose lengths add up to count; 0 for a single vector
+	operator   string // the name of the operator
 	operatorID uint64
 	algorithm  string
 	// segment is the size in bytes of one segment of a collective's messages.
 	segment int
-	callID  uint64 // of a collective: a number for its name, its algorithm and noSharedFlag
+	callID  uint64 // for a collective: a number made of its name, its algorithm and noSharedFlag
 }
 
 // String reads "allreduce float32 x1000 sum".
@@ -87,17 +87,17 @@ func (sig signature) details() string {
 	return b.String()
 }
 
-// Values of signature.peer that are no rank.
+// Values of signature.peer that are not the number of a rank.
 const (
 	noPeer  = -1
 	anyPeer = -2 // AnySource
 )
 
 // hash returns the fingerprint of a collective. Ranks that agree have equal fingerprints; ranks
-// that disagree have different ones with high probability. The result is never 0, which means
-// "not checked", not even after p2p marks it for a last segment; see p2p.SameFingerprint. hash
-// runs in every call, so it uses a few multiplications instead of a cryptographic hash: it detects
-// mistakes, not attacks.
+// that disagree have different ones with high probability. The result is never 0, because 0 means
+// "not checked". It does not become 0 when p2p marks it for a last segment either; see
+// p2p.SameFingerprint. hash runs in every call, so it uses a few multiplications instead of a
+// cryptographic hash: it detects mistakes, not attacks.
 func (sig *signature) hash() uint64 {
 	// The products do not depend on each other, so they overlap. Their odd factors are
 	// fractions of square roots.
@@ -107,52 +107,52 @@ func (sig *signature) hash() uint64 {
 	return (h ^ h>>29) | 3
 }
 
-// A call is one blocking call of the program, or one non-blocking collective, while it is under
-// way. It is also the mesh.WaitPolicy of the call's waits: it decides when a wait sends the
-// fingerprint, logs a warning, and gives up.
+// A call is a blocking call of the program, or a non-blocking collective, while it is under way. It
+// is also the mesh.WaitPolicy of its own waits: it decides when a wait sends the fingerprint, logs
+// a warning, and gives up.
 //
 // The owner writes the call before the call is listed. After that, only the owner and goroutines
 // that hold calls.mu read it. The stages of a long wait:
 //
-//	stage             after                           once or again
+//	stage             after                           how often
 //	stageFingerprint  100 ms, staggered by rank       each second, until another rank has sent the same
 //	stageWarn         the option StallWarning         once
 //	stageTimeout      the option Timeout              once: the wait ends
 type call struct {
-	*callRecord // what it is: ownRecord, or, for a blocking collective, its entry in the history
+	*callRecord // ownRecord, or for a blocking collective its entry in the history
 	ownRecord   callRecord
 	c           *Comm
 	collective  bool
-	hasLimit    bool   // its context has a deadline
-	historyHash uint64 // covers all collectives up to this one
+	hasLimit    bool   // whether its context has a deadline
+	historyHash uint64 // the hash over all collectives up to and including this call
 	admission   uint64 // the value of Comm.admitted when a blocking collective began
 
-	listed     bool // in calls, whose mu guards it and its neighbours
+	listed     bool // the call is in the list of calls; calls.mu guards this field and its neighbours
 	prev, next *call
 
-	mu               sync.Mutex // guards the rest: a call has one wait at a time, but markAgreed runs beside it
+	mu               sync.Mutex // guards the fields below: a call has one wait at a time, but markAgreed runs concurrently
 	waitingSince     time.Time  // when its wait first asked for a deadline, after polling
-	stagesDone       stage      // the stages that are over, as bits
-	fingerprintsSent int        // how often it sent its fingerprint
-	agreed           bool       // another rank sent the same one: no need to send ours
+	stagesDone       stage      // the stages that are over, as a bit set
+	fingerprintsSent int        // how often this call sent its fingerprint
+	agreed           bool       // another rank sent the same fingerprint, so this rank need not send it
 }
 
-// A stage is an action of a call that waits long.
+// A stage is an action that a call takes when it has waited for a certain time.
 type stage uint8
 
 const (
-	stageFingerprint stage = 1 << iota // send our fingerprint to the others
-	stageWarn                          // log who is missing
+	stageFingerprint stage = 1 << iota // send this rank's fingerprint to the other ranks
+	stageWarn                          // log the missing ranks
 	stageTimeout                       // give up
 )
 
 // fingerprintAfter is how long a rank waits in a collective before it sends its fingerprint to the
-// others. fingerprintSpread staggers ranks that wait together: ranks that receive an equal
-// fingerprint need not send their own.
+// other ranks. fingerprintSpread staggers ranks that wait at the same time, because a rank that has
+// received an equal fingerprint need not send its own.
 const (
 	fingerprintAfter    = 100 * time.Millisecond
 	fingerprintSpread   = 100 * time.Millisecond
-	fingerprintInterval = time.Second // for ranks that make the communicator later
+	fingerprintInterval = time.Second // sent again for ranks that make the communicator later
 )
 
 // errTimeout is the cause when the communicator's Timeout ends a call whose context has no
@@ -229,7 +229,7 @@ func (cl *call) Check() error {
 // waitsFor returns the rank, numbered in the job, that a message call waits for. It returns -1 for
 // a wildcard or a collective, which wait for no particular rank.
 func (cl *call) waitsFor() int {
-	if _, in := cl.c.group.RankOf(cl.peer); !in { // none, or one that is about to be refused
+	if _, in := cl.c.group.RankOf(cl.peer); !in { // no rank, or a rank that the call is about to refuse
 		return -1
 	}
 	return cl.peer
@@ -241,7 +241,7 @@ func (cl *call) String() string { return describeCall(cl.signature, cl.collectiv
 // describeCall returns the text of a call. The text of a collective includes its number; a message
 // has none.
 func describeCall(sig signature, collective bool, seq uint32) string {
-	if !collective { // one that was not admitted has no number either
+	if !collective { // a collective that was not admitted has no number either
 		seq = 0
 	}
 	return string(sig.appendTo(nil, seq))
@@ -254,34 +254,35 @@ type callRecord struct {
 	site        callsite.Site
 	seq         uint32
 	fingerprint uint64
-	planNumber  uint64 // the number of its cached plan; 0: none
+	planNumber  uint64 // the number of its cached plan; 0 if its plan is not cached
 }
 
-// String returns the text of the recorded call. A message has no number, and seq 0.
+// String returns the text of the recorded call. A record whose seq is 0 is a message, which has no
+// number.
 func (r *callRecord) String() string { return describeCall(r.signature, r.seq != 0, r.seq) }
 
-// calls are the calls of one rank: those under way, oldest first, and the last one that began.
-// Others read them to say where this rank is: heartbeats (LastCall), answers to questions, and
-// stall warnings.
+// calls lists the calls of one rank: those under way, oldest first, and the last call that began.
+// Heartbeats (LastCall), answers to questions and stall warnings read the list to report where this
+// rank is.
 //
-//	call                        listed by        taken off by
-//	blocking collective         Comm.admit       the next one of its communicator, an error, or Close
+//	call                        added by         removed by
+//	blocking collective         Comm.admit       the communicator's next one, an error, or Close
 //	non-blocking collective     Comm.admit       Comm.finish
 //	message that waits          beginMessage     endMessage
-//	message that does not wait  recordInline: it is recorded and not listed
+//	message that does not wait  not listed; recordInline only records it
 //
 // Every collective takes the lock once, when it begins. A blocking collective ends without the
-// lock: it stays listed, and active reports whether it is under way.
+// lock. It therefore stays listed, and active reports whether it is still under way.
 type calls struct {
-	mu           sync.Mutex // guards all fields, and the fields of every Comm below its mu
-	oldestListed *call      // the one listed longest
-	newestListed *call      // the youngest
-	lastComm     *Comm      // of the call that began last, for heartbeats
-	lastSeq      uint32     // the number of that call among lastComm's collectives; 0: a message
-	lastMessage  signature  // of the last message call
+	mu           sync.Mutex // guards all fields here, and in every Comm the fields below its mu
+	oldestListed *call      // the call that has been listed longest
+	newestListed *call      // the call that was listed last
+	lastComm     *Comm      // the communicator of the call that began last, for heartbeats
+	lastSeq      uint32     // the number of that call among lastComm's collectives; 0 for a message
+	lastMessage  signature  // the signature of the last message call
 	lastSite     callsite.Site
 	latest       *call // the call that began last, while it is listed
-	stuckOn      int   // after latest gave up: the rank, numbered in the job, that it waited for; else -1
+	stuckOn      int   // the rank, numbered in the job, that latest waited for when it gave up; else -1
 }
 
 // beginMessage lists a message call that may wait. recordInline is the cheaper form for calls that
@@ -349,8 +350,8 @@ func (cs *calls) endMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// active reports whether a listed call is still under way. A blocking collective is under way
-// while its admission is the latest and no exit has followed. calls.mu is held.
+// active reports whether a listed call is still under way. A blocking collective is under way if
+// its admission is the communicator's latest and that admission has not exited. calls.mu is held.
 func (cl *call) active() bool {
 	c := cl.c
 	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission
@@ -399,8 +400,8 @@ func newCall(c *Comm) *call {
 	return cl
 }
 
-// free returns cl to the pool. No other goroutine may refer to cl: it is off the list, and a report
-// has its own copy of the fields.
+// free returns cl to the pool. No other goroutine may refer to cl then: cl is off the list, and a
+// report has its own copy of the fields.
 func (cl *call) free() {
 	cl.reset()
 	cl.callRecord, cl.ownRecord, cl.c, cl.collective = nil, callRecord{}, nil, false

@@ -7,11 +7,11 @@ import (
 
 // A CallOption changes one call. From gives the call a separate input, Counts gives it unequal
 // parts, Algorithm names the algorithm, and Persistent makes it a request that can be started many
-// times. A CallOption is a value and costs no allocation. It refers to its slices until the call
-// returns.
+// times. A CallOption is a value, so it costs no allocation. It refers to the caller's slices until
+// the call returns.
 type CallOption struct {
 	kind   callOptionKind
-	dtype  tensor.DType // of src
+	dtype  tensor.DType // the element type of src
 	src    []byte
 	counts []int
 	name   string
@@ -28,7 +28,7 @@ const (
 	optionPersistent
 )
 
-// String is the name of the option's function.
+// String returns the name of the function that makes the option.
 func (k callOptionKind) String() string {
 	names := [...]string{"none", "From", "Counts", "SendCounts", "Algorithm", "Persistent"}
 	return names[k]
@@ -40,40 +40,41 @@ func (k callOptionKind) String() string {
 //
 // Without From a collective works in place, as MPI does with MPI_IN_PLACE: it reads its input from
 // buf. The table in collectives.go lists which part of buf holds the input. The collective does not
-// change src. src must have the element type of buf. It must not overlap buf, unless it is exactly
-// the input that the call in place would read; other overlaps are fault.Misuse. The buffers belong
-// to the library until the call returns or its request is done.
+// change src. The slice src must have the element type of buf. It must not overlap buf, with one
+// exception: it may be exactly the part of buf that the call in place would read. Any other overlap
+// is fault.Misuse. The buffers belong to the library until the call returns or its request is done.
 func From[T Element](src []T) CallOption {
 	return CallOption{kind: optionFrom, dtype: tensor.TypeOf[T](), src: tensor.Bytes(src)}
 }
 
-// Counts gives each rank i a part of counts[i] elements, where parts would otherwise be equal. It
-// makes a call MPI's Allgatherv, Gatherv, Scatterv, Reduce_scatter or Alltoallv.
+// Counts gives each rank i a part of counts[i] elements. Without it, parts are equal. It makes a
+// call the equivalent of MPI's Allgatherv, Gatherv, Scatterv, Reduce_scatter or Alltoallv.
 //
 //	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
 //
 // All ranks must give the option. AllGather and ReduceScatter need equal counts on all ranks.
 // Gather and Scatter use only the root's counts, and other ranks may pass nil. In AllToAll,
-// counts[i] is what this rank receives from rank i. A count may be 0. Negative counts, and counts
-// that add up to more than memory holds, are fault.Misuse on every rank that passes them. The caller must not change
-// the slice until the call returns or its request is done. A persistent request copies the slice.
+// counts[i] is the number of elements that this rank receives from rank i. A count may be 0.
+// Negative counts, and counts whose sum exceeds the address space, are fault.Misuse on every rank
+// that passes them. The caller must not change the slice until the call returns or its request is
+// done. A persistent request copies the slice.
 func Counts(counts []int) CallOption { return CallOption{kind: optionCounts, counts: counts} }
 
 // SendCounts sets how many elements AllToAll sends to each rank. It is used together with Counts,
 // which sets how many elements AllToAll receives. Without SendCounts, AllToAll sends each rank as
-// many elements as it receives. If two ranks disagree on the count of a message between them, both
-// get fault.Mismatch.
+// many elements as it receives from that rank. If two ranks disagree on the count of a message
+// between them, both get fault.Mismatch.
 func SendCounts(counts []int) CallOption { return CallOption{kind: optionSendCounts, counts: counts} }
 
-// Algorithm forces the algorithm of that name in place of the table's choice. Comm.Algorithm
-// returns such names. Forcing an algorithm fixes the order of a reduction's steps for vectors of
-// all sizes. An algorithm that does not exist or cannot run here gives fault.Misuse. Ranks that
-// name different algorithms get fault.Mismatch. In Dup the name is a list for all collectives of
-// the new communicator, in the form of WithAlgorithm.
+// Algorithm forces the algorithm of the given name in place of the table's choice. Comm.Algorithm
+// returns such names. A forced algorithm fixes the order of a reduction's steps for vectors of all
+// sizes. An algorithm that does not exist or cannot run here gives fault.Misuse. Ranks that name
+// different algorithms get fault.Mismatch. In Dup the parameter name is a list for all collectives
+// of the new communicator, in the form of WithAlgorithm.
 func Algorithm(name string) CallOption { return CallOption{kind: optionAlgorithm, name: name} }
 
-// Persistent makes a non-blocking call a persistent one (MPI's Send_init, Allreduce_init): it
-// returns an inactive Request, which Request.Start starts, any number of times.
+// Persistent turns a non-blocking call into a persistent one (MPI's Send_init, Allreduce_init). The
+// call returns an inactive Request. Request.Start starts it, any number of times.
 //
 //	r := comm.IAllReduce(c, grads, comm.Sum, comm.Persistent())
 //	for range steps {
@@ -154,11 +155,11 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 			return err
 		}
 	}
-	if pl.verb == collective.VerbAllReduce { // the most frequent call is spared the switches below
+	if pl.verb == collective.VerbAllReduce { // the most frequent call skips the switches below
 		if pl.inPlace {
 			pl.src = pl.dst
 		}
-		pl.bytes = len(pl.src) // reduction has set count
+		pl.bytes = len(pl.src) // the function reduction has already set count
 		return nil
 	}
 	if pl.inPlace {
@@ -219,17 +220,17 @@ func (pl *plan) measure(c *Comm) {
 	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV:
 		pl.count, pl.bytes = -1, 0
 	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
-		pl.bytes = len(pl.src) // its builder has set count: the most frequent calls spare a division
+		pl.bytes = len(pl.src) // the builder has already set count, so the most frequent calls avoid a division
 	case collective.VerbBarrier:
 	default:
 		pl.count, pl.bytes = len(pl.src)/es, len(pl.src)
 	}
 }
 
-// ownPart returns this rank's part of b, a vector with a part for each rank. The parts follow the
-// counts if there are any. Otherwise they follow tensor.Chunk for ReduceScatter, and are equal for
-// other collectives. ownPart returns nil if the counts do not fit the vector; checkBuffers reports
-// that error later.
+// ownPart returns this rank's part of b, a vector with a part for each rank. Parts have the lengths
+// in Counts, if the call has that option. Otherwise they have the lengths of tensor.Chunk for
+// ReduceScatter, and equal lengths for other collectives. ownPart returns nil if the counts do not
+// fit the vector; checkBuffers reports that error later.
 func (pl *plan) ownPart(c *Comm, b []byte) []byte {
 	es, n, rank := pl.dtype.Size(), c.Size(), c.Rank()
 	var lo, hi int

@@ -9,10 +9,11 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// BenchmarkChecks measures the checks that are always on, alone: the context, the fingerprint,
-// concurrent calls, the call site, and the list of calls for those who ask where this rank is.
-// They have checksMost. The shortest of many rounds counts: a machine that does something else
-// makes some of them longer, and never all. BenchmarkCallAlone measures the whole call.
+// BenchmarkChecks measures only the checks that are always on: the context, the fingerprint,
+// concurrent calls, the call site, and the list of calls, which tells other ranks where this rank
+// is. All of them together may take checksMost nanoseconds. The benchmark uses the shortest of many
+// rounds, because other work on the machine lengthens some rounds but not all. BenchmarkCallAlone
+// measures a whole call.
 func BenchmarkChecks(b *testing.B) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
@@ -45,7 +46,7 @@ func BenchmarkChecks(b *testing.B) {
 // checksMost is how many nanoseconds the checks of a call may take.
 const checksMost = 60
 
-// shortest is how long a thousand calls take in the shortest of 300 rounds.
+// shortest returns the duration of a thousand calls in the fastest of 300 rounds.
 func shortest(call func() error) (least time.Duration, err error) {
 	for round := range 300 {
 		began := time.Now()

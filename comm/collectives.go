@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An Op is a reduction operator; package reduce says what each means for which
+// An Op is a reduction operator. Package reduce defines the result of each operator for each
 // element type, to the bit.
 type Op = reduce.Op
 
@@ -22,34 +22,34 @@ var (
 	Min = reduce.Min
 	// Max is the largest value, with the same rule for NaN.
 	Max = reduce.Max
-	// Mean is Sum divided by the number of inputs, once and at the end. It needs floats or
-	// complex numbers.
+	// Mean is Sum divided by the number of inputs. It divides once, after the last addition. It
+	// needs floats or complex numbers.
 	Mean = reduce.Mean
-	// LogicalAnd and its siblings need integers or bool; every value but 0 is true.
+	// LogicalAnd, LogicalOr and LogicalXor need integers or bool. Every value except 0 is true.
 	LogicalAnd = reduce.LogicalAnd
 	LogicalOr  = reduce.LogicalOr
 	LogicalXor = reduce.LogicalXor
-	// BitAnd and its siblings need integers or bool.
+	// BitAnd, BitOr and BitXor need integers or bool.
 	BitAnd = reduce.BitAnd
 	BitOr  = reduce.BitOr
 	BitXor = reduce.BitXor
-	// MinLoc and MaxLoc need tensor.Loc elements: the extreme value with its index. Of equal values
-	// the one with the lowest index counts.
+	// MinLoc and MaxLoc need tensor.Loc elements. The result is the smallest or largest value, with
+	// its index. If several inputs have that value, the lowest index wins.
 	MinLoc = reduce.MinLoc
 	MaxLoc = reduce.MaxLoc
 )
 
 // The collectives below share these rules.
 //
-// All ranks of the communicator make the same call, with equal element type, count, root
-// and operator. Ranks that do not get fault.Mismatch, which names both calls. Lengths are
-// in elements. A call returns when this rank's part is done and its buffers are the
-// caller's again, or with a *fault.Error. A deadline or cancellation of ctx inside a
-// collective revokes the communicator on every rank. A reduction leaves equal bits on all
-// ranks, and on every run with as many ranks.
+// All ranks of the communicator make the same call, with equal element type, count, root and
+// operator. If two ranks make different calls, all ranks get fault.Mismatch, which names both
+// calls. Lengths are in elements. A call returns when this rank's part is done and the caller may
+// use the buffers again, or it returns a *fault.Error. A deadline or cancellation of ctx inside a
+// collective revokes the communicator on every rank. The result of a reduction has equal bits on
+// all ranks. It has the same bits in every run with as many ranks.
 //
-// Every collective works in place on buf. From gives it a separate input, and buf receives
-// the result:
+// Every collective works in place on buf. With From it reads a separate input, and buf receives the
+// result:
 //
 //	              in place, buf holds the input        with From(src)
 //	AllReduce     all of it                            src is as long as buf
@@ -61,17 +61,17 @@ var (
 //	ReduceScatter a part for each rank                 src has a part for each rank; buf gets one
 //	AllToAll      a part for each rank                 src has a part for each rank
 //
-// The result is left where the input of the next collective of its kind is expected: in
-// place, ReduceScatter fills this rank's part of buf, which AllGather then sends. Parts are
-// equal, or as Counts says.
+// In place, each collective leaves its result where a following collective expects its input. For
+// example, ReduceScatter fills this rank's part of buf, and AllGather then sends that part. Parts
+// are equal, or have the lengths in Counts.
 //
-// The forms that begin with I start the collective and return at once; Request.Wait returns
-// when it is done. With the option Persistent they return a request that can be started
+// The functions whose names begin with I start the collective and return at once; Request.Wait
+// returns when it is done. With the option Persistent they return a request that can be started
 // many times.
 
-// AllReduce replaces buf, on every rank, by the reduction of all ranks' input (MPI_Allreduce).
-// Every rank gets the same bits. The algorithm, and therefore the order of the reduction, depends
-// on the length and on the operator. The option Algorithm fixes the algorithm.
+// AllReduce replaces buf, on every rank, by the reduction of the inputs of all ranks
+// (MPI_Allreduce). Every rank gets the same bits. The algorithm, and therefore the order of the
+// reduction, depends on the length and on the operator. The option Algorithm fixes the algorithm.
 func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, allReduce(&pl, buf, op), opts)
@@ -88,21 +88,21 @@ func allReduce[T Element](pl *plan, buf []T, op Op) *plan {
 	return reduction(pl, collective.VerbAllReduce, buf, op)
 }
 
-// reduction sets pl up for a collective that reduces.
+// reduction fills pl for a collective that reduces.
 func reduction[T Element](pl *plan, verb collective.Verb, buf []T, op Op) *plan {
 	pl.verb, pl.dtype, pl.dst, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), true
 	pl.count, pl.root, pl.op = len(buf), -1, op
 	return pl
 }
 
-// exchange sets pl up for a collective that does not reduce.
+// exchange fills pl for a collective that does not reduce.
 func exchange[T Element](pl *plan, verb collective.Verb, buf []T, root int) *plan {
 	pl.verb, pl.dtype, pl.dst, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), true
 	pl.root = root
 	return pl
 }
 
-// Reduce replaces the root's buf by the reduction of all ranks' input (MPI_Reduce). On other
+// Reduce replaces the root's buf by the reduction of the inputs of all ranks (MPI_Reduce). On other
 // ranks buf stays unchanged. With From, only the root uses buf; other ranks may pass a nil slice of
 // the right type.
 func Reduce[T Element](ctx context.Context, c *Comm, buf []T, op Op, root int, opts ...CallOption) error {
@@ -151,9 +151,9 @@ func IBroadcast[T Element](c *Comm, buf []T, root int, opts ...CallOption) *Requ
 	return c.request(exchange(new(plan), collective.VerbBroadcast, buf, atLeast0(root)), opts)
 }
 
-// AllGather leaves in buf, on every rank, the parts of all ranks in rank order
-// (MPI_Allgather). Parts are equally long, or as Counts says, the same on all ranks
-// (MPI_Allgatherv). There are no displacements: parts follow each other.
+// AllGather leaves in buf, on every rank, the parts of all ranks in rank order (MPI_Allgather).
+// Parts have equal lengths, or the lengths in Counts, which must be the same on all ranks
+// (MPI_Allgatherv). There are no displacements: each part begins where the part before it ends.
 func AllGather[T Element](ctx context.Context, c *Comm, buf []T, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbAllGather, buf, -1), opts)
@@ -164,9 +164,9 @@ func IAllGather[T Element](c *Comm, buf []T, opts ...CallOption) *Request {
 	return c.request(exchange(new(plan), collective.VerbAllGather, buf, -1), opts)
 }
 
-// Gather leaves in buf, on the root, the parts of all ranks in rank order (MPI_Gather). Parts
-// have equal lengths, or the lengths in the root's Counts (MPI_Gatherv). Without From, the root's
-// buf already holds the root's part in its position, and buf on another rank is that rank's part.
+// Gather leaves in buf, on the root, the parts of all ranks in rank order (MPI_Gather). Parts have
+// equal lengths, or the lengths in the root's Counts (MPI_Gatherv). Without From, the root's part
+// must already be at its position in the root's buf. The buf of another rank is that rank's part.
 func Gather[T Element](ctx context.Context, c *Comm, buf []T, root int, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbGather, buf, atLeast0(root)), opts)
@@ -259,13 +259,14 @@ func barrier(pl *plan) *plan {
 	return pl
 }
 
-// gatherWords runs an AllGather inside the call that name names.
+// gatherWords runs an AllGather on behalf of another call. The parameter name is the name of that
+// call, for errors.
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
 	return c.executeAs(ctx, name, exchange(new(plan), collective.VerbAllGather, dst, -1), From(src))
 }
 
-// executeAs carries out a collective inside the call that name names. It does not match a collective
-// of the program, and its errors carry name.
+// executeAs carries out a collective on behalf of another call, whose name is given. The collective
+// does not match a collective of the program. Its errors report the given name.
 func (c *Comm) executeAs(ctx context.Context, name string, pl *plan, opts ...CallOption) error {
 	pl.callName = name
 	return c.execute(ctx, pl, opts)

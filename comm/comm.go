@@ -14,67 +14,67 @@ import (
 
 // A Comm is a communicator: an ordered group of ranks. Its messages and collectives never match
 // those of another communicator. Init and Local make the communicator of all ranks; Split, Dup and
-// Sub make more.
+// Sub make further communicators.
 //
 // Any number of goroutines may send and receive messages. Collectives of one communicator are
 // ordered by the calls that start them. Two goroutines must not start collectives on the same
-// communicator at the same time, nor may one start a collective while another is inside a blocking
-// one: the second call gets fault.Misuse. Goroutines that need concurrent collectives each use a
-// separate Dup.
+// communicator at the same time. A goroutine must not start a collective while another goroutine is
+// inside a blocking one. In both cases the second call gets fault.Misuse. Goroutines that need
+// concurrent collectives each use a separate Dup.
 //
 // A communicator has at most one blocking collective at a time. Its states:
 //
 //	admitted, exited    inUse  drained   meaning
-//	equal               false  nil       no call is inside
-//	admitted one ahead  false  nil       one is inside, by messages
-//	admitted one ahead  true   nil       one is inside, in shared memory
+//	equal               false  nil       no collective is inside
+//	admitted one ahead  false  nil       a collective by messages is inside
+//	admitted one ahead  true   nil       a collective in shared memory is inside
 //	admitted one ahead  true   not nil   Close waits for it to leave shared memory
 //
-// A successful call changes only exited, and without the lock, so inUse may stay true after the
-// call. Only admitted and exited say whether a call is inside.
+// A successful call changes only exited. It does so without the lock, so inUse may stay true after
+// the call. Only admitted and exited say whether a call is inside.
 type Comm struct {
 	rt    *rankRuntime
 	group *p2p.Group
 	id    uint64
 
 	table   *collective.Table
-	wire    string              // the names of all wires between its ranks; equal on all of them
-	chooser *collective.Chooser // the table, for this number of ranks and this wire
+	wire    string              // the names of all transports between its ranks; equal on all ranks
+	chooser *collective.Chooser // the table of algorithms for this number of ranks and this transport
 
-	blocking call       // of the blocking collective, while one is inside
-	round    *p2p.Round // reused by the blocking collectives; nil before the first
-	// exited is the value of admitted for the last call that has returned. A call sets exited
-	// without the lock.
+	blocking call       // the blocking collective, while it is inside
+	round    *p2p.Round // reused by the blocking collectives; nil before the first of them
+	// exited is the value that admitted had when the last call that has returned began. A call sets
+	// exited without the lock.
 	exited  atomic.Uint64
-	closing atomic.Bool // Close has begun: a call that returns takes itself off the list
+	closing atomic.Bool // Close has begun: a call that returns now removes itself from the list
 
-	conflict      atomic.Pointer[conflict] // a mismatch that this rank alone has seen so far
-	releaseMemory func() error             // unmaps the shared memory, at Close; nil when there is none
+	conflict      atomic.Pointer[conflict] // a mismatch that no other rank has detected so far
+	releaseMemory func() error             // unmaps the shared memory at Close; nil if there is none
 
-	mu          *sync.Mutex   // the runtime's calls.mu; guards the rest
-	admitted    uint64        // blocking collectives, and starts of others, so far
+	mu          *sync.Mutex   // the runtime's calls.mu; guards the fields below
+	admitted    uint64        // how many blocking collectives, and starts of other collectives, were admitted
 	inUse       bool          // the blocking collective may access the shared memory
-	drained     chan struct{} // closed when inUse ends; nil: nobody waits for that
+	drained     chan struct{} // closed when inUse ends; nil if no goroutine waits for that
 	seq         uint32        // number of the last collective that began
 	historyHash uint64        // hash of the fingerprints of all collectives so far, in order
 	history     [historySize]callRecord
 	planCache   [planCacheSize]cachedPlan
-	plansCached uint64 // plans put into planCache so far: their numbers
+	plansCached uint64 // how many plans were put into planCache; numbers the plans
 	expected    expectation
 	children    uint64
 	subs        map[uint64]uint64
-	lost        *fault.Error // a member, or the link between two, was lost before any revoke
+	lost        *fault.Error // set if a member, or the link between two members, was lost before any revoke
 	revoked     *fault.Error
 	closed      bool
 }
 
 // historySize is the number of recent collectives that a rank remembers. Ranks that disagree notice
-// it within a few collectives, because a rank runs ahead of another only through collectives in
-// which it needs no data from the other.
+// it within a few collectives: a rank can run ahead of another rank only through collectives in
+// which it needs no data from that rank.
 const historySize = 64
 
-// An expectation is the fingerprint of another rank that is ahead of this one. It is compared when
-// this rank begins the collective of that number.
+// An expectation is the fingerprint of a collective that another rank has begun and this rank has
+// not. This rank compares the fingerprint when it begins the collective of that number.
 type expectation struct {
 	seq         uint32
 	fingerprint uint64
@@ -82,9 +82,9 @@ type expectation struct {
 	details     string
 }
 
-// newComm makes a communicator of some ranks of the job, of which this process is number rank. It
-// applies what the runtime already knows: a revoke by another rank that made the communicator
-// earlier, and lost ranks and links.
+// newComm makes a communicator of the given ranks of the job. The parameter rank is the number of
+// this process in the communicator. newComm applies what the runtime already knows: a revoke by
+// another rank that made the communicator earlier, and lost ranks and links.
 func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
 	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
 	c.blocking.c, c.blocking.collective = c, true
@@ -94,7 +94,8 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	c.setTable(table)
 	rt.mu.Lock()
 	rt.comms[id] = c
-	// The list of communicators and the early revokes change together, so no revoke is missed.
+	// The list of communicators and the list of early revokes change together, so no revoke is
+	// missed.
 	early := rt.earlyRevokes.remove(id)
 	lost := rt.lossWithin(c)
 	rt.mu.Unlock()
@@ -110,9 +111,9 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	return c
 }
 
-// setTable makes the communicator choose its algorithms by table. No call is under way. The
-// chooser is the table for this communicator's layout and transports, so that the choice of a
-// call is a lookup.
+// setTable makes the communicator choose its algorithms by table. It must run while no call is
+// under way. It derives a chooser from the table for this communicator's layout and transports, so
+// that a call only looks up its algorithm.
 func (c *Comm) setTable(table *collective.Table) {
 	c.table, c.chooser = table, table.ChooserOn(c.group.Layout(), c.wire)
 	c.clearPlans()
@@ -124,21 +125,21 @@ func (c *Comm) Rank() int { return c.group.Rank() }
 // Size returns the number of ranks in the communicator.
 func (c *Comm) Size() int { return c.group.Size() }
 
-// WorldRank returns the rank in the job of a rank of the communicator. Errors name ranks of the
-// job.
+// WorldRank converts a rank of the communicator to the rank in the job. Errors name ranks by their
+// number in the job.
 func (c *Comm) WorldRank(rank int) int { return c.group.WorldRank(rank) }
 
 // begin admits a blocking collective, or the start of a non-blocking one. It numbers the collective
 // and lists it as cl. It returns an error if another call is inside, or if the communicator is
 // closed or revoked.
 //
-// cl is c.blocking, or a call that no other goroutine refers to. For c.blocking a cacheable plan
-// need not be prepared: begin looks it up in the cache, and prepares it if it is missing. Preparing
-// happens without the lock, because all communicators of this rank share the lock. begin therefore
-// checks a second time whether another call is inside.
+// The parameter cl is c.blocking, or a call that no other goroutine refers to. For c.blocking a
+// cacheable plan need not be prepared: begin looks up the plan in the cache, and prepares it if the
+// cache lacks it. begin prepares the plan without the lock, because all communicators of this rank
+// share the lock. It therefore checks a second time whether another call is inside.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
-	prepared := false // by this call, because the cache had no such plan
+	prepared := false // whether this call prepared the plan, because the cache lacked it
 	for cached := cl != &c.blocking || !pl.cacheable(); ; cached = true {
 		c.mu.Lock()
 		if c.admitted != c.exited.Load() {
@@ -150,7 +151,8 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 			break
 		}
 		c.mu.Unlock()
-		// Two goroutines may prepare the same plan; one of them then finds the other inside.
+		// Two goroutines may prepare the same plan. The second check refuses the goroutine that
+		// comes second.
 		if err := pl.prepare(c); err != nil {
 			return err
 		}
@@ -162,8 +164,8 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	c.admitted++
 	err := c.unusable()
 	if err == nil && c.lost != nil {
-		// A refused collective has no number. With a number, it would be compared with those of
-		// ranks that do not know of the loss yet, and reported as a mismatch.
+		// A refused collective gets no number. With a number, it would be compared with collectives
+		// of ranks that do not know of the loss yet, and be reported as a mismatch.
 		err = c.lost
 	}
 	seq := uint32(0)
@@ -179,7 +181,7 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	return nil
 }
 
-// concurrentCall is the error of a call that finds another one inside.
+// concurrentCall returns the error of a call that began while another call was inside.
 func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 	at := other.String()
 	if at == "" {
@@ -204,8 +206,8 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	return c.withOp(describeCall(sig, true, seq), err)
 }
 
-// jobRank returns the rank in the job of a rank of c, which texts and errors use. It returns a
-// number that is no rank of c as it is.
+// jobRank converts a rank of c to the rank in the job, for texts and errors. It returns a number
+// that is not a rank of c unchanged.
 func (c *Comm) jobRank(rank int) int {
 	if uint(rank) >= uint(c.Size()) {
 		return rank
@@ -214,14 +216,14 @@ func (c *Comm) jobRank(rank int) int {
 }
 
 // exit lets the next call in. No goroutine waits for the end of a call, so an atomic store is
-// enough, and calls end without the lock.
+// enough, and a call ends without the lock.
 func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
-// admit numbers cl, records it in the history, compares its fingerprint with the one expected by
-// another rank, if any, and lists cl. c.mu is held.
+// admit numbers cl, records it in the history and lists it. If another rank has already sent its
+// fingerprint for that number, admit compares the two. c.mu is held.
 func (c *Comm) admit(pl *plan, cl *call) error {
-	// The history hash covers the order of all collectives so far: ranks that swap two of them
-	// differ from then on, also where single fingerprints agree.
+	// The history hash covers the order of all collectives so far. Once two ranks have made two
+	// collectives in different orders, their hashes differ in all later collectives.
 	c.seq++
 	p := &c.history[c.seq%historySize]
 	pl.record(c, p)
@@ -232,7 +234,7 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	if c.expected.seq == c.seq && c.expected.fingerprint != p.fingerprint {
 		return c.mismatch(p, c.expected.from, c.expected.details)
 	}
-	if cl == &c.blocking { // no other call begins before it returns, so its entry in the history stays
+	if cl == &c.blocking { // no other call begins before this call returns, so its entry in the history is not overwritten
 		cl.reset()
 		cl.callRecord, cl.admission, c.inUse = p, c.admitted, pl.usesShared
 	} else {
@@ -242,7 +244,8 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	return nil
 }
 
-// unusable returns why the communicator takes no calls, or nil; c.mu is held.
+// unusable returns the error that the communicator gives to new calls, or nil if it accepts calls.
+// c.mu is held.
 func (c *Comm) unusable() error {
 	switch {
 	case c.closed:
@@ -260,14 +263,14 @@ func (c *Comm) finish(cl *call, err error) error {
 	blocking := cl == &c.blocking
 	if err == nil && blocking && c.conflict.Load() == nil {
 		c.exit()
-		if c.closing.Load() { // loaded after exit: Close stores closing before it looks whether a call is inside
+		if c.closing.Load() { // loaded after exit, because Close stores closing before it checks whether a call is inside
 			c.unlist(cl)
 		}
 		return nil
 	}
 	c.unlist(cl)
 	if c.conflict.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
-		err = c.resolve() // the revoke has not arrived yet; the rank that disagreed may have closed without knowing
+		err = c.resolve() // the revoke has not arrived yet; the rank that disagreed may have closed without noticing the mismatch
 	}
 	if err != nil {
 		err = c.collectiveFailed(cl, err)
@@ -316,15 +319,16 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 }
 
 // Close closes the communicator. For a communicator made by Split, Dup or Sub, Close is local and
-// immediate, and messages that Send has accepted are still delivered. A collective of another rank
-// that would need this rank gets fault.Closed within a second. For the job's communicator,
-// Close waits until the peers have received everything that this rank has sent, and then says
-// goodbye. After that, calls of other ranks that need this rank get fault.Closed, which names this
-// rank. Close does not wait for messages that the program has posted no receive for; it drops them.
-// If a message that Send accepted cannot be delivered, or its receiver closes first without
-// receiving it, the error of Close names the rank.
-// If ctx ends first, the error is fault.Timeout; the communicator's Timeout applies where ctx has
-// no deadline. Closing twice is no error.
+// immediate, and messages that Send has accepted are still delivered. If another rank's collective
+// needs this rank afterwards, it gets fault.Closed within a second.
+//
+// For the job's communicator, Close waits until the peers have received everything that this rank
+// has sent, and then says goodbye. After that, calls of other ranks that need this rank get
+// fault.Closed, which names this rank. Close does not wait for messages that the program has posted
+// no receive for; it drops them. If a message that Send accepted cannot be delivered, or if its
+// receiver closes first without receiving it, the error of Close names the rank. If ctx ends first,
+// the error is fault.Timeout. If ctx has no deadline, the communicator's Timeout applies. Closing
+// twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
 	if err := checkContext("close", ctx); err != nil {
 		return err
@@ -371,9 +375,9 @@ func (c *Comm) Abort(cause error) {
 	c.rt.fence()
 }
 
-// opAbort is the Op of an error that Abort announces. Such an error ends the calls of all ranks, and
-// the loss of a rank only those that need it.
+// opAbort is the Op of an error that Abort announces. Such an error ends the calls of all ranks,
+// while the loss of a rank ends only the calls that need that rank.
 const opAbort = "abort"
 
-// jobCommID is the id of the job's communicator. The ids of all other communicators are hashes.
+// jobCommID is the id of the job's communicator. The id of any other communicator is a hash.
 const jobCommID = 1

@@ -21,7 +21,7 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 		}
 		first := make(chan error, 1)
 		go func() { first <- c.Barrier(ctx) }()
-		for !c.callInProgress() { // ends: the Barrier waits for rank 1, which waits for us
+		for !c.callInProgress() { // ends, because the Barrier waits for rank 1, and rank 1 waits for this rank
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
@@ -104,7 +104,7 @@ func TestSplitDupAndSubMeetOnlyTheirOwn(t *testing.T) {
 	}
 }
 
-// activeNames are the calls under way on this rank, the oldest first.
+// activeNames returns the names of the calls under way on this rank, oldest first.
 func (cs *calls) activeNames() (all []string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -133,7 +133,7 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 		begin := func(f func() error) {
 			before := len(calls.activeNames())
 			go func() { done <- f() }()
-			for len(calls.activeNames()) == before { // ends: all of them wait for rank 1, which waits for us
+			for len(calls.activeNames()) == before { // ends, because all these calls wait for rank 1, and rank 1 waits for this rank
 				runtime.Gosched()
 			}
 		}
@@ -141,7 +141,7 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 			t.Errorf("before the first call %q are under way", got)
 		}
 		begin(func() error { _, err := Recv(ctx, c, 1, 0, make([]byte, 1)); return err })
-		begin(func() error { return twin.Barrier(ctx) }) // listed since its share in Dup, before Recv
+		begin(func() error { return twin.Barrier(ctx) }) // listed since the Dup that made twin, so before Recv
 		if got, want := strings.Join(calls.activeNames(), " "), "recv barrier"; got != want {
 			t.Errorf("%q are under way, want %q", got, want)
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// A rank of a coordinator dies at every one of the frames that it sends, from the
-// first submission to the last result: before it learns an order, after, between
-// two parts of a tensor, with the cache cold and warm. All handles of the others
-// must end within a second, without an error or with the loss of that rank.
+// A rank of a coordinator dies at each frame that it sends in turn, from the first submission to
+// the last result. The frames include the first order, parts of a large tensor, and steps with a
+// cold and a warm cache. Within a second, each handle of the other ranks must succeed or report the
+// loss of that rank.
 func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 	leak.Check(t)
 	const ranks = 3
@@ -52,7 +52,7 @@ func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 	}
 }
 
-// A death is one job in which a rank dies.
+// A death is one job in which one rank dies.
 type death struct {
 	ranks, victim int
 	script        *flaky.Script
@@ -61,7 +61,7 @@ type death struct {
 	errs          []error
 }
 
-// counts leaves out what comes by the clock.
+// counts excludes the frames that are sent by the clock.
 func (d *death) counts(st flaky.Step) bool {
 	return d.gate.Load() && st.Kind == flaky.Frame && len(st.Head) != controlHead
 }
@@ -75,7 +75,7 @@ func (d *death) run() {
 	}, comm.WithTransportName("memory"), comm.WithLogger(discardLog), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithWrap(wrapBy(d.script)))
 }
 
-// rank submits three steps, the later ones from the cache, and closes.
+// rank submits three steps of tensors, of which the later steps come from the cache, and closes.
 func (d *death) rank(c *comm.Comm) error {
 	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithMaxFusedTensor(1024), coordinator.WithLogger(discardLog))
 	if err != nil {
@@ -88,8 +88,8 @@ func (d *death) rank(c *comm.Comm) error {
 	for step := range 3 {
 		var hs []*coordinator.Handle
 		for i := range 5 {
-			n := (i + c.Rank()) % 5                                                                            // each rank in an order of its own
-			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", n), make([]float32, 1+n*500), comm.Sum)) // some fused, some alone, one in parts
+			n := (i + c.Rank()) % 5                                                                            // each rank submits in its own order
+			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", n), make([]float32, 1+n*500), comm.Sum)) // some tensors are fused, some are sent alone, and one is sent in parts
 		}
 		failed := coordinator.WaitAll(context.Background(), hs...)
 		for i, h := range hs {

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A sender whose count differs from the receiver's is named to both ranks: only the program
-// knows which of the two is wrong.
+// If the counts of sender and receiver differ, both ranks must get both calls, because only the
+// program knows which of the two counts is wrong.
 func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 	verbs := map[string]func(ctx context.Context, c *comm.Comm, sent, received int) error{
 		"alltoallv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
@@ -35,11 +35,11 @@ func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 		},
 	}
 	for name, call := range verbs {
-		for _, n := range [][2]int{{4, 3}, {3, 4}, {100_000, 3}, {3, 100_000}, {61_440, 100_000}, {122_880, 61_440}} { // elements sent, and expected
+		for _, n := range [][2]int{{4, 3}, {3, 4}, {100_000, 3}, {3, 100_000}, {61_440, 100_000}, {122_880, 61_440}} { // the numbers of elements sent and expected
 			t.Run(fmt.Sprintf("%s/%d for %d", name, n[0], n[1]), func(t *testing.T) {
 				errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 					err := call(ctx, c, n[0], n[1])
-					if err == nil { // the sender had left before anybody knew
+					if err == nil { // the sender had returned before the mismatch was detected
 						err = c.Barrier(ctx)
 					}
 					return err
@@ -65,7 +65,7 @@ func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
 		if !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v, want misuse", err)
 		}
-		return c.Barrier(ctx) // nothing was harmed
+		return c.Barrier(ctx) // the communicator is still usable
 	})
 	for r, err := range errs {
 		if err != nil {
@@ -74,8 +74,9 @@ func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
 	}
 }
 
-// Counts whose bytes overflow are refused by all ranks that pass them, before anything is sent, and
-// the communicator goes on. So are a missing list of SendCounts and a negative count.
+// If the bytes of the counts overflow, every rank that passes them must refuse the call before it
+// sends anything. The same holds for a missing list of SendCounts and for a negative count. The
+// communicator must stay usable.
 func TestCountsThatOverflowAreMisuseOnEveryRank(t *testing.T) {
 	const huge = 1 << 62
 	errs := perRank(t, 3, func(ctx context.Context, c *comm.Comm) error {

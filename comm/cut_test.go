@@ -18,11 +18,12 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// soaking injects every fault at every step in memory, where otherwise they take turns.
+// soaking makes tests in memory inject every fault at every step. Otherwise each step gets one
+// fault in turn.
 var soaking = os.Getenv("TUTTI_SOAK") != ""
 
-// seed selects the few steps over a transport at which a fault is injected, and with how many
-// ranks, where not all are: TUTTI_SEED=1, 2, ... selects others than 0 does.
+// seed returns TUTTI_SEED, or 0 if it is not set. Over a real transport a test injects faults only
+// at a few steps, and with only one number of ranks. The seed selects the steps and the number.
 func seed(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("TUTTI_SEED")
@@ -36,7 +37,8 @@ func seed(t *testing.T) int {
 	return int(n)
 }
 
-// rotating returns, for each step, one injection of each kind given, in turns.
+// rotating returns a function that chooses the injections for a step: one injection from each list,
+// in turn.
 func rotating(kinds ...[]injection) func(i int) []injection {
 	return func(i int) []injection {
 		var now []injection
@@ -51,7 +53,7 @@ func rotating(kinds ...[]injection) func(i int) []injection {
 	}
 }
 
-// everyNth injects at every k-th step only, under the race detector.
+// everyNth restricts choose to every k-th step under the race detector.
 func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
 	if !raceEnabled || soaking {
 		return choose
@@ -64,16 +66,18 @@ func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
 	}
 }
 
-// segment is so small here that a message of a few segments costs nothing.
+// segment is the segment size in bytes. It is so small that a message of several segments costs
+// little time.
 const segment = 256
 
-// elements returns the length of a vector of int32 that has this many segments.
+// elements returns the length of an int32 vector with the given number of segments.
 func elements(segments float64) int { return int(segments * segment / 4) }
 
-// chunked are the algorithms of reductions whose messages are chunks, or a few of them.
+// chunked lists the reduction algorithms whose messages consist of one or a few chunks of the
+// vector.
 var chunked = map[string]bool{"ring": true, "segmented_ring": true, "pairwise": true, "hierarchical_split": true, "rabenseifner": true, "recursive_halving": true}
 
-// hasSeveralCalls reports whether there is more than one call of a collective.
+// hasSeveralCalls reports whether worldtest has more than one call of the collective.
 func hasSeveralCalls(verb collective.Verb) bool {
 	n := 0
 	for _, call := range worldtest.Collectives[int32]() {
@@ -92,9 +96,9 @@ func verbOf(call worldtest.Call) collective.Verb {
 	return verb
 }
 
-// collectiveCases are all collectives by all their algorithms, with messages of the given
-// number of segments. Where a collective has several calls, they and its algorithms take
-// turns, except in a soak.
+// collectiveCases returns cases for all collectives with all their algorithms, with messages of the
+// given number of segments. If a collective has several calls, each algorithm is tested with one of
+// them in turn. In a soak it is tested with all of them.
 func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) []*faultCase {
 	var all []*faultCase
 	calls := map[collective.Verb]int{}
@@ -103,7 +107,7 @@ func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) 
 		calls[verb]++
 		for i, a := range collective.Algorithms(verb) {
 			if a.NeedsShared() {
-				continue // no frames; see TestADeathIsNoticedInSharedMemory
+				continue // sends no frames; see TestADeathIsNoticedInSharedMemory
 			}
 			if !soaking && hasSeveralCalls(verb) && (i+calls[verb])%2 == 0 {
 				continue
@@ -123,12 +127,12 @@ func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) 
 	return append(all, &faultCase{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
 }
 
-// threeFrames is the length of a message that the receiver requests, and whose bytes come in
-// three frames.
+// threeFrames is the length in elements of a message whose bytes travel in three frames. The
+// message is so large that its receiver requests the bytes.
 const threeFrames = 530_000 / 4
 
-// messageCases are all ways to send, by all protocols: eager messages, and those whose bytes
-// are requested, in one frame and in three.
+// messageCases returns cases for all ways to send, with eager messages, with requested messages of
+// one frame, and with requested messages of three frames.
 func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	protocols := []struct {
 		name     string
@@ -154,28 +158,28 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	return all
 }
 
-// preparedCase is named tensors step by step, with receives that the call and the static
-// plan prepare. In a bubble it is certain that some are written directly. Its steps
-// resemble each other, so a fault is injected at one of five, never the same ones.
+// preparedCase returns a case that sends named tensors step by step. The call and the static plan
+// prepare the receives. In a bubble it is certain that some tensors are written directly. The steps
+// resemble each other, so only one step in five gets a fault.
 func preparedCase(wire string, n int) *faultCase {
 	drained := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
 	if inBubble {
-		// Reason: this is the clock of a synctest bubble, and no real time. It goes on only
-		// when all goroutines wait, and then nothing is on its way any more.
+		// Reason: this is the clock of a synctest bubble. No real time passes. The clock advances
+		// only when all goroutines wait, and then no frame is in flight.
 		drained = func() { time.Sleep(time.Millisecond) }
 	}
 	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, drained), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
 		opts: []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 20, NoSharedMemory: true})}}
 }
 
-// Numbers of ranks.
+// The numbers of ranks that the tests use.
 var (
 	rankCounts = []int{2, 3, 4}
 	fewRanks   = []int{3}
 )
 
-// injectInMemory injects at all steps of the cases for these numbers of ranks.
+// injectInMemory injects faults at all steps of the cases, for each of the given numbers of ranks.
 func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, cases func(n int) []*faultCase) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each run begins with an empty heap
 	if soaking {
@@ -201,7 +205,7 @@ func TestCollectivesEndWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths), func(n int) []*faultCase { return collectiveCases("memory", n, 2.5) })
 }
 
-// A start of a persistent collective ends as a blocking call does.
+// A start of a persistent collective must end as a blocking call does.
 func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating(linkCuts, deaths), func(n int) []*faultCase {
 		var all []*faultCase
@@ -225,23 +229,23 @@ func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
 	})
 }
 
-// Nothing is written directly with checksums: see comm.Parameters.StaticTensors.
+// With checksums no tensor is written directly; see comm.Parameters.StaticTensors.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
 		return append(collectiveCases("memory", n, 1.5, comm.WithParameters(comm.Parameters{Checksums: true})), messageCases("memory", n, comm.WithParameters(comm.Parameters{Checksums: true}))...)
 	})
 }
 
-// The segments of these are above what may be pushed, so receivers ask for them,
-// and show their memory to the senders.
+// huge is a segment size above the limit for pushed messages. Receivers request such segments, and
+// expose their memory to the senders.
 const huge = 256 << 10
 
-// These segments are larger than an eager message may be, so receivers request them, and
+// These segments are larger than an eager message may be. Receivers therefore request them, and
 // expose their memory to the senders.
 func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, everyNth(3, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
-			return nil // megabytes for each run of a soak, and nothing that small segments do not show
+			return nil // each run of a soak would move megabytes, and show nothing that small segments do not show
 		}
 		var few []*faultCase
 		for i, s := range collectiveCases("memory", n, 1.5) {
@@ -256,13 +260,13 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	})
 }
 
-// Over verbs each frame takes several work requests and completions, of which any may be the
-// last that a device carries out. Faults are also injected at frames, as over the other
+// Over verbs each frame takes several work requests and completions. The device may die after any
+// of them, so this test injects faults at each. It also injects faults at frames, as over the other
 // transports.
 func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, everyNth(5, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
-			return nil // a device does for its third peer what it does for its second
+			return nil // a device treats its third peer as it treats its second
 		}
 		var few []*faultCase
 		for i, s := range append(collectiveCases("verbs", n, 2.5), messageCases("verbs", n)...) {
@@ -286,11 +290,11 @@ func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {
 	})
 }
 
-// What was sent before is still on its way when the ranks close.
+// Frames sent before Close are still in flight when the ranks close.
 func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths, []injection{corruptHead}), func(n int) []*faultCase {
 		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.BufferTracker) error {
-			for r := range c.Size() { // so that there are Conns to cut
+			for r := range c.Size() { // makes the Conns that the test cuts
 				comm.IRecv(c, r, 1, make([]int32, 1))
 				if err := comm.Send(ctx, c, r, 1, []int32{1}); err != nil {
 					return err
@@ -301,16 +305,15 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	})
 }
 
-// A rank that is about to die carries out one more collective in shared memory than it should
-// have frames for, sends a message, and then calls nothing. The others are in the next
-// collective by then, or soon.
+// The victim carries out one collective in shared memory, which takes no frames, and sends a
+// message, at which it dies. The other ranks are in the next collective by then, or begin it soon.
 func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	var sum runCounts
 	for n := 2; n <= 4; n++ {
 		for _, call := range worldtest.Collectives[int32]() {
 			a, err := collective.Find(verbOf(call), "shared")
 			if err != nil || strings.HasPrefix(call.Name, "i") {
-				continue // there is none, or not for calls that do not block
+				continue // has no algorithm in shared memory, or only for blocking calls
 			}
 			for victim := range n {
 				s := &faultCase{wire: "memory", n: n, algorithm: a.String(), call: lastCall(call, victim), count: 100}
@@ -325,25 +328,26 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 // fragmentElements is how many elements one fragment of shared memory holds.
 const fragmentElements = p2p.SlotSize / 4
 
-// fragmentsOf returns how many fragments a call's vectors have: a small one, and enough that
-// each rank publishes some ahead of those that it reads. The vectors of two calls, one with a
-// stage and one with two, fill all slots of two ranks, and then some of them again.
+// fragmentsOf returns the lengths of a call's vectors, in fragments. One vector is smaller than a
+// fragment. Another is so long that each rank publishes some fragments before other ranks read
+// them. For two of the calls, a third vector fills all slots of two ranks, and then reuses some
+// slots.
 func fragmentsOf(call worldtest.Call, wire string, n int) []float64 {
 	few := []float64{0.01, 4.5}
 	if (call.Name == "allreduce" || call.Name == "broadcast from the last") && wire == "memory" && n == 2 && !raceEnabled {
-		slots := p2p.SharedSize(n) / n / p2p.SlotSize // what else a rank has in there is less than a slot
+		slots := p2p.SharedSize(n) / n / p2p.SlotSize // the other data of a rank in the region takes less than a slot
 		return append(few, float64(slots)+1.5)
 	}
 	return few
 }
 
-// publishCases are all collectives in shared memory, with vectors of several lengths.
+// publishCases returns cases for all collectives in shared memory, with vectors of several lengths.
 func publishCases(wire string, n int) []*faultCase {
 	var all []*faultCase
 	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]("")) {
 		a, err := collective.Find(verbOf(call), "shared")
 		if err != nil || call.Name == "iallreduce" {
-			continue // there is none, or not for calls that do not block
+			continue // has no algorithm in shared memory, or only for blocking calls
 		}
 		for _, fragments := range fragmentsOf(call, wire, n) {
 			count := int(fragments * fragmentElements)
@@ -359,13 +363,14 @@ func publishCases(wire string, n int) []*faultCase {
 	return all
 }
 
-// A rank dies at each flag that it sets in shared memory: the others wait for it there, and no
-// frame tells them.
+// A rank dies at each flag that it sets in shared memory. The other ranks wait for the flag, and no
+// frame tells them of the death.
 func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
 	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }
 
-// lastCall is two calls, of which the victim makes one.
+// lastCall returns a call that runs the given call twice. The victim runs it only once, and then
+// sends the message at which it dies.
 func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	twice := call
 	twice.Name += " before a death"
@@ -381,13 +386,14 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	return twice
 }
 
-// injectOverWire injects at a few steps of the cases: one of share steps, which the seed
-// shifts. In a soak it injects at all, one injection each in turn; every injection at every
-// step is tested in memory, where a run takes a tenth of the time.
+// injectOverWire injects faults at a few steps of the cases. For each step it considers all
+// injections in turn, and makes one of every share of them; the seed shifts the choice. In a soak
+// it makes one injection at every step. Tests in memory cover every injection at every step,
+// because a run in memory takes a tenth of the time.
 func injectOverWire(t *testing.T, share int, injections []injection, cases func(n int) []*faultCase) {
 	leak.Check(t)
 	if raceEnabled {
-		share *= 3 // a race shows at any step
+		share *= 3 // a race shows at any step, so fewer steps suffice
 	}
 	var sum runCounts
 	w := newInjectionPool()
@@ -416,7 +422,7 @@ func injectOverWire(t *testing.T, share int, injections []injection, cases func(
 	sum.report(t)
 }
 
-// frameCases are all collectives and all ways to send, by messages.
+// frameCases returns cases for all collectives and all ways to send, by messages.
 func frameCases(wire string) func(n int) []*faultCase {
 	return func(n int) []*faultCase {
 		all := append(collectiveCases(wire, n, 2.5), messageCases(wire, n)...)
@@ -424,7 +430,7 @@ func frameCases(wire string) func(n int) []*faultCase {
 	}
 }
 
-// frameInjections are the faults that a frame can have.
+// frameInjections returns the faults that can happen to a frame.
 func frameInjections() []injection { return append(append(linkCuts[:3:3], deaths...), corruptHead) }
 
 func TestCutsOverTCP(t *testing.T)  { injectOverWire(t, 61, frameInjections(), frameCases("tcp")) }
@@ -435,8 +441,8 @@ func TestCutsOverSharedMemory(t *testing.T) {
 	injectOverWire(t, 61, frameInjections(), frameCases("shm"))
 }
 
-// A large body passes through the ring in chunks, of which any may be the last to arrive. No
-// memory is exposed here, so the ring is not bypassed.
+// A large body passes through the ring buffer in chunks, and any chunk may be the last to arrive.
+// No memory is exposed in this test, so every body goes through the ring buffer.
 func TestCutsAtAnyChunkInARing(t *testing.T) {
 	needsSharedMemory(t)
 	injectOverWire(t, 61, []injection{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*faultCase {
@@ -446,7 +452,7 @@ func TestCutsAtAnyChunkInARing(t *testing.T) {
 			s.count *= huge / segment
 			s.only, s.hide = flaky.Chunk, []flaky.StepKind{flaky.Expose}
 			if s.call.Verb == "barrier" || n == 2 && strings.HasSuffix(s.call.Name, "v") {
-				continue // it moves nothing, or nothing to others
+				continue // moves no data, or none to other ranks
 			}
 			all = append(all, s)
 		}
@@ -459,8 +465,8 @@ func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
 	injectOverWire(t, 17, []injection{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*faultCase { return publishCases("shm", n) })
 }
 
-// needsSharedMemory skips tests over the transport shm where it is not built: it needs memfds
-// and abstract sockets, which no other system has.
+// needsSharedMemory skips tests over the transport shm on systems where shm is not built. shm needs
+// memfds and abstract sockets, which only Linux has.
 func needsSharedMemory(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {

@@ -33,8 +33,8 @@ func TestSoftwareDeviceCarriesTheCoordinator(t *testing.T) {
 	}
 }
 
-// coordinated has a coordinator reduce tensors that each rank submits in another order:
-// of lengths that go over a queue pair at once, by the strip, and asked for.
+// coordinated has a coordinator reduce tensors that each rank submits in a different order. Some
+// tensors travel in one eager message, some through the eager-RDMA ring, and some on request.
 func coordinated(ctx context.Context, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // overDevice names the transports of these tests in `make test-verbs`, which uses soft-RoCE.
 const overDevice = "grpc+verbs"
 
-// needsDevice skips what only `make test-verbs` can run.
+// needsDevice skips a test where there is no RDMA device. `make test-verbs` provides one.
 func needsDevice(t *testing.T) {
 	t.Helper()
 	if _, err := rdma.Explain(); err != nil {
@@ -34,9 +34,10 @@ func needsDevice(t *testing.T) {
 	}
 }
 
-// onDevice is what a rank's frames go over; overSoftware is the same with devices in
-// software, which have every test here but those of waiters and of kernels run
-// everywhere, and under the race detector.
+// onDevice returns the options of a job whose frames travel over a real device. overSoftware
+// returns the options for software devices, which need no hardware. Every test of this file also
+// runs with software devices, everywhere and under the race detector, except the tests of waiters
+// and of kernel devices.
 func onDevice() []comm.Option {
 	return []comm.Option{comm.WithTransport(linked.All()...), comm.WithTransportName(overDevice)}
 }
@@ -66,7 +67,7 @@ func carriesEveryCollective(t *testing.T, over func() []comm.Option) {
 	}
 }
 
-// Rules of a tuning file for verbs hold where RDMA carries the messages.
+// A tuning rule for verbs must apply where RDMA carries the messages.
 func TestTuningRulesForVerbsHoldOverRDMA(t *testing.T) {
 	leak.Check(t)
 	file := tuningFile(t, `{"op": "allreduce", "algorithm": "linear", "wire": "verbs"}, {"op": "allreduce", "algorithm": "ring"}`)
@@ -81,8 +82,8 @@ func TestTuningRulesForVerbsHoldOverRDMA(t *testing.T) {
 	}
 }
 
-// deviceCalls makes every call with vectors that fit a message, go by the strip, and
-// are asked for.
+// deviceCalls makes every call with vectors of three kinds: some fit an eager message, some travel
+// through the eager-RDMA ring, and some are requested by the receiver.
 func deviceCalls(ctx context.Context, c *comm.Comm) error {
 	calls := append(worldtest.Collectives[float32](), worldtest.Messages[int32]()...)
 	calls = append(calls, worldtest.Persistent[int32]()...)
@@ -96,7 +97,7 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
-// Recurring tensors are written straight into prepared buffers.
+// The sender must write recurring tensors straight into the receiver's prepared buffers.
 func TestDeviceWritesTensorsDirectly(t *testing.T) {
 	needsDevice(t)
 	writesTensorsDirectly(t, onDevice())
@@ -108,7 +109,7 @@ func TestSoftwareDeviceWritesTensorsDirectly(t *testing.T) {
 
 func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 	leak.Check(t)
-	const most = 40 // times Steps: a tensor is written directly once its sender has seen the Release
+	const most = 40 // steps to wait: a tensor is written directly once its sender has seen the Release
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for i := range uint64(most) {
 			var tracker worldtest.BufferTracker
@@ -127,8 +128,8 @@ func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 	}
 }
 
-// With several waiters nothing is lost. That the queues are spread over them is
-// transport/verbs' to test.
+// With several waiters no frame may be lost. The tests of transport/verbs check that the queues are
+// spread over the waiters.
 func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
@@ -138,7 +139,7 @@ func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 	}
 }
 
-// This process is one rank of a job, as its environment says.
+// This process is one rank of a job that the environment describes.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {
 		// Reason: it needs a second machine and a launcher; tools/test-verbs.sh starts it on two.
@@ -159,17 +160,17 @@ func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	}
 }
 
-// All ways to send and a few collectives: the suite strikes at every frame of all of
-// them over devices in software, and here only a device that is a kernel's is new.
+// The test covers all ways to send and a few collectives. Other tests inject faults at every frame
+// of all calls over software devices, so only the kernel's device is new here.
 func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
-	const each = 16 // of the scenes
+	const each = 16 // of this many cases one is run
 	var sum runCounts
 	injections, i := frameInjections(), 0
 	cases := frameCases(overDevice)(3)
 	for j, s := range cases {
-		last := j == len(cases)-1 // the region's, whose frames nobody hears
+		last := j == len(cases)-1 // the case of prepared receives, whose written frames no handler sees
 		if !soaking && j%each != 0 && !last {
 			continue
 		}
@@ -184,9 +185,9 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	sum.report(t)
 }
 
-// Tensors that grow and shrink, some of them named, for thousands of steps: neither
-// goroutines nor pinned memory nor what the kernel's device has grow with the steps.
-// TUTTI_SOAK is how many steps, if it is a number above 1.
+// The test exchanges tensors that grow and shrink, some of them named, for thousands of steps. The
+// numbers of goroutines, pinned pages and objects of the kernel's device must not grow with the
+// steps. TUTTI_SOAK is the number of steps, if it is a number above 1.
 func TestDeviceSoakReleasesEverything(t *testing.T) {
 	needsDevice(t)
 	steps, _ := strconv.Atoi(os.Getenv("TUTTI_SOAK"))
@@ -195,7 +196,7 @@ func TestDeviceSoakReleasesEverything(t *testing.T) {
 		t.Skip("it takes long: `make soak-verbs` runs it")
 	}
 	leak.Check(t)
-	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20)) // little, so that registrations come and go
+	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20)) // a small cache, so that buffers are registered and deregistered often
 	before := resourcesInUse(t)
 	var early, late resources
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
@@ -215,7 +216,7 @@ func TestDeviceSoakReleasesEverything(t *testing.T) {
 					early = late
 				}
 			}
-			if err := c.Barrier(ctx); err != nil { // what the other rank holds counts, too
+			if err := c.Barrier(ctx); err != nil { // the count includes what the other rank holds
 				return err
 			}
 		}
@@ -232,7 +233,8 @@ func TestDeviceSoakReleasesEverything(t *testing.T) {
 	}
 }
 
-// The same tensors with devices in software, which say what was left with them.
+// The test exchanges the same tensors over software devices, which report resources that were not
+// released.
 func TestSoftwareDeviceSoakReleasesEverything(t *testing.T) {
 	leak.Check(t)
 	fabric := softdevice.NewFabric()
@@ -258,8 +260,8 @@ func TestSoftwareDeviceSoakReleasesEverything(t *testing.T) {
 	}
 }
 
-// soakStep is one allreduce, one message by name and one exchange, each of a length
-// that both ranks draw.
+// soakStep makes an allreduce, a send by name and an exchange. Both ranks draw the same random
+// length for each.
 func soakStep(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	length := func() int { return 1 + int(float64(r.IntN(40_000))*r.Float64()*r.Float64()) }
 	sum := make([]float32, length())
@@ -291,7 +293,7 @@ func soakStep(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	return named(ctx, c, step, r)
 }
 
-// named sends one tensor, whose length is another one each time, by its name.
+// named sends one tensor by its name. The length of the tensor differs from step to step.
 func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	n := 1 + r.IntN(300_000)
 	peer := 1 - c.Rank()
@@ -312,7 +314,7 @@ func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	return errors.Join(err, <-sent)
 }
 
-// A resources counts the resources that the process and the kernel's devices hold.
+// resources counts what the process and the kernel's devices hold.
 type resources struct{ goroutines, pairs, queues, regions, pinnedKB int }
 
 var resource = regexp.MustCompile(`\b(qp|cq|mr) (\d+)`)

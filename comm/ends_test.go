@@ -25,7 +25,7 @@ func TestClosingASplitDeliversAcceptedSends(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 1 {
-				if err := c.Barrier(ctx); err != nil { // rank 0 has closed its end
+				if err := c.Barrier(ctx); err != nil { // rank 0 has closed its communicator
 					return err
 				}
 				_, err = Recv(ctx, sub, 0, 0, make([]byte, size))
@@ -49,7 +49,7 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			if c.Rank() == 1 {
-				time.Sleep(20 * time.Second) // by the bubble's clock, which takes no time: it receives nothing meanwhile
+				time.Sleep(20 * time.Second) // the bubble's clock: this rank receives nothing meanwhile, and no real time passes
 				return nil
 			}
 			if err := Send(ctx, c, 1, 0, make([]byte, 1<<20)); err != nil {
@@ -68,9 +68,9 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	})
 }
 
-// The receiver takes what was sent before Close, goes on, and closes nothing.
+// The receiver receives the message after the sender has begun Close. It closes nothing itself.
 func TestCloseWaitsForLateReceives(t *testing.T) {
-	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // pushed; offered, and spilled
+	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // the first size is pushed; the others are offered, or spilled to the heap
 		synctest.Test(t, func(t *testing.T) {
 			const late = 3 * time.Second
 			err := Local(2, func(ctx context.Context, c *Comm) error {
@@ -86,8 +86,9 @@ func TestCloseWaitsForLateReceives(t *testing.T) {
 					}
 					return err
 				}
-				// Reason: how late the message is taken is what is tested. It is the synctest bubble's
-				// clock: no real time passes, and it moves only once rank 0 is asleep in Close.
+				// Reason: the test needs a late receive. The sleep uses the synctest bubble's
+				// clock, so no real time passes. The clock advances only once rank 0 waits in
+				// Close.
 				time.Sleep(late)
 				if _, err := Recv(ctx, c, 0, 1, buf); err != nil {
 					return err
@@ -129,7 +130,7 @@ func TestDupAndSplitDoNotMatchAllGather(t *testing.T) {
 			} else {
 				err = AllGather(ctx, c, make([]int64, 2*words), From(make([]int64, words)))
 			}
-			if err == nil { // it had left before anybody knew
+			if err == nil { // the rank had returned before the fault was detected
 				err = c.Barrier(ctx)
 			}
 			if !errors.Is(err, fault.Mismatch) {
@@ -211,7 +212,7 @@ func TestCallsOnASplitAfterCloseGetClosed(t *testing.T) {
 	}
 }
 
-// A closeRecorder transport tells that it was closed.
+// A closeRecorder is a transport that records whether it was closed.
 type closeRecorder struct {
 	transport.Transport
 	closed bool

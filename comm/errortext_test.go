@@ -11,7 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// wantError is nil when err is of that kind, and its text has and has not these words.
+// wantError checks that err is of the given kind, that its text contains the words of has, and that
+// it does not contain hasNot. It returns nil if all checks succeed.
 func wantError(err error, kind fault.Kind, has, hasNot string) error {
 	switch {
 	case !errors.Is(err, kind):
@@ -33,7 +34,7 @@ func TestMisuseNamesTheArguments(t *testing.T) {
 			wantError(noName, fault.Misuse, "recvnamed: ", "  "),
 			wantError(c.OnNamed(0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
 			wantError(c.SendNamed(0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
-			c.Barrier(ctx), // nothing was harmed
+			c.Barrier(ctx), // the communicator is still usable
 		)
 	})
 	for r, err := range errs {
@@ -50,7 +51,7 @@ func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
 	}
 }
 
-// withoutContext makes every call that takes a context with none.
+// withoutContext makes every call that takes a context, each with a nil context.
 func withoutContext(none context.Context, c *comm.Comm) error {
 	buf := make([]int32, 4)
 	ignore := func(_ any, err error) error { return err }

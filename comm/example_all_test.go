@@ -12,8 +12,7 @@ import (
 )
 
 // A verb is a function that takes a communicator, or a method of Comm that does more than return
-// state. The non-blocking form of a call is used like the blocking one, and needs no separate
-// Example.
+// state. A non-blocking form needs no separate Example, because it is used like the blocking form.
 func TestEveryVerbHasAnExample(t *testing.T) {
 	verbs, examples := declared(t)
 	if len(verbs) < 30 {
@@ -43,7 +42,7 @@ func TestEveryCollectiveHasANonBlockingForm(t *testing.T) {
 	for _, v := range collective.Verbs() {
 		name := strings.NewReplacer("all", "All", "reduce", "Reduce", "gather", "Gather", "scatter", "Scatter", "scan", "Scan", "barrier", "Barrier",
 			"broadcast", "Broadcast", "to", "To", "ex", "Ex", "_", "").Replace(v.String())
-		if strings.HasSuffix(name, "v") { // with Counts
+		if strings.HasSuffix(name, "v") { // the form with Counts
 			continue
 		}
 		forms++
@@ -56,7 +55,7 @@ func TestEveryCollectiveHasANonBlockingForm(t *testing.T) {
 	}
 }
 
-// declared are the verbs of this package, and what has an Example.
+// declared returns the verbs of this package, and the names that have an Example.
 func declared(t *testing.T) (verbs, examples map[string]bool) {
 	verbs, examples = map[string]bool{}, map[string]bool{}
 	files, err := os.ReadDir(".")
@@ -87,7 +86,7 @@ func declared(t *testing.T) (verbs, examples map[string]bool) {
 	return verbs, examples
 }
 
-// name is what the Example of f is called after "Example".
+// name returns the part of the name of f's Example that follows "Example".
 func name(f *ast.FuncDecl) string {
 	if f.Recv != nil {
 		return "Comm_" + f.Name.Name
@@ -95,7 +94,7 @@ func name(f *ast.FuncDecl) string {
 	return f.Name.Name
 }
 
-// isVerb reports whether f takes a *Comm, or is a method of *Comm that does more than tell its state.
+// isVerb reports whether f takes a *Comm, or is a method of *Comm that does more than return state.
 func isVerb(f *ast.FuncDecl) bool {
 	switch {
 	case f.Name.Name == "Init" || f.Name.Name == "Local":

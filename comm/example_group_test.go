@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Rows of a grid of ranks add up by themselves.
+// Each row of a grid of ranks computes its own sum.
 func ExampleComm_Split() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		row, err := c.Split(ctx, c.Rank()/2, c.Rank())
@@ -33,7 +33,8 @@ func ExampleComm_Split() {
 	// <nil>
 }
 
-// Messages of a Dup meet none of the original's, though all else is equal.
+// A message on a Dup does not match a receive on the original communicator, even with the same rank
+// and tag.
 func ExampleComm_Dup() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		other, err := c.Dup(ctx)
@@ -89,7 +90,8 @@ func ExampleComm_Sub() {
 	// <nil>
 }
 
-// A rank that closes first delivers what it sent. A call that needs more from it gets fault.Closed.
+// A rank that closes still delivers the messages that it sent before. A call that needs more from
+// that rank gets fault.Closed.
 func ExampleComm_Close() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
@@ -126,7 +128,7 @@ func ExampleComm_Abort() {
 	// <nil>
 }
 
-// Which algorithm runs?
+// Algorithm tells which algorithm a call runs.
 func ExampleComm_Algorithm() {
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// After the loss of a rank the others go on with a communicator of their own. All of them get the
-// same list. The example needs a rank that dies, so it is not run.
+// After the loss of a rank, the remaining ranks form a new communicator. All of them get the same
+// list. The example is not run, because it needs a rank that dies.
 func ExampleComm_Lost() {
 	ctx := context.Background()
 	c, err := comm.Init(ctx)

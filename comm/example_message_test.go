@@ -32,14 +32,14 @@ func ExampleSend() {
 	// <nil>
 }
 
-// Rank 0 takes what comes first, from whomever.
+// Rank 0 receives messages in the order of their arrival, from any rank.
 func ExampleRecv_anySource() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() > 0 {
 			if err := comm.Send(ctx, c, 0, c.Rank(), []int{c.Rank() * 100}); err != nil {
 				return err
 			}
-			return c.Barrier(ctx) // a rank that closed could not be any source
+			return c.Barrier(ctx) // without the Barrier, a rank might close while rank 0 still waits for any source
 		}
 		sum := 0
 		for range c.Size() - 1 {
@@ -65,7 +65,7 @@ func ExampleRecv() {
 			return comm.Send(ctx, c, 1, 0, []int64{1, 2, 3})
 		}
 		_, err := comm.Recv(ctx, c, 0, 0, make([]int64, 2))
-		fmt.Println(errors.Is(err, fault.Misuse)) // it does not fit
+		fmt.Println(errors.Is(err, fault.Misuse)) // the message is longer than the buffer
 		return nil
 	})
 	fmt.Println(err)
@@ -79,7 +79,7 @@ func ExampleComm_Probe() {
 		if c.Rank() == 0 {
 			return comm.Send(ctx, c, 1, 5, []byte("of a length that rank 1 does not know"))
 		}
-		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays
+		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays in the queue
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func ExampleComm_IProbe() {
 		if err != nil {
 			return err
 		}
-		if err := c.Barrier(ctx); err != nil { // nobody sends before this
+		if err := c.Barrier(ctx); err != nil { // rank 1 sends only after this Barrier
 			return err
 		}
 		if c.Rank() == 0 {
@@ -123,7 +123,7 @@ func ExampleComm_IProbe() {
 	// <nil>
 }
 
-// Every rank sends to the next and receives from the one before, at any size.
+// Every rank sends to the next rank and receives from the rank before it.
 func ExampleSendRecv() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		n, me := c.Size(), c.Rank()
@@ -198,7 +198,7 @@ func ExampleWaitAll() {
 func ExampleWaitAny() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		switch token := make([]int, 1); c.Rank() {
-		case 1: // says nothing until it is told to
+		case 1: // sends nothing until rank 0 tells it to
 			if _, err := comm.Recv(ctx, c, 0, 0, token); err != nil {
 				return err
 			}
@@ -225,7 +225,7 @@ func ExampleWaitAny() {
 	// <nil>
 }
 
-// The middle column of a gonum matrix is summed; its neighbours stay.
+// The ranks sum the middle column of a gonum matrix. The other columns stay unchanged.
 func ExampleAllReduceView() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		m := mat.NewDense(2, 3, []float64{1, 2, 3, 4, 5, 6})
@@ -265,11 +265,12 @@ func ExampleBroadcastView() {
 	// <nil>
 }
 
-// A column that lies apart in one rank's memory arrives in a row of the other's.
+// A column, whose elements are not adjacent in one rank's memory, arrives as a row in another
+// rank's memory.
 func ExampleSendView() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
-			table := []int32{1, 2, 3, 4, 5, 6} // 3 rows of 2
+			table := []int32{1, 2, 3, 4, 5, 6} // 3 rows of 2 elements
 			column, err := tensor.Strided(table, 3, 1, 2)
 			if err != nil {
 				return err
@@ -292,7 +293,7 @@ func ExampleRecvView() {
 		if c.Rank() == 0 {
 			return comm.SendView(ctx, c, 1, 0, tensor.Slice([]int32{7, 8}))
 		}
-		table := []int32{1, 2, 3, 4} // 2 rows of 2
+		table := []int32{1, 2, 3, 4} // 2 rows of 2 elements
 		column, err := tensor.Strided(table, 2, 1, 2)
 		if err != nil {
 			return err
@@ -353,7 +354,7 @@ func ExampleIMProbe() {
 	// <nil>
 }
 
-// What a rank receives over and over goes into memory that it has made for that.
+// A rank that receives repeatedly uses memory from Alloc, so that the sender can write into it.
 func ExampleAlloc() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const count = 100_000
@@ -366,7 +367,7 @@ func ExampleAlloc() {
 		if err != nil {
 			return err
 		}
-		defer free() // no collector does it
+		defer free() // the garbage collector does not free this memory
 		if _, err := comm.Recv(ctx, c, 1, 1, in); err != nil {
 			return err
 		}
@@ -379,7 +380,7 @@ func ExampleAlloc() {
 	// <nil>
 }
 
-// Several messages are received as they come: those that are there are handled at once.
+// WaitSome returns all messages that have arrived, so that the program can handle them at once.
 func ExampleWaitSome() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() > 0 {
@@ -407,7 +408,7 @@ func ExampleWaitSome() {
 	// <nil>
 }
 
-// A rank goes on with its own work until all that it has started is done.
+// A rank does its own work until all requests that it has started are done.
 func ExampleTestAll() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		sum, largest := []int{c.Rank() + 1}, []int{c.Rank() + 1}

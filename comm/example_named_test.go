@@ -14,7 +14,7 @@ func ExampleComm_SendNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 7
 		if c.Rank() == 0 {
-			rows := []float32{1, 2, 3, 4, 5, 6} // tutti's until done has run
+			rows := []float32{1, 2, 3, 4, 5, 6} // the library owns rows until the callback done has run
 			sent := make(chan error, 1)
 			err := c.SendNamed(step, 1, "embedding/rows", comm.NewTensor(rows, 3, 2), func(err error) { sent <- err })
 			if err != nil {
@@ -51,7 +51,7 @@ func ExampleComm_RecvNamed() {
 	// <nil>
 }
 
-// A prepared receive has one buffer for all steps, into which the sender may write.
+// A prepared receive uses one buffer for all steps. The sender may write into that buffer.
 func ExampleComm_PrepareRecvNamed() {
 	const steps = 3
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
@@ -79,7 +79,7 @@ func ExampleComm_PrepareRecvNamed() {
 				return err
 			}
 			fmt.Println(comm.Values[float32](t))
-			t.Release() // the sender may write the next step's
+			t.Release() // the sender may now write the next step's tensor
 		}
 		return stop(ctx)
 	})
@@ -98,7 +98,7 @@ func ExampleComm_OnNamed() {
 		}
 		got := make(chan string, 1)
 		c.OnNamed(0, 0, "answer", nil, func(t comm.Tensor, err error) {
-			got <- fmt.Sprint(comm.Values[int](t), err) // must not block
+			got <- fmt.Sprint(comm.Values[int](t), err) // the callback must not block
 		})
 		fmt.Println(<-got)
 		return nil
@@ -109,7 +109,7 @@ func ExampleComm_OnNamed() {
 	// <nil>
 }
 
-// A step is aborted on every rank, and who waits in it learns why.
+// Aborting a step aborts it on every rank. A receive of that step returns the cause.
 func ExampleComm_EndStep() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 3
@@ -119,7 +119,7 @@ func ExampleComm_EndStep() {
 		}
 		_, err := c.RecvNamed(ctx, step, 0, "rows", nil)
 		fmt.Println(errors.Is(err, fault.Canceled))
-		return c.Barrier(ctx) // the communicator goes on
+		return c.Barrier(ctx) // the communicator is still usable
 	})
 	fmt.Println(err)
 	// Output:

@@ -7,8 +7,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// The gradients of each step are summed in the same memory: what can be decided
-// beforehand is.
+// Every step sums gradients in the same memory, so a persistent request prepares the sum once.
 func ExamplePersistent() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		grads := make([]float64, 2)
@@ -37,8 +36,8 @@ func ExamplePersistent() {
 	// <nil>
 }
 
-// Each turn, every rank's records follow those of the ranks before it in a common
-// file: the same scan, of other numbers.
+// In each turn every rank writes its records to a common file, after the records of the ranks
+// before it. Each turn runs the same scan with different numbers.
 func ExamplePersistent_outOfPlace() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		records, at := make([]int, 1), make([]int, 1)
@@ -73,7 +72,7 @@ func ExampleRequest_Start() {
 		upTo := comm.IScan(c, sum, comm.Sum, comm.Persistent())
 		defer upTo.Free()
 		for turn := range 2 {
-			sum[0] = turn + 1 // a start meets what the buffer holds then
+			sum[0] = turn + 1 // each start reads the current contents of the buffer
 			if err := upTo.Start(ctx); err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// Three ranks go on when the fourth has closed. After a crash the program does the same.
+// Three ranks go on after the fourth rank has closed. After a crash a program does the same.
 func ExampleComm_Shrink() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
@@ -55,7 +55,8 @@ func ExampleComm_Agree() {
 	// <nil>
 }
 
-// A rank that cannot go on ends the calls of the others, also those that wait for each other.
+// A rank that cannot go on ends the calls of the other ranks, including calls that do not wait for
+// it.
 func ExampleComm_Revoke() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		dup, err := c.Dup(ctx)
@@ -65,7 +66,7 @@ func ExampleComm_Revoke() {
 		defer dup.Close(ctx)
 		if c.Rank() == 0 {
 			dup.Revoke()
-			return c.Barrier(ctx) // other communicators go on
+			return c.Barrier(ctx) // other communicators are still usable
 		}
 		_, err = comm.Recv(ctx, dup, 0, 0, make([]int, 1))
 		fmt.Println("the receive has ended with an error:", err != nil)

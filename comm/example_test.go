@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The Examples use Local, which runs the ranks as goroutines. A real program calls Init instead, and
-// each process is one rank; everything else is the same.
+// The Examples use Local, which runs the ranks as goroutines. A real program calls Init instead,
+// and each of its processes is one rank. Everything else is the same.
 
 func ExampleInit() {
 	ctx := context.Background()
@@ -18,7 +18,7 @@ func ExampleInit() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println("rank", c.Rank(), "of", c.Size()) // without a launcher, one rank alone
+	fmt.Println("rank", c.Rank(), "of", c.Size()) // without a launcher the job has one rank
 	fmt.Println(c.Close(ctx))
 	// Output:
 	// rank 0 of 1
@@ -55,9 +55,9 @@ func ExampleAllReduce() {
 	// <nil>
 }
 
-// Where in all ranks' data is the largest value?
+// MaxLoc finds the largest value in the data of all ranks, and the rank that has it.
 func ExampleAllReduce_maxLoc() {
-	losses := []float32{0.3, 0.1, 0.7, 0.2} // of each rank
+	losses := []float32{0.3, 0.1, 0.7, 0.2} // the loss of each rank
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		worst := []tensor.Loc[float32]{{Value: losses[c.Rank()], Index: int64(c.Rank())}}
 		if err := comm.AllReduce(ctx, c, worst, comm.MaxLoc); err != nil {
@@ -91,7 +91,7 @@ func ExampleFrom() {
 	// <nil>
 }
 
-// The sum is on its way while the rank does something else.
+// The rank computes something else while the sum is under way.
 func ExampleIAllReduce() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		grads := []float32{1, 2, 3}
@@ -114,7 +114,7 @@ func ExampleIAllReduce() {
 func ExampleReduce() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		mine := []int{c.Rank() + 1}
-		product := make([]int, 1) // looked at on the root only
+		product := make([]int, 1) // used on the root only
 		if err := comm.Reduce(ctx, c, product, comm.Prod, 3, comm.From(mine)); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func ExampleAllGather() {
 }
 
 func ExampleCounts() {
-	counts := []int{1, 0, 2} // of each rank
+	counts := []int{1, 0, 2} // one count per rank
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine := make([]int, counts[c.Rank()])
 		for i := range mine {
@@ -192,7 +192,7 @@ func ExampleCounts() {
 func ExampleGather() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine := []string{"red", "green", "blue"}[c.Rank()][:3]
-		all := make([]byte, 9) // looked at on the root only
+		all := make([]byte, 9) // used on the root only
 		if err := comm.Gather(ctx, c, all, 0, comm.From([]byte(mine))); err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func ExampleGather_counts() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		var all []byte
 		var counts []int
-		if c.Rank() == 0 { // both matter here only
+		if c.Rank() == 0 { // the parts and their counts are used on the root only
 			all, counts = make([]byte, 7), []int{2, 3, 2}
 		}
 		if err := comm.Gather(ctx, c, all, 0, comm.From([]byte(words[c.Rank()])), comm.Counts(counts)); err != nil {
@@ -274,7 +274,7 @@ func ExampleScatter_counts() {
 func ExampleReduceScatter() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		src := []int{1, 2, 3, 4, 5}
-		mine := make([]int, 3-c.Rank()) // parts as even as can be, the first ones longer
+		mine := make([]int, 3-c.Rank()) // the part lengths differ by at most one; the longer parts come first
 		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From(src)); err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ func ExampleReduceScatter_counts() {
 	// <nil>
 }
 
-// A matrix is held by columns, and afterwards by rows.
+// The ranks transpose a matrix: each rank holds a column before the call, and a row afterwards.
 func ExampleAllToAll() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		r := c.Rank()
@@ -326,7 +326,7 @@ func ExampleAllToAll() {
 	// <nil>
 }
 
-// Each rank sends i elements to rank i, so rank i receives i from each.
+// Every rank sends i elements to rank i, so rank i receives i elements from every rank.
 func ExampleSendCounts() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		r := c.Rank()
@@ -367,7 +367,7 @@ func ExampleScan() {
 func ExampleScan_outOfPlace() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		score := []int{[]int{7, 9, 4}[c.Rank()]}
-		best := make([]int, 1) // so far
+		best := make([]int, 1) // the largest value so far
 		if err := comm.Scan(ctx, c, best, comm.Max, comm.From(score)); err != nil {
 			return err
 		}
@@ -382,7 +382,7 @@ func ExampleScan_outOfPlace() {
 	// <nil>
 }
 
-// Two scans are on their way at once.
+// Two scans are under way at the same time.
 func ExampleIScan() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		upTo, before := []int{1}, []int{c.Rank()}
@@ -404,7 +404,7 @@ func ExampleIScan() {
 	// <nil>
 }
 
-// Before rank 0 there is no rank, and its buffer stays as it is.
+// Rank 0 has no rank before it, so its buffer stays unchanged.
 func ExampleExScan() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		before := []int{10 * (c.Rank() + 1)}
@@ -422,10 +422,10 @@ func ExampleExScan() {
 	// <nil>
 }
 
-// Where in a common file does each rank write its records? Rank 0's offset stays
-// what it was, 0.
+// Each rank computes the offset at which it writes its records to a common file. Rank 0's offset
+// stays unchanged at 0.
 func ExampleExScan_outOfPlace() {
-	records := [][]int{{30}, {10}, {20}} // of each rank
+	records := [][]int{{30}, {10}, {20}} // the records of each rank
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		at := make([]int, 1)
 		if err := comm.ExScan(ctx, c, at, comm.Sum, comm.From(records[c.Rank()])); err != nil {
@@ -462,7 +462,7 @@ func ExampleComm_Barrier() {
 	// <nil>
 }
 
-// A rank tells the others that it is there, and goes on until all are.
+// A rank announces that it has reached the barrier, and goes on working until all ranks have.
 func ExampleComm_IBarrier() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		all := c.IBarrier()

@@ -13,7 +13,7 @@ func ExampleComm_Explain() {
 		text, err := c.Explain("allreduce", 1<<20)
 		if err == nil && c.Rank() == 0 {
 			lines := strings.SplitAfterN(text, "\n", 3)
-			fmt.Print(lines[0], lines[1]) // the other lines predict what each algorithm costs
+			fmt.Print(lines[0], lines[1]) // the other lines predict the cost of each algorithm
 		}
 		return err
 	}, comm.WithAlgorithm("allreduce:ring@128Ki"))
@@ -43,7 +43,7 @@ func ExampleAlgorithm() {
 	// [3 6]
 }
 
-// Parts of all sizes are folded in one order: that of the algorithm for large ones.
+// The forced algorithm adds parts of all sizes in the order that it uses for large parts.
 func ExampleAlgorithm_reduceScatter() {
 	counts := []int{1, 2}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

@@ -8,14 +8,15 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// Explain returns lines that say how c carries out a collective on vectors of that many bytes:
-// which algorithm it runs, why, and what the others would cost. bytes counts all ranks' parts
-// together where the collective has parts, and is 0 for gatherv, scatterv and alltoallv, whose
-// size a rank may not know. op is the collective's name as errors give it, "reduce_scatter"; other
-// names are fault.Misuse. Explain sends nothing, and any rank may call it at any time.
+// Explain describes how c carries out a collective on vectors of the given number of bytes. The
+// lines name the algorithm that runs, the reason, and the cost of the other algorithms. For a
+// collective whose vector consists of one part per rank, bytes is the size of all parts together.
+// For gatherv, scatterv and alltoallv, whose size a rank may not know, bytes is 0. The parameter op
+// is the collective's name in the form that errors use, such as "reduce_scatter"; other names are
+// fault.Misuse. Explain sends nothing, and any rank may call it at any time.
 //
-// Times are predicted from α, β and γ of the tuning file, or, without one, from round figures.
-// The predicted times only order the list; they do not decide which algorithm runs.
+// Times are predicted from α, β and γ of the tuning file. Without a tuning file, round figures are
+// used. The predicted times only order the list; they do not decide which algorithm runs.
 func (c *Comm) Explain(op string, bytes int) (string, error) {
 	x, err := (*bridged)(c).Explain(op, bytes)
 	if err != nil {
@@ -24,9 +25,9 @@ func (c *Comm) Explain(op string, bytes int) (string, error) {
 	return x.String(), nil
 }
 
-// Explain implements bridge.Communicator. It lists first what can run, the fastest prediction first,
-// and then what cannot run here, each with the reason. The choice itself does not depend on
-// the predictions.
+// Explain implements bridge.Communicator. It first lists the algorithms that can run, the fastest
+// prediction first. It then lists the algorithms that cannot run here, each with the reason. The
+// choice itself does not depend on the predictions.
 func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	c := (*Comm)(b)
 	verb, err := collective.ParseVerb(op)
@@ -66,9 +67,9 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	return x, nil
 }
 
-// chosen makes the choice that prepare of a plan makes, and reports what prepare refuses. The
-// two are separate because prepare has a plan and a kernel, and Explain has neither; a test
-// compares them.
+// chosen makes the same choice as the method prepare of a plan, and also reports what prepare
+// refuses. It is a separate function because prepare has a plan and a kernel, and Explain has
+// neither. A test compares the two.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) bridge.Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
