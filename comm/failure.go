@@ -58,7 +58,7 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 			return c.revokedError(cl, by)
 		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
-		// A message had another fingerprint. Its sender is asked for its call.
+		// A message had a different fingerprint, so this rank asks its sender for its call.
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
 		if loss := c.currentLoss(); loss != nil {
 			return c.withOp(cl.String(), loss)
@@ -95,9 +95,9 @@ func (c *Comm) revokedBy() *fault.Error {
 	return c.revoked
 }
 
-// revokedError is the error of a call that was under way when another rank revoked the
-// communicator. A mismatch concerns the call itself, and so does a rank that is lost or has closed;
-// everything else is a consequence of the other rank's error.
+// revokedError returns the error of a call that was under way when another rank revoked the
+// communicator. If the cause is a mismatch, a lost rank or a closed rank, the call gets the cause
+// itself. Otherwise it gets Revoked with the cause.
 func (c *Comm) revokedError(cl *call, cause *fault.Error) error {
 	if cause.Kind == fault.Mismatch || cause.Kind == fault.Closed || isLoss(cause.Kind) {
 		return c.withOp(cl.String(), cause)
@@ -114,9 +114,9 @@ func (c *Comm) waitError(cl *call, err error) *fault.Error {
 	return f
 }
 
-// missing returns the members that have not begun collective cl, according to their answers. A rank
-// that does not answer counts as missing. A rank that has begun the collective and waits in it is
-// not missing.
+// missing returns the members that have not begun collective cl, according to their answers. It
+// includes a rank that does not answer. It does not include a rank that waits inside the
+// collective.
 func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.rt.ctx, cl.seq) }
 
 // missingIn asks all other members at once, and returns those that have not begun collective
@@ -156,7 +156,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 type question struct {
 	Comm   uint64
 	Seq    uint32
-	Record bool // asks for the record of collective Seq; otherwise for the call under way
+	Record bool // asks for the record of collective Seq; if false, asks for the call under way
 }
 
 // An answer is a rank's reply to a question. It contains no times, because the clocks of ranks
@@ -165,11 +165,11 @@ type answer struct {
 	rank        int
 	silent      bool   // the rank did not answer; Call is from its last heartbeat
 	Begun       bool   // collective Seq has begun there
-	Fingerprint uint64 // of collective Seq, when its record was asked for; else 0
+	Fingerprint uint64 // of collective Seq, if the question asked for its record; else 0
 	Call        string // the call under way, or the last one
-	Details     string // signature.details of collective Seq, when its record was asked for
+	Details     string // signature.details of collective Seq, if the question asked for its record
 	Site        string // the file and line of Call
-	WaitsFor    int    // the rank, numbered in the job, that it waits for; -1: no particular rank
+	WaitsFor    int    // the rank, numbered in the job, that Call waits for; -1 if it waits for no particular rank
 }
 
 // peer returns the answering rank in the form that errors use.
@@ -179,10 +179,10 @@ func (a answer) peer(rt *rankRuntime) fault.Peer {
 	return p
 }
 
-// ask sends q to all of ranks at once and returns their answers. For a rank that does not answer
-// before ctx ends, it makes an answer from the rank's last heartbeat.
+// ask sends q to all the given ranks at once and returns their answers. For a rank that does not
+// answer before ctx ends, ask makes an answer from the rank's last heartbeat.
 func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answer {
-	text, _ := json.Marshal(q) // cannot fail: plain fields
+	text, _ := json.Marshal(q) // cannot fail, because all fields are plain
 	var out []answer
 	for _, got := range rt.mesh.Ask(ctx, ranks, text) {
 		a := answer{WaitsFor: -1}
@@ -211,7 +211,7 @@ func lastKnownCall(a meshAnswer) string {
 const maxText = 512
 
 // Question implements mesh.Events: it answers another rank's question. It runs on the control
-// goroutine, so it reads what is recorded and waits for nothing.
+// goroutine, so it only reads what is recorded and never waits.
 func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	var q question
 	if json.Unmarshal(text, &q) != nil {
@@ -230,15 +230,15 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	if !q.Record {
 		rt.describeCurrentCall(&a)
 	}
-	// An answer fits into one message of a control link.
+	// An answer must fit into one message of a control link.
 	a.Call, a.Site = a.Call[:min(len(a.Call), maxText)], a.Site[:min(len(a.Site), maxText)]
 	out, _ := json.Marshal(a)
 	return out
 }
 
 // describeCurrentCall fills a with this rank's current or last call, and its file and line. For a
-// message call it adds the rank that the call waits for, or waited for when it gave up, so that
-// ranks can find cycles of waits.
+// message call it also reports the rank that the call waits for. If the call has given up, it
+// reports the rank that the call waited for. Ranks need this to find cycles of waits.
 func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	cs := &rt.calls
 	cs.mu.Lock()
@@ -256,8 +256,8 @@ func (rt *rankRuntime) describeCurrentCall(a *answer) {
 	a.Site = rt.location(last.site, cl != nil || a.WaitsFor >= 0)
 }
 
-// A fingerprintNotice carries a fingerprint to the other ranks, with the text of the call, so
-// that a rank that disagrees can name both calls without a question.
+// A fingerprintNotice carries a fingerprint to the other ranks. It contains the text of the call,
+// so that a rank that disagrees can name both calls without a question.
 type fingerprintNotice struct {
 	Comm        uint64
 	Seq         uint32
@@ -266,17 +266,18 @@ type fingerprintNotice struct {
 	Details     string
 }
 
-// sendFingerprint sends all ranks the collective that this rank waits in, with its fingerprint. Two
-// ranks that exchange no message in the algorithm, as in a tree barrier, detect a mismatch only by
-// this notice.
+// sendFingerprint sends the collective that this rank waits in, with its fingerprint, to all ranks.
+// Two ranks that exchange no message in the algorithm, as in a tree barrier, can detect a mismatch
+// only by this notice.
 func (c *Comm) sendFingerprint(cl *call) {
 	text, _ := json.Marshal(fingerprintNotice{c.id, cl.seq, cl.fingerprint, cl.String(), cl.site.String(), cl.details()})
 	c.rt.mesh.Flood(floodFingerprint, text)
 }
 
-// handleFingerprint compares another rank's fingerprint with that of this rank's collective of the
-// same number. If this rank has not begun that collective, handleFingerprint keeps the fingerprint
-// for begin. If this rank began it more than historySize collectives ago, it ignores the notice.
+// handleFingerprint compares another rank's fingerprint with the fingerprint of this rank's
+// collective of the same number. If this rank has not begun that collective, handleFingerprint
+// keeps the fingerprint for begin. If this rank began that collective more than historySize
+// collectives ago, handleFingerprint ignores the notice.
 func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	var t fingerprintNotice
 	if json.Unmarshal(text, &t) != nil {
@@ -292,7 +293,7 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 	c.mu.Lock()
 	p := c.history[t.Seq%historySize]
 	switch {
-	case c.lost != nil: // ranks that know of the loss may have gone on to another collective
+	case c.lost != nil: // ranks that know of the loss may have gone on to a different collective
 		c.mu.Unlock()
 		return
 	case int32(c.seq-t.Seq) < 0:
@@ -314,8 +315,8 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 }
 
 // answerClosed handles the fingerprint of a collective on a communicator that this rank has closed.
-// If this rank has not carried out that collective, it never will, so the ranks that wait in it get
-// fault.Closed.
+// If this rank did not carry out that collective before it closed, it never will. The ranks that
+// wait in the collective then get fault.Closed.
 func (rt *rankRuntime) answerClosed(t fingerprintNotice) {
 	rt.mu.Lock()
 	last, closed := rt.closedComms.last[t.Comm]
@@ -329,9 +330,10 @@ func (rt *rankRuntime) answerClosed(t fingerprintNotice) {
 }
 
 // unexpected handles a collective's message that matches no receive. It compares the message's
-// fingerprint with that of this rank's collective of the same number. Without this check, a root
-// that only sends would not learn that another rank also acts as root. unexpected runs on a
-// goroutine that moves messages and must not wait, so a new goroutine asks the sender for its call.
+// fingerprint with the fingerprint of this rank's collective of the same number. Without this
+// check, a root that only sends would not learn that another rank also acts as root. unexpected
+// runs on a goroutine that moves messages and must not wait, so a new goroutine asks the sender for
+// its call.
 func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r, lost := c.history[seq%historySize], c.lost
@@ -350,8 +352,9 @@ type conflict struct {
 	rank   int
 }
 
-// resolve revokes the communicator on all ranks with the mismatch of its conflict, unless a loss
-// has ended its collectives meanwhile. It may run twice; only the first revoke takes effect.
+// resolve revokes the communicator on all ranks with the mismatch of its conflict. It does nothing
+// if a loss has ended the communicator's collectives meanwhile. resolve may run twice; only the
+// first revoke takes effect.
 func (c *Comm) resolve() *fault.Error {
 	cf := c.conflict.Load()
 	f := c.mismatchOf(&cf.record, cf.rank, nil)
@@ -362,7 +365,7 @@ func (c *Comm) resolve() *fault.Error {
 	return f
 }
 
-// markAgreed records that another rank has sent the fingerprint of a call under way.
+// markAgreed records that another rank has sent the same fingerprint as a call under way.
 func (cs *calls) markAgreed(c *Comm, seq uint32) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -391,10 +394,10 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith is mismatchOf for a call under way. Ranks may notice a mismatch some collectives
-// late, if the collectives in between exchanged no messages. mismatchWith therefore searches the
-// history for the collective that differs. It starts with the previous collective: most often, one
-// rank left out a collective. It stops when the other rank does not answer.
+// mismatchWith does the same as mismatchOf for a call under way. If the collectives in between
+// exchanged no messages, ranks notice a mismatch some collectives late. mismatchWith therefore
+// searches the history for the collective that differs. It starts with the previous collective,
+// because most often one rank left out a collective. It stops when the other rank does not answer.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -424,8 +427,9 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 	return f
 }
 
-// askRecord asks a rank for the record of its collective seq. The fingerprint is 0 if the rank has
-// no such record, or is silent. A rank that is lost, or that was declared lost itself, does not ask.
+// askRecord asks a rank for the record of its collective seq. If the rank has no such record, or
+// does not answer, the fingerprint in the result is 0. If this rank, or the other, is lost,
+// askRecord asks nothing.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
 	if c.currentLoss() == nil {
 		ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
@@ -437,10 +441,10 @@ func (c *Comm) askRecord(rank int, seq uint32) answer {
 	return answer{rank: rank, WaitsFor: -1, silent: true}
 }
 
-// revoke ends this rank's calls on the communicator, now and later. It first calls before,
-// which may be nil. It does nothing if the communicator was revoked or closed already, so the
-// first cause stays. Messages of the communicator fail like its collectives; other
-// communicators, and its parent, are not affected.
+// revoke ends this rank's calls on the communicator, now and later. It first calls before, unless
+// before is nil. It does nothing if the communicator was revoked or closed already, so the first
+// cause stays. Messages of the communicator fail like its collectives. Other communicators, and the
+// parent of this one, are not affected.
 func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {
@@ -457,14 +461,14 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 
 // revokeAll revokes the communicator on every rank. If the communicator is revoked already, the
 // first cause stays. revokeAll notifies the other ranks before any call of this rank can return
-// with the revoke; otherwise the program might exit while the others wait. If the error is too
+// with the revoke; otherwise the program might exit while the other ranks wait. If the error is too
 // large for a flood, the flood omits its cause and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
 	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, revokeBody(c.id, e)) })
 }
 
-// revokeBody returns the body of a revoke. It goes to ranks that are not members, too; they keep it
-// for a while, as they may make the communicator later.
+// revokeBody returns the body of a revoke. The flood also reaches ranks that are not members. They
+// keep the revoke for a while, because they may make the communicator later.
 func revokeBody(id uint64, e *fault.Error) []byte {
 	body := binary.LittleEndian.AppendUint64(nil, id)
 	wire := e.AppendWire(nil)
@@ -524,7 +528,7 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 	return f
 }
 
-// messageError names the call in the error of a message call that does not wait.
+// messageError adds the name of the call to the error of a message call that does not wait.
 func (c *Comm) messageError(call string, err error) error {
 	err = c.withOp(call, blame(err))
 	c.rt.reportLoss(err)
@@ -559,7 +563,7 @@ func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string
 	return peers[:min(1, len(peers))], ""
 }
 
-// A report is what a stall warning needs of its call, which may have ended by the time the other
+// A report is a copy of what a stall warning needs of its call. The call may end before the other
 // ranks have answered.
 type report struct {
 	c          *Comm
@@ -567,11 +571,10 @@ type report struct {
 	site       callsite.Site
 	collective bool
 	seq        uint32
-	waitsFor   int // the rank, numbered in the job, that a message call waits for; -1: no particular rank
+	waitsFor   int // the rank, numbered in the job, that a message call waits for; -1 if it waits for no particular rank
 }
 
-// report copies what a warning needs. The call's owner runs on, and may free the call
-// meanwhile.
+// report copies what a warning needs, because the call's owner goes on and may free the call.
 func (cl *call) report() report {
 	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.waitsFor()}
 }
@@ -596,7 +599,7 @@ func (r report) warn(ctx context.Context) {
 		r.c.rt.rank, r.call, r.site, r.c.rt.opt.stallWarning, missing))
 }
 
-// peerList returns peers as people read them, for a line in the log.
+// peerList formats peers for a line in the log.
 func peerList(peers []fault.Peer) string {
 	texts := make([]string, len(peers))
 	for i, p := range peers {

@@ -14,8 +14,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// perRank runs f on n ranks and returns what each rank's f returned; a rank's
-// error does not end the others.
+// perRank runs f on n ranks and returns the results of all calls of f. An error of one rank does
+// not end the other ranks.
 func perRank(t *testing.T, n int, f func(ctx context.Context, c *comm.Comm) error, opts ...comm.Option) []error {
 	t.Helper()
 	errs := make([]error, n)
@@ -24,7 +24,7 @@ func perRank(t *testing.T, n int, f func(ctx context.Context, c *comm.Comm) erro
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		errs[c.Rank()] = f(ctx, c)
 		all.Done()
-		all.Wait() // nobody closes while another is still being told
+		all.Wait() // no rank may close before all ranks have been notified
 		return nil
 	}, opts...)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 						return err
 					}
 					started := time.Now()
-					if err = f(ctx, c); err == nil { // it had left before anybody knew
+					if err = f(ctx, c); err == nil { // the rank had returned before the fault was detected
 						err = c.Barrier(ctx)
 					}
 					if elapsed := time.Since(started); elapsed > 5*time.Second {
@@ -119,7 +119,7 @@ func TestARankThatNeverCallsIsNamed(t *testing.T) {
 			done := make(chan struct{})
 			var waiting sync.WaitGroup
 			waiting.Add(2)
-			var ready sync.WaitGroup // nobody's time begins while another is still joining
+			var ready sync.WaitGroup // no rank starts its clock before all ranks have joined
 			ready.Add(3)
 			go func() { waiting.Wait(); close(done) }()
 			errs := perRank(t, 3, func(ctx context.Context, c *comm.Comm) error {
@@ -199,7 +199,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 				return fmt.Errorf("%s: got %v, want misuse", name, err)
 			}
 		}
-		return c.Barrier(ctx) // nothing was harmed
+		return c.Barrier(ctx) // the communicator is still usable
 	})
 	for r, err := range errs {
 		if err != nil {
@@ -254,11 +254,11 @@ func TestCollectiveWithAClosedRankGetsClosed(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			errs := make([]error, 3)
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-				err := c.Barrier(ctx) // a rank that is still in Init would fail there
+				err := c.Barrier(ctx) // without the Barrier, a rank that is still in Init would fail there
 				if c.Rank() == 2 {
-					return err // and so it closes
+					return err // the rank returns without Close
 				}
-				if err != nil { // another is in the next already
+				if err != nil { // another rank is already in the next call
 					errs[c.Rank()] = err
 					return nil
 				}

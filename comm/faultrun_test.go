@@ -27,33 +27,33 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Times of a run. Over memory they pass in a synctest bubble, and cost nothing.
+// Time limits of a run. Over memory the time passes in a synctest bubble, and costs nothing.
 const (
-	callLimit    = 20 * time.Second // a call that needs longer has hung
+	callLimit    = 20 * time.Second // a call that needs longer hangs
 	closeLimit   = 10 * time.Second
-	runLimit     = 60 * time.Second      // then something else has hung
-	verdictLimit = time.Second           // from a fault to its report by the mesh, where time is exact
-	frameDrain   = 50 * time.Millisecond // for frames that nobody waits for
+	runLimit     = 60 * time.Second      // a run that needs longer hangs outside the call
+	verdictLimit = time.Second           // from a fault to the mesh's report, over transports with exact time
+	frameDrain   = 50 * time.Millisecond // the time for frames that no call waits for
 
-	maxStarved = 8 * time.Second // bounds what starving adds to the wait for the report
+	maxStarved = 8 * time.Second // the most by which starvation may lengthen the wait for the report
 )
 
-// A faultCase is one call by the ranks of one job, which a test runs many times: first without
-// faults, and then with one fault at each of its steps.
+// A faultCase is one call by the ranks of one job. A test runs it many times: first without faults,
+// and then with one fault at each of its steps.
 type faultCase struct {
 	wire        string
 	n           int
 	algorithm   string // "allreduce:ring"; "" for messages
 	call        worldtest.Call
 	count       int
-	label       string // of the options
+	label       string // a name for the options
 	opts        []comm.Option
-	during      phase          // when steps count
-	only        flaky.StepKind // if not 0, steps of this kind count, and no others
-	deviceSteps bool           // steps of the devices below verbs count, and no frames
+	during      phase          // the phase in which steps count
+	only        flaky.StepKind // if not 0, only steps of this kind count
+	deviceSteps bool           // only steps of the devices below verbs count
 	hide        []flaky.StepKind
-	every       int  // if not 0, a fault is injected at one of this many steps, except in a soak
-	reuses      bool // without faults, each rank gets memory again that it has returned
+	every       int  // if not 0, a fault is injected only at every n-th step, except in a soak
+	reuses      bool // without faults, each rank gets memory a second time after returning it
 }
 
 // A phase is a part of a job.
@@ -75,13 +75,13 @@ func (s *faultCase) String() string {
 
 // An outcome is the result of one rank.
 type outcome struct {
-	err         error // of the call
+	err         error // the error of the call
 	duration    time.Duration
 	verdict     *fault.Error // the first failure that its mesh reported
-	closing     error        // of Close
-	bufferErr   error        // memory written to after its return, callbacks that did not run
-	firedBefore bool         // the fault was injected when it began to wait for the report
-	reused      int          // how often it got memory again that it had returned
+	closing     error        // the error of Close
+	bufferErr   error        // set if memory was written to after its return, or a callback did not run
+	firedBefore bool         // the fault was injected before the rank began to wait for the report
+	reused      int          // how often the rank got memory that it had returned
 }
 
 // A faultRun is one run of a faultCase.
@@ -91,13 +91,13 @@ type faultRun struct {
 	script   *flaky.Script
 	counting atomic.Bool       // steps count while it is open
 	mu       sync.Mutex        // guards steps
-	steps    [][][]bool        // by the ranks from and to; true: of a handshake
-	phases   [3]sync.WaitGroup // the ranks have started, returned, reported
+	steps    [][][]bool        // indexed by the ranks from and to; true for a step of a handshake
+	phases   [3]sync.WaitGroup // whether all ranks have started, returned, reported
 	outcomes []outcome
 	local    error
 }
 
-// newRun prepares a run with the rules.
+// newRun prepares a run that injects faults by the given rules.
 func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
 	p := &faultRun{tc: s, rules: rules, outcomes: make([]outcome, s.n), steps: make([][][]bool, s.n)}
 	for r := range p.steps {
@@ -108,11 +108,12 @@ func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
 	return p
 }
 
-// controlHead is the length of a control message's head, and of no other.
+// controlHead is the length of a control message's head. No other message has a head of this
+// length.
 const controlHead = 40
 
-// counts leaves out the steps of other phases, and during the call those that come by the
-// clock.
+// counts reports whether a step counts. It excludes the steps of other phases. During the call it
+// also excludes control messages, which are sent by the clock.
 func (p *faultRun) counts(st flaky.Step) bool {
 	if only := p.tc.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
 		return false
@@ -133,7 +134,7 @@ func (p *faultRun) counts(st flaky.Step) bool {
 	return true
 }
 
-// record records a step. What a rank publishes goes to itself and all others.
+// record records a step. A rank that publishes does so to itself and to all other ranks.
 func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,11 +142,11 @@ func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 	return true
 }
 
-// handshake opens the head of each of its frames.
+// handshake is the magic number with which each frame of a handshake begins.
 const handshake = "tuti"
 
-// execute runs the case: in a bubble where the transport allows it. A rank that hangs ends the
-// test process with all stacks.
+// execute runs the case, in a bubble if the transport allows it. If a rank hangs, execute ends the
+// test process and prints all stacks.
 func (p *faultRun) execute(t *testing.T) {
 	defer watchdog(p, 2*runLimit).Stop()
 	if p.realTime() {
@@ -184,15 +185,15 @@ func (p *faultRun) run() error {
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
 		if s.during == starting {
 			p.counting.Store(false)
-			return nil // the others may never come
+			return nil // the other ranks may never reach the barrier
 		}
 		p.runRank(c, &p.outcomes[c.Rank()])
 		return nil
 	}, opts...)
 }
 
-// overDevices lets frames travel over verbs, with devices in software whose work requests and
-// completions are steps, and puts wrap above.
+// overDevices puts verbs with software devices below wrap. The work requests and completions of the
+// devices are steps of the run.
 func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	fabric := softdevice.NewFabric()
 	fabric.SetHook(func(st softdevice.Action) softdevice.Break {
@@ -206,12 +207,12 @@ func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	return overVerbs(fabric, wrap)
 }
 
-// overVerbs lets frames travel over software devices of the fabric, and puts wrap above.
+// overVerbs puts verbs with software devices of the fabric below wrap.
 func overVerbs(fabric *softdevice.Fabric, wrap wrapFunc) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport {
 		v, err := rdma.New(rdma.Options{Setup: t, Device: fabric.Device(rank)})
 		if err != nil {
-			panic(err) // the options are constant
+			panic(err) // cannot fail, because the options are constant
 		}
 		return wrap(rank, v)
 	}
@@ -225,7 +226,7 @@ func wrapBy(script *flaky.Script) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }
 }
 
-// runRank runs one rank. It waits until all other ranks have returned from the call and got their
+// runRank runs one rank. It waits until all other ranks have returned from the call and have their
 // reports, so that they do not report this rank's Close.
 func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	var buffers worldtest.BufferTracker
@@ -240,8 +241,8 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	buffers.Returned()
 	p.barrier(1)
 	p.counting.Store(false)
-	// Nothing shows when the last frame has arrived. One that meets the fault only
-	// now does so before the ranks wait. In memory this is the bubble's clock.
+	// Nothing shows when the last frame has arrived. A frame that meets the fault only after the
+	// call does so during this sleep. Over memory the sleep uses the bubble's clock.
 	time.Sleep(frameDrain) // nobody waits for what is still on its way then
 	if o.firedBefore = p.fired(); o.firedBefore {
 		p.awaitVerdict(c)
@@ -261,29 +262,29 @@ func (p *faultRun) barrier(phase int) {
 	p.phases[phase].Wait()
 }
 
-// awaitVerdict waits for a report as long as one may take: longer by what this process
-// starves, where real time passes. That has a limit, because threads that starve together add
-// up to more than the time that passes, and because a dial that succeeds in the end is never
-// reported.
+// awaitVerdict waits for the mesh's report, at most for a fixed time. Where real time passes, it
+// waits longer by the time for which this process was starved of the CPU. This extra time has a
+// limit. Starved threads add up to more than the time that passes, and a dial that succeeds in the
+// end is never reported.
 func (p *faultRun) awaitVerdict(c *comm.Comm) {
 	since := func() time.Duration { return 0 }
 	if p.realTime() {
 		since = starved.Since(os.Getpid())
 	}
 	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*verdictLimit+min(since(), maxStarved); {
-		// Reason: a verdict wakes calls only, and none is under way here; the loop ends with
-		// the verdict, and the pause bounds how often it looks.
+		// Reason: a verdict wakes only calls, and no call is under way here. The loop ends with the
+		// verdict, and the pause bounds how often it polls.
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// fired reports whether the fault was injected: there is one rule at most.
+// fired reports whether the fault was injected. A run has at most one rule.
 func (p *faultRun) fired() bool { return p.script.Fired(0) }
 
-// A joinedError is several errors in one, as errors.Join makes it.
+// A joinedError combines several errors, as errors.Join does.
 type joinedError interface{ Unwrap() []error }
 
-// joinedErrors are the errors that errors.Join has joined.
+// joinedErrors returns the errors that errors.Join has joined in err.
 func joinedErrors(err error) []error {
 	var f *fault.Error
 	if f2, ok := err.(*fault.Error); ok {
@@ -300,7 +301,7 @@ func joinedErrors(err error) []error {
 	return all
 }
 
-// verdictIn returns the report of the mesh that an error goes back to; nil when there is none.
+// verdictIn returns the report of the mesh that caused err, or nil if no report caused it.
 func verdictIn(err error) *fault.Error {
 	var f *fault.Error
 	for errors.As(err, &f) {
@@ -324,7 +325,7 @@ func blamed(f *fault.Error) (ranks []int) {
 	return ranks
 }
 
-// describe lists what all ranks got, for the text of a failed test.
+// describe lists the outcomes of all ranks, for the text of a failed test.
 func (p *faultRun) describe() string {
 	var b strings.Builder
 	for r := range p.outcomes {

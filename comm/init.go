@@ -18,22 +18,22 @@ import (
 )
 
 // Init makes this process a rank of its job and returns the communicator of all ranks. It waits
-// until all ranks have called Init. Init reads this process's rank and the addresses of the others
-// from the environment: TUTTI_* variables (as tuttirun sets them), torchrun's variables, TF_CONFIG,
-// PMI and PMIx, or a static list of hosts. Without any of these the job has one rank. ctx bounds
-// Init only, and not later calls.
+// until all ranks have called Init. Init reads this process's rank and the addresses of the other
+// ranks from the environment: TUTTI_* variables (as tuttirun sets them), torchrun's variables,
+// TF_CONFIG, PMI and PMIx, or a static list of hosts. Without any of these the job has one rank.
+// The context bounds Init only, and not later calls.
 //
-// Init takes these steps. An error of one rank in any of them ends Init on all ranks, which
+// Init takes these steps. An error of one rank in any step ends Init on all ranks, and their errors
 // name that rank:
 //
 //  1. Find the job in the environment, and complete the options by it.
 //  2. Listen, make the transport, and join the mesh: every rank opens control links.
 //  3. Receive rank 0's table of algorithms, and exchange hosts and racks.
-//  4. Agree on the transports between the ranks, and map shared memory where all can.
+//  4. Agree on the transports between the ranks, and map shared memory where all ranks can.
 //
-// A process may be one rank of one job at a time: it may call Init again after Close of the job's
-// communicator. Errors are *fault.Error: Misuse for options and for a second Init before that,
-// Refused for an environment that names no valid job or a peer that fails the handshake,
+// A process may be one rank of one job at a time. It may call Init again after Close of the job's
+// communicator. Errors are *fault.Error: Misuse for wrong options and for a second Init before
+// Close, Refused for an environment that names no valid job or a peer that fails the handshake, and
 // Timeout, which names the ranks that never came.
 func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	o := newOptions(opts)
@@ -67,11 +67,11 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	return c, nil
 }
 
-// initOpen says that this process is a rank of a job: Init has made it one, and Close of the
-// job's communicator has not ended. The jobs of Local do not count.
+// initOpen is true while this process is a rank of a job: from Init until Close of the job's
+// communicator. The jobs of Local do not count.
 var initOpen atomic.Bool
 
-// initJob makes this process the rank of a job that the environment names.
+// initJob makes this process a rank of the given job.
 func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
 	if err := o.secure(job); err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error)
 	if err != nil {
 		return nil, err
 	}
-	// A wrong name of a transport is an error also in a job of one rank, which needs none. In such
-	// a job collectives run their algorithms for one rank, which move nothing.
+	// A wrong transport name is an error even in a job of one rank, which needs no transport. In
+	// such a job collectives run their algorithms for one rank, which move no data.
 	if job.Size == 1 {
 		w.Close()
 		lone, addr := newLoneWire()
@@ -100,7 +100,7 @@ func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error)
 	return m.start(ctx, o)
 }
 
-// applyEnvironment takes settings from the environment where the program gave none. The program's
+// applyEnvironment takes settings from the environment where the program made none. The program's
 // options take precedence, because the program may depend on them.
 func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.transport == "" {
@@ -127,11 +127,12 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 // A member is a rank that has not joined its job yet. It owns its wire and its listener.
 type member struct {
 	wire wire
-	cfg  mesh.Config // of the job; start completes it by the options
+	cfg  mesh.Config // the job's settings; start adds the options
 }
 
-// localMember returns rank r of the ranks of Local. If the wires do not connect the ranks within the
-// process, the rank gets a listener on loopback, and finds the others by the address root of rank 0.
+// localMember returns the member for rank r of Local. If the transports do not connect the ranks
+// within the process, the rank gets a listener on loopback, and finds the other ranks by rank 0's
+// address, the parameter root.
 func (l *localWires) localMember(r int, o *options, root string) (*member, error) {
 	m := &member{l.wires[r], mesh.Config{
 		Rank: r, Size: len(l.wires), Job: "local/" + l.id, Secret: o.secret, InProcess: true, Host: hostName(), Peers: l.addrs,
@@ -147,7 +148,7 @@ func (l *localWires) localMember(r int, o *options, root string) (*member, error
 	return m, nil
 }
 
-// close releases what a member that has not started owns.
+// close releases what a member owns that has not started.
 func (m *member) close() {
 	m.wire.Close()
 	if m.cfg.Listener != nil {
@@ -155,13 +156,13 @@ func (m *member) close() {
 	}
 }
 
-// start joins the job and makes its communicator. The member gives its wire and its listener away,
-// and start closes them if it fails. The order of its steps matters. The engine must exist before
-// the mesh, because the mesh may deliver messages as soon as it has a link. The runtime must have
-// its mesh before any communicator exists.
+// start joins the job and makes its communicator. The member hands its transport and its listener
+// to the mesh, and start closes them if it fails. The order of its steps matters. The engine must
+// exist before the mesh, because the mesh may deliver messages as soon as it has a link. The
+// runtime must have its mesh before any communicator exists.
 func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	cfg := m.cfg
-	// A fault injector of a test lies between the mesh and the transport.
+	// In tests a fault injector may sit between the mesh and the transport.
 	m.wire = o.wrapped(cfg.Rank, m.wire)
 	if _, limited := ctx.Deadline(); !limited && o.timeout > 0 {
 		var cancel context.CancelFunc
@@ -181,7 +182,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 		comms: make(map[uint64]*Comm), lostRanks: make(map[int]*fault.Error), dead: make(map[int]bool),
 		reactions: make(map[int]reaction), reported: make(map[int]bool),
 	}
-	// The context of Init ends with Init; that of the runtime ends with Close.
+	// The context of Init ends with Init. The context of the runtime ends with Close.
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())
 	rt.wire = m.wire
 	rt.eng = rendezvous.New(rendezvous.Config{
@@ -196,21 +197,22 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 		rt.cancel()
 		return nil, err
 	}
-	// From here on an error must reach the other ranks, which have joined: abortInit sends it.
+	// From here on the other ranks have joined, so abortInit must send them any error.
 	rt.setMesh(joined)
 	return rt.newJobComm(ctx)
 }
 
-// machinery is what carries the messages of a rank. The rest of the package sends messages by
-// package p2p. It calls the machinery for what concerns the rank as a whole: its end, lost ranks,
-// and what ranks tell each other over the control links.
+// machinery carries the messages of a rank. The rest of the package sends messages by package p2p,
+// and calls the machinery only for what concerns the rank as a whole: its end, lost ranks, and the
+// messages that ranks exchange over the control links.
 type machinery struct {
 	wire wire
 	eng  *rendezvous.Engine
 	mesh *mesh.Mesh // set before any communicator exists; events may come earlier
 }
 
-// What the files without access to the machinery's packages need of them.
+// The declarations below give other files, which do not import the machinery's packages, what they
+// need of them.
 const (
 	floodStep = rendezvous.FloodStep
 	maxFlood  = mesh.MaxFlood
@@ -219,22 +221,22 @@ const (
 // A meshAnswer is the result of a question to another rank.
 type meshAnswer = mesh.Answer
 
-// defaultParameters returns the parameters that hold where the program sets none, as far as they
-// are not zero.
+// defaultParameters returns the parameters that apply where the program sets none. Parameters whose
+// default is zero are left out.
 func defaultParameters() Parameters {
 	return Parameters{Segment: p2p.DefaultSegment, Heartbeat: mesh.DefaultHeartbeat, Silence: mesh.DefaultSilence}
 }
 
-// protocols returns the protocols by name; "" is the default. It is a function, so that the package
-// has no global variable.
+// protocols returns the protocols by name; the name "" is the default. It is a function so that the
+// package has no global variable.
 func protocols() map[string]rendezvous.Protocol {
 	return map[string]rendezvous.Protocol{
 		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,
 	}
 }
 
-// setMesh gives the runtime its mesh, which starts after the runtime exists: the mesh needs it
-// as its Events. Until then peer returns ranks without hosts.
+// setMesh gives the runtime its mesh. The mesh starts after the runtime exists, because the mesh
+// needs the runtime as its Events. Before setMesh, peer returns ranks without hosts.
 func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
 	rt.eng.Bind(m)
 	rt.mu.Lock()
@@ -281,7 +283,8 @@ func (rt *rankRuntime) abortInit(err error) {
 	rt.close(context.Background())
 }
 
-// reportTransports prints, on request, which transport this rank uses to each other rank.
+// reportTransports prints the transport from this rank to each other rank, if the user asked for
+// it.
 func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return

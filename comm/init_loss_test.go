@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// startAll starts n ranks in this process, as Local does, and returns their errors and how long
-// each start lasted. Unlike Local, it does not end the others when one fails.
+// startAll starts n ranks in this process, as Local does. It returns their errors and the duration
+// of each start. Unlike Local, it does not end the other ranks when one fails.
 func startAll(t *testing.T, n int, script *flaky.Script) (errs []error, lasted []time.Duration) {
 	t.Helper()
 	o := newOptions([]Option{WithLogger(slog.New(slog.DiscardHandler)),
@@ -47,7 +47,7 @@ func startAll(t *testing.T, n int, script *flaky.Script) (errs []error, lasted [
 	return errs, lasted
 }
 
-// A rank dies in Init where the others wait for it to map the memory that all share.
+// A rank dies in Init while the other ranks wait for it to map the memory that all ranks share.
 func TestALossEndsTheWaitForSharedMemoryInInit(t *testing.T) {
 	const n, victim = 3, 1
 	script := flaky.New(flaky.Options{

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// A process is a rank of one job at a time. An Init that fails takes nothing.
+// A process may be a rank of one job at a time. An Init that fails must not count as a job.
 func TestASecondInitIsRefusedUntilTheFirstIsClosed(t *testing.T) {
 	leak.Check(t)
 	ctx := t.Context()
@@ -45,7 +45,7 @@ func TestASecondInitIsRefusedUntilTheFirstIsClosed(t *testing.T) {
 	}
 }
 
-// The environment is that of the job that Init joins. The ranks of Local are no part of it.
+// Environment variables describe the job that Init joins. Local must ignore them.
 func TestLocalReadsNoEnvironmentVariables(t *testing.T) {
 	t.Setenv("TUTTI_TRANSPORT", "none")
 	t.Setenv("TUTTI_ALGORITHM", "none")

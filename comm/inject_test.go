@@ -12,18 +12,18 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// An injection is one fault at one step, and what all ranks should report then.
+// An injection is one fault at one step, and the report that all ranks should make.
 type injection struct {
 	rule          func(k int) flaky.Rule
-	kind          fault.Kind // of the report: LinkLost names both ends, PeerLost the rank that made the step
-	mayBeHarmless bool       // it may have no effect, and then no report
+	kind          fault.Kind // the kind of the report: LinkLost names both ends, PeerLost the rank that made the step
+	mayBeHarmless bool       // the fault may have no effect, and then no rank reports it
 }
 
 // The injections.
 var (
 	linkCuts = []injection{cutAt(flaky.Before), cutAt(flaky.Within), cutAt(flaky.After)}
 	deaths   = []injection{dieAt(flaky.Before), dieAt(flaky.Within), dieAt(flaky.After)}
-	// A frame into exposed memory travels without its head.
+	// A frame into exposed memory sends its body separately from its head.
 	corruptHead = injection{rule: flaky.CorruptHead, kind: fault.LinkLost, mayBeHarmless: true}
 	corruptBody = injection{rule: flaky.CorruptBody, kind: fault.LinkLost}
 )
@@ -36,10 +36,11 @@ func dieAt(m flaky.Moment) injection {
 	return injection{rule: func(k int) flaky.Rule { return flaky.Die(m, k) }, kind: fault.PeerLost}
 }
 
-// runCounts are what a test has done, over all its cases.
+// runCounts counts what a test has done over all its cases.
 type runCounts struct{ steps, runs, fired atomic.Int64 }
 
-// report ends a test. One that has injected nothing has shown nothing.
+// report logs the counts at the end of a test. It fails a test that has injected no fault, because
+// such a test shows nothing.
 func (c *runCounts) report(t *testing.T) {
 	t.Logf("%d steps, %d plays, %d of them struck", c.steps.Load(), c.runs.Load(), c.fired.Load())
 	if c.steps.Load() == 0 || c.fired.Load() == 0 {
@@ -47,12 +48,11 @@ func (c *runCounts) report(t *testing.T) {
 	}
 }
 
-// A step is one step of a case: the k-th of rank from towards rank to, or the k-th that it
-// publishes, if both are the same.
+// A step identifies one step of a case: the k-th frame from one rank to another. If the two ranks
+// are equal, it is the k-th fragment that the rank publishes.
 type step struct{ from, to, k int }
 
-// baseline runs the case without a fault, which must succeed on all ranks, and returns its
-// steps.
+// baseline runs the case without a fault and returns its steps. The run must succeed on all ranks.
 func (s *faultCase) baseline(t *testing.T, sum *runCounts) []step {
 	t.Helper()
 	p := s.newRun(flaky.Cut(flaky.After, 1<<30))
@@ -79,8 +79,8 @@ func (s *faultCase) baseline(t *testing.T, sum *runCounts) []step {
 	return all
 }
 
-// injectAll runs the case once for each of its steps and each injection that choose returns
-// for it; choose gets a number that differs between neighbouring steps.
+// injectAll runs the case once for each of its steps and each injection that choose returns for the
+// step. The argument of choose is a number that differs between neighbouring steps.
 func (s *faultCase) injectAll(t *testing.T, sum *runCounts, choose func(i int) []injection) {
 	every := max(s.every, 1)
 	if soaking {
@@ -113,13 +113,14 @@ func (s *faultCase) inject(t *testing.T, sum *runCounts, b injection, at step) {
 	}
 }
 
-// An injectionPool injects at the steps of several cases side by side, where real time passes.
+// An injectionPool injects faults at the steps of several cases in parallel, over transports where
+// real time passes.
 type injectionPool struct {
 	running sync.WaitGroup
 	slots   chan struct{}
 }
 
-// parallelRuns is how many runs are under way at once: most of their time is waiting.
+// parallelRuns is the number of parallel runs. It is high because a run mostly waits.
 const parallelRuns = 8
 
 func newInjectionPool() *injectionPool {
@@ -134,10 +135,10 @@ func (w *injectionPool) inject(t *testing.T, s *faultCase, sum *runCounts, b inj
 	})
 }
 
-// check compares what the ranks got with what the injection allows.
+// check compares the outcomes of the ranks with the outcomes that the injection allows.
 func (p *faultRun) check(b injection, at step) error {
 	if steps := p.steps[at.from][at.to]; at.k <= len(steps) && steps[at.k-1] {
-		b.mayBeHarmless = true // of two Conns that were dialled at once, one is given up
+		b.mayBeHarmless = true // of two Conns that were dialled at once, the ranks drop one
 	}
 	v := expectedVerdict{injection: b, at: at, ranks: []int{min(at.from, at.to), max(at.from, at.to)}}
 	if b.kind == fault.PeerLost {
@@ -148,7 +149,7 @@ func (p *faultRun) check(b injection, at step) error {
 	}
 	if f := p.bystanderVerdict(at); (p.realTime() || p.tc.during == closing) && v.injection.kind == fault.LinkLost &&
 		(blames(f, fault.PeerLost, at.from) || blames(f, fault.PeerLost, at.to)) {
-		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy for its heartbeats, or the ranks that had received them had closed
+		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // the rank was too busy for its heartbeats, or the ranks that had received them had closed
 	}
 	v.split = p.splitVerdict(at)
 	if p.local != nil {
@@ -162,8 +163,8 @@ func (p *faultRun) check(b injection, at step) error {
 	return p.checkAgreement(v)
 }
 
-// bystanderVerdict is the report of a rank at neither end of the fault. Where all such ranks
-// have closed, it is the report that an end went by as it closed.
+// bystanderVerdict returns the report of a rank at neither end of the fault. If all such ranks have
+// closed, it returns the report in the error of a rank's Close.
 func (p *faultRun) bystanderVerdict(at step) *fault.Error {
 	f := p.bystander(at).verdict
 	for r := range p.outcomes {
@@ -174,9 +175,9 @@ func (p *faultRun) bystanderVerdict(at step) *fault.Error {
 	return f
 }
 
-// splitVerdict reports whether, where real time passes, ranks got different ones of the three
-// possible reports: the link and its two ends. Then floods took longer than ranks wait for
-// them, they crossed, and each side had resolved its report by then.
+// splitVerdict reports whether the ranks made different reports of the fault. Three reports are
+// possible: the link, and each of its two ends. The ranks can differ only where real time passes.
+// Then the floods of the reports took so long that both sides had already resolved their own.
 func (p *faultRun) splitVerdict(at step) bool {
 	var a, b, link int
 	for r := range p.outcomes {
@@ -192,7 +193,8 @@ func (p *faultRun) splitVerdict(at step) bool {
 	return p.realTime() && a+b+link > 1
 }
 
-// bystander is the outcome of a rank at neither end of the fault, if there is one.
+// bystander returns the outcome of a rank at neither end of the fault. If there is no such rank, it
+// returns the outcome of the rank at the receiving end.
 func (p *faultRun) bystander(at step) *outcome {
 	for r := range p.outcomes {
 		if r != at.from && r != at.to {
@@ -202,8 +204,8 @@ func (p *faultRun) bystander(at step) *outcome {
 	return &p.outcomes[at.to]
 }
 
-// closedAfterFailure reports whether err is that of a message to a rank that has closed
-// without receiving it, because it had failed before.
+// closedAfterFailure reports whether err says that the receiver of a message closed without
+// receiving it, and that receiver had failed before.
 func (p *faultRun) closedAfterFailure(err error) bool {
 	var f *fault.Error
 	for errors.As(err, &f) {
@@ -215,24 +217,24 @@ func (p *faultRun) closedAfterFailure(err error) bool {
 	return false
 }
 
-// An expectedVerdict is the report that all living ranks should share.
+// An expectedVerdict is the report that all living ranks should make.
 type expectedVerdict struct {
 	injection injection
 	at        step
 	ranks     []int
-	split     bool // some blame an end, and some the link
+	split     bool // some ranks blame an end, and others the link
 }
 
-// dead reports whether a rank is declared lost: what it reports itself does not matter.
+// dead reports whether rank r is declared lost. The report of a lost rank does not matter.
 func (v *expectedVerdict) dead(r int) bool {
 	return v.injection.kind == fault.PeerLost && r == v.ranks[0]
 }
 
-// realTime reports whether real time passes, on a machine that may be busy with something else
-// longer than the ranks wait for each other.
+// realTime reports whether the run uses real time. Other work on the machine may then delay it for
+// longer than ranks wait for each other.
 func (p *faultRun) realTime() bool { return p.tc.wire != "memory" && p.tc.wire != "verbs" }
 
-// matches reports whether f is this report.
+// matches reports whether f is the expected report.
 func (v *expectedVerdict) matches(f *fault.Error) bool {
 	if v.split {
 		return blames(f, fault.PeerLost, v.at.from) || blames(f, fault.PeerLost, v.at.to) ||
@@ -241,7 +243,8 @@ func (v *expectedVerdict) matches(f *fault.Error) bool {
 	return blames(f, v.injection.kind, v.ranks...)
 }
 
-// affects reports whether a message in the ring may fail on rank r.
+// affects reports whether a message call of rank r may fail. Each rank exchanges messages with its
+// neighbours in a ring.
 func (v *expectedVerdict) affects(p *faultRun, r int) bool {
 	switch {
 	case v.split:
@@ -280,14 +283,14 @@ func (p *faultRun) checkRank(r int, v expectedVerdict) error {
 	case p.tc.call.Verb == "" && !v.affects(p, r) && o.err != nil:
 		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
 	case p.tc.during == closing, v.injection.mayBeHarmless && o.verdict == nil:
-	case p.realTime() && !o.firedBefore && o.verdict == nil: // the fault met a frame so late that nobody waited any more
+	case p.realTime() && !o.firedBefore && o.verdict == nil: // the fault met a frame so late that no rank waited any more
 	case !v.matches(o.verdict):
 		return fmt.Errorf("want the verdict %v of %v, got %v", v.injection.kind, v.ranks, o.verdict)
 	}
 	return nil
 }
 
-// checkAgreement checks that all living ranks have the same report.
+// checkAgreement checks that all living ranks made the same report.
 func (p *faultRun) checkAgreement(v expectedVerdict) error {
 	var first *fault.Error
 	for r := range p.outcomes {
@@ -296,7 +299,7 @@ func (p *faultRun) checkAgreement(v expectedVerdict) error {
 		case v.dead(r) || received == nil || v.split && v.matches(received):
 		case first == nil:
 			first = received
-		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks reported it at once
+		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks made this report at the same time
 		case first.Error() != received.Error():
 			return fmt.Errorf("two verdicts: %v, and %v", first, received)
 		}
@@ -304,7 +307,7 @@ func (p *faultRun) checkAgreement(v expectedVerdict) error {
 	return nil
 }
 
-// checkStart wants a job that did not start to end soon, with the right kind of error.
+// checkStart checks that a job that failed to start ended soon, with the right kind of error.
 func (p *faultRun) checkStart() error {
 	var f *fault.Error
 	switch {
