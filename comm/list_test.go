@@ -18,8 +18,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// listSizes are lengths of a list's vectors, some in one segment with others, some
-// in several.
+// listSizes are the lengths of the vectors of several lists. Some vectors share a segment with
+// other vectors, and some take several segments.
 var listSizes = [][]int{
 	{},
 	{0},
@@ -30,12 +30,12 @@ var listSizes = [][]int{
 	{150_000, 1, 60_000},
 }
 
-// randomFloats are floats whose sums depend on the order of the folds.
+// randomFloats returns floats whose sum depends on the order of the additions.
 func randomFloats(n, rank, index int) []float32 {
 	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(index)))
 	v := make([]float32, n)
 	for i := range v {
-		bits := rnd.Uint32() // sign and fraction; an exponent of -27 up to 4
+		bits := rnd.Uint32() // a random sign and fraction, and an exponent from -27 to 4
 		v[i] = math.Float32frombits(bits&0x807f_ffff | (100+bits>>23&31)<<23)
 	}
 	return v
@@ -57,7 +57,7 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 	for _, s := range settings {
 		for _, n := range []int{1, 2, 3, 5} {
 			if n == 1 && s.algorithm == "shared" {
-				continue // a rank alone shares memory with nobody
+				continue // a single rank shares no memory
 			}
 			t.Run(fmt.Sprintf("%s/%s/%d/%d", s.wire, s.algorithm, n, len(s.opts)), func(t *testing.T) {
 				leak.Check(t)

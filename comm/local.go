@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Local runs f on n ranks that are goroutines of this process, and waits until all have returned.
-// It is meant for tests, for learning, and for programs that share memory anyway.
+// Local runs f on n ranks, which are goroutines of this process, and waits until every f has
+// returned. It is meant for tests, for learning, and for programs that share memory anyway.
 //
 //	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 //		sum := []int{c.Rank()}
@@ -26,8 +26,9 @@ import (
 // runtime.Goexit, which t.FailNow calls, counts as an error.
 //
 // By default the ranks exchange messages in memory. If an option names another transport, such as
-// WithTransportName("tcp"), that transport carries them, and each rank has a listener on loopback.
-// Local reads no environment variables: TUTTI_TRANSPORT and the others of Option are for Init.
+// WithTransportName("tcp"), that transport carries the messages, and each rank listens on loopback.
+// Local reads no environment variables: TUTTI_TRANSPORT and the other variables listed at Option
+// apply to Init only.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
 	if err := o.check(-1); err != nil {
@@ -49,7 +50,7 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 	return l.err
 }
 
-// maxLocal bounds the ranks of one process: each has a mesh with its goroutines and links.
+// maxLocal bounds the ranks of one process, because each rank has a mesh with goroutines and links.
 const maxLocal = 1024
 
 // local is one run of Local.
@@ -62,7 +63,7 @@ type local struct {
 	ranks   sync.WaitGroup
 
 	mu  sync.Mutex // guards err
-	err error      // of the rank that failed first
+	err error      // the error of the rank that failed first
 }
 
 // setUp makes the members of the job.
@@ -103,14 +104,14 @@ func (l *local) rank(r int) {
 		l.setError(err)
 		return
 	}
-	// This error holds if f never returns: then only deferred functions still run.
+	// This error remains if f never returns, because runtime.Goexit runs only deferred functions.
 	err = fault.New(fault.Misuse, "local", r, "the function of this rank ended by runtime.Goexit, as t.FailNow does; return an error instead")
 	defer func() { l.closeRank(c, err) }()
 	err = l.runProgram(c)
 }
 
-// closeRank closes a rank whose f has returned err. An error aborts the job first, so that
-// ranks that wait for this one end.
+// closeRank closes a rank whose f has returned err. If err is not nil, closeRank aborts the job
+// first, so that ranks that wait for this rank end.
 func (l *local) closeRank(c *Comm, err error) {
 	if err == nil {
 		if err = c.Close(l.ctx); err != nil {
@@ -123,7 +124,7 @@ func (l *local) closeRank(c *Comm, err error) {
 	c.Close(l.ctx)
 }
 
-// runProgram calls f, and turns a panic into an error; its stack is printed once.
+// runProgram calls f, and converts a panic into an error. It prints the stack of the panic once.
 func (l *local) runProgram(c *Comm) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -134,8 +135,8 @@ func (l *local) runProgram(c *Comm) (err error) {
 	return l.f(l.ctx, c)
 }
 
-// setError stores the first error. A later error replaces the stored one if the stored error only
-// reports another rank's failure and the later one does not.
+// setError stores the first error. A later error replaces it in one case: the stored error only
+// reports another rank's failure, and the later error does not.
 func (l *local) setError(err error) {
 	l.mu.Lock()
 	first := l.err == nil

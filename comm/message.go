@@ -11,8 +11,8 @@ import (
 )
 
 // Element constrains the element types of buffers: integers, floating-point numbers, complex
-// numbers, bool, named types over these, Float16, BFloat16 and Loc of package tensor. Ranks whose element types
-// differ get fault.Mismatch, even if the types have the same size.
+// numbers, bool, named types over these, and Float16, BFloat16 and Loc of package tensor. Ranks
+// whose element types differ get fault.Mismatch, even if the types have the same size.
 type Element = tensor.Element
 
 // Wildcards of Recv, IRecv and Probe.
@@ -28,22 +28,21 @@ const MaxTag = p2p.MaxTag
 type Status struct {
 	Source int // the sender's rank in the communicator
 	Tag    int
-	Bytes  int // size; Count in elements is Bytes over the element's size
+	Bytes  int // the size in bytes; Count returns it in elements
 }
 
 // Count returns the message's size in elements of type T.
 func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size() }
 
-// typeFingerprint returns the fingerprint of a message: its element type.
+// typeFingerprint returns the fingerprint of a message with elements of type T.
 func typeFingerprint[T Element]() uint64 { return fingerprintOf(tensor.TypeOf[T]()) }
 
-// fingerprintOf returns the fingerprint of a message of that element type. Bit 32 tells it
-// from 0, which means "not checked".
+// fingerprintOf returns the fingerprint of a message with the given element type. Bit 32 is always
+// set, because a fingerprint of 0 means "not checked".
 func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
-// beginMessage lists a call on a message, so that errors of other ranks can name it;
-// endMessage takes it off. Calls that do not wait are recorded by calls.recordInline instead,
-// which costs less.
+// beginMessage lists a message call, so that errors of other ranks can name it. endMessage removes
+// it from the list. A call that does not wait uses calls.recordInline instead, which costs less.
 func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	cl := newCall(c)
 	cl.signature = sig
@@ -53,11 +52,11 @@ func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	return cl
 }
 
-// endMessage ends a call on a message, and turns its error into the caller's.
+// endMessage ends a message call, and converts its error into the error that the caller gets.
 func (c *Comm) endMessage(cl *call, err error) error {
 	if err != nil {
 		err = typeError(err, cl)
-		err = c.messageFailed(cl, err) // while it still counts as under way: others may be about to ask
+		err = c.messageFailed(cl, err) // before the call is removed from the list, because other ranks may be about to ask for it
 	}
 	c.rt.calls.endMessage(cl)
 	cl.free()
@@ -87,9 +86,9 @@ func typeOfFingerprint(fingerprint uint64) string {
 	return "an unknown type"
 }
 
-// sourceRank returns the source of a receive as a signature holds it: the rank in the job, or
-// anyPeer for AnySource. The wildcard needs a separate value, because -1 means that a call has no
-// peer.
+// sourceRank returns the source of a receive in the form that a signature holds: the rank in the
+// job, or anyPeer for AnySource. The wildcard needs a separate value, because -1 means that a call
+// has no peer.
 func (c *Comm) sourceRank(from int) int {
 	if from == AnySource {
 		return anyPeer
@@ -97,13 +96,15 @@ func (c *Comm) sourceRank(from int) int {
 	return c.jobRank(from)
 }
 
-// Send sends buf to rank to (MPI_Send, in MPI's standard mode). It returns when the caller may
-// reuse buf. That is at once if the receiver's credit or this rank's send buffer has room for the
-// bytes. Otherwise Send waits until a receive has matched the message. Messages between two ranks
-// with the same tag arrive in the order sent. If ranks send more than these buffers hold to each
-// other, or around a ring, before they receive, they deadlock: use SendRecv or IRecv. The stall
-// warning names the cycle, and the error of the Timeout as well. If the other rank closes without
-// receiving the message, Send, or Close if Send has returned, gets fault.Closed.
+// Send sends buf to another rank (MPI_Send, in MPI's standard mode). It returns when the caller may
+// reuse buf. Send returns at once if the receiver's credit or this rank's send buffer has room for
+// the bytes. Otherwise Send waits until a receive has matched the message. Messages between two
+// ranks with the same tag arrive in the order sent.
+//
+// Ranks deadlock if they send more than these buffers hold to each other, or around a ring, before
+// they receive. Use SendRecv or IRecv instead. The stall warning and the error of the Timeout name
+// the cycle of ranks. If the other rank closes without receiving the message, Send gets
+// fault.Closed. If Send has returned by then, Close gets that error.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	if ctx == nil {
 		return checkContext("send", ctx)
@@ -117,11 +118,11 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	return c.endMessage(cl, c.group.Send(ctx, cl, to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)))
 }
 
-// Recv receives a message from rank from (or AnySource) with tag (or AnyTag) into buf, which
-// may be larger than the message (MPI_Recv). A message that does not fit, or has another
-// element type, is consumed and is an error. With wildcards, messages match in the order in
-// which they arrive. If ctx ends before Recv has matched a message, Recv has no effect. After a
-// match, Recv completes despite the cancellation.
+// Recv receives a message into buf (MPI_Recv). The parameters from and tag select the message, and
+// may be AnySource and AnyTag. buf may be larger than the message. A message that does not fit, or
+// has another element type, is consumed and is an error. With wildcards, messages match in the
+// order in which they arrive. If ctx ends before Recv has matched a message, Recv has no effect.
+// After a match, Recv completes despite the cancellation.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
 	if ctx == nil {
 		return Status{}, checkContext("recv", ctx)
@@ -136,8 +137,8 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 	return Status(st), c.endMessage(cl, err)
 }
 
-// Probe waits until a message arrives that Recv with the same arguments would receive, and
-// returns its status (MPI_Probe). The message stays; another goroutine may receive it.
+// Probe waits until a message arrives that Recv with the same arguments would receive, and returns
+// its status (MPI_Probe). The message stays in the queue, and another goroutine may receive it.
 func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 	if err := checkContext("probe", ctx); err != nil {
 		return Status{}, err
@@ -147,7 +148,7 @@ func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 	return Status(st), c.endMessage(cl, err)
 }
 
-// IProbe is Probe without waiting (MPI_Iprobe); ok is false when no such message has arrived.
+// IProbe is the non-blocking Probe (MPI_Iprobe). If no such message has arrived, ok is false.
 func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
@@ -156,19 +157,20 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	return Status(s), ok, err
 }
 
-// MProbe waits until a message arrives that Recv with the same arguments would receive, and reserves
-// it (MPI_Mprobe). No other receive or probe sees the message any more, so several goroutines may
-// probe and receive side by side. recv receives the message, once, into a buffer that holds it
-// (MPI_Mrecv); until then the message takes its part of the sender's credit.
+// MProbe waits until a message arrives that Recv with the same arguments would receive, and
+// reserves it (MPI_Mprobe). No other receive or probe sees the message any more, so several
+// goroutines may probe and receive concurrently. The returned function recv receives the message,
+// once, into a buffer that is large enough (MPI_Mrecv). Until then the message occupies its part of
+// the sender's credit.
 //
 //	st, recv, err := comm.MProbe[float32](ctx, c, comm.AnySource, tag)
 //	...
 //	buf := make([]float32, comm.Count[float32](st))
 //	err = recv(ctx, buf)
 //
-// recv fails as Recv does if the message does not fit, or has other elements, and the message is
-// then consumed. It gives fault.Canceled if the sender's context ended before the bytes were sent.
-// A second call is fault.Misuse. Only one goroutine may call recv.
+// If the message does not fit, or has other elements, recv fails as Recv does, and the message is
+// consumed. If the sender's context ended before the bytes were sent, recv gives fault.Canceled. A
+// second call of recv is fault.Misuse. Only one goroutine may call recv.
 func MProbe[T Element](ctx context.Context, c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
 	if err := checkContext("mprobe", ctx); err != nil {
 		return Status{}, nil, err
@@ -181,7 +183,7 @@ func MProbe[T Element](ctx context.Context, c *Comm, from, tag int) (st Status, 
 	return Status(found), recvReserved[T](c, Status(found), reservation), nil
 }
 
-// IMProbe is MProbe without waiting (MPI_Improbe). recv is nil if no such message has arrived.
+// IMProbe is the non-blocking MProbe (MPI_Improbe). If no such message has arrived, recv is nil.
 func IMProbe[T Element](c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
 	found, reservation, ok, err := c.group.TryMatchedProbe(from, tag)
 	switch {
@@ -209,9 +211,9 @@ func recvReserved[T Element](c *Comm, st Status, reservation p2p.Reservation) fu
 	}
 }
 
-// SendRecv sends one buffer to rank to and receives another from rank from at the same time
-// (MPI_Sendrecv). It never deadlocks, at any size, also when all ranks call it in a ring. Buffers
-// that overlap are fault.Misuse.
+// SendRecv sends one buffer to a rank and, at the same time, receives another buffer from a rank
+// (MPI_Sendrecv). It never deadlocks, whatever the sizes, even if all ranks call it in a ring.
+// Buffers that overlap are fault.Misuse.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
 	if err := checkContext("sendrecv", ctx); err != nil {
 		return Status{}, err

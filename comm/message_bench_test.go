@@ -20,8 +20,8 @@ func BenchmarkMessageBothEnds(b *testing.B) {
 	}
 }
 
-// run is how many round trips are timed at once. The shortest of these times is
-// what the code costs, also on a machine that others use.
+// run is the number of round trips that are timed together. The benchmark reports the shortest of
+// these times, because other work on the machine can only lengthen a time.
 const run = 64
 
 func bothEnds(b *testing.B, wire string, n int) {

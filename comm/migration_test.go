@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// exported are the exported names of the package in dir, a method as "Type.Method".
+// exported returns the exported names of the package in dir. A method has the form "Type.Method".
 func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -63,7 +63,7 @@ func addNames(names map[string]bool, d ast.Decl) {
 	}
 }
 
-// Every name of this module in the second and third column of the tables exists.
+// Every name in the second and third columns of the tables must exist in this module.
 func TestMigrationTablesNameExistingCalls(t *testing.T) {
 	text, err := os.ReadFile("../docs/migration.md")
 	if err != nil {

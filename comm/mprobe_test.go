@@ -13,8 +13,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Goroutines that probe and receive side by side each get the message that they have probed, whole:
-// small and large ones, and those of this rank itself.
+// Several goroutines probe and receive concurrently. Each must receive the whole message that it
+// has probed. The messages are small and large, and some come from this rank itself.
 func TestMatchedProbesShareMessagesAmongGoroutines(t *testing.T) {
 	for _, wire := range transports {
 		t.Run(wire, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestMatchedProbesShareMessagesAmongGoroutines(t *testing.T) {
 	}
 }
 
-// receiveProbed receives one message, whose size it knows from the probe, and notes it in seen.
+// receiveProbed receives one message, whose size it knows from the probe, and records it in seen.
 func receiveProbed(ctx context.Context, c *comm.Comm, each int, seen map[int]bool) error {
 	st, recv, err := comm.MProbe[float32](ctx, c, comm.AnySource, comm.AnyTag)
 	if err != nil {
@@ -85,10 +85,11 @@ func receiveProbed(ctx context.Context, c *comm.Comm, each int, seen map[int]boo
 	return nil
 }
 
-// A reserved message is for nobody else, and later messages of its sender and tag do not wait for it.
+// No other call may match a reserved message. Later messages with the same sender and tag must not
+// wait for it.
 func TestAReservedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	leak.Check(t)
-	for _, size := range []int{1, 100_000} { // elements: sent at once, and offered
+	for _, size := range []int{1, 100_000} { // in elements: the first message is sent at once, the second is offered
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			first, second := make([]int32, size), make([]int32, size)
 			first[0], second[0] = 1, 2
@@ -124,8 +125,8 @@ func TestAReservedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	}
 }
 
-// A reservation does not keep a message whose sender takes it back, nor a job from closing, and a wrong
-// receive consumes it.
+// A reservation must end if the sender withdraws the message. It must not keep a job from closing.
+// A receive with wrong arguments consumes the reserved message.
 func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

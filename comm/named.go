@@ -9,11 +9,11 @@ import (
 )
 
 // A Tensor holds raw elements with their type and shape, for SendNamed and RecvNamed. Dead means
-// that the producer of the tensor did not run; Data is then empty.
+// that the producer of the tensor did not run; Data is empty in that case.
 type Tensor = p2p.Tensor
 
 // NewTensor makes a Tensor of the elements in data, without copying them. The product of the shape
-// must be len(data); no shape means one dimension.
+// must be len(data). Without a shape the tensor has one dimension.
 func NewTensor[T Element](data []T, shape ...int) Tensor {
 	if len(shape) == 0 {
 		shape = []int{len(data)}
@@ -21,7 +21,8 @@ func NewTensor[T Element](data []T, shape ...int) Tensor {
 	return Tensor{DType: tensor.TypeOf[T](), Shape: shape, Data: tensor.Bytes(data)}
 }
 
-// Values returns a Tensor's elements, without copying; nil when they are not of type T.
+// Values returns a Tensor's elements without copying them. It returns nil if they are not of type
+// T.
 func Values[T Element](t Tensor) []T {
 	if t.DType != tensor.TypeOf[T]() || !tensor.Aligned[T](t.Data) {
 		return nil
@@ -29,12 +30,13 @@ func Values[T Element](t Tensor) []T {
 	return tensor.Elements[T](t.Data)
 }
 
-// SendNamed sends a tensor to rank to, which receives it by step and name. It never blocks and does
-// not copy the data, which belongs to the library until done has run. The library calls done once,
-// on one of its own goroutines, with a nil error when the bytes have been sent. It gets an error if
-// the receiver ends the step, or closes, before it has asked for the bytes. done must not block, and
-// may be nil. Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound
-// SendNamed fails at once with fault.Exhausted, which names the largest tensor.
+// SendNamed sends a tensor to another rank, which receives it by step and name. It never blocks and
+// does not copy the data. The data belongs to the library until the callback done has run. The
+// library calls done once, on one of its own goroutines. The argument is nil when the bytes have
+// been sent. It is an error if the receiver ends the step, or closes, before it has asked for the
+// bytes. The callback must not block, and may be nil. Parameters.StepBytes bounds the bytes of all
+// sends of a step. Beyond that bound SendNamed fails at once with fault.Exhausted, which names the
+// largest tensor.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
@@ -45,16 +47,17 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 	return nil
 }
 
-// RecvNamed receives the tensor of a step and name from rank from. It waits until the tensor
-// arrives, the step ends, or ctx does. Where its bytes go depends on buf:
+// RecvNamed receives the tensor with a step and a name from another rank. It waits until the tensor
+// arrives, the step ends, or ctx ends. The parameter buf decides where the bytes go:
 //
 //	buf         Data of the result
 //	not nil     in buf, which must be large enough; else fault.Misuse
-//	nil         memory of its own, or, for a tensor with a prepared receive
-//	            (PrepareRecvNamed, Parameters.StaticTensors), the prepared buffer
+//	nil         in new memory, or, for a tensor with a prepared receive
+//	            (PrepareRecvNamed, Parameters.StaticTensors), in the prepared buffer
 //	            until Tensor.Release
 //
-// Tensors with one key, that is communicator, step, sender and name, arrive in the order sent.
+// The key of a tensor consists of communicator, step, sender and name. Tensors with equal keys
+// arrive in the order sent.
 func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := cmp.Or(checkContext("recvnamed", ctx), c.checkNamed("recvnamed", from, name, nil)); err != nil {
 		return Tensor{}, err
@@ -64,9 +67,9 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 	return t, c.endMessage(cl, err)
 }
 
-// OnNamed registers a callback for the tensor of a step and name: got runs once, on the
-// goroutine that moved the last of its bytes. It must not block, and may send. Without buf the
-// tensor's Data is memory of its own, which the callback may keep.
+// OnNamed registers the callback got for the tensor with a step and a name. The callback runs once,
+// on the goroutine that moved the last bytes of the tensor. It must not block, and may send. If buf
+// is nil, the tensor's Data is newly allocated, and the callback may keep it.
 func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
@@ -80,7 +83,8 @@ func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(
 // errors of its calls include cause.
 func (c *Comm) EndStep(step uint64, cause error) { c.group.EndStep(step, cause) }
 
-// checkNamed refuses wrong arguments of a call on named tensors; t is nil where none is sent.
+// checkNamed refuses wrong arguments of a call on named tensors. The parameter t is nil for a call
+// that sends no tensor.
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {
 		return c.misuse(op, "name of the tensor: got an empty one, want that by which sender and receiver match it")

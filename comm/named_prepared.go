@@ -2,23 +2,23 @@ package comm
 
 import "context"
 
-// PrepareRecvNamed declares once where the tensors of a name from rank from arrive: buf is
-// exposed to that rank, which writes each of them straight into it, without offering it
-// first. RecvNamed without a buffer returns such a tensor with Data in buf, until
-// Tensor.Release allows the sender to write the next one.
+// PrepareRecvNamed declares once where the tensors with a name from another rank arrive. It exposes
+// buf to that rank, which writes each tensor straight into buf without offering it first. RecvNamed
+// without a buffer then returns the tensor with Data in buf. The sender may write the next tensor
+// only after Tensor.Release.
 //
-// Tensors that are small enough to be sent eagerly (Parameters.Threshold), that are larger than
-// buf, or that are sent before the one in buf was released come the ordinary way, with
-// Data elsewhere. So do all tensors if the transport cannot expose buf, or Checksums is set; the log
-// says so. The transports memory and verbs expose any memory, shm only memory from Alloc, and at
-// most 32 buffers at a time to each rank. If such a bound is reached, later receives try again to
-// expose buf. A name has at most one prepared buffer, which the program does not write to until
-// stop has returned.
+// Some tensors do not arrive in buf, but in other memory: tensors that are small enough to be sent
+// eagerly (Parameters.Threshold), tensors larger than buf, and tensors sent before the tensor in
+// buf was released. If the transport cannot expose buf, or Checksums is set, no tensor arrives in
+// buf, and the log says so. The transports memory and verbs expose any memory. The transport shm
+// exposes only memory from Alloc, and at most 32 buffers at a time to each rank. If such a bound is
+// reached, later receives try again to expose buf. A name has at most one prepared buffer. The
+// program must not write to the buffer until the returned function stop has returned.
 //
-// stop ends the preparation. It returns when no rank writes into the buffer any more, and the
-// program may use it. A tensor in the buffer that was not received is moved elsewhere. If ctx ends
-// first, the buffer still belongs to the library, and stop may be called again. stop may be called
-// by any goroutine.
+// A call of stop ends the preparation. It returns when no rank writes into the buffer any more, and
+// the program may use the buffer again. A tensor in the buffer that was not received is moved
+// elsewhere. If ctx ends first, the buffer still belongs to the library, and the program may call
+// stop again. Any goroutine may call stop.
 func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (stop func(context.Context) error, err error) {
 	if err := c.checkNamed("preparerecvnamed", from, name, nil); err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// A directReceiver is rank 1, which prepares a receive of the tensors of one name from rank 0.
+// A directReceiver is a prepared receive on rank 1, for the tensors of one name from rank 0.
 type directReceiver struct {
 	c    *comm.Comm
 	buf  []int32
@@ -25,8 +25,8 @@ func prepareDirect(c *comm.Comm, buf []int32) (*directReceiver, error) {
 	return &directReceiver{c, buf, stop}, err
 }
 
-// exchange sends a tensor of one step from rank 0 to rank 1. It returns how many ranks have found
-// it in the prepared buffer: on both ranks 1 or 0. d is nil on rank 0.
+// exchange sends a tensor of one step from rank 0 to rank 1. The result direct is 1 on both ranks
+// if the tensor was written into the prepared buffer, and 0 otherwise. On rank 0, d is nil.
 func (d *directReceiver) exchange(ctx context.Context, c *comm.Comm, step uint64, count int) (direct int, err error) {
 	n := []int32{0}
 	if d == nil {
@@ -66,8 +66,8 @@ func tensorOf(step uint64, count int) []int32 {
 	return v
 }
 
-// Over shm the memory of a prepared receive is from Alloc. The sender writes into it until the
-// receive is stopped, and until then the memory cannot be freed.
+// Over shm, the buffer of a prepared receive comes from Alloc. The sender writes into the buffer
+// until the receive is stopped, and the buffer cannot be freed before that.
 func TestPreparedReceiveIntoAllocatedMemoryOverShm(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)
@@ -115,7 +115,8 @@ func TestPreparedReceiveIntoAllocatedMemoryOverShm(t *testing.T) {
 	}
 }
 
-// Over shm the receiver of tensors in ordinary memory gets them all the same.
+// Over shm, a prepared receive into ordinary memory must still receive every tensor. The sender
+// must not write into that memory.
 func TestPreparedReceiveIntoOrdinaryMemoryOverShm(t *testing.T) {
 	needsSharedMemory(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) (err error) {
@@ -141,8 +142,8 @@ func TestPreparedReceiveIntoOrdinaryMemoryOverShm(t *testing.T) {
 	}
 }
 
-// A rank that closes while another one writes into its prepared buffer has closed. The link between
-// them has not failed.
+// A rank closes while another rank writes into its prepared buffer. The sender must report that the
+// receiver has closed, and not that the link has failed.
 func TestSenderIntoAPreparedBufferSeesThatItsReceiverHasClosed(t *testing.T) {
 	const count = 16 << 20 // 64 MiB
 	for range 5 {
@@ -163,7 +164,7 @@ func TestSenderIntoAPreparedBufferSeesThatItsReceiverHasClosed(t *testing.T) {
 					}
 				}
 				<-direct
-				return nil // closes
+				return nil // the rank closes
 			}
 			for step := uint64(0); step < 1000; step++ {
 				n, err := (*directReceiver)(nil).exchange(ctx, c, step, 20_000)

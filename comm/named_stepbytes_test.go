@@ -12,9 +12,9 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// TestStepBytesBoundsTheNamedSendsOfAStep sends two tensors, each of more bytes than the credit, before
-// the other rank receives: both fit into the bound, or only the first does. The next step has a bound
-// of its own.
+// TestStepBytesBoundsTheNamedSendsOfAStep sends two tensors before the other rank receives. Each
+// has more bytes than the credit. Either both tensors fit into the bound, or only the first fits.
+// The sends of one step must not count against the next step.
 func TestStepBytesBoundsTheNamedSendsOfAStep(t *testing.T) {
 	const size, envelope = 6 << 20, 256
 	for _, tc := range []struct {

@@ -31,7 +31,7 @@ const (
 //	Parameters.Rack        TUTTI_RACK
 type Option func(*options)
 
-// options are what Init and Local were given, completed by the environment.
+// options holds what the caller gave to Init or Local, completed by the environment.
 type options struct {
 	wireOptions
 	timeout      time.Duration
@@ -45,14 +45,14 @@ type options struct {
 	tls          *tlsopt.Options
 	algorithm    string
 	report       bool
-	exited       func(rank int) bool           // reports that a rank's process is known to have ended; nil: nobody records that
-	testPlaces   func(rank int) topology.Place // for tests: where ranks claim to run
+	exited       func(rank int) bool           // reports that a rank's process is known to have ended; nil if no process records that
+	testPlaces   func(rank int) topology.Place // for tests: the host and rack that each rank reports
 	log          *slog.Logger
 	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory
 	invalid      *fault.Error               // why the list of options itself is refused
 }
 
-// newOptions applies opts, in their order, to the defaults.
+// newOptions applies opts in order to the defaults.
 func newOptions(opts []Option) *options {
 	o := &options{
 		timeout: defaultTimeout, stallWarning: defaultStallWarning,
@@ -71,7 +71,7 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// check refuses invalid options. Its errors name rank, or no rank if rank is negative.
+// check refuses invalid options. Its errors name the given rank, or no rank if it is negative.
 func (o *options) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	switch {
@@ -98,15 +98,16 @@ func WithTimeout(d time.Duration) Option {
 // helps to find a hang before the Timeout ends the call.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
-// WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach its
-// port can then join it and take part in its collectives. Without it Init refuses such a job.
+// WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of
+// the job can then join the job and take part in its collectives. Without WithInsecure, Init
+// refuses such a job.
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
-// WithInsecurePlain switches the encryption of connections between hosts off. All ranks of the job
-// must have it. An attacker on the network path can then read the data, and change it. Ranks still
-// prove that they know the job's secret, and bodies carry a checksum, as with Parameters.Checksums,
-// which finds damage but no attack. By default, connections between hosts are under mutual TLS 1.3 if
-// the job has a secret.
+// WithInsecurePlain disables the encryption of connections between hosts. All ranks of the job must
+// have this option. An attacker on the network path can then read and change the data. Ranks still
+// prove that they know the job's secret. Bodies carry a checksum, as with Parameters.Checksums,
+// which detects damage but no attack. Without this option, connections between hosts use mutual TLS
+// 1.3 if the job has a secret.
 func WithInsecurePlain() Option { return func(o *options) { o.plain = true } }
 
 // WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FD,
@@ -118,19 +119,20 @@ func WithSecret(secret []byte) Option { return func(o *options) { o.secret = sec
 // Other ranks must be able to reach it.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
 
-// TLS names the files for TLS between the ranks, over tcp and grpc alike. With a CA on both sides
+// TLS names the files for TLS between the ranks, for tcp and for grpc. If both sides have a CA,
 // each proves its identity to the other (mutual TLS).
 type TLS = tlsopt.Options
 
-// WithTLS replaces the certificates of the job's own CA by the program's, on all connections, those
-// within a host included: data, control links and the handshake. A job needs it only if its
-// connections pass a proxy that terminates TLS, or if a site's rules ask for its own CA. The
-// certificates do not say which rank a peer is. Shared memory and RDMA writes are not encrypted.
+// WithTLS replaces the certificates of the job's own CA by certificates of the program. They apply
+// to all connections, even within a host: data, control links and the handshake. A job needs
+// WithTLS only if its connections pass a proxy that terminates TLS, or if a site's rules ask for
+// its own CA. The certificates do not say which rank a peer is. Shared memory and RDMA writes are
+// not encrypted.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
-// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki", where the number
-// after @ is the segment of their messages in bytes. Only rank 0's option counts, and it overrides
-// rank 0's TUTTI_ALGORITHM.
+// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki". The number after @ is
+// the segment size of the messages in bytes. Only rank 0's option counts, and it overrides rank 0's
+// TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
 
 // WithLogger sends the library's log to log: warnings of stalls, refused connections and

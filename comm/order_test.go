@@ -11,8 +11,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Ranks of one process may share variables, which calls keep in order. The race
-// detector must see that order on every wire, or it blames the caller.
+// Ranks of one process may share variables, and calls order the accesses. The race detector must
+// see that order over every transport. Otherwise it would report a race in the caller.
 func TestCallsOrderTheRanksOfOneProcess(t *testing.T) {
 	wires := []string{"memory", "tcp", "grpc"}
 	if runtime.GOOS == "linux" {
@@ -48,8 +48,8 @@ func TestCallsOrderTheRanksOfOneProcess(t *testing.T) {
 	}
 }
 
-// forwardToken has the ranks write to a variable one after the other, as a message of so
-// many bytes reaches them.
+// forwardToken sends a message of the given size around the ranks. Each rank writes to a shared
+// variable when it receives the message.
 func forwardToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 	message := make([]byte, size)
 	if err := c.Barrier(ctx); err != nil {

@@ -16,17 +16,18 @@ import (
 // A twoBufferCall is a call with two buffers, on 3 ranks with parts of 2 elements.
 type twoBufferCall struct {
 	name     string
-	dst, src int // elements
-	root     int // the rank that uses both buffers; -1: all
-	// inPlace is where dst begins behind src in a call in place, of a rank.
+	dst, src int // lengths in elements
+	root     int // the rank that uses both buffers; -1 if all ranks do
+	// inPlace returns the offset of dst from src, in elements, in a call in place on the given
+	// rank.
 	inPlace func(rank int) int
 	call    func(ctx context.Context, c *comm.Comm, dst, src []int32) error
 }
 
-// never is for calls without a form in place.
+// never is the offset for calls that have no form in place.
 const never = 1000
 
-// twoBufferCalls are all calls with two buffers.
+// twoBufferCalls returns all calls with two buffers.
 func twoBufferCalls() []twoBufferCall {
 	same := func(int) int { return 0 }
 	ownPartOfSrc := func(rank int) int { return 2 * rank }
@@ -95,7 +96,7 @@ func twoBufferCalls() []twoBufferCall {
 	}
 }
 
-// on makes the call with dst as many elements behind src, and returns dst.
+// on makes the call with dst at the given offset from src, in elements, and returns dst.
 func (b *twoBufferCall) on(ctx context.Context, c *comm.Comm, shift int) (dst []int32, err error) {
 	memory := make([]int32, 40)
 	src := memory[12:][:b.src]
@@ -110,9 +111,9 @@ func (b *twoBufferCall) on(ctx context.Context, c *comm.Comm, shift int) (dst []
 	return dst, err
 }
 
-// Buffers that share memory would give wrong results without an error. All calls refuse them,
-// wherever they lie, before anything is sent. Those of a call in place, and those that only touch,
-// give the result that separate ones give.
+// Overlapping buffers would give wrong results without an error, so every call must refuse them
+// before it sends anything, at every offset. Two kinds of buffers must give the same result as
+// separate buffers: the buffers of a call in place, and buffers that are adjacent.
 func TestEveryCallRefusesBuffersThatOverlap(t *testing.T) {
 	leak.Check(t)
 	for _, noShared := range []bool{false, true} {
@@ -138,7 +139,7 @@ func TestEveryCallRefusesBuffersThatOverlap(t *testing.T) {
 				}
 				for _, shift := range shifts {
 					got, err := b.on(ctx, c, shift)
-					unchanged := b.name == "exscan" && c.Rank() == 0 // dst, so what lies there counts
+					unchanged := b.name == "exscan" && c.Rank() == 0 // exscan leaves rank 0's dst unchanged, so its contents before the call are the result
 					if err != nil || uses && !unchanged && !slices.Equal(got, want) {
 						return fmt.Errorf("%s of a dst %d elements behind src: got %v and %v, want %v", b.name, shift, got, err, want)
 					}
@@ -152,7 +153,7 @@ func TestEveryCallRefusesBuffersThatOverlap(t *testing.T) {
 	}
 }
 
-// A rank that does not use one of its buffers may pass anything.
+// If a rank does not use one of its buffers, any slice is valid there.
 func TestRanksThatAreNotTheRootMayGiveOverlappingBuffers(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for _, b := range twoBufferCalls() {

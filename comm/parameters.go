@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// Parameters fit the library to a machine or to a measurement; programs rarely need them. A
-// field that is zero keeps its default. Sizes are in bytes. Ranks need not agree, except
-// where a field says so.
+// Parameters adapt the library to a machine or to a measurement. Programs rarely need them. A field
+// that is zero keeps its default. Sizes are in bytes. Ranks need not agree, except where a field
+// says so.
 type Parameters struct {
 	// Protocol selects how messages are sent. "eager" sends every message at once. "rendezvous"
 	// offers every message, and its receiver requests the bytes. "auto", the default, sends small
@@ -19,59 +19,62 @@ type Parameters struct {
 	// Threshold is the size of the largest message that "auto" sends at once.
 	Threshold int
 
-	// Credit is how much each peer may send before a receive has matched it: at least
-	// 512 KiB, and equal on all ranks.
+	// Credit is the number of bytes that each peer may send before a receive has matched them. It
+	// must be at least 512 KiB, and equal on all ranks.
 	Credit int
 
-	// SendBuffer bounds the sends that have returned and wait for their receives; the
-	// default is 256 MiB.
+	// SendBuffer bounds the bytes of sends that have returned and still wait for their receives.
+	// The default is 256 MiB.
 	SendBuffer int64
 
 	// StepBytes bounds what the named sends of one step hold; the default is 1 GiB.
 	StepBytes int64
 
-	// StaticTensors lets this rank allocate the named tensors that recur once: RecvNamed and
-	// OnNamed without a buffer watch the first steps, and prepare a receive (see
-	// PrepareRecvNamed) for each tensor of 16 KiB and more that has come at three steps
-	// without growing, in at most this many bytes for all senders. From then on the sender
-	// writes the tensor straight into that memory, without an offer at each step; Data lies
-	// there until Tensor.Release. It helps over transports that expose ordinary memory
-	// (memory, verbs) and for tensors above Threshold. It has no effect over other
-	// transports and with Checksums; over shm, PrepareRecvNamed with memory from Alloc has.
-	// The default is none; the most is 1 TiB.
+	// StaticTensors lets this rank allocate recurring named tensors once. RecvNamed and OnNamed
+	// without a buffer observe the first steps. They prepare a receive (see PrepareRecvNamed) for
+	// each tensor of at least 16 KiB that has arrived in three steps without growing. The prepared
+	// buffers of all senders together take at most this many bytes. From then on the sender writes
+	// the tensor straight into its buffer, without an offer at each step. Data stays there until
+	// Tensor.Release.
+	//
+	// StaticTensors helps over transports that expose ordinary memory (memory, verbs), and for
+	// tensors above Threshold. It has no effect over other transports, or with Checksums. Over shm,
+	// use PrepareRecvNamed with memory from Alloc instead. The default is 0, and the maximum is 1
+	// TiB.
 	StaticTensors int64
 
-	// Segment is the size of a segment of collectives' messages where neither a tuning file
-	// nor WithAlgorithm names one: a multiple of 16, at least 64, equal on all ranks.
+	// Segment is the segment size of collectives' messages where neither a tuning file nor
+	// WithAlgorithm gives one. It must be a multiple of 16, at least 64, and equal on all ranks.
 	Segment int
 
 	// Checksums adds a CRC-32C to message bodies; heads always have one. It must be equal on all
 	// ranks.
 	Checksums bool
 
-	// Heartbeat is how often ranks send heartbeats; the default is 250 ms. Silence is how long a
-	// rank may be silent before it is declared lost: at least two heartbeats, 4 s by default. A
-	// process that is stopped for longer is declared lost, so jobs that a batch system suspends
-	// rank by rank need a longer Silence. Both must be equal on all ranks.
+	// Heartbeat is the interval between heartbeats; the default is 250 ms. Silence is how long a
+	// rank may be silent before it is declared lost. It is at least two heartbeats, and 4 s by
+	// default. A process that is stopped for longer is declared lost, so jobs that a batch system
+	// suspends rank by rank need a longer Silence. Both must be equal on all ranks.
 	Heartbeat, Silence time.Duration
 
-	// EndOnLoss lets Init fail on all ranks as soon as a process leaves that had joined while others
-	// had not. By default Init logs that at once, and waits for another process in its place. Ranks
-	// that have not joined by then still wait until their deadline. It must be equal on all ranks.
+	// EndOnLoss applies to a process that joins and then leaves before all processes have joined.
+	// With EndOnLoss, Init fails at once on all ranks that have joined. By default Init logs the
+	// departure at once, and waits for another process in its place. In both cases, ranks that have
+	// not joined yet wait until their deadline. EndOnLoss must be equal on all ranks.
 	EndOnLoss bool
 
-	// Tuning names a file that `tuttibench tune` wrote. It chooses the algorithms and their
-	// segments; where it has no rule, the default rules hold. Only rank 0's counts: rank 0 reads
-	// the file and sends it to the others. It overrides rank 0's TUTTI_TUNING.
+	// Tuning names a file that `tuttibench tune` wrote. The file chooses the algorithms and their
+	// segments; where it has no rule, the default rules apply. Only rank 0's Tuning counts: rank 0
+	// reads the file and sends it to the other ranks. It overrides rank 0's TUTTI_TUNING.
 	Tuning string
 
-	// Rack says in which rack this rank's host stands, for the order in which rings and trees visit
-	// the ranks. All ranks of a host give the same name, of at most 64 bytes of printable ASCII
-	// without blanks, "#" and "/". It overrides TUTTI_RACK.
+	// Rack names the rack of this rank's host. Rings and trees visit the ranks rack by rack. All
+	// ranks of a host must give the same name: at most 64 bytes of printable ASCII without blanks,
+	// "#" and "/". It overrides TUTTI_RACK.
 	Rack string
 
-	// Topology names a file that says in which rack each host of the job stands, with lines of the
-	// form "host rack"; see topology.ParseFile. Only rank 0's counts. It overrides rank 0's
+	// Topology names a file that lists the rack of each host of the job, in lines of the form "host
+	// rack"; see topology.ParseFile. Only rank 0's Topology counts. It overrides rank 0's
 	// TUTTI_TOPOLOGY.
 	Topology string
 
@@ -79,12 +82,12 @@ type Parameters struct {
 	NoSharedMemory bool
 }
 
-// WithParameters sets the fields of p that are not zero; others keep what earlier options
-// have set.
+// WithParameters sets the fields of p that are not zero. Other fields keep the values of earlier
+// options.
 func WithParameters(p Parameters) Option { return func(o *options) { o.params.merge(p) } }
 
-// merge sets the fields that q has. Several WithParameters add up, so that a test can add to
-// the options of another one.
+// merge copies the fields of q that are not zero. Several WithParameters therefore add up, so that
+// a test can add a parameter to the options of another test.
 func (p *Parameters) merge(q Parameters) {
 	set(&p.Protocol, q.Protocol)
 	set(&p.Threshold, q.Threshold)
@@ -111,10 +114,10 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
-// maxStaticTensors is the most that StaticTensors accepts.
+// maxStaticTensors is the largest valid value of StaticTensors.
 const maxStaticTensors = 1 << 40
 
-// check refuses invalid values. Its errors name rank, or no rank if rank is negative.
+// check refuses invalid values. Its errors name the given rank, or no rank if it is negative.
 func (p *Parameters) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	for _, size := range []struct {

@@ -59,8 +59,8 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 	}
 }
 
-// Several may be active at a time, beside other collectives, which they meet in the
-// order of the starts.
+// Several persistent requests may be active at the same time, together with other collectives. All
+// of them match across ranks in the order of the starts.
 func TestPersistentsOverlapWithAllElse(t *testing.T) {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		var ps []*comm.Request
@@ -138,7 +138,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if _, done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
-		return twin.Barrier(ctx) // until then the other one can be asked
+		return twin.Barrier(ctx) // until rank 0 is here, it can answer questions
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -157,10 +157,10 @@ func TestInvalidPersistentCallsAreMisuse(t *testing.T) {
 			t.Error("an operator without a meaning for the type is prepared")
 		}
 		p := c.IBarrier(comm.Persistent())
-		if _, err := p.Wait(ctx); err != nil { // inactive
+		if _, err := p.Wait(ctx); err != nil { // returns at once, because the request is inactive
 			return err
 		}
-		if c.Rank() == 1 { // let rank 0 be active for a while
+		if c.Rank() == 1 { // rank 0's request is active for a while
 			if _, err := comm.Recv(ctx, c, 0, 0, make([]byte, 1)); err != nil {
 				return err
 			}
@@ -193,8 +193,7 @@ func TestInvalidPersistentCallsAreMisuse(t *testing.T) {
 	}
 }
 
-// When its context ends, that of Start or that of Wait, all ranks hear who was
-// missing.
+// If the context of Start or of Wait ends, all ranks must get an error that names the missing rank.
 func TestAPersistentEndsWithItsContexts(t *testing.T) {
 	for _, which := range []string{"Start", "Wait"} {
 		err := comm.Local(2, func(ctx context.Context, other *comm.Comm) error {
@@ -209,7 +208,7 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 				if err == nil {
 					err = p.Start(ctx)
 				}
-				if err == nil { // what it needs of rank 0 had been sent before that gave up
+				if err == nil { // rank 0 had sent everything that this rank needs before it gave up
 					_, err = p.Wait(ctx)
 				}
 				if err != nil && !errors.Is(err, fault.Revoked) {
@@ -230,7 +229,7 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 			if _, err := p.Wait(wait); !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
 				t.Errorf("%s: rank 0 got %v, want a timeout that names rank 1", which, err)
 			}
-			// A communicator that was not revoked.
+			// The communicator other was not revoked.
 			return comm.Send(ctx, other, 1, 0, []byte{1})
 		})
 		if err != nil {
@@ -239,8 +238,8 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 	}
 }
 
-// Who closes the job while one is active, or prepared, is not kept waiting, and
-// neither is who waits for it.
+// Close of the job must not wait for a request that is active or prepared. A rank that waits for
+// such a request must not hang either.
 func TestCloseEndsPersistents(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

@@ -9,10 +9,10 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// Layout says where the ranks of the communicator run. Its Order is the one in which rings
-// and trees visit the ranks: host by host and rack by rack, whatever the ranks' numbers. It
-// is the same on all ranks, and the order of a reduction's steps depends on it. Its String
-// is for people: the hosts in order with their ranks, and with their racks where they have
+// Layout says where the ranks of the communicator run. Its Order is the order in which rings and
+// trees visit the ranks: host by host and rack by rack, whatever the ranks' numbers. The Order is
+// the same on all ranks, and the order of a reduction's steps depends on it. Its String is meant
+// for people. It lists the hosts in order with their ranks, and with their racks if those have
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
@@ -29,9 +29,9 @@ func (c *Comm) setLayout() {
 	c.group.SetLayout(topology.New(places))
 }
 
-// exchangePlacement sends every rank's host and rack to rank 0, and from rank 0 those of all
-// ranks to everybody, with the racks of its topology file where there is one. All ranks then
-// have the same layout, which algorithms over several hosts depend on.
+// exchangePlacement gathers every rank's host and rack on rank 0. Rank 0 adds the racks of its
+// topology file, if it has one, and broadcasts the result. All ranks then have the same layout,
+// which is needed by algorithms that span several hosts.
 func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topology.Place, error) {
 	own := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.params.Rack}
 	if rt.opt.testPlaces != nil {
@@ -61,8 +61,8 @@ func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topolo
 }
 
 // resolvePlacement runs on rank 0. It applies the topology file to the records of all ranks and
-// checks the result. A host that the file does not list, or that is in two racks, is an
-// error that ends Init on all ranks.
+// checks the result. A host that the file does not list, or that is in two racks, causes an error
+// that ends Init on all ranks.
 func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {
@@ -87,8 +87,8 @@ func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	return records, nil
 }
 
-// reportOrder logs, on rank 0, in which order ranks are visited, and prints it where the choice of
-// transports is printed.
+// reportOrder logs, on rank 0, the order in which rings and trees visit the ranks. If the user
+// asked for the choice of transports, it prints the order there, too.
 func (rt *rankRuntime) reportOrder(c *Comm) {
 	if rt.rank != 0 {
 		return

@@ -20,8 +20,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// roundRobinHosts deals ranks out to the given number of hosts, one after the other, in racks
-// of two.
+// roundRobinHosts assigns ranks to the given number of hosts in turn, with two hosts per rack.
 func roundRobinHosts(hosts int) comm.Option {
 	return comm.WithPlaces(func(rank int) (host, rack string) {
 		h := rank % hosts
@@ -48,7 +47,7 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 		if err := check(dup, c.Layout().Order(), c.Layout().String()); err != nil {
 			return err
 		}
-		half, err := c.Split(ctx, c.Rank()/4, -c.Rank()) // 3 2 1 0, and 6 5 4
+		half, err := c.Split(ctx, c.Rank()/4, -c.Rank()) // ranks in the order 3 2 1 0, and 6 5 4
 		if err != nil {
 			return err
 		}
@@ -73,9 +72,9 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 	}
 }
 
-// All collectives, by what the table chooses, on several hosts: large and small, and
-// with the ranks of a host sharing memory or not. Communicators made from others
-// have memory of their own.
+// The test runs all collectives on several hosts, with the table's algorithms. It uses large and
+// small vectors, and hosts whose ranks share memory or do not. Communicators made from other
+// communicators have their own shared memory.
 func TestCollectivesOverSeveralHosts(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		for _, share := range []bool{true, false} {
@@ -96,7 +95,7 @@ func TestCollectivesOverSeveralHosts(t *testing.T) {
 }
 
 func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
-	alone := c.Rank()+hosts >= c.Size() && c.Rank() < hosts // on its host
+	alone := c.Rank()+hosts >= c.Size() && c.Rank() < hosts // the only rank on its host
 	if got := c.HostShares(); got != (share && !alone) {
 		return fmt.Errorf("rank %d of %d: memory is shared: %v", c.Rank(), c.Size(), got)
 	}
@@ -123,7 +122,7 @@ func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
 	return dup.Close(ctx)
 }
 
-// Blocking collectives use a host's memory while others run beside them by messages.
+// Blocking collectives use a host's shared memory while non-blocking collectives run by messages.
 func TestNonBlockingCollectivesUseNoHostMemory(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(6, func(ctx context.Context, c *comm.Comm) error {
@@ -157,7 +156,7 @@ func TestNonBlockingCollectivesUseNoHostMemory(t *testing.T) {
 	}
 }
 
-// first is op(a, b) = a: it does not commute.
+// first returns its first argument, so as an operator it does not commute.
 func first(a, _ int64) int64 { return a }
 
 func TestOperatorsThatDoNotCommuteKeepRankOrderOverHosts(t *testing.T) {
@@ -168,7 +167,7 @@ func TestOperatorsThatDoNotCommuteKeepRankOrderOverHosts(t *testing.T) {
 		name  string
 		where comm.Option
 		force string
-		want  string // the error; "" for none
+		want  string // part of the error; "" for no error
 	}{
 		{"in order", blocks, "", ""},
 		{"in order, forced", blocks, "allreduce:hierarchical", ""},
@@ -221,7 +220,7 @@ func TestRankZeroReadsTheTopologyFileForAll(t *testing.T) {
 	}
 }
 
-// A lockedBuffer is a bytes.Buffer for several goroutines.
+// A lockedBuffer is a bytes.Buffer that several goroutines may use.
 type lockedBuffer struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer

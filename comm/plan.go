@@ -19,12 +19,12 @@ import (
 // algorithm, and run carries it out.
 type plan struct {
 	verb        collective.Verb
-	callName    string // the name of the exported call, where it is not the verb's: "split", "dup"
+	callName    string // the name of the exported call if it differs from the verb's: "split", "dup"
 	dtype       tensor.DType
 	dst, src    []byte
-	vectors     [][]byte // an allreduce's vectors, instead of these two
-	count       int      // elements that the ranks must agree on; -1: none
-	root        int      // -1: none
+	vectors     [][]byte // the vectors of a list; used instead of dst and src
+	count       int      // elements that the ranks must agree on; -1 if there is no such number
+	root        int      // -1 if the collective has no root
 	counts      []int
 	sends       []int
 	counted     bool // the option Counts is given
@@ -33,22 +33,22 @@ type plan struct {
 	persistent  bool // the option Persistent is given
 	op          Op
 	kernel      reduce.Kernel
-	forced      string // the algorithm that the option Algorithm names; "": the table chooses
+	forced      string // the algorithm that the option Algorithm names; "" if the table chooses
 	algo        collective.Algorithm
 	segment     int         // bytes of one segment of its messages
-	bytes       int         // of the whole vector, for the choice of the algorithm
-	noShared    bool        // it runs beside other calls, so it must not use the memory that the ranks share
-	usesShared  bool        // it uses that memory
-	cached      *cachedPlan // its entry in the cache; nil: none
+	bytes       int         // the size of the whole vector, for the choice of the algorithm
+	noShared    bool        // other calls may run at the same time, so this call must not use the ranks' shared memory
+	usesShared  bool        // the call uses the ranks' shared memory
+	cached      *cachedPlan // its entry in the cache, or nil
 }
 
-// prepare checks the plan and completes it: it finds the operator's kernel and the algorithm,
-// with the size of its segments, and decides whether the call uses shared memory. It sends
-// nothing, so the communicator stays usable after an error.
+// prepare checks the plan and completes it: it finds the operator's kernel and the algorithm, with
+// the size of its segments, and decides whether the call uses shared memory. It sends nothing, so
+// the communicator stays usable after an error.
 //
-// The algorithm is the one that the option Algorithm names, else the choice of the table. Both
-// must be able to run here: an algorithm that needs shared memory runs in blocking calls of
-// ranks that have it, and one that reorders its input needs an operator that commutes.
+// The algorithm is the one that the option Algorithm names, or else the choice of the table. It
+// must be able to run here. An algorithm that needs shared memory runs only in blocking calls of
+// ranks that share memory. An algorithm that reorders its input needs an operator that commutes.
 func (pl *plan) prepare(c *Comm) error {
 	name := pl.verb.String()
 	if pl.root < -1 || pl.root >= c.Size() {
@@ -70,7 +70,8 @@ func (pl *plan) prepare(c *Comm) error {
 			order = reduce.RankOrder
 		}
 	}
-	// A call beside others must not use the shared memory: its slots hold one call at a time.
+	// A call that may overlap other calls must not use the shared memory, whose slots hold one call
+	// at a time.
 	sharing := c.group.HasShared() && !pl.noShared
 	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
 	if pl.forced != "" && pl.forced != chosen.Algorithm.Name() {
@@ -105,8 +106,8 @@ func (pl *plan) reduces() bool {
 	return false
 }
 
-// checkBuffers compares the lengths of the buffers that matter on this rank. Package
-// collective relies on it: it slices buffers without checking them again.
+// checkBuffers compares the lengths of the buffers that this rank uses. Package collective relies
+// on this check: it slices buffers without checking them again.
 func (pl *plan) checkBuffers(c *Comm) error {
 	es, n := pl.dtype.Size(), c.Size()
 	atRoot := pl.root < 0 || pl.root == c.Rank()
@@ -141,8 +142,8 @@ func (pl *plan) checkBuffers(c *Comm) error {
 	return nil
 }
 
-// input returns what an error calls the buffer that the collective reads: the caller knows
-// buf, or the argument of From.
+// input returns the name that errors give to the buffer that the collective reads. The caller knows
+// the buffer as buf, or as the argument of From.
 func (pl *plan) input() string {
 	if pl.inPlace {
 		return "buf"
@@ -150,7 +151,8 @@ func (pl *plan) input() string {
 	return "the src of From"
 }
 
-// checkLength returns an error unless b has want bytes. The error gives lengths in elements.
+// checkLength returns an error unless b has the wanted number of bytes. The error gives lengths in
+// elements.
 func (pl *plan) checkLength(c *Comm, name string, b []byte, want int) error {
 	if len(b) == want {
 		return nil
@@ -183,10 +185,10 @@ func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherNa
 		name, len(b)/d.Size(), len(b), b, otherName, len(other)/d.Size(), len(other), other, remedy)
 }
 
-// buffersOverlap reports whether the two buffers share memory, and are not the ones that a call in
-// place has. A collective on such buffers would read results as input, and return wrong results
-// without an error. The lengths of the buffers have been checked. What a rank does not use may lie
-// anywhere.
+// buffersOverlap reports whether the two buffers share memory in a way that would give wrong
+// results without an error. Buffers of a call in place share memory, but give correct results. The
+// lengths of the buffers have been checked. A buffer that the rank does not use may overlap
+// anything.
 //
 //	verb                               the input of a call in place
 //	AllReduce, Reduce, Scan, ExScan    buf
@@ -207,11 +209,11 @@ func (pl *plan) buffersOverlap(c *Comm) bool {
 	return atRoot && &pl.dst[0] != &pl.src[0]
 }
 
-// sameSlice reports whether a and b are one slice. b is not empty.
+// sameSlice reports whether a and b are the same slice. b is not empty.
 func sameSlice(a, b []byte) bool { return len(a) == len(b) && &a[0] == &b[0] }
 
-// checkCounts compares counts per rank with the buffers that they describe. The counts for a
-// rank itself must be equal on both sides of AllToAll, because no message would show a
+// checkCounts compares counts per rank with the buffers that they describe. In AllToAll the counts
+// that a rank gives for itself must be equal on both sides, because no message would reveal a
 // difference.
 func (pl *plan) checkCounts(c *Comm) error {
 	switch pl.verb {
@@ -245,9 +247,9 @@ func (pl *plan) checkSum(c *Comm, name string, counts []int, b []byte) error {
 	return pl.checkLength(c, name, b, total*es)
 }
 
-// checkCountsFit returns an error if a count is negative, or if the counts add up to more elements
-// than memory holds. It is for ranks that do not use their counts: where all ranks pass the same
-// wrong ones, none of them waits for the root, which refuses them.
+// checkCountsFit returns an error if a count is negative, or if the sum of the counts exceeds the
+// address space. It is for ranks that do not use their counts. If all ranks pass the same wrong
+// counts, the root refuses them, and without this check the other ranks would wait for the root.
 func (pl *plan) checkCountsFit(c *Comm) error {
 	left := math.MaxInt / pl.dtype.Size()
 	for r, n := range pl.counts {
@@ -263,19 +265,19 @@ func (pl *plan) checkCountsFit(c *Comm) error {
 func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 	n := len(pl.counts)
 	if n != c.Size() {
-		return nil // checkSum has reported it
+		return nil // checkSum has reported this error
 	}
 	return pl.checkLength(c, name, b, pl.counts[c.Rank()]*pl.dtype.Size())
 }
 
-// noSharedFlag is the bit of signature.callID that says that a call does not use shared memory,
-// where that makes a difference.
+// noSharedFlag is a bit of signature.callID. It says that a call does not use shared memory, for
+// calls where that changes the messages.
 const noSharedFlag = 1 << 16
 
-// describe sets all of sig to the call as the ranks compare it. Ranks agree on a call if they
-// agree on the name, the element type, the count, the root, the operator, the algorithm, the
-// segment size and, where all ranks have them, the counts. Where ranks may differ, as in the
-// counts of AllToAll, the field is left out, and the messages of the algorithm are checked
+// describe sets all fields of sig to describe the call in the form that ranks compare. Ranks agree
+// on a call if they agree on the name, the element type, the count, the root, the operator, the
+// algorithm, the segment size and, where all ranks have them, the counts. If ranks may differ in a
+// value, as in the counts of AllToAll, sig leaves it out. The messages of the algorithm are checked
 // instead.
 func (pl *plan) describe(c *Comm, sig *signature) {
 	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
@@ -286,7 +288,7 @@ func (pl *plan) describe(c *Comm, sig *signature) {
 		sig.callName = pl.callName
 		sig.callID ^= hashText(pl.callName)
 	}
-	if pl.noShared && pl.algo.Hierarchical() { // it uses messages within hosts, so it does not match a call that uses shared memory
+	if pl.noShared && pl.algo.Hierarchical() { // the call uses messages within hosts, so it does not match a call that uses shared memory
 		sig.callID |= noSharedFlag
 	}
 	sig.operator, sig.operatorID, sig.lists = "", 0, len(pl.vectors)
@@ -295,10 +297,10 @@ func (pl *plan) describe(c *Comm, sig *signature) {
 	}
 	switch pl.verb {
 	case collective.VerbAllReduce:
-		for _, v := range pl.vectors { // two lists of one total length may still differ
+		for _, v := range pl.vectors { // two lists with the same total length may still differ
 			sig.operatorID = (sig.operatorID ^ uint64(len(v))) * 0x9e3779b97f4a7c15
 		}
-	case collective.VerbBarrier: // its element type means nothing
+	case collective.VerbBarrier: // a barrier's element type means nothing
 		sig.dtype = tensor.Invalid
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
 		for _, n := range pl.counts {
@@ -307,9 +309,9 @@ func (pl *plan) describe(c *Comm, sig *signature) {
 	}
 }
 
-// record sets r to the call. It writes nothing if r holds a call of the same cached plan: a
-// program that repeats its calls goes around the history without touching much of it. In the
-// fast path this and the fingerprint are most of what a check costs.
+// record sets r to the call. If r already holds a call of the same cached plan, record writes
+// nothing, so a program that repeats its calls rarely touches the memory of the history. On the
+// fast path, record and the fingerprint take most of the time of the checks.
 func (pl *plan) record(c *Comm, r *callRecord) {
 	switch cp := pl.cached; {
 	case cp == nil:
@@ -320,19 +322,19 @@ func (pl *plan) record(c *Comm, r *callRecord) {
 	}
 }
 
-// hashText returns what ranks compare where they must agree on a text.
+// hashText returns a hash of a text on which ranks must agree. Ranks compare the hashes.
 func hashText(s string) uint64 {
 	h := fnv.New64a()
-	io.WriteString(h, s) // a hash takes all
+	io.WriteString(h, s) // writing to a hash cannot fail
 	return h.Sum64()
 }
 
-// dispatch calls the algorithm in a round. The verb decides which arguments it takes; package
-// collective finds the function that implements the algorithm.
+// dispatch calls the algorithm in a round. The arguments depend on the verb. Package collective
+// finds the function that implements the algorithm.
 func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
-	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // sender and receiver each give a count, which may differ
+	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // sender and receiver each give a count, and the two may differ
 		r.MarkEnds()
 	}
 	switch pl.verb {
@@ -373,8 +375,8 @@ func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// run carries the plan out in its round. A message that is left over means that a rank sent more
-// than this one expected.
+// run carries the plan out in its round. A message that remains unused means that a rank sent more
+// than this rank expected.
 func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
@@ -400,7 +402,7 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	return c.executeBound(ctx, pl)
 }
 
-// executeBound is execute of a plan that has its buffers.
+// executeBound does the same as execute for a plan that already has its buffers.
 func (c *Comm) executeBound(ctx context.Context, pl *plan) error {
 	if !pl.cacheable() {
 		if err := pl.prepare(c); err != nil {
@@ -425,8 +427,8 @@ func (c *Comm) executeBound(ctx context.Context, pl *plan) error {
 	return c.finish(cl, err)
 }
 
-// runShared is run in shared memory. If an operator panics, it lets Close release the memory: the
-// call will not return.
+// runShared does the same as run in shared memory. If an operator panics, the call will not return,
+// so runShared lets Close release the memory.
 func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	panics := true
 	defer func() {

@@ -9,15 +9,15 @@ import (
 // Programs repeat the same few calls. A communicator therefore caches the kernel, the algorithm,
 // the description and the fingerprint of a call. BenchmarkCallAlone measures the time saved.
 
-// planCacheSize is how many plans a communicator caches, a power of two. A training step makes
-// a few different calls; two that share an entry evict each other, which costs a prepare and
-// nothing else.
+// planCacheSize is the number of plans that a communicator caches, a power of two. A training step
+// makes a few different calls. If two plans share an entry, they evict each other, and the only
+// cost is a call of prepare.
 const planCacheSize = 16
 
 // A cachedPlan is a blocking call that was prepared before. c.mu guards it.
 type cachedPlan struct {
 	key         planKey
-	number      uint64 // of all plans that this communicator has cached; 0: an empty entry
+	number      uint64 // its number among all plans that this communicator has cached; 0 for an empty entry
 	kernel      reduce.Kernel
 	algo        collective.Algorithm
 	segment     int
@@ -26,31 +26,31 @@ type cachedPlan struct {
 	fingerprint uint64
 }
 
-// A planKey is all that the algorithm, the description and the fingerprint of a plan depend on.
+// A planKey contains everything that determines a plan's algorithm, description and fingerprint.
 type planKey struct {
 	verb            collective.Verb
 	dtype           tensor.DType
 	count, root     int
-	dst, src, bytes int // bytes
+	dst, src, bytes int // in bytes
 	op              Op
 }
 
-// cacheable reports whether a planKey holds all that the plan depends on. Counts, an algorithm
-// that the call names, and calls beside others are left out: they are rarer, and the key would
-// have to hold slices.
+// cacheable reports whether a planKey contains everything that determines the plan. Calls with
+// Counts, calls that name an algorithm, and calls that overlap others are not cached. They are
+// rarer, and the key would have to hold slices.
 func (pl *plan) cacheable() bool {
 	return pl.callName == "" && pl.forced == "" && pl.counts == nil && pl.sends == nil && !pl.noShared
 }
 
-// matches reports whether a cacheable plan has this key. It compares field by field: to build a
-// value that == could compare takes longer.
+// matches reports whether a cacheable plan has this key. It compares field by field, because
+// building a value for == takes longer.
 func (k *planKey) matches(pl *plan) bool {
 	return k.verb == pl.verb && k.dtype == pl.dtype && k.count == pl.count && k.root == pl.root && k.op == pl.op &&
 		k.bytes == pl.bytes && k.dst == len(pl.dst) && k.src == len(pl.src)
 }
 
-// planEntry returns where a cacheable plan is cached. The cache is direct-mapped: two plans of one
-// entry evict each other.
+// planEntry returns the cache entry of a cacheable plan. The cache is direct-mapped: two plans with
+// the same entry evict each other.
 func (c *Comm) planEntry(pl *plan) *cachedPlan {
 	h := uint64(pl.bytes)*0x9e3779b97f4a7c15 + uint64(pl.dtype)*0xbb67ae8584caa73b + pl.op.ID() + uint64(pl.root)<<32
 	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
@@ -60,15 +60,15 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 // holds only lengths, so lookupPlan checks again whether the buffers overlap. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
-	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) { // where the buffers lie is all that lengths do not tell
+	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) { // the key determines everything except where the buffers lie
 		return false
 	}
 	pl.kernel, pl.algo, pl.segment, pl.usesShared, pl.cached = k.kernel, k.algo, k.segment, k.shares, k
 	return true
 }
 
-// cachePlan caches a plan that was prepared, with its description and fingerprint, which a
-// repeated call then need not compute. c.mu is held.
+// cachePlan caches a prepared plan, with its description and fingerprint. A repeated call then need
+// not compute them. c.mu is held.
 func (c *Comm) cachePlan(pl *plan) {
 	k := c.planEntry(pl)
 	c.plansCached++
@@ -79,6 +79,6 @@ func (c *Comm) cachePlan(pl *plan) {
 	pl.cached = k
 }
 
-// clearPlans empties the cache: another table chooses other algorithms, and another layout or
-// other shared memory allows others.
+// clearPlans empties the cache. It runs when the table, the layout or the shared memory changes,
+// because the cached algorithms may then be wrong.
 func (c *Comm) clearPlans() { c.planCache = [planCacheSize]cachedPlan{} }

@@ -10,7 +10,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// Calls of as many bytes each, which differ by one thing that matters, in turn.
+// The calls have vectors of the same number of bytes. Each differs from the others in one property
+// that the cache key must include.
 func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	grow := reduce.Func("grow", reduce.RankOrder, func(a, b int32) int32 { return a*b + b })
 	err := Local(2, func(ctx context.Context, c *Comm) error {
@@ -59,7 +60,7 @@ func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	}
 }
 
-// What is remembered says nothing any more once another table chooses.
+// Cached plans are invalid once another table chooses the algorithms.
 func TestSetTableClearsThePlanCache(t *testing.T) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
