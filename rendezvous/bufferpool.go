@@ -3,36 +3,36 @@ package rendezvous
 import "math/bits"
 
 // A bufferPool recycles the memory of eager messages that waited for a receive. Free pieces are
-// sorted by size class, because few lengths recur: mostly the length of a full segment and the
-// length of a message's last segment. When several ranks send to this rank, each may run ahead by
-// its whole credit, so the pool may keep the credit of all peers. The engine's lock guards the
-// pool.
+// sorted by size class, because only a few lengths recur. Most are the length of a full segment or
+// of a message's last segment. Every peer may send ahead by its whole credit at the same time, so
+// the pool may keep as many bytes as the credits of all peers together, up to maxPooled. The
+// engine's lock guards the pool.
 type bufferPool struct {
 	free  [bits.UintSize + 1][][]byte // by bits.Len of the capacity
 	size  int                         // bytes in free
-	limit int                         // the most bytes that free may have
+	limit int                         // the upper bound of size
 }
 
 const (
-	maxPooled = 16 << 20 // the most bytes of any pool, however many peers there are
+	maxPooled = 16 << 20 // the upper bound of limit, for any number of peers
 	poolAlign = 64       // capacities are multiples of this
-	poolTries = 4        // pieces per class that get looks at before it makes a new one
+	poolTries = 4        // free pieces per class to try before a new piece is allocated
 )
 
-// newBufferPool returns a pool for a job with the given number of peers. Each peer may have credit
-// bytes of messages waiting here.
+// newBufferPool returns a pool for a job with the given number of peers. Each peer may have
+// messages of up to credit bytes in total waiting on this rank.
 func newBufferPool(peers, credit int) bufferPool {
 	return bufferPool{limit: min(max(peers, 1)*min(credit, maxPooled), maxPooled)}
 }
 
-// get returns a slice of n bytes with arbitrary content. Its capacity is at most a little more than
-// 2n, because a small message must not occupy a large piece.
+// get returns a slice of n bytes with arbitrary content. Its capacity is at most 2m, where m is n
+// rounded up to a multiple of poolAlign, so that a small message does not occupy a large piece.
 func (st *bufferPool) get(n int) []byte {
 	if n == 0 {
 		return []byte{}
 	}
-	// A piece of capacity least is in the class of least. A piece of up to 2*least may be in the
-	// next class.
+	// A piece with the smallest suitable capacity is in class bits.Len(least). A piece of up to
+	// twice that capacity may be in the next class.
 	least := (n + poolAlign - 1) / poolAlign * poolAlign
 	for class := bits.Len(uint(least)); class <= bits.Len(uint(2*least)); class++ {
 		free := st.free[class]

@@ -2,7 +2,8 @@ package rendezvous
 
 import "testing"
 
-// Recurring lengths are served from free pieces, in whatever order these are returned.
+// The pool must serve recurring lengths from free pieces, whatever the order in which the pieces
+// are returned.
 func TestBufferPoolReusesRecurringLengths(t *testing.T) {
 	st := newBufferPool(2, DefaultCredit)
 	var held [][]byte
@@ -47,7 +48,8 @@ func TestBufferPoolIsBounded(t *testing.T) {
 	}
 }
 
-// A program that goes over to other lengths finds free pieces for those.
+// When a program changes to other lengths, the pool must free the pieces of the old lengths and
+// keep pieces of the new ones.
 func TestBufferPoolEvictsUnusedSizes(t *testing.T) {
 	st := newBufferPool(1, 1<<20)
 	for range 16 {

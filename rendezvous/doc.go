@@ -1,13 +1,14 @@
 // Package rendezvous matches messages with receives, and moves a message's bytes from one rank to
-// another. It is the layer below communicators: what MPI calls the matching engine and the
+// another. It is the layer below communicators. MPI libraries call it the matching engine and the
 // point-to-point protocols.
 //
 // A maintainer should know four things first.
 //
 // Matching. A message is found by (context, source, tag), or by (context, step, source, name) when
-// it is a named tensor. Whichever of message and receive comes first waits in the context's table.
-// Per key, first come is first served. Only envelopes are matched: how the bytes travel is decided
-// per message, by a Protocol:
+// it is a named tensor. If the message comes before its receive, the message waits in the context's
+// table; otherwise the receive waits there. Messages and receives with the same key match in the
+// order in which they come. Only envelopes are matched: how the bytes travel is decided per
+// message, by a Protocol:
 //
 //   - Eager: the envelope carries the bytes. They are copied once if no receive is posted yet.
 //   - Rendezvous: the envelope is an offer. The receiver requests the bytes when a receive has
@@ -17,8 +18,8 @@
 //
 // Memory. Each peer grants Config.Credit bytes for envelopes and eager bytes that no receive has
 // matched. Beyond the credit a sender keeps its messages in its own spill buffer
-// (Config.SendBuffer), and beyond that Send waits. So no rank can make another allocate without
-// bound, and no receive waits behind messages that nobody receives: see peer.grantExtra.
+// (Config.SendBuffer), and beyond that Send waits. So no rank can make another rank allocate memory
+// without bound. A receive does not wait behind messages that nobody receives: see peer.grantExtra.
 //
 // Locking. One lock per Engine guards all state of this package. It is never held while bytes are
 // copied, frames are sent or callbacks run: such work is deferred, and Engine.unlock does it. The
@@ -26,17 +27,18 @@
 // staticPlan. Code that holds the engine's lock never waits and never calls a Conn.
 //
 // Buffers. A request's buffer belongs to the engine until the request is done. A request that ends
-// early, because of a revoke, a lost peer or a canceled context, is not done before nothing writes
+// early, because of a revoke, a lost peer or a canceled context, is done only when nothing writes
 // into its buffer or reads from it any more: see Engine.abort.
 //
-// The package does not know communicators, ranks other than the job's, element types, operators or
-// collectives. Ranks here are always ranks of the job.
+// The package does not know communicators, element types, operators or collectives. Ranks here are
+// always ranks of the job.
 //
-// The files: table.go matches; matchcontext.go, recv.go, send.go, named.go and reserve.go are the calls;
-// request.go and message.go the two things that are matched, match.go what happens then; peer.go
-// and inbound.go the exchange with one rank, header.go its frames; fastpath.go the shortcut for
-// small messages; prepared.go, remotebuffer.go and staticplan.go the direct writes of named
-// tensors; fail.go the end of peers and of the engine.
+// The files: table.go matches messages with receives. matchcontext.go, recv.go, send.go, named.go
+// and reserve.go hold the calls. request.go and message.go hold the two things that are matched,
+// and match.go starts the transfer after a match. peer.go and inbound.go hold the exchange with one
+// rank, and header.go its frames. fastpath.go is the shortcut for small messages. prepared.go,
+// remotebuffer.go and staticplan.go hold the direct writes of named tensors. fail.go handles the
+// end of peers and of the engine.
 //
 // # Exchanges
 //

@@ -52,7 +52,7 @@ type Config struct {
 	Credit int
 
 	// Threshold is the size in bytes of the largest message that Auto sends eagerly. Up to this
-	// size a copy is cheaper than a round trip. Threshold must be the same on all ranks.
+	// size a copy is cheaper than a round trip. All ranks must use the same Threshold.
 	Threshold int
 
 	// SendBuffer is the number of bytes that the copies of accepted sends may take, over all peers.
@@ -62,7 +62,8 @@ type Config struct {
 	// also the size of the largest tensor that a receive without a buffer allocates.
 	StepBytes int64
 
-	// Protocol is what Auto means: Eager or Rendezvous for every message, or by Threshold.
+	// Protocol decides how messages are sent: Eager or Rendezvous for every message, or Auto, which
+	// decides by Threshold.
 	Protocol Protocol
 
 	// Static is the number of bytes of buffers that the engine may prepare for recurring tensors.
@@ -74,7 +75,7 @@ type Config struct {
 	Checksum bool
 
 	// CallBack calls the callback of a named send or receive with its error, on any goroutine. It
-	// must not block. nil: the callback runs at once.
+	// must not block. If CallBack is nil, the callback runs at once.
 	CallBack func(err error, done func(error))
 
 	Log *slog.Logger // nil: slog.Default
@@ -86,7 +87,7 @@ type Config struct {
 // One lock, mu, guards all state of the engine, its contexts, peers, requests and messages. It is
 // held for bookkeeping only. Work that takes time or calls other code is appended to deferred or
 // queued as a frame, and unlock does this work after it has released mu. So no other code runs
-// between two state changes of a caller that holds mu:
+// while a caller changes the state:
 //
 //	e.mu.Lock()
 //	... change state, defer actions, enqueue frames ...
@@ -126,7 +127,7 @@ type Engine struct {
 	deferred   []deferredAction
 	dirtyPeers []*peer
 
-	// Free lists, so that a steady exchange allocates nothing. pool holds memory for eager messages
+	// The free lists let a steady exchange allocate nothing. pool holds memory for eager messages
 	// that wait for a receive.
 	freeRequests *Request
 	freeControl  *controlFrame
@@ -273,7 +274,7 @@ func (e *Engine) runAction(c deferredAction) {
 	case actionExpose:
 		e.exposeAndRequest(c.req)
 	case actionUnexpose:
-		c.req.unexpose() // the Conn may wait for a write that is in flight
+		c.req.unexpose() // unexpose may block until a write in flight has ended
 		e.mu.Lock()
 		c.req.unexpose, c.req.bufBusy = nil, false
 		if c.req.withdrawn {
@@ -300,7 +301,7 @@ func (e *Engine) runAction(c deferredAction) {
 }
 
 // wait blocks until req is done and returns req.err. If ctx or p ends the wait first, wait cancels
-// req, unless req is matched. A matched request is waited for, because its peer has promised the
+// req. A matched request is not canceled: wait waits for it, because its peer has promised the
 // bytes. If the peer does not deliver them, the failure detector ends the request.
 func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	ls := req.Links()
@@ -310,7 +311,7 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 	w := e.m.NewWaiter()
 	req.waiter.Store(w)
 	err := e.m.Sleep(ctx, w, req, p, ls)
-	if err != nil { // err is the error of the wait, which ctx or p has ended, not the request's error
+	if err != nil { // ctx or p has ended the wait; err is not the request's error
 		e.cancel(req, err)
 		e.waitLinks(context.Background(), w, req, nil)
 	}

@@ -148,7 +148,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 }
 
 // dropsUnmatched reports whether messages that no posted receive matches are dropped: this rank
-// closes. Collectives keep theirs, because they compare the fingerprints.
+// closes. Contexts of collectives keep these messages, because collectives compare the
+// fingerprints.
 func (mc *MatchContext) dropsUnmatched() bool { return mc.e.draining && !mc.ordered }
 
 // dropUnreceived drops the messages that wait in the table of a context. e.mu is held.
@@ -238,9 +239,9 @@ func (d *drain) pendingPeers() (peers []fault.Peer) {
 	return peers
 }
 
-// End ends every current and later call with err. It sends no frames. Peers may go on to write into
-// prepared buffers until LinkDown or FailPeer ends their Conn: the end of a context, above, has
-// begun to close the buffers.
+// End ends every current and later call with err. It sends no frames. Peers may write into prepared
+// buffers until LinkDown or FailPeer ends their Conn. The code above that ends the contexts has
+// begun to close these buffers.
 func (e *Engine) End(err error) {
 	e.mu.Lock()
 	if e.ended == nil {

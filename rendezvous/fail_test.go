@@ -17,8 +17,8 @@ func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 	e.peers[from].Arrived(f, len(body))
 }
 
-// A rank may close as soon as its message has arrived, while the message is still being copied to
-// its receive.
+// A rank may close as soon as its message has arrived. The message must be received even if its
+// copy to the receive is not finished by then.
 func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
 	for name, end := range map[string]func(e *Engine, s *MatchContext){

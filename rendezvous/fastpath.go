@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// This file is the fast path of small messages. When both ranks wait for the exchange, a message
-// does not need a Request: nobody cancels the message, it does not wait for credit, and no other
-// receive has precedence. TrySend and TryRecv handle this case without a Request. In every other
-// case they report false, and the caller uses PostSend or PostRecv. Both paths use the same frames,
-// so each rank chooses its path independently of the other (docs/adr/0016).
+// This file is the fast path of small messages. A message needs no Request if both ranks wait for
+// the exchange, nobody cancels the message, credit is available, and no other receive has
+// precedence. TrySend and TryRecv handle this case. In every other case they report false, and the
+// caller uses PostSend or PostRecv. Both paths use the same frames, so each rank chooses its path
+// independently of the other (docs/adr/0016).
 
 // maxInline is the largest message in bytes that the fast path handles.
 const maxInline = 8 << 10
@@ -35,9 +35,9 @@ func (l *headerCache) get(context uint64, tag int32, size int, fingerprint uint6
 	return l.raw[:l.rawLen]
 }
 
-// A small message returns credit only when at least 1/inlineCreditPart of the peer's credit is to
-// be returned. A header whose credit field changes with each message would have to be encoded and
-// decoded each time.
+// A small message returns credit only when the credit to return is at least 1/inlineCreditPart of
+// the peer's whole credit. If the credit field changed with each message, every header would have
+// to be encoded and decoded again.
 const inlineCreditPart = 64
 
 // TrySend sends a small message if that is possible without waiting, and reports whether it has
@@ -68,7 +68,7 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 		e.mu.Unlock()
 		return true
 	}
-	if !sent { // sends that found too little credit meanwhile may be waiting for the credit that this one reserved
+	if !sent { // a send may wait for the credit that this TrySend had reserved
 		p.unreturned += int64(back)
 		p.addCredit(uint32(cost), 0)
 		p.grantExtra()
@@ -87,11 +87,10 @@ func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 		!p.flushing && p.out.First == nil && p.pending.first == nil && p.link != nil && p.link.IsUp() && p.inline.worthTrying()
 }
 
-// An inlineProbe finds out whether the Conn to a peer supports inline sends. Without such support,
-// most messages then skip the useless TrySend. Until a TrySend has succeeded, each refusal doubles
-// the number of messages that skip TrySend, up to maxSkip. A Conn that is still being set up also
-// refuses, so one refusal does not settle the question. The engine's lock guards all fields except
-// copies.
+// An inlineProbe finds out whether the Conn to a peer supports inline sends. If the Conn has no
+// such support, most messages skip TrySend. Until a TrySend has succeeded, each refusal doubles the
+// number of messages that skip TrySend, up to maxSkip. One refusal proves nothing, because a Conn
+// that is still being set up also refuses. The engine's lock guards all fields except copies.
 type inlineProbe struct {
 	works  bool // a TrySend has succeeded
 	skip   uint8
@@ -101,7 +100,7 @@ type inlineProbe struct {
 
 const maxSkip = 63
 
-// worthTrying reports whether the next small message is tried with TrySend.
+// worthTrying reports whether the next small message should be sent with TrySend.
 func (i *inlineProbe) worthTrying() bool {
 	if i.works || i.left == 0 {
 		return true
@@ -123,8 +122,8 @@ func (i *inlineProbe) report(sent bool) {
 
 // A fastRecv is a receive that spins for a bounded time for one message, which is copied straight
 // into the receive's buffer. At most one goroutine per peer uses it at a time. The receive is not
-// in the table, so other requests do not see it. In any case that is not simple the receive falls
-// back, and the caller posts it with PostRecv.
+// in the table, so other requests do not see it. If the message does not arrive in time or needs
+// the ordinary path, the receive falls back: the caller posts it with PostRecv.
 //
 //	busy   open   state     meaning
 //	false  false  any       free
@@ -164,8 +163,8 @@ func (c *fastRecv) Met() bool { return c.state.Load() != 0 }
 // TryRecv receives a small message with the given source and tag into buf, if the message arrives
 // while this rank spins. Neither source nor tag may be a wildcard. n is the message's size. If ok
 // is false, TryRecv has had no effect, and the caller uses Recv. If buf is larger than maxInline,
-// TryRecv returns at once. Otherwise a large message that arrives during the spin would find no
-// posted receive and be copied twice.
+// TryRecv returns at once, because a large message that arrived during a spin would find no posted
+// receive and be copied twice.
 func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []byte) (n int, ok bool) {
 	if len(buf) > maxInline {
 		return 0, false
@@ -188,8 +187,8 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 	return n, ok
 }
 
-// start opens c. It reports false if another goroutine uses c, if the link does not deliver frames
-// with Copy, or if an earlier message or receive has precedence.
+// start opens c. start reports false if another goroutine uses c, if the link does not deliver
+// frames with Copy, or if an earlier message or receive has precedence.
 func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint64, buf []byte) bool {
 	e := p.e
 	e.mu.Lock()
@@ -280,7 +279,7 @@ func (p *peer) deliverFast(body []byte) bool {
 	e.mu.Unlock()
 	c.size = copy(buf, body)
 	c.state.Store(fastRecvDone)
-	if more { // run actions and send frames only now: the receive does not wait for them
+	if more { // actions run and frames are sent only now, so the receive does not wait for them
 		e.mu.Lock()
 		e.unlock()
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An inlineTransport has Conns with TrySend, which deliver small frames to a CopySink. Memory does
-// not: its frames refer to the sender's memory until they are delivered, which tests do not need.
+// An inlineTransport has Conns with TrySend, which deliver small frames to a CopySink. The
+// transport Memory has no such Conns, because its frames refer to the sender's memory until they
+// are delivered.
 type inlineTransport struct{ transport.Transport }
 
 func (h inlineTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
@@ -39,7 +40,7 @@ type inlineConn struct {
 	sink         bufferingSink
 }
 
-// A hook is run once, by the next call that it is set for.
+// A hook is a function that runs once, in the next call of the method for which it is set.
 type hook struct{ atomic.Pointer[func()] }
 
 func (m *hook) set(do func()) { m.Store(&do) }
@@ -104,8 +105,8 @@ func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
 }
 
-// A message that another goroutine has moved into the table before the receive polled takes the
-// ordinary path; of many tries one does not.
+// Another goroutine may move the message into the table before the receive polls. The message then
+// takes the ordinary path, so the test tries many times and requires one receive on the fast path.
 func TestFastPathNeedsNoRequest(t *testing.T) {
 	const tries = 1000
 	tm, a, b := newInlineTeam(t, Config{})
@@ -158,7 +159,7 @@ func TestTrySendMatchesAnyRecv(t *testing.T) {
 	}
 }
 
-// TryRecv must report false if an earlier message or receive has precedence.
+// TryRecv must report false if an earlier message or an earlier receive has precedence.
 func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
@@ -193,8 +194,8 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	}
 }
 
-// A message that arrives during a fast-path receive and does not fit it takes the ordinary path,
-// and messages behind it must not overtake it.
+// A message may arrive during a fast-path receive that it does not fit. It must take the ordinary
+// path, and later messages must not overtake it.
 func TestFastPathPreservesMessageOrder(t *testing.T) {
 	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
 	for name, first := range map[string]frameHeader{
@@ -226,7 +227,8 @@ func TestFastPathPreservesMessageOrder(t *testing.T) {
 	}
 }
 
-// A receive whose message was withdrawn has precedence over all that was posted after it.
+// A receive whose message was withdrawn must have precedence over all receives that were posted
+// later.
 func TestRepostedRecvHasPrecedence(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	e := tm.engines[1]
@@ -298,8 +300,8 @@ func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	}
 }
 
-// A TrySend reserves credit. If the TrySend is refused, a send that found too little credit
-// meanwhile is sent without waiting for credit from the peer.
+// A TrySend reserves credit. Meanwhile another send may find too little credit. If the TrySend is
+// then refused, the other send must go out without new credit from the peer.
 func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
@@ -325,7 +327,8 @@ func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	got.Free()
 }
 
-// What ends a wait also ends a fast-path receive, which is then posted and gets the error.
+// Everything that ends a wait must also end a fast-path receive: the receive is posted and fails
+// with the error.
 func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(tm *team, b *MatchContext)
@@ -347,8 +350,8 @@ func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	}
 }
 
-// Goroutines that send and receive at the same time handle each other's messages, fast-path ones
-// too, while a stream that nobody answers uses up the credit.
+// Several goroutines send and receive at the same time and handle each other's messages, on the
+// fast path too. A stream that nobody answers uses up the credit meanwhile.
 func TestGoroutinesShareTheFastPath(t *testing.T) {
 	const pairs, rounds = 4, 300
 	_, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
@@ -398,11 +401,11 @@ func TestGoroutinesShareTheFastPath(t *testing.T) {
 	work.Wait()
 }
 
-// sizeOf returns the bytes of message i: from 1 to more than a small message has.
+// sizeOf returns the size of message i in bytes. The sizes grow from 1 to more than maxInline.
 func sizeOf(i int) int { return 1 + 30*i }
 
-// The messages take several times the credit, are received on both paths, and arrive in the order
-// sent.
+// The messages together take several times the credit. They must be received on both paths, and
+// arrive in the order sent.
 func TestFastPathReturnsCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	now, soon := 0, 0
@@ -425,7 +428,7 @@ func TestFastPathReturnsCredit(t *testing.T) {
 		}
 		tm.engines[0].m.Link(1).Progress() // the credit
 	}
-	if now < 100 || soon < 100 { // nearly all, unless another goroutine handles them first
+	if now < 100 || soon < 100 { // nearly all of them, unless another goroutine handles them first
 		t.Errorf("%d messages of 1000 were sent by the fast path, and %d received", now, soon)
 	}
 }
@@ -449,8 +452,8 @@ func TestTryRecvFallsBackOnInvalidMessages(t *testing.T) {
 	}
 }
 
-// A header that equals the last one is not decoded again. One that differs in any bit is decoded,
-// and refused.
+// A header that equals the previous header is not decoded again. A header that differs in any bit
+// must be decoded and refused.
 func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	tm, _, _ := newInlineTeam(t, Config{})
 	p := tm.engines[1].peers[0]
@@ -473,7 +476,7 @@ func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	}
 }
 
-// A message for such a buffer may be large, and must find its receive posted.
+// A message for a large buffer may be large, so it must find its receive posted.
 func TestTryRecvRefusesLargeBuffers(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	looked := false

@@ -154,8 +154,8 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	return n + 4
 }
 
-// headerSize returns the length that h must have when encoded, without its CRC. It depends on the
-// common fields of h only.
+// headerSize returns the length that h must have when encoded, without its CRC. The length depends
+// only on the common fields of h.
 func (h *frameHeader) headerSize() int {
 	n := commonHeaderSize
 	switch h.kind {
@@ -180,13 +180,13 @@ func (h *frameHeader) headerSize() int {
 	return n
 }
 
-// decode reads the header of a frame from b. body is the size of the frame's body in bytes. Any
-// error means that the peer or the wire is broken, and that the link must not be used any more.
+// decode reads the header of a frame from b. The parameter body is the size of the frame's body in
+// bytes. An error means that the peer or the wire is broken, so the link must not be used any more.
 //
 // The CRC is checked first. Not every wire has a checksum of its own, and a flipped bit in a
-// context, tag or token would silently select the wrong receive or the wrong memory. The length is
-// checked once, which allows decodeFields to index b directly, because decode is on the hot path of
-// every frame.
+// context, tag or token would silently select the wrong receive or the wrong memory. decode runs
+// for every frame, so it checks the length only once. decodeFields then indexes b without further
+// checks.
 func (h *frameHeader) decode(b []byte, body int) error {
 	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
 		return fmt.Errorf("header: got %d bytes, want %d to %d", len(b), commonHeaderSize+4, transport.MaxHead)
@@ -251,8 +251,8 @@ func (h *frameHeader) decodeFields(b []byte) {
 // check compares the header with the size of the frame's body, in bytes, and with the bounds of its
 // kind.
 func (h *frameHeader) check(body int) error {
-	// want is the size that the header gives for the body. The header of a name does not contain
-	// the name's size, so any size within bounds is valid.
+	// The variable want is the body's size according to the header. The header of a name does not
+	// contain the name's size, so any size within bounds is valid.
 	want := uint64(0)
 	switch h.kind {
 	case kindEager, kindData:

@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// silentData is the upper layer of a rank that accepts every frame and sends none.
+// silentData is the upper layer of a silent rank: it accepts every frame and sends none.
 type silentData struct{}
 
 func (silentData) Sink(*mesh.Link) transport.Sink    { return silentData{} }
@@ -21,7 +21,7 @@ func (silentData) Buffer(transport.Header) []byte    { return nil }
 func (silentData) Arrived(h transport.Header, n int) {}
 
 // newWithSilentPeer returns rank 0 of two, with a Conn to a silent rank 1, so that a test can send
-// any frame in that rank's place.
+// any frame in the name of rank 1.
 func newWithSilentPeer(t *testing.T) *Engine {
 	t.Helper()
 	hub := memory.New()
@@ -57,8 +57,8 @@ func newWithSilentPeer(t *testing.T) *Engine {
 	return e
 }
 
-// A randomPeer is a rank that makes random calls, beside a peer that sends well-formed random
-// frames.
+// A randomPeer makes random calls on one rank, and lets well-formed random frames of its peer
+// arrive.
 type randomPeer struct {
 	*rand.Rand
 	e        *Engine
@@ -67,7 +67,7 @@ type randomPeer struct {
 	prepared []*PreparedRecv
 }
 
-// randomCall makes a call that a program may make.
+// randomCall makes a random call that is legal for a program.
 func (b *randomPeer) randomCall() {
 	s := b.contexts[b.IntN(len(b.contexts))]
 	fingerprint, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
@@ -119,7 +119,7 @@ func (b *randomPeer) reap() {
 	b.reqs = waiting
 }
 
-// randomFrame lets a frame of the peer arrive.
+// randomFrame lets a random frame of the peer arrive.
 func (b *randomPeer) randomFrame() {
 	h := frameHeader{
 		kind: frameKind(1 + b.IntN(int(kindEnd)-1)), id: uint32(b.IntN(12)), credit: uint32(b.IntN(1000)),
@@ -127,7 +127,7 @@ func (b *randomPeer) randomFrame() {
 		recvID: uint32(b.IntN(8)), offset: uint64(b.IntN(3) * 10000),
 	}
 	if h.kind == kindName {
-		h.size = 3 // not in its header
+		h.size = 3 // the size is not in this header
 	}
 	if h.kind == kindPrepare && b.IntN(4) > 0 {
 		h.flags, h.size = flagToken, 20000
@@ -170,7 +170,7 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 			if time.Now().After(late) {
 				t.Fatalf("seed %d: %d requests hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
-			time.Sleep(time.Millisecond) // requests that hang wake nobody
+			time.Sleep(time.Millisecond) // a request that hangs wakes nobody
 		}
 		for i, pr := range b.prepared {
 			if err := pr.Close(t.Context()); err != nil {

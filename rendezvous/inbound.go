@@ -5,8 +5,8 @@ import "github.com/tutti-go/tutti/fault"
 // This file handles the frames of messages. A frame with a body is handled in two steps. When the
 // header has arrived, Buffer finds the memory for the body: startEager and startData. When the body
 // has arrived, Arrived acts on it: finishEager and handleData. Between the two steps the Conn
-// writes into the memory, so the memory must not be reused. A receive has bufBusy set during this
-// time, and a message that ends is only marked dropped. If the Conn fails between the two steps,
+// writes into the memory, so the memory must not be reused. During this time bufBusy is set in the
+// receive. A message that ends is only marked dropped. If the Conn fails between the two steps,
 // detachInbound releases the memory.
 
 // deliver matches m with a posted receive. If there is none, deliver puts m into the table. m is
@@ -38,7 +38,7 @@ func (p *peer) startEager(h *frameHeader) {
 	k, ok := p.keyOf(h)
 	if mc == nil || mc.err != nil || !ok {
 		// Nobody can receive the message, so its bytes are dropped. Its credit is charged all the
-		// same, which detects a peer that exceeds its credit.
+		// same, so that a peer that exceeds its credit is detected.
 		p.chargeCredit(envelopeCost + int64(h.size))
 		p.returnCredit(envelopeCost + int64(h.size))
 		return
@@ -138,8 +138,9 @@ func (p *peer) handleOffer(h *frameHeader) {
 }
 
 // chargeOffer charges the peer for an offer. An offer costs credit, or uses one of the envelopes
-// that were granted beyond the credit; then cost is 0. If the peer had neither, chargeOffer reports
-// a protocol error, and fair is false.
+// that were granted beyond the credit. In the second case the result cost is 0. If the peer had
+// neither credit nor an envelope, chargeOffer reports a protocol error, and the result fair is
+// false.
 func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 	if h.flags&flagExtra == 0 {
 		return envelopeCost, p.chargeCredit(envelopeCost)
@@ -164,8 +165,8 @@ func (p *peer) returnCost(cost int64) {
 
 // handleWithdraw removes a withdrawn offer from the table. If a receive has matched the offer,
 // repost returns the receive to its position in the table, as if the message had never been sent.
-// While the receive's buffer is exposed or being exposed, handleWithdraw only marks the receive;
-// the deferred action reposts it.
+// If the receive's buffer is exposed or being exposed, handleWithdraw only marks the receive, and a
+// deferred action reposts it.
 func (p *peer) handleWithdraw(offer uint32) {
 	e := p.e
 	if m := p.queuedOffers[offer]; m != nil {
@@ -183,7 +184,7 @@ func (p *peer) handleWithdraw(offer uint32) {
 			continue
 		}
 		switch {
-		case req.unexpose != nil: // the receive's request and the withdrawal have crossed
+		case req.unexpose != nil: // the request frame and the withdraw frame have crossed
 			req.withdrawn = true
 			e.unexposeAndFinish(req, req.pendingErr)
 		case req.bufBusy: // exposeAndRequest is running; it checks withdrawn
@@ -234,8 +235,8 @@ func (p *peer) startData(h *frameHeader) {
 }
 
 // handleData counts n more bytes of req's message, and ends req when all bytes have arrived. If the
-// buffer is exposed, a deferred action unexposes it before req ends. Such a receive is complete and
-// will succeed even if its sender fails meanwhile.
+// buffer is exposed, a deferred action unexposes it before req ends. Until then req is marked
+// complete, so it succeeds even if its sender fails meanwhile.
 func (p *peer) handleData(req *Request, n int) {
 	if req == nil || req.phase != phaseMatched {
 		return

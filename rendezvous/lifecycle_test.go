@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A team is some ranks of one process, each an Engine with its Mesh.
+// A team is several ranks in one process. Each rank is an Engine with its Mesh.
 type team struct {
 	engines []*Engine
 	meshes  []*mesh.Mesh
@@ -83,7 +83,7 @@ func (tm *team) connect(t *testing.T, from, to int) {
 		}
 	}
 	e, p := tm.engines[from], tm.engines[from].peers[to]
-	for granted := false; !granted; { // all its credit, which the first message returns
+	for granted := false; !granted; { // until the first message has returned all credit
 		e.m.Link(to).Progress()
 		e.mu.Lock()
 		granted = p.credit > minCredit
@@ -91,8 +91,8 @@ func (tm *team) connect(t *testing.T, from, to int) {
 	}
 }
 
-// zeroName is the name that a kindName or kindPrepare frame of three bytes has in these
-// tests, which leave its body as it is.
+// zeroName is the name in a kindName or kindPrepare frame of three bytes in these tests. The tests
+// never fill in the body, so its bytes are zero.
 const zeroName = "\x00\x00\x00"
 
 // startArrival lets the header of a frame from a rank arrive, and returns a function that completes
@@ -123,7 +123,7 @@ func TestMismatchedRecvWaitsForItsMessage(t *testing.T) {
 	s.Revoke(errRevoked)
 	if req.Met() {
 		req.Free()
-		next := other.PostRecv(1, 9, 0, nil) // uses the same memory
+		next := other.PostRecv(1, 9, 0, nil) // it gets the same memory
 		rest()
 		if next.Met() {
 			t.Fatal("the end of a message ended a receive of another context")
@@ -175,7 +175,7 @@ func TestRecvsEndWithTheMesh(t *testing.T) {
 			e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
 		},
 	} {
-		for _, closed := range []bool{false, true} { // the context, before
+		for _, closed := range []bool{false, true} { // whether the context is closed before
 			t.Run(name, func(t *testing.T) {
 				tm := newTeam(t, 2)
 				tm.connect(t, 0, 1)

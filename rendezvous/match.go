@@ -14,8 +14,8 @@ import (
 // memory arrive without a header, and so without a checksum.
 const exposeFrom = 16 << 10
 
-// onMatch records that req has matched m, and starts the transfer of the bytes. m has been removed
-// from every list. The transfer depends on where the bytes are:
+// onMatch records that req has matched m, and starts the transfer of the bytes. The caller has
+// removed m from every list. The transfer depends on where the bytes are:
 //
 //	a prepared buffer, req has none   req gets that buffer: loanBuffer
 //	a send of this rank               they are copied from the sender's buffer
@@ -44,7 +44,7 @@ func (e *Engine) onMatch(req *Request, m *message) {
 		}
 		req.bufBusy = true
 		e.deferAction(deferredAction{kind: actionCopyLocal, req: req, sendReq: from})
-	case m.withdrawn: // m has kept its position in the order of messages; now req waits on
+	case m.withdrawn: // m had kept its position among the messages; req waits again
 		e.discard(m)
 		e.repost(req)
 	case m.offer != 0:
@@ -81,8 +81,8 @@ func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 	}
 }
 
-// A FingerprintError is the cause of a fault.Mismatch. A message and its receive have different
-// fingerprints, so the two ranks are in different operations.
+// A FingerprintError is the cause of a fault.Mismatch. It says that a message and its receive have
+// different fingerprints, so the two ranks are in different operations.
 type FingerprintError struct {
 	Source, Tag  int
 	Sent, Wanted uint64
@@ -93,8 +93,9 @@ func (e *FingerprintError) Error() string {
 }
 
 // validate checks whether a receive can accept the message that it matched. If so, it cuts the
-// receive's buffer to the message's size, or allocates the buffer. If not, it sets req.pendingErr
-// and reports false. The message is consumed in both cases, as in MPI.
+// receive's buffer to the message's size, or allocates the buffer. If the receive cannot accept the
+// message, validate sets req.pendingErr and reports false. The message is consumed in both cases,
+// as in MPI.
 func (e *Engine) validate(req *Request) bool {
 	env := &req.match
 	switch {
@@ -191,8 +192,8 @@ func (e *Engine) repost(req *Request) {
 		e.finish(req, err)
 		return
 	}
-	// All fields that the match has set get the values that PostRecv gave them, except order, which
-	// stays.
+	// Every field that the match has set gets back the value that PostRecv gave it. The field order
+	// has not changed.
 	e.unmatch(req)
 	req.phase, req.peer, req.offer, req.id, req.withdrawn, req.unexposing = phaseIdle, nil, 0, 0, false, false
 	req.buf = req.fullBuf

@@ -41,7 +41,7 @@ type MatchContext struct {
 	// err is set when the context has been revoked or closed. Calls then fail with err.
 	err error
 
-	onUnexpected UnexpectedFunc // nil: nobody is interested
+	onUnexpected UnexpectedFunc // nil: none is set
 	ordered      bool           // see SetOrdered
 
 	// dead reports whether err is set, for readers without the lock.
@@ -87,11 +87,11 @@ func (e *Engine) wakeAll() {
 // runs under the engine's lock, so it must be short and must not call the engine.
 type UnexpectedFunc func(source int, tag int32, fingerprint uint64)
 
-// SetOrdered changes what happens to a receive whose message is withdrawn: the receive matches no
-// other message, and waits until its context or its peer ends. SetOrdered is for contexts whose
-// messages are segments of larger transfers. Their sender withdraws a segment only when the context
-// has ended on its rank. Later segments, which are already in flight, must not match in place of
-// the withdrawn one. SetOrdered must be called before the context is used.
+// SetOrdered changes what happens to a receive whose message is withdrawn. In an ordered context
+// the receive matches no other message, and waits until its context or its peer ends. SetOrdered is
+// for contexts whose messages are segments of larger transfers. Their sender withdraws a segment
+// only when the context has ended on its rank. Later segments, which are already in flight, must
+// not match in place of the withdrawn one. SetOrdered must be called before the context is used.
 func (mc *MatchContext) SetOrdered() {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -99,7 +99,8 @@ func (mc *MatchContext) SetOrdered() {
 	mc.table.nonEmpty.Store(mc.table.arrivals.first != nil)
 }
 
-// SetUnexpected registers j, which is called for each unexpected message from now on.
+// SetUnexpected registers the function j. The engine calls it for each unexpected message from now
+// on.
 func (mc *MatchContext) SetUnexpected(j UnexpectedFunc) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -122,8 +123,8 @@ func (mc *MatchContext) Unreceived(tag int32) (source int, ok bool) {
 	return 0, false
 }
 
-// UnreceivedMismatch looks for a message with the given tag that no receive has matched and for
-// whose fingerprint differs returns true. It returns the message's source.
+// UnreceivedMismatch looks for a message that has the given tag, that no receive has matched, and
+// whose fingerprint satisfies the function differs. It returns the message's source.
 func (mc *MatchContext) UnreceivedMismatch(tag int32, differs func(fingerprint uint64) bool) (source int, ok bool) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -189,7 +190,7 @@ func (mc *MatchContext) Close(err error) {
 	}
 	delete(e.contexts, mc.id)
 	if len(e.closedIDs) >= maxClosed {
-		clear(e.closedIDs) // a message for a forgotten id waits in a context that nobody opens, and keeps its credit
+		clear(e.closedIDs) // a later message for a forgotten id waits, and keeps its credit
 	}
 	e.closedIDs[mc.id] = struct{}{}
 }
@@ -247,7 +248,8 @@ func (mc *MatchContext) abortAll(err error, flags uint8) {
 	mc.notify(nil)
 }
 
-// eachPosted calls do for every posted receive. do may remove it from the table.
+// eachPosted calls the function do for every posted receive. The function may remove the receive
+// from the table.
 func (mc *MatchContext) eachPosted(do func(*Request)) {
 	for _, req := range mc.table.posted() {
 		do(req)
@@ -299,10 +301,9 @@ func (p *peer) endSends(mc *MatchContext, err error) {
 	p.endSendsIf(err, func(req *Request) bool { return mc == nil || req.mc == mc })
 }
 
-// endSendsIf ends the sends to p for which the function which returns true. It starts with the
-// newest send, because the peer handles the withdrawals one by one. If the oldest offer were
-// withdrawn first, the peer's receive could match a newer offer that is about to be withdrawn as
-// well.
+// endSendsIf ends every send to p that satisfies the function which. It starts with the newest
+// send, because the peer handles the withdrawals one by one. If the oldest offer were withdrawn
+// first, the peer's receive could match a newer offer that is about to be withdrawn too.
 func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	for _, list := range []*requestList{&p.pending, &p.sends} {
 		for req := list.last; req != nil; {
@@ -339,8 +340,8 @@ func (mc *MatchContext) notify(m *message) {
 	}
 }
 
-// Probe waits for a message that from and tag match, and returns its source, tag and size. The
-// message stays in the table.
+// Probe waits for a message with the given source and tag, and returns the message's source, tag
+// and size. Source and tag may be Any. The message stays in the table.
 func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, tag int32) (RecvInfo, error) {
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
 	return pr.wait(ctx, p)
@@ -370,8 +371,8 @@ func (mc *MatchContext) removeWaiter(w *mesh.Waiter) {
 	delete(mc.waiters, w)
 }
 
-// A probe is the condition that a message has arrived, or can never arrive. If reserves is set, it
-// reserves the message.
+// A probe is the condition that a message has arrived, or can never arrive. A probe with reserves
+// set also reserves the message.
 type probe struct {
 	mc       *MatchContext
 	key      key
@@ -420,7 +421,8 @@ func (pr *probe) wait(ctx context.Context, p mesh.WaitPolicy) (RecvInfo, error) 
 	return pr.found, pr.err
 }
 
-// try makes progress on the links once, and reports whether the probe has found a message.
+// try makes progress on the links once. The result ok reports whether the probe has found a
+// message.
 func (pr *probe) try() (found RecvInfo, ok bool, err error) {
 	for _, l := range pr.mc.e.LinksOf(int(pr.key.source)) {
 		l.Progress()

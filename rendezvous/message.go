@@ -1,7 +1,8 @@
 package rendezvous
 
-// A message is an arrived envelope that no receive has matched when it arrived. Its bytes come with
-// it, or it is an offer. It is in a table if inTable is true, and in exactly one of these states:
+// A message is an envelope that found no matching receive when it arrived. Its bytes come with the
+// envelope, or the message is an offer. It is in a table if inTable is true. It is in exactly one
+// of these states:
 //
 //	local != nil       a send of this rank to itself; its bytes are in the sender's buffer
 //	offer != 0         an offer; its bytes are still on the peer
@@ -36,7 +37,8 @@ type message struct {
 	local     *Request // the send
 
 	// A message in a table is in two lists: the list of its bucket, and the table's arrivals. Both
-	// are in the order of arrival. prev and next link the first list, earlier and later the second.
+	// are in the order of arrival. The fields prev and next link the list of the bucket. The fields
+	// earlier and later link arrivals.
 	prev, next     *message
 	earlier, later *message
 	inTable        bool

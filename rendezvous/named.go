@@ -19,15 +19,15 @@ const (
 	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 
-// A Tensor is what a named message carries besides its key. Data belongs to the holder of the
-// Tensor, but see Release for a Tensor that was received into a prepared buffer.
+// A Tensor is the content of a named message. Data belongs to the holder of the Tensor. For a
+// Tensor that was received into a prepared buffer, see Release.
 type Tensor struct {
 	DType tensor.DType
 	Shape []int // at most 8 dimensions
 	Dead  bool  // the producer did not run; Data is empty
 	Data  []byte
 
-	loan loan // of the prepared buffer that Data lies in
+	loan loan // set if Data lies in a prepared buffer
 }
 
 // encodeTo sets the type, shape and dead flag of t in a header.
@@ -50,10 +50,10 @@ func (env *envelope) decodeTensor(t *Tensor) {
 	}
 }
 
-// A step is an iteration of the program, which chooses its number. A step needs no explicit start.
-// EndStep on any rank ends the step on all ranks and frees messages that were not received. EndStep
-// floods a message, which may overtake messages of the step. Each rank therefore remembers ended
-// steps and drops messages that still arrive for them.
+// A step is an iteration of the program. The program chooses the step's number, and a step needs no
+// explicit start. EndStep on any rank ends the step on all ranks and frees the step's messages that
+// were not received. EndStep sends a flood, which may overtake messages of the step. Each rank
+// therefore remembers ended steps, and drops messages that still arrive for them.
 
 // steps is the state of the steps of all contexts: the bytes that the sends of each step hold, and
 // the steps that have ended.
@@ -100,11 +100,11 @@ func (st *steps) charge(id stepID, n int64) {
 }
 
 // SendNamed sends a tensor by name, within a step, to a rank. It never blocks. t.Data belongs to
-// the engine until done is called. done is called once, with nil if the send succeeded. A send fails
-// if its receiver ends the step, or closes, before it has requested the bytes. done runs on
-// the goroutine that moved the last bytes, and must not block. Config.StepBytes bounds the bytes
-// that the sends of a step hold; beyond it SendNamed returns fault.Exhausted at once, and done is
-// not called.
+// the engine until done is called. done is called once, with nil if the send succeeded. A send
+// fails if its receiver ends the step, or closes, before the receiver has requested the bytes. done
+// runs on the goroutine that moved the last bytes, and must not block. Config.StepBytes bounds the
+// bytes that the sends of a step hold. A send beyond this bound returns fault.Exhausted at once,
+// and done is not called.
 func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	e := mc.e
 	if err := e.checkNamed(name, &t); err != nil {
@@ -187,13 +187,14 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 
-// Each link numbers the names that it carries, because a header then needs only 4 bytes for a name.
-// A program that uses the same names at every step sends each of them once. When all numbers are in
-// use, the next new name gets the number that was given out first. Frames keep their order, so a
-// number means the name that was last sent with it.
+// Each link numbers the names that it carries, so that a header needs only 4 bytes for a name. A
+// program that uses the same names at every step sends each name once. When all numbers are in use,
+// the next new name gets the number that was given out first. Frames keep their order, so a number
+// means the name that was last sent with it.
 
-// nameID returns the number of a name on this link. It sends a name that has no number in a name
-// frame. The caller queues the frame that carries the number before any other frame to p.
+// nameID returns the number of a name on this link. If the name has no number yet, nameID assigns
+// one and sends a name frame. The caller queues the frame that carries the number before any other
+// frame to p.
 func (p *peer) nameID(name string) uint32 {
 	if id, ok := p.namesOut[name]; ok {
 		return id
@@ -248,7 +249,8 @@ func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf [
 	})
 }
 
-// callBack passes the result of a named call to its callback, an error by Config.CallBack.
+// callBack passes the result of a named call to its callback. It passes an error through
+// Config.CallBack.
 func (e *Engine) callBack(err error, done func(error)) {
 	if err != nil && e.cfg.CallBack != nil {
 		e.cfg.CallBack(err, done)
@@ -311,8 +313,8 @@ func (e *Engine) HandleStepEnd(from int, body []byte) {
 	e.endStep(id, from, string(body[16:]))
 }
 
-// endStep ends a step on this rank. by is the rank that called EndStep. text is empty for a normal
-// end.
+// endStep ends a step on this rank. The parameter by is the rank that called EndStep. text is empty
+// for a normal end.
 func (e *Engine) endStep(id stepID, by int, text string) {
 	err := fault.New(fault.Closed, "step", e.cfg.Rank, "step %d was ended by rank %d", id.step, by)
 	if text != "" {

@@ -8,13 +8,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A peer is the exchange with one other rank: what may still be sent to it, the requests and
-// messages in flight both ways, and the frames that wait to be sent. It is the Sink of that rank's
+// A peer is the state of the exchange with one other rank: the credit, the requests and messages in
+// flight in both directions, and the frames that wait to be sent. It is the Sink of that rank's
 // Link. The engine's lock guards it, except the header of in, which belongs to the link's progress
 // role, and the atomic fields of fast.
 //
-// Credit is a count of bytes. The peer may send eager messages and offers as long as it has credit;
-// we charge what arrives and return it when a receive has consumed the message:
+// Credit is a count of bytes. The peer may send eager messages and offers as long as it has credit.
+// This rank charges each message that arrives, and returns the credit when a receive has consumed
+// the message:
 //
 //	ours, towards the peer      credit       what we may still send
 //	the peer's, towards us      heldCredit   charged for messages that wait here
@@ -55,25 +56,25 @@ type peer struct {
 	postedRecvs int
 
 	// Envelopes beyond the credit. extraSends counts the envelopes that we may send.
-	// extraOutstanding counts those granted to the peer that have not arrived. extraQueued counts
-	// those that have arrived and that no receive has matched.
+	// extraOutstanding counts the envelopes that we have granted to the peer and that have not
+	// arrived. extraQueued counts the envelopes that have arrived and that no receive has matched.
 	extraSends       int
 	extraOutstanding int
 	extraQueued      int
 
-	// pending are the sends that wait for credit, in the order of their calls. sends are those that
-	// are offered or flowing.
+	// pending holds the sends that wait for credit, in the order of their calls. sends holds the
+	// sends that are offered or flowing.
 	pending requestList
 	sends   requestList
 
-	// sentOffers are our offers by id, until their request, drop or withdrawal. activeRecvs are the
-	// receives whose bytes were requested, by the id in the request, until they are done.
+	// sentOffers maps ids to our offers. An offer stays in it until it is requested, dropped or
+	// withdrawn. activeRecvs maps the ids in our requests to the receives that are not done.
 	sentOffers  map[uint32]*Request
 	activeRecvs map[uint32]*Request
 	nextOfferID uint32
 	nextRecvID  uint32
 
-	// queuedOffers are the peer's offers that no receive has matched, by the peer's id.
+	// queuedOffers maps the peer's ids to its offers that no receive has matched.
 	queuedOffers map[uint32]*message
 
 	in      inboundFrame
@@ -81,25 +82,25 @@ type peer struct {
 	fast    fastRecv
 	inline  inlineProbe
 
-	// prepared are this rank's buffers that the peer may write to, or soon may, by tensor; closing
-	// buffers are not in it. preparedByID are the buffers that the peer knows, including closing
-	// ones.
+	// prepared maps tensors to this rank's buffers that the peer may write to, or may soon write
+	// to. It holds no closing buffers. preparedByID holds all buffers that the peer knows,
+	// including closing buffers.
 	prepared       map[preparedKey]*PreparedRecv
 	preparedByID   map[uint32]*PreparedRecv
 	nextPreparedID uint32
-	warnedExpose   map[string]bool // the advices about refused exposures that were logged
+	warnedExpose   map[string]bool // the remedies that the log has named for refused exposures
 	refusedPlan    bool            // the Conn does not expose the static plan's memory
 
-	// remote are the peer's prepared buffers by id, including closing ones. remoteByKey are the
-	// buffers that sends may use. writing are the sends that are being written into a remote buffer
-	// and are not announced yet.
+	// remote maps ids to the peer's prepared buffers, including closing buffers. remoteByKey holds
+	// the buffers that sends may use. writing holds the sends that are being written into a remote
+	// buffer and are not announced yet.
 	remote      map[uint32]*remoteBuffer
 	remoteByKey map[preparedKey]*remoteBuffer
 	writing     []*Request
 
-	// The numbers of tensor names on this link. namesOut maps the names that this rank has sent,
-	// namesIn those that the peer has sent. outNames holds the names of namesOut by number, from 1.
-	// nextName is the index in outNames of the next new name.
+	// The numbers of tensor names on this link. namesOut maps the names that this rank has sent to
+	// numbers. namesIn holds the names that the peer has sent. outNames holds the names of namesOut
+	// by number, from 1. nextName is the index in outNames of the next new name.
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
 	outNames []string
@@ -116,9 +117,9 @@ type peer struct {
 }
 
 // An inboundFrame is the frame whose body is arriving. Between Buffer and the last Arrived, active
-// is true and at most one of req, msg and body is set: it is the destination of the body. The
-// link's progress role guards header, raw and rawLen, which survive the frame; the engine's lock
-// guards the rest.
+// is true. At most one of req, msg and body is set then, and it is the destination of the body. The
+// link's progress role guards header, raw and rawLen, which keep their values after the frame. The
+// engine's lock guards the other fields.
 type inboundFrame struct {
 	active bool
 	header frameHeader
@@ -245,8 +246,8 @@ func (p *peer) popUnreturned() uint32 {
 	return uint32(n)
 }
 
-// returnCredit records credit that is to be returned to the peer. The next header carries it. When
-// a quarter of Config.Credit is to be returned, returnCredit sends a credit frame.
+// returnCredit records credit that is to be returned to the peer. The next header carries the
+// credit. When a quarter of Config.Credit has accumulated, returnCredit sends a credit frame.
 func (p *peer) returnCredit(n int64) {
 	p.heldCredit -= n
 	p.unreturned += n
@@ -266,8 +267,8 @@ func (p *peer) chargeCredit(n int64) bool {
 	return true
 }
 
-// Envelopes beyond the credit are granted extraBatch at a time, and at most maxExtra of them wait
-// in the table.
+// grantExtra grants envelopes beyond the credit in batches of extraBatch. At most maxExtra of these
+// envelopes wait in the table.
 const (
 	extraBatch = 64
 	maxExtra   = 1 << 16
@@ -294,7 +295,7 @@ func (p *peer) grantExtra() {
 }
 
 // addCredit adds n bytes of credit and extra envelopes that the peer has granted. It then launches
-// pending sends while there is credit.
+// pending sends as long as the credit allows it.
 func (p *peer) addCredit(n, extra uint32) {
 	p.credit += int64(n)
 	p.extraSends += int(min(extra, maxExtra))
@@ -313,9 +314,9 @@ func (p *peer) Buffer(f transport.Header) []byte {
 	return p.startFrame(f)
 }
 
-// decodeHeader decodes a frame's header into p.in. In a steady exchange the header equals the last
-// one, which is in p.in already, and is not decoded again. If the header is invalid, decodeHeader
-// reports a protocol error and returns false.
+// decodeHeader decodes a frame's header into p.in. In a steady exchange the header equals the
+// previous header, which is in p.in already. Such a header is not decoded again. If the header is
+// invalid, decodeHeader reports a protocol error and returns false.
 func (p *peer) decodeHeader(f transport.Header) bool {
 	in := &p.in
 	if in.rawLen > 0 && string(f.Head) == string(in.raw[:in.rawLen]) && in.header.check(f.Size) == nil {
@@ -434,7 +435,7 @@ func (p *peer) handleFrame(in *inboundFrame) {
 }
 
 // dropInbound is called when the Conn has failed. It drops the frame that was arriving. It also
-// ends the aborted receives that were waiting until their sender stops writing.
+// ends the aborted receives that were waiting for their sender to stop writing.
 func (p *peer) dropInbound() {
 	p.detachInbound()
 	for _, req := range p.activeRecvs {
@@ -461,7 +462,7 @@ func (p *peer) detachInbound() {
 }
 
 // protocolError fails the link, because the peer has sent a frame that no correct rank sends. The
-// link fails after the current frame and reads no further frames.
+// link fails after the current frame, and delivers no further frames.
 func (p *peer) protocolError(format string, args ...any) {
 	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "protocol violation by rank %d: "+format, append([]any{p.rank}, args...)...))
 }

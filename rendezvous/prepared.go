@@ -12,14 +12,15 @@ import (
 // memory that a peer's frames can make this rank allocate.
 const maxPrepared = 1 << 12
 
-// A PreparedRecv is a buffer of this rank that one peer may write the tensors of one name
-// into, step after step, without an offer and a request. The engine's lock guards it.
+// A PreparedRecv is a buffer of this rank for the tensors of one name from one peer. The peer may
+// write them into the buffer, step after step, without an offer and a request. The engine's lock
+// guards it.
 //
 // The program declares the buffer once, with PrepareNamed, and then calls RecvNamed without a
 // buffer. A tensor that the sender wrote directly stays in the prepared buffer until its Release,
-// which allows the sender to write the next tensor. A tensor comes as an ordinary message, into
-// memory of its own, if it is small enough to be sent eagerly, if it is larger than the buffer, or
-// if it is sent before the sender has received the release of the previous tensor.
+// which allows the sender to write the next tensor. In three cases a tensor comes as an ordinary
+// message, into separate memory: if it is small enough to be sent eagerly, if it is larger than the
+// buffer, or if it is sent before the sender has received the release of the previous tensor.
 //
 //	state     the peer may write  leaves it when                            to
 //	pending   no                  a receive of the name finds a Conn, and   exposing
@@ -51,8 +52,8 @@ type PreparedRecv struct {
 	// tries counts the failed exposures. In state pending, the next skip receives do not try again.
 	tries, skip int
 
-	// filled says that the buffer holds a tensor that was not released. generation counts the
-	// tensors written so far.
+	// filled says that the buffer holds a tensor that the program has not released. generation
+	// counts the tensors written so far.
 	filled     bool
 	generation uint32
 
@@ -64,8 +65,8 @@ type PreparedRecv struct {
 	done bool
 }
 
-// A preparedState is a state of a PreparedRecv; see PreparedRecv for their meaning. hide relies on
-// their order: it does nothing in preparedHiding and preparedClosed.
+// A preparedState is a state of a PreparedRecv; see PreparedRecv for the meaning of the states.
+// hide relies on their order: it does nothing in preparedHiding and preparedClosed.
 type preparedState uint8
 
 const (
@@ -78,23 +79,23 @@ const (
 	preparedClosed
 )
 
-// preparedKey finds a prepared buffer among those of one link.
+// preparedKey identifies a prepared buffer among the buffers of one link.
 type preparedKey struct {
 	context uint64
 	name    string
 }
 
 // A loan says that the data of a message or Tensor lies in a prepared buffer. generation
-// distinguishes it from later tensors in the buffer, so a stale Release does nothing. The zero loan
-// means that the data is not in a prepared buffer.
+// distinguishes this tensor from later tensors in the buffer, so a stale Release does nothing. The
+// zero loan means that the data is not in a prepared buffer.
 type loan struct {
 	from       *PreparedRecv
-	generation uint32 // PreparedRecv.generation at the time
+	generation uint32 // PreparedRecv.generation when the tensor was received
 }
 
-// PrepareNamed allows rank from to write the tensors of a name into buf. If the buffer cannot be
-// exposed, the tensors come as ordinary messages. A name has at most one prepared buffer. The
-// program must not write to buf before Close has returned.
+// PrepareNamed allows one rank, given by from, to write the tensors of a name into buf. If the
+// buffer cannot be exposed, the tensors come as ordinary messages. A name has at most one prepared
+// buffer. The program must not write to buf before Close has returned.
 func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*PreparedRecv, error) {
 	e := mc.e
 	if err := e.checkName("prepare", name); err != nil {
@@ -179,7 +180,7 @@ func (t Tensor) Release() {
 	}
 }
 
-// release tells the sender that it may write again; e.mu is held.
+// release tells the sender that it may write into the buffer again. e.mu is held.
 func (pr *PreparedRecv) release() {
 	pr.filled, pr.msg = false, nil
 	if pr.state == preparedOpen && pr.peer.isDown() == nil {
@@ -255,18 +256,18 @@ func (p *peer) exposerForPrepared() (transport.Exposer, error) {
 	return nil, errNoExposer
 }
 
-// The bounds of repeated exposures. After the n-th failure 2^n receives pass, at most maxSkippedRecvs,
-// because a failed Expose may cost a device as much as a successful one. A bound of the transport
-// may be reached for a moment only, so the log tells about it after warnAfter failures.
+// The bounds of repeated exposures. After the n-th failure 2^n receives pass, at most
+// maxSkippedRecvs, because a failed Expose may cost a device as much as a successful one. A bound
+// of the transport may be reached for a moment only, so it is logged only after warnAfter failures.
 const (
 	maxSkippedRecvs = 1 << 10
 	warnAfter       = 4
 )
 
 // refuse is called when pr's buffer could not be exposed. Its tensors then come as ordinary
-// messages. If a bound is reached (fault.Exhausted), or if the Conn has failed, pr becomes pending
-// again: the bound may have room later, and LinkDown closes the buffers of a failed Conn. Any other
-// reason is final. e.mu is held.
+// messages. If a bound is reached (fault.Exhausted), pr becomes pending again, because the bound
+// may have room later. If the Conn has failed, pr also becomes pending, and LinkDown closes it. Any
+// other reason is final. e.mu is held.
 func (pr *PreparedRecv) refuse(err error) {
 	remedy, final := exposeRemedy(err)
 	if final {
@@ -300,8 +301,8 @@ func exposeRemedy(err error) (remedy string, final bool) {
 	return "", false
 }
 
-// warnRefused logs that a buffer could not be exposed to p. It logs each advice
-// once per peer. e.mu is held.
+// warnRefused logs that a buffer could not be exposed to p. It logs each remedy once per peer. e.mu
+// is held.
 func (p *peer) warnRefused(err error, remedy string, bytes int) {
 	if remedy == "" || p.warnedExpose[remedy] {
 		return
@@ -320,13 +321,14 @@ func (p *peer) warnRefused(err error, remedy string, bytes int) {
 // isDown returns the reason why nothing can be sent to p any more, or nil.
 func (p *peer) isDown() error { return firstError(p.e.ended, p.gone, p.connErr) }
 
-// writesEnded reports whether p writes into no buffer of this rank any more: it is gone, or the
-// Conn has ended. The end of this engine alone does not stop p.
+// writesEnded reports whether p writes into no buffer of this rank any more: p is gone, or the Conn
+// has ended. If only this engine has ended, p may still write.
 func (p *peer) writesEnded() bool { return p.gone != nil || p.connErr != nil }
 
-// stop begins to close pr; a second time does nothing. While p may still write, the exposure stays,
-// since a write into memory that is not exposed fails the Conn for all messages. p acknowledges the
-// unprepare frame. After End no frame is sent, and LinkDown ends the exposure. e.mu is held.
+// stop begins to close pr; a second call does nothing. While p may still write, the exposure stays,
+// because a write into memory that is not exposed fails the Conn for all messages. p has stopped
+// writing when it acknowledges the unprepare frame. After End no frame is sent, and LinkDown ends
+// the exposure. e.mu is held.
 func (pr *PreparedRecv) stop() {
 	p := pr.peer
 	if k := (preparedKey{pr.mc.id, pr.name}); p.prepared[k] == pr {
@@ -360,10 +362,10 @@ func (p *peer) handleUnprepareAck(id uint32) {
 	pr.hide()
 }
 
-// hide defers an action that ends the exposure. If a tensor in the buffer is still in the table, the
-// action also moves it to other memory, without the lock. Until then the message is like one whose
-// bytes are arriving. The tensor is at most as large as the buffer that the program has prepared.
-// e.mu is held.
+// hide defers an action that ends the exposure. If a tensor in the buffer is still in the table,
+// the action also moves it to other memory, without the lock. Until then the message is treated
+// like a message whose bytes are arriving. The tensor is at most as large as the buffer that the
+// program has prepared. e.mu is held.
 func (pr *PreparedRecv) hide() {
 	if pr.state >= preparedHiding {
 		return
@@ -375,7 +377,7 @@ func (pr *PreparedRecv) hide() {
 	if moved != nil && moved.inTable {
 		moved.complete, moved.moving, moved.loan = false, true, loan{}
 	} else {
-		moved = nil // no tensor, or one whose receive is copying it
+		moved = nil // there is no tensor, or its receive is copying it
 	}
 	e.deferAction(deferredAction{kind: actionRun, run: func() {
 		if pr.unexpose != nil {
@@ -396,8 +398,8 @@ func (pr *PreparedRecv) hide() {
 	}})
 }
 
-// checkClosed changes the state from hiding to closed if the exposure has ended and no receive
-// copies from the buffer. e.mu is held.
+// checkClosed changes the state from hiding to closed if the exposure has ended and no receive is
+// copying from the buffer. e.mu is held.
 func (pr *PreparedRecv) checkClosed() {
 	if pr.state == preparedHiding && pr.done && pr.msg == nil {
 		pr.state = preparedClosed
@@ -416,8 +418,9 @@ func (mc *MatchContext) stopPrepared() {
 	}
 }
 
-// dropPrepared ends all prepared buffers of the link to a peer to which nothing can be sent any
-// more: it stops the buffers that this rank has prepared and forgets the peer's. e.mu is held.
+// dropPrepared ends all prepared buffers of a link, because nothing can be sent to the peer any
+// more. It stops the buffers that this rank has prepared, and forgets the buffers that the peer has
+// prepared. e.mu is held.
 func (p *peer) dropPrepared() {
 	for _, pr := range p.prepared {
 		pr.stop()
@@ -455,8 +458,8 @@ func (p *peer) handleWritten(h *frameHeader) {
 	e.deliver(m)
 }
 
-// loanBuffer completes a receive that has no buffer of its own. The received tensor's Data is the
-// prepared buffer that holds the message. e.mu is held.
+// loanBuffer completes a receive that was posted without a buffer. It sets the received tensor's
+// Data to the prepared buffer that holds the message. e.mu is held.
 func (e *Engine) loanBuffer(req *Request, m *message) {
 	pr := m.loan.from
 	req.buf, req.tensor.loan = m.data, m.loan

@@ -62,7 +62,7 @@ func (s *stepper) recv(i, size int, buf []byte) Tensor {
 	return t
 }
 
-// one sends tensors of these sizes in one step, and receives them without a buffer.
+// one runs one step: it sends tensors of the given sizes, and receives them without a buffer.
 func (s *stepper) one(sizes ...int) (got []Tensor) {
 	s.Helper()
 	s.step++
@@ -81,8 +81,8 @@ func (s *stepper) one(sizes ...int) (got []Tensor) {
 	return got
 }
 
-// repeat repeats a step until ok. How many steps it takes depends on when the sender learns of the
-// buffers.
+// repeat repeats a step until ok returns true. The number of steps depends on when the sender
+// learns of the buffers.
 func (s *stepper) repeat(what string, ok func() bool, sizes ...int) {
 	s.Helper()
 	for range 1000 {
@@ -97,8 +97,9 @@ func (s *stepper) repeat(what string, ok func() bool, sizes ...int) {
 	s.Fatalf("not after 1000 steps: %s", what)
 }
 
-// waitForReleases returns when rank 0 has handled the releases that rank 1 has sent: a message
-// behind them has arrived. A tensor sent before its buffer's release arrives is offered instead.
+// waitForReleases returns when rank 0 has handled the releases that rank 1 has sent. It waits for a
+// later message, which arrives after them. A tensor that is sent before its buffer's release
+// arrives would be offered instead.
 func (s *stepper) waitForReleases() {
 	s.Helper()
 	if err := s.to.Send(s.Context(), nil, 0, 1, 0, []byte{1}, Eager); err != nil {
@@ -109,7 +110,7 @@ func (s *stepper) waitForReleases() {
 	}
 }
 
-// offers is how many tensors rank 0 has offered.
+// offers returns the number of tensors that rank 0 has offered.
 func (s *stepper) offers() uint32 {
 	e := s.engines[0]
 	e.mu.Lock()
@@ -117,7 +118,7 @@ func (s *stepper) offers() uint32 {
 	return e.peers[1].nextOfferID
 }
 
-// direct returns a function that reports whether a step was made without an offer.
+// direct returns a function that reports whether the last step needed no offer.
 func (s *stepper) direct() func() bool {
 	before := s.offers()
 	return func() bool {
@@ -137,7 +138,7 @@ func (s *stepper) prepare(i int, buf []byte) *PreparedRecv {
 	return pr
 }
 
-// close closes a prepared receive, while the links of both ranks move.
+// close closes a prepared receive. Meanwhile it makes progress on the links of both ranks.
 func (s *stepper) close(pr *PreparedRecv) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
@@ -178,7 +179,7 @@ func TestPreparedTensorIsWrittenIntoItsBuffer(t *testing.T) {
 	if got := s.one(size)[0]; within(got.Data, buf) {
 		t.Error("a tensor came to the buffer after Close")
 	}
-	s.close(pr) // a second time does nothing
+	s.close(pr) // a second Close does nothing
 	pr = s.prepare(0, buf)
 	s.repeat("a step without an offer, with the same buffer again", s.direct(), size)
 	s.close(pr)
@@ -217,7 +218,7 @@ func TestRecvIntoAnotherBufferCopiesFromThePreparedOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		if direct() {
-			return // and so without a Release
+			return // the tensor is not released
 		}
 	}
 	t.Error("no tensor was written directly in 1000 steps")
@@ -254,7 +255,7 @@ func TestTensorIsNotOverwrittenBeforeItsRelease(t *testing.T) {
 		}
 		next = s.one(30_000)[0]
 	}
-	kept.Release() // stale: another tensor is there
+	kept.Release() // stale: the buffer holds another tensor
 	Tensor{}.Release()
 	step = s.step
 	s.one(30_000)
@@ -263,8 +264,9 @@ func TestTensorIsNotOverwrittenBeforeItsRelease(t *testing.T) {
 	}
 }
 
-// The tensor of an aborted step may have been written in part: its buffer is free again, and the
-// send's credit too. Until the Conn has the send's last frame, no other tensor is written there.
+// A step may be aborted when its tensor has been written only in part. The buffer and the send's
+// credit must then become free again. No other tensor may be written into the buffer until the Conn
+// is done with the send's last frame.
 func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 	hold := new(holdWrites)
 	s := newStepperOver(t, Config{}, hold.wrap)
@@ -305,8 +307,8 @@ func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 	}
 }
 
-// A peer may still be writing when this rank ends. Its Conn must not fail, since the peer would
-// blame the link.
+// A peer may still be writing when this rank ends. The peer's Conn must not fail then, because the
+// peer would blame the link.
 func TestEndDoesNotFailTheConnOfAPeerThatIsWriting(t *testing.T) {
 	hold := new(holdWrites)
 	s := newStepperOver(t, Config{}, hold.wrap)
@@ -319,7 +321,7 @@ func TestEndDoesNotFailTheConnOfAPeerThatIsWriting(t *testing.T) {
 	<-written
 	s.engines[1].End(errEnded)
 	hold.release()
-	for sending := true; sending; { // the rest arrives
+	for sending := true; sending; { // until the other frames have arrived
 		from, to := s.engines[0].peers[1], s.engines[1].peers[0]
 		if err := errors.Join(from.connErrAfter(), to.connErrAfter()); err != nil {
 			t.Fatal(err)
@@ -350,8 +352,8 @@ type holdWrites struct {
 	reached chan struct{} // closed when the first frame is held
 }
 
-// after lets n frames go, and then holds the others. The channel that it returns is closed when a
-// frame is held and those before it are done.
+// after lets n frames pass, and holds all later frames. It returns a channel. The channel is closed
+// when a frame is held and the Conn is done with the frames before it.
 func (h *holdWrites) after(n int) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -359,7 +361,7 @@ func (h *holdWrites) after(n int) <-chan struct{} {
 	return h.reached
 }
 
-// release sends the frames that were held, and holds no more.
+// release sends the held frames, and holds no further frames.
 func (h *holdWrites) release() {
 	h.mu.Lock()
 	held := h.held
@@ -380,8 +382,8 @@ type holdConn struct {
 	h *holdWrites
 }
 
-// Send implements transport.Conn. The engine has at most two frames of a message at the Conn, so
-// two frames are held when all others of the message are done.
+// Send implements transport.Conn. At most two frames of a message are at the Conn. So when two
+// frames are held, the Conn is done with all earlier frames of the message.
 func (c *holdConn) Send(f *transport.Frame) {
 	c.h.mu.Lock()
 	if f.ID != transport.NoNotify || !c.h.holding {
@@ -402,7 +404,7 @@ func (c *holdConn) Send(f *transport.Frame) {
 	c.h.mu.Unlock()
 }
 
-// wrapped is a Transport whose Conns are wrapped.
+// wrapped is a Transport that wraps its Conns with a function.
 type wrapped struct {
 	transport.Transport
 	conn func(transport.Conn) transport.Conn
@@ -437,15 +439,15 @@ func hookExpose(expose func(x transport.Exposer, id uint32, buf []byte) (transpo
 	}
 }
 
-// withoutExposer hides that the Conns of a Transport can expose memory.
+// withoutExposer returns a Transport whose Conns cannot expose memory.
 func withoutExposer(w transport.Transport) transport.Transport {
 	return wrapped{w, func(c transport.Conn) transport.Conn { return struct{ transport.Conn }{c} }}
 }
 
-// endStep is what the flood of an EndStep does, which reaches nobody in a team.
+// endStep does on one rank what the flood of EndStep does. In a team the flood reaches nobody.
 func (mc *MatchContext) endStep(step uint64) { mc.e.endStep(stepID{mc.id, step}, 0, "") }
 
-// A send that is aborted before its announcement costs the peer's credit nothing.
+// A send that is aborted before its announcement must return the credit that it has charged.
 func TestCanceledDirectWriteReturnsItsCredit(t *testing.T) {
 	e := newWithSilentPeer(t)
 	p, mc := e.peers[1], e.Open(5, []int{0, 1})
@@ -491,7 +493,7 @@ func TestTensorsOfOneKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Close waits for the sender, and keeps a tensor that is in the buffer and was not received.
+// Close must wait for the sender. It must keep a tensor that is in the buffer and was not received.
 func TestCloseKeepsAnUnreceivedTensor(t *testing.T) {
 	s := newStepper(t, Config{})
 	buf := make([]byte, 20_000)
@@ -554,7 +556,7 @@ func TestCloseReturnsWhenTheSenderIsGone(t *testing.T) {
 	}
 }
 
-// answerUnprepare acknowledges the end of a buffer as a peer would.
+// answerUnprepare acknowledges the end of a buffer as the peer does.
 func (e *Engine) answerUnprepare(id uint32) {
 	e.startArrival(1, frameHeader{kind: kindUnprepareAck, id: id})()
 }
@@ -593,8 +595,8 @@ func TestPreparedBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// A tensor whose buffer cannot be exposed comes as an ordinary message. Each reason is logged once
-// per peer.
+// A tensor whose buffer cannot be exposed must come as an ordinary message. Each reason must be
+// logged once per peer.
 func TestRefusedExposureIsLoggedOnceAndReceivesGoOn(t *testing.T) {
 	var log strings.Builder
 	exposures := 0
@@ -638,8 +640,8 @@ func TestRefusedExposureIsLoggedOnceAndReceivesGoOn(t *testing.T) {
 	}
 }
 
-// A bound of the transport may be reached for a moment, or for long. The exposure is tried again
-// after more and more receives, and the log tells about it only if it goes on.
+// A bound of the transport may be reached for a short or a long time. The exposure must be tried
+// again, each time after more receives. It must be logged only if it fails repeatedly.
 func TestExhaustedExposureIsTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct{ failures, steps, tries, lines int }{
 		"for a moment":              {2, 20, 3, 0},
@@ -677,7 +679,7 @@ func TestExhaustedExposureIsTriedAgain(t *testing.T) {
 	}
 }
 
-// The peer may be lost while its buffer is being exposed: the name is free again at once.
+// If the peer is lost while its buffer is being exposed, the name must be free again at once.
 func TestBufferOfALostPeerIsFreeAfterItsExposure(t *testing.T) {
 	var s *stepper
 	hidden := false
@@ -701,8 +703,9 @@ func TestBufferOfALostPeerIsFreeAfterItsExposure(t *testing.T) {
 	}
 }
 
-// A tensor that lies in a buffer that is being closed is moved. A receive that matches it meanwhile
-// gets it, whatever ends then; a step that ends meanwhile drops it.
+// A tensor in a buffer that is being closed is moved to other memory. A receive that matches the
+// tensor during the move must get it, whatever ends meanwhile. If the step ends during the move and
+// no receive has matched, the tensor must be dropped.
 func TestTensorThatIsBeingMovedIsReceived(t *testing.T) {
 	for name, end := range map[string]func(s *stepper) (received error){
 		"the sender is lost":  func(s *stepper) error { s.engines[1].peers[0].abandon(fault.PeerLost); return nil },
@@ -711,7 +714,7 @@ func TestTensorThatIsBeingMovedIsReceived(t *testing.T) {
 		"nothing else":        func(s *stepper) error { return nil },
 		"the buffer is small": func(s *stepper) error { return fault.Misuse },
 	} {
-		for _, posted := range []bool{false, true} { // the receive, before the end
+		for _, posted := range []bool{false, true} { // whether the receive is posted before the end
 			t.Run(fmt.Sprintf("%s, posted %v", name, posted), func(t *testing.T) {
 				var during func()
 				s := newStepperOver(t, Config{}, hookExpose(func(x transport.Exposer, id uint32, buf []byte) (transport.Token, func(), error) {
@@ -776,7 +779,7 @@ func TestTensorThatIsBeingMovedIsReceived(t *testing.T) {
 	}
 }
 
-// abandon is the first half of FailPeer.
+// abandon does the first half of FailPeer.
 func (p *peer) abandon(err error) {
 	p.e.mu.Lock()
 	defer p.e.unlock()
@@ -802,7 +805,8 @@ func TestPreparedRecvFromSelfComesTheOrdinaryWay(t *testing.T) {
 	s.close(pr)
 }
 
-// connErrAfter moves the link and returns why it failed, or nil.
+// connErrAfter makes progress on the link, and returns the error with which the link failed, or
+// nil.
 func (p *peer) connErrAfter() error {
 	p.link.Progress()
 	p.e.mu.Lock()
@@ -810,8 +814,8 @@ func (p *peer) connErrAfter() error {
 	return p.connErr
 }
 
-// A peer that breaks the rules about prepared buffers loses its link, and nothing is read
-// or freed twice.
+// A peer that breaks the rules about prepared buffers must lose its link. Nothing may be read or
+// freed twice.
 func TestFalseFramesAboutPreparedBuffersEndTheLink(t *testing.T) {
 	written := frameHeader{kind: kindWritten, flags: flagNamed, id: 1, context: 5, size: 20_000, name: 1}
 	with := func(change func(*frameHeader)) frameHeader {
@@ -861,7 +865,8 @@ func TestFalseFramesAboutPreparedBuffersEndTheLink(t *testing.T) {
 	}
 }
 
-// A release while the send is still writing would let two sends write at once.
+// A release during a write would let two sends write into the buffer at once, so it must end the
+// link.
 func TestReleaseOfABufferThatIsBeingWrittenEndsTheLink(t *testing.T) {
 	e := newWithSilentPeer(t)
 	p := e.peers[1]
@@ -887,7 +892,7 @@ func TestStaticPlanPreparesWhatRecurs(t *testing.T) {
 	s.repeat("a step without offers, after they have shrunk", s.direct(), small...)
 }
 
-// The plan allocates nothing where no memory can be exposed, and its limit keeps its bytes.
+// Where no memory can be exposed, the plan must allocate nothing and use nothing of its limit.
 func TestStaticPlanAllocatesNothingThatCannotBeExposed(t *testing.T) {
 	tries := 0
 	refuse := hookExpose(func(_ transport.Exposer, id uint32, _ []byte) (transport.Token, func(), error) {
@@ -901,7 +906,7 @@ func TestStaticPlanAllocatesNothingThatCannotBeExposed(t *testing.T) {
 		wrap     func(transport.Transport) transport.Transport
 		checksum bool
 		from     int
-		tries    int // buffers that are allocated to find out, for all tensors together
+		tries    int // exposures that the plan tries, for all tensors together
 		lines    int // in the log
 	}{
 		"no exposer":        {withoutExposer, false, 0, 0, 1},
@@ -940,7 +945,8 @@ func TestStaticPlanAllocatesNothingThatCannotBeExposed(t *testing.T) {
 	}
 }
 
-// A tensor whose receive the program has prepared itself takes nothing of the plan's limit.
+// If the program has prepared the receive of a tensor itself, the tensor must use nothing of the
+// plan's limit.
 func TestStaticPlanKeepsNothingForAReceiveThatIsPrepared(t *testing.T) {
 	s := newStepper(t, Config{Static: 1 << 22})
 	s.prepare(0, make([]byte, 100))
@@ -969,7 +975,8 @@ func TestWithoutAStaticPlanTensorsAreOffered(t *testing.T) {
 	}
 }
 
-// The plan prepares for callbacks as for receives that wait: when the program registers one.
+// The plan must serve callbacks like receives that wait: it prepares a buffer when the program
+// registers the callback.
 func TestStaticPlanServesCallbacks(t *testing.T) {
 	s := newStepper(t, Config{Static: 1 << 22})
 	direct := s.direct()
@@ -1005,7 +1012,7 @@ func TestStaticPlanServesCallbacks(t *testing.T) {
 
 func TestStaticPlanReservesWithinItsLimit(t *testing.T) {
 	const kb = 1 << 10
-	type sizes = []int // of one tensor, step by step; 0: it does not come
+	type sizes = []int // the sizes of one tensor, step by step; 0: it is not sent in this step
 	for name, c := range map[string]struct {
 		limit int64
 		steps [3]sizes // of three tensors
@@ -1048,8 +1055,8 @@ func TestStaticPlanReservesWithinItsLimit(t *testing.T) {
 	}
 }
 
-// Names that do not recur, such as names with the step's number in them, must neither fill the plan
-// nor keep it from those that do.
+// Names that do not recur, such as names that contain the step's number, must not fill the plan,
+// and must not prevent it from serving names that recur.
 func TestStaticPlanForgetsWhatDoesNotRecur(t *testing.T) {
 	sp := newStaticPlan(1 << 20)
 	recurs := planKey{1, 0, "recurs"}

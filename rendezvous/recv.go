@@ -7,9 +7,9 @@ import (
 )
 
 // PostRecv begins to receive a message with the given source and tag into buf, and returns at once.
-// Either may be the wildcard Any. buf belongs to the engine until the request is done. A message
-// with a different fingerprint ends the receive with fault.Mismatch. A fingerprint of 0 is not
-// compared.
+// Source and tag may each be the wildcard Any. buf belongs to the engine until the request is done.
+// A message with a different fingerprint ends the receive with fault.Mismatch. A fingerprint of 0
+// is not compared.
 func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []byte) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -94,7 +94,7 @@ func (mc *MatchContext) receivable(k key) error {
 		return mc.err
 	case k.source >= 0 && e.peers[k.source].gone != nil:
 		return e.peers[k.source].gone
-	case k.tag == reservedTag: // it waited in the table when it was reserved
+	case k.tag == reservedTag: // post has not found it in the table, so it is gone
 		return e.reservedGone(k)
 	case k.source >= 0:
 		return nil
@@ -103,9 +103,9 @@ func (mc *MatchContext) receivable(k key) error {
 }
 
 // noSenderLeft returns the reason why a receive from any source must fail, or nil. Such a receive
-// fails if a member is lost, because the lost rank could have been the sender; MPI's rule for
-// wildcards after a failure is the same. It also fails if all other members have closed in order.
-// e.mu is held.
+// fails if a member is lost, because the lost rank could have been the sender; MPI has the same
+// rule for wildcard receives after a failure. It also fails if all other members have closed in
+// order. e.mu is held.
 func (mc *MatchContext) noSenderLeft() error {
 	var closed error
 	left := false
@@ -114,7 +114,7 @@ func (mc *MatchContext) noSenderLeft() error {
 		case p.gone != nil && !p.closedInOrder():
 			return p.gone // one lost member is enough
 		case p.gone != nil:
-			closed = p.gone // members that have closed count only if no other member is left
+			closed = p.gone // reported only if no other member is left
 		case r != mc.e.cfg.Rank:
 			left = true // this rank is not counted: it is the receiver
 		}

@@ -2,17 +2,17 @@ package rendezvous
 
 import "github.com/tutti-go/tutti/transport"
 
-// A remoteBuffer is a buffer that a peer has prepared for the tensors of one name that
-// this rank sends to it. The engine's lock guards it.
+// A remoteBuffer is a buffer that a peer has prepared. This rank writes the tensors of one name
+// into it. The engine's lock guards it.
 //
 //	filled  writer  meaning
 //	false   nil     free: the next tensor that fits may be written
 //	true    set     a send writes there; aborted, it leaves the buffer free
 //	true    nil     the peer was notified; its release frees the buffer
 //
-// An unprepare frame removes the buffer from remoteByKey at once. It is acknowledged when no send
-// writes to the buffer. Every kindWritten frame for the buffer precedes the acknowledgement on the
-// stream.
+// An unprepare frame removes the buffer from remoteByKey at once. This rank acknowledges the frame
+// when no send writes to the buffer any more. Every kindWritten frame for the buffer precedes the
+// acknowledgement on the stream.
 type remoteBuffer struct {
 	id      uint32
 	key     preparedKey
@@ -30,7 +30,7 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	switch {
 	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
 		p.protocolError("prepare: got buffer %d for tensor %q a second time, want it once", h.id, name)
-	case len(p.remote) >= 2*maxPrepared: // twice the limit: the peer stops counting a buffer when it sends the unprepare, this rank when it acknowledges
+	case len(p.remote) >= 2*maxPrepared: // twice, because the peer stops counting earlier: when it sends the unprepare frame
 		p.protocolError("prepare: got more than %d buffers, want at most that many", 2*maxPrepared)
 	default:
 		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}
@@ -93,8 +93,8 @@ func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
 	p.enqueueData(req)
 }
 
-// announce queues the written frame, which tells the peer that req is in its buffer. The frame
-// follows the last data frame of req.
+// announce queues a frame of kindWritten, which tells the peer that the tensor of req is in the
+// buffer. The frame follows the last data frame of req.
 func (p *peer) announce(req *Request) {
 	var h frameHeader
 	p.fillHeader(req, &h)
@@ -103,7 +103,7 @@ func (p *peer) announce(req *Request) {
 	p.endWrite(req)
 }
 
-// endWrite separates req from its remote buffer, when req has been announced or has ended.
+// endWrite detaches req from its remote buffer when req has been announced or has ended.
 func (p *peer) endWrite(req *Request) {
 	rb := req.remote
 	req.remote, rb.writer = nil, nil

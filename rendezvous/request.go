@@ -25,8 +25,8 @@ import (
 //	         └──► posted   (the sender took its offer back: Engine.repost)
 //
 // A cancel ends pending, offered and posted requests at once. Flowing and matched requests go on,
-// because their bytes are promised or in flight. Engine.abort also ends flowing and matched
-// requests, when a peer or context fails, but not before their Conn has stopped using the buffer.
+// because their bytes are promised or in flight. When a peer or context fails, Engine.abort also
+// ends flowing and matched requests, as soon as the Conn has stopped using their buffers.
 type requestPhase uint8
 
 const (
@@ -49,8 +49,8 @@ type Request struct {
 	done   atomic.Bool
 	waiter atomic.Pointer[mesh.Waiter]
 
-	// frames are the two data frames of a send, used in turn. They are kept when the request is
-	// recycled, because their Done closures are allocated only once.
+	// frames are the two data frames of a send, used in turn. A recycled request keeps them, so
+	// that their Done closures are allocated only once.
 	frames [2]dataFrame
 
 	requestState
@@ -58,8 +58,8 @@ type Request struct {
 
 // requestState holds the fields of a Request that belong to one send or receive. recycle zeroes it.
 //
-// A receive whose buffer is in use ends in two steps. First pendingErr is set. When the buffer is
-// not used any more, the request is finished. These fields control the two steps:
+// A receive whose buffer is in use ends in two steps: pendingErr is set at once, and the request is
+// finished when the buffer is not used any more. These fields control the two steps:
 //
 //	bufBusy    a frame's body is arriving in buf, or an action copies into it or exposes it
 //	unexpose   buf is exposed to its sender; not nil
@@ -73,11 +73,11 @@ type requestState struct {
 	// source is this rank.
 	key key
 
-	// buf is the caller's memory, which is the engine's until the request is done. A detached
-	// send's buf is the engine's own copy.
+	// buf is the caller's memory. The engine may use it until the request is done. In a detached
+	// send, buf is a copy that belongs to the engine.
 	buf []byte
 
-	// parts replaces buf in a send from PostSendParts. It holds the pieces that the link gathers,
+	// parts replaces buf in a send from PostSendParts. The link gathers these pieces, which have
 	// size bytes in total.
 	parts [][]byte
 	size  int
@@ -96,8 +96,8 @@ type requestState struct {
 	// order is a receive's position in the order of posting. It stays when the receive is reposted.
 	order uint64
 
-	// prev and next link the request in a bucket, in table.wild, in matchedRecvs, or in one of
-	// a peer's lists. The phase says in which.
+	// prev and next link the request in a bucket, in table.wild, in matchedRecvs, or in one of a
+	// peer's lists. The phase determines the list.
 	prev, next *Request
 	posted     bool // the request is in a table
 
@@ -110,8 +110,8 @@ type requestState struct {
 
 	// Sends.
 
-	// sent counts the bytes that frames were queued for. inFlight counts the queued frames that the
-	// Conn is not done with. No Conn uses the buffer when inFlight is 0.
+	// sent counts the bytes of the data frames queued so far. inFlight counts the queued frames
+	// that the Conn is not done with. No Conn uses the buffer when inFlight is 0.
 	sent     int
 	inFlight int
 
@@ -187,7 +187,7 @@ type envelope struct {
 	name        uint32 // the name's number on the link that it came by
 }
 
-// length returns the size of a send's message in bytes.
+// length returns the size in bytes of the message that req sends.
 func (req *Request) length() int {
 	if req.parts != nil {
 		return req.size
@@ -215,7 +215,8 @@ func (req *Request) Source() int { return req.match.source }
 // Tag returns the received message's tag.
 func (req *Request) Tag() int { return int(req.match.tag) }
 
-// Bytes returns the received message's size. It may exceed the buffer's, with an error.
+// Bytes returns the received message's size. If the message is larger than the buffer, the receive
+// has failed, and Bytes still returns the full size.
 func (req *Request) Bytes() int { return req.match.size }
 
 // getRequest returns a zero Request, from the free list if there is one. e.mu is held.

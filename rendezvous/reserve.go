@@ -7,12 +7,14 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// A matched probe (MPI_Mprobe) reserves the message that it finds: from then on only RecvReserved
-// receives the message, and no other receive or probe sees it. The message stays in the table, under
-// a separate key. So it ends like any other message that waits there: when its sender is lost, when
-// its sender withdraws it, or when its context ends. It keeps its credit until then.
+// A matched probe (MPI_Mprobe) reserves the message that it finds. From then on only RecvReserved
+// can receive the message, and no other receive or probe sees it. The message stays in the table,
+// under a separate key. So it ends like any other message that waits there: when its sender is
+// lost, when its sender withdraws it, or when its context ends. The message keeps its credit until
+// it is received or ends.
 
-// A Reservation stands for the message that a matched probe has found. It is for one RecvReserved.
+// A Reservation stands for the message that a matched probe has found. It can be passed to
+// RecvReserved once.
 type Reservation struct{ key key }
 
 // reservedTag is the tag of every reserved message. The step of the message's key is the number of
@@ -43,7 +45,7 @@ func (mc *MatchContext) TryMatchedProbe(from int, tag int32) (info RecvInfo, c R
 }
 
 // RecvReserved receives a reserved message into buf. It is like Recv, but fails if the message does
-// not wait any more: because its sender has withdrawn it, or because it was received before.
+// not wait any more, because its sender has withdrawn it or it was received before.
 func (mc *MatchContext) RecvReserved(ctx context.Context, p mesh.WaitPolicy, c Reservation, fingerprint uint64, buf []byte) error {
 	e := mc.e
 	e.mu.Lock()
@@ -56,7 +58,7 @@ func (mc *MatchContext) RecvReserved(ctx context.Context, p mesh.WaitPolicy, c R
 	return err
 }
 
-// reservedGone is the error of a receive whose reserved message does not wait any more.
+// reservedGone returns the error of a receive whose reserved message does not wait any more.
 func (e *Engine) reservedGone(k key) error {
 	return &fault.Error{Kind: fault.Canceled, Op: "recv", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: int(k.source)}},
 		Err: fault.New(fault.Canceled, "send", int(k.source), "the context of the send ended before the message was received, and the message was withdrawn")}

@@ -38,9 +38,10 @@ func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []b
 	return req
 }
 
-// PostSendParts is like PostSend for a message in several pieces, size bytes in total, which the
-// link gathers. It returns nil for a message longer than one frame and for a message to this rank
-// itself. The pieces and their list belong to the engine until the request is done.
+// PostSendParts is like PostSend for a message in several pieces, which the link gathers. The
+// pieces have size bytes in total. It returns nil for a message longer than one frame and for a
+// message to this rank itself. The pieces and their list belong to the engine until the request is
+// done.
 func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, parts [][]byte, size int) *Request {
 	e := mc.e
 	if size > segment || to == e.cfg.Rank {
@@ -107,7 +108,8 @@ func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitP
 
 // spill copies the body of a send that the receiver has not requested yet, and detaches the request
 // from its caller. It reports false if the spill buffer is full or the send is not waiting any
-// more. The copy is made without the lock, so the send may be requested during the copy.
+// more. The copy is made without the lock, so the receiver's request for the bytes may arrive
+// during the copy.
 func (e *Engine) spill(req *Request) bool {
 	size := int64(len(req.buf) + envelopeCost)
 	e.mu.Lock()
@@ -129,7 +131,7 @@ func (e *Engine) spill(req *Request) bool {
 	return true
 }
 
-// spillable reports whether no frame has been made of the body.
+// spillable reports whether the body is in no frame yet, so that a copy can replace it.
 func (req *Request) spillable() bool {
 	return req.phase == phasePending || req.phase == phaseOffered
 }
@@ -143,8 +145,8 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 	if d == Auto {
 		d = e.cfg.Protocol
 	}
-	// A message of more than half of minCredit is not sent eagerly: it would take most of a small
-	// credit.
+	// A message of more than half of minCredit is not sent eagerly, because it would take most of a
+	// small credit.
 	if d == Rendezvous || d == Auto && req.length() > e.cfg.Threshold || req.length()+envelopeCost > minCredit/2 {
 		req.onRequest = true
 	}
@@ -161,7 +163,7 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 	}
 }
 
-// sendable returns why nothing can be sent to p in this context, or nil.
+// sendable returns the reason why nothing can be sent to p in this context, or nil.
 func (e *Engine) sendable(mc *MatchContext, p *peer) error {
 	switch {
 	case e.ended != nil:
@@ -178,14 +180,15 @@ func (e *Engine) sendable(mc *MatchContext, p *peer) error {
 // not the bytes, the message goes as an offer.
 func (p *peer) hasCredit() bool { return p.credit >= envelopeCost || p.extraSends > 0 }
 
-// launch puts req's envelope on the peer's stream. In order of preference: eager, if the protocol
-// and the credit allow it; written into a prepared buffer; as an offer.
+// launch puts req's envelope on the peer's stream. launch sends the message eagerly if the protocol
+// and the credit allow it. Otherwise it writes the message into a prepared buffer if there is one,
+// and else sends an offer.
 func (p *peer) launch(req *Request) {
 	p.sends.addLast(req)
 	var h frameHeader
 	p.fillHeader(req, &h)
 	cost := envelopeCost + int64(req.length())
-	if !req.onRequest && p.credit >= cost { // eager: the bytes go along
+	if !req.onRequest && p.credit >= cost { // eager: the bytes follow the header
 		p.credit -= cost
 		req.phase = phaseFlowing
 		req.sent = req.length()
@@ -199,7 +202,7 @@ func (p *peer) launch(req *Request) {
 	}
 	if p.credit >= envelopeCost {
 		p.credit -= envelopeCost
-	} else { // hasCredit has seen that an envelope is granted
+	} else { // there is no credit, but an envelope was granted: see hasCredit
 		p.extraSends--
 		h.flags |= flagExtra
 	}
@@ -220,8 +223,9 @@ func (p *peer) fillHeader(req *Request, h *frameHeader) {
 	}
 }
 
-// enqueueBody queues a frame with body, or with all parts of a send in pieces. A frame that is
-// written into the peer's memory may arrive without its header, so its header carries no credit.
+// enqueueBody queues a frame with the given body, or with all pieces of a send from PostSendParts.
+// A frame that is written into the peer's memory may arrive without its header, so its header
+// carries no credit.
 func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []byte) {
 	if p.e.cfg.Checksum {
 		h.flags |= flagBodyCRC
@@ -270,10 +274,11 @@ func (p *peer) handleRequest(h *frameHeader) {
 	}
 }
 
-// handleDrop ends the send of an offer that the peer has dropped. A message that a receive has
-// matched, though it does not fit there, is consumed: its send succeeds. A collective gets its
-// error from its own context, which names the call that ended it. The tensor of an ended step waits
-// for the flood of EndStep, which says why the step has ended. The flood reaches every live rank.
+// handleDrop ends the send of an offer that the peer has dropped. If a receive has matched the
+// message and the message did not fit, the message is consumed and its send succeeds. In a
+// collective the send also succeeds, because the collective's context ends with an error that names
+// the failed call. If the tensor's step has ended at the peer, the send waits for the flood of
+// EndStep, which carries the cause. The flood reaches every live rank.
 func (p *peer) handleDrop(h *frameHeader) {
 	req := p.sentOffers[h.id]
 	delete(p.sentOffers, h.id)
@@ -298,8 +303,8 @@ func (p *peer) notReceived(what string) *fault.Error {
 		Err: fmt.Errorf("rank %d has closed without receiving %s; receive all messages before Close", p.rank, what)}
 }
 
-// enqueueData queues the next data frames of req, at most two at a time: the Conn always has one to
-// go on with, and frames of other requests get their turn in between. It announces a direct write
+// enqueueData queues the next data frames of req, at most two at a time. With two frames the Conn
+// is never idle, and frames of other requests can be sent in between. It announces a direct write
 // after the last frame.
 func (p *peer) enqueueData(req *Request) {
 	for i := range req.frames {
@@ -329,12 +334,12 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 	req.peer.inConn--
 	switch {
 	case err != nil && req.pendingErr == nil && req.handedOver() && req.peer.closedInOrder():
-		// The peer has closed after it received what it wanted.
+		// The peer has closed after it has received all messages that it wanted.
 		if req.inFlight == 0 {
 			e.finish(req, nil)
 		}
 	case req.pendingErr != nil || err != nil && req.peer.gone != nil:
-		// Aborted. The peer's receive must not wait for bytes that will not come.
+		// The send was aborted. The peer's receive must not wait for bytes that will not come.
 		if req.inFlight == 0 {
 			if req.recvID != 0 && req.sent < req.length() && req.peer.gone == nil && req.peer.connErr == nil {
 				req.peer.sendControl(frameHeader{kind: kindAbandon, id: req.recvID})
@@ -344,14 +349,14 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 	case err != nil: // FailPeer will end it
 	case req.sent < req.length():
 		req.peer.enqueueData(req)
-		req.peer.addCredit(0, 0) // sends of req's key, which had to wait for it
+		req.peer.addCredit(0, 0) // starts the sends with req's key, which had to wait for req
 	case req.inFlight == 0:
 		e.finish(req, nil)
 	}
 	e.unlock()
 }
 
-// handedOver reports whether the Conn has got all bytes of a send.
+// handedOver reports whether all bytes of a send were passed to the Conn.
 func (req *Request) handedOver() bool { return req.phase == phaseFlowing && req.sent == req.length() }
 
 // closedInOrder reports whether the peer has closed in order. Such a peer has received all messages
@@ -374,7 +379,7 @@ func firstError(errs ...error) error {
 
 // withdraw takes an offer back, on this rank and at the peer. The caller finishes the request.
 func (e *Engine) withdraw(req *Request) {
-	if m := req.local; m != nil { // a send to this rank itself, whose message waits here
+	if m := req.local; m != nil { // req is a send to this rank itself, and its message waits in the table
 		req.local = nil
 		if m.inTable {
 			req.mc.table.removeMessage(m)
@@ -383,7 +388,7 @@ func (e *Engine) withdraw(req *Request) {
 		return
 	}
 	if req.peer.rank == e.cfg.Rank {
-		return // its message was dropped before
+		return // the send's message was dropped before
 	}
 	delete(req.peer.sentOffers, req.id)
 	if req.peer.gone == nil && req.peer.connErr == nil {

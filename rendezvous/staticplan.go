@@ -4,15 +4,15 @@ import "sync"
 
 // The bounds of a staticPlan.
 const (
-	recursAfter = 3       // steps of one size after which a tensor recurs
-	maxWatched  = 1 << 12 // tensors watched
+	recursAfter = 3       // steps without growth after which a tensor counts as recurring
+	maxWatched  = 1 << 12 // the most tensors that a plan watches
 )
 
-// A staticPlan gives the tensors that recur a prepared buffer: it watches the first steps of each,
-// and prepares a receive for one that has come at three steps without growing. That is the static
-// allocation of Meituan's TensorFlow. A plan is a policy above PrepareNamed and knows nothing of
-// how tensors travel. Only receives without a buffer are watched: the program that gives a buffer
-// has decided where the tensor goes.
+// A staticPlan prepares buffers for tensors that recur. It watches the first steps of each tensor,
+// and prepares a receive when the tensor has come at three steps without growing. Meituan's
+// TensorFlow calls this static allocation. A plan is a policy above PrepareNamed: it does not
+// depend on how tensors are sent. It watches only receives without a buffer, because with a buffer
+// the program has already decided where the tensor goes.
 //
 // The life of one tensor in the plan:
 //
@@ -22,11 +22,12 @@ const (
 //	outgrown  a larger one has come three times: reserve again, for the larger size
 //	refused   cancel has returned the reservation; watched, until the tensor grows
 //
-// The buffers are allocated once and never freed before their context ends: that is the point of a
-// static allocation, and limit bounds it.
+// The buffers are allocated once and stay until their context ends. The field limit bounds their
+// size in bytes.
 //
-// The methods may be called concurrently. The plan's lock is taken below the engine's (drop), and
-// never held around a call of the engine.
+// The methods may be called concurrently. The plan's lock comes after the engine's lock in the lock
+// order, because drop is called with the engine's lock held. The plan never calls the engine while
+// it holds its lock.
 type staticPlan struct {
 	mu       sync.Mutex
 	limit    int64 // bytes of buffers
@@ -41,15 +42,15 @@ type planKey struct {
 	name    string
 }
 
-// A recurring is what a plan knows of one tensor.
+// A recurring holds a plan's state for one tensor.
 type recurring struct {
 	size  int    // the largest so far
 	steps int    // steps seen since it last grew
 	last  uint64 // the newest step seen; older ones are not counted
-	room  int    // bytes of its buffer, also while that is being prepared; 0: none
+	room  int    // bytes of the tensor's buffer, also while the buffer is being prepared; 0: no buffer
 	recv  *PreparedRecv
 
-	// refused is the size for which no receive could be prepared; 0: none.
+	// refused is the size for which no receive could be prepared. It is 0 if there was no failure.
 	refused int
 }
 
@@ -80,8 +81,8 @@ func (sp *staticPlan) observe(k planKey, step uint64, size int) {
 	t.last = max(t.last, step)
 }
 
-// forget drops the tensors without a buffer: names that do not recur must not keep the
-// plan from seeing those that do.
+// forget removes the tensors without a buffer, so that names that do not recur leave room for names
+// that recur.
 func (sp *staticPlan) forget() {
 	for k, t := range sp.tensors {
 		if t.room == 0 {
@@ -90,8 +91,9 @@ func (sp *staticPlan) forget() {
 	}
 }
 
-// reserve returns the size of the buffer that a tensor should get now, and the receive
-// that the buffer replaces; 0 if it needs none. The caller ends the reservation by commit or cancel.
+// reserve returns the size of the buffer that a tensor should get now, and the receive that the
+// buffer replaces. The size is 0 if the tensor needs no new buffer. The caller ends the reservation
+// by commit or cancel.
 func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -116,8 +118,8 @@ func (sp *staticPlan) commit(k planKey, recv *PreparedRecv) {
 	}
 }
 
-// cancel returns the bytes of a reservation for which no receive could be prepared. The plan does
-// not try again before the tensor grows, so that nothing is tried at every step.
+// cancel returns the bytes of a reservation for which no receive could be prepared. The plan tries
+// again only when the tensor has grown, because a try at every step would cost too much.
 func (sp *staticPlan) cancel(k planKey) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -127,7 +129,7 @@ func (sp *staticPlan) cancel(k planKey) {
 	}
 }
 
-// drop forgets a context that has ended.
+// drop removes the tensors of a context that has ended.
 func (sp *staticPlan) drop(context uint64) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -139,9 +141,9 @@ func (sp *staticPlan) drop(context uint64) {
 	}
 }
 
-// prepareRecurring prepares the receive of a tensor that recurs, before the program waits for it. It
-// runs on the program's goroutine, because exposing memory takes its time. It allocates nothing if
-// the Conn cannot expose memory.
+// prepareRecurring prepares the receive of a tensor that recurs, before the program waits for it.
+// It runs on the program's goroutine, because it may take long to expose memory. It allocates
+// nothing if the Conn cannot expose memory.
 func (mc *MatchContext) prepareRecurring(from int, name string) {
 	e, p, k := mc.e, mc.e.peers[from], planKey{mc.id, from, name}
 	size, old := e.plan.reserve(k)
@@ -154,7 +156,7 @@ func (mc *MatchContext) prepareRecurring(from int, name string) {
 	}
 	recv, err := mc.PrepareNamed(from, name, make([]byte, size))
 	if err != nil || p.endRefusedPlan(recv) {
-		e.plan.cancel(k) // the program has prepared one itself, or the receive fails with the same error
+		e.plan.cancel(k) // the program has prepared a receive itself, or the coming receive fails with the same error
 		return
 	}
 	e.plan.commit(k, recv)
@@ -175,14 +177,14 @@ func (p *peer) startPlanned(old *PreparedRecv, size int) bool {
 		return false
 	}
 	if old != nil {
-		old.stop() // its memory is the plan's: nobody needs to wait
+		old.stop() // nobody waits for it, because its memory belongs to the plan
 	}
 	return true
 }
 
-// endRefusedPlan reports whether the Conn has refused to expose a buffer of the plan. It closes the
-// buffer then. Some transports expose only memory from their own Alloc. The plan does not use that
-// memory, because a program may keep Data for longer than the context.
+// endRefusedPlan reports whether the Conn has refused to expose a buffer of the plan. In that case
+// it closes the buffer. Some transports expose only memory that their own Alloc has returned. The
+// plan does not use that memory, because a program may keep Data for longer than the context.
 func (p *peer) endRefusedPlan(recv *PreparedRecv) bool {
 	p.e.mu.Lock()
 	defer p.e.unlock()

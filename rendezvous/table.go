@@ -5,8 +5,8 @@ import "sync/atomic"
 // Any stands for every source, or every tag, in a receive.
 const Any = -1
 
-// A key finds messages and receives within one context. Named tensors have the tag namedTag, so the
-// two kinds never match each other. A receive's key may hold Any.
+// A key identifies messages and receives within one context. Named tensors have the tag namedTag,
+// so the two kinds never match each other. A receive's key may hold Any.
 type key struct {
 	source, tag int32 // Any in a receive's wildcard key
 
@@ -36,8 +36,8 @@ func (k key) matches(m key) bool {
 	return (k.source == Any || k.source == m.source) && (k.tag == Any || k.tag == m.tag)
 }
 
-// A bucket holds what waits under one exact key: receives or messages, never both, because either
-// would have matched the other on arrival.
+// A bucket holds the receives or the messages that wait under one exact key. It never holds both,
+// because they would have matched.
 type bucket struct {
 	key   key
 	recvs requestList
@@ -60,16 +60,16 @@ func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == n
 // first, and the last few buckets that became empty stay in their map. In a steady exchange a
 // message then needs no map lookup and no map change.
 type table struct {
-	// tagged are the buckets of tagged messages, by key.packed; named are those of named tensors and
-	// of reserved messages.
+	// tagged maps the results of key.packed to the buckets of tagged messages. named holds the
+	// buckets of named tensors and of reserved messages.
 	tagged map[uint64]*bucket
 	named  map[key]*bucket
 
-	// recent is the bucket that lookup found or bucketFor made last. It is in a map.
+	// recent is the last bucket that lookup found or bucketFor made. It is in one of the maps.
 	recent *bucket
 
-	// idle is a ring of buckets that became empty and stay in their map. Some may have been filled
-	// again. nextIdle is the index of the oldest.
+	// idle is a ring of buckets that became empty and stay in their map. Some of them may have been
+	// filled again. nextIdle is the index of the oldest entry.
 	idle     [maxIdleBuckets]*bucket
 	nextIdle int
 
@@ -85,13 +85,13 @@ type table struct {
 	// free are spare buckets, so that a steady exchange allocates none.
 	free *bucket
 
-	// nonEmpty says whether arrivals has messages, for readers without the owner's lock. It is kept
-	// up to date with publishes set only, because atomic stores cost all others something.
+	// nonEmpty says whether arrivals has messages, for readers without the owner's lock. It is
+	// maintained only if publishes is set, because every atomic store takes time.
 	publishes bool
 	nonEmpty  atomic.Bool
 }
 
-// maxIdleBuckets is how many empty buckets stay in a table's maps.
+// maxIdleBuckets is the number of empty buckets that stay in a table's maps.
 const maxIdleBuckets = 4
 
 // packed returns the key of a tagged message as one number, because a map hashes that faster.
@@ -173,8 +173,8 @@ func (t *table) deleteBucket(s *bucket) {
 // exact or wildcard. It returns nil when none is posted.
 //
 // For example, with receives posted in the order A(1, tag 7), B(any source, tag 7), C(1, tag 7),
-// three messages from rank 1 with tag 7 match A, B and C in turn, while a first one from rank 2
-// matches B.
+// three messages from rank 1 with tag 7 match A, B and C in turn. But if the first message with tag
+// 7 comes from rank 2, it matches B.
 func (t *table) popRecv(k key) *Request {
 	var exact *Request
 	if s := t.lookup(&k); s != nil {
@@ -229,8 +229,8 @@ func (t *table) insert(req *Request) {
 	t.bucketFor(&req.key).recvs.insert(req)
 }
 
-// posted returns all receives that wait, in no particular order. It allocates, for ends and
-// failures only.
+// posted returns all receives that wait, in no particular order. It allocates memory, so it is
+// called only when a context or peer ends.
 func (t *table) posted() (reqs []*Request) {
 	add := func(l *requestList) {
 		for req := l.first; req != nil; req = req.next {
@@ -319,8 +319,8 @@ func (t *table) removeMessage(m *message) {
 	}
 }
 
-// A requestList is a doubly linked list of requests. Those of receives in a table are sorted by
-// Request.order; the others are in the order of pushBack.
+// A requestList is a doubly linked list of requests. A list of receives in a table is sorted by
+// Request.order. Other lists are in the order of insertion.
 type requestList struct{ first, last *Request }
 
 // insert keeps the list sorted. It searches from the end, where a new receive belongs.

@@ -13,7 +13,7 @@ func newMessage(source, tag int32, id uint64) *message {
 	return &message{key: key{source: source, tag: tag}, env: envelope{fingerprint: id}}
 }
 
-// A referenceTable is the table's specification: two lists, searched in order.
+// A referenceTable is the specification of a table: two lists that are searched in order.
 type referenceTable struct {
 	recvs []*Request
 	msgs  []*message

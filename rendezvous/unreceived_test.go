@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// waitForOffers returns when n offers of a rank are in the tables.
+// waitForOffers returns when n offers of a rank have arrived and wait in tables.
 func (e *Engine) waitForOffers(from, n int) {
 	for arrived := 0; arrived < n; {
 		e.m.Link(from).Progress()
@@ -28,8 +28,9 @@ func closedBy(err error, rank int) bool {
 	return errors.As(err, &f) && f.Kind == fault.Closed && len(f.Peers) == 1 && f.Peers[0].Rank == rank
 }
 
-// A sender learns that its message was not received from the call that waits, from done or from
-// Close, whether the message arrives before or after the other rank has closed.
+// A sender must learn that its message was not received. It learns this from the call that waits,
+// from done or from Close. It does not matter whether the message arrives before or after the other
+// rank has closed.
 func TestSendersLearnThatMessagesWereNotReceived(t *testing.T) {
 	const size = 100_000
 	ends := map[string]func(e *Engine, mc *MatchContext) error{
@@ -78,7 +79,8 @@ func TestSendersLearnThatMessagesWereNotReceived(t *testing.T) {
 	}
 }
 
-// An eager message has left its sender. Close reports it all the same.
+// An eager message that was not received has already left its sender. Close must report it all the
+// same.
 func TestCloseReportsEagerMessagesThatWereNotReceived(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		tm := newTeam(t, 2)
@@ -103,7 +105,7 @@ func TestCloseReportsEagerMessagesThatWereNotReceived(t *testing.T) {
 		} else {
 			send()
 			from.PostSend(1, 3, 0, make([]byte, 10), Rendezvous)
-			tm.engines[1].waitForOffers(0, 1) // and the messages before it
+			tm.engines[1].waitForOffers(0, 1) // the messages before the offer have then arrived, too
 			closeReceiver()
 		}
 		if err := tm.engines[0].Drain(t.Context()); !closedBy(err, 1) {
@@ -118,7 +120,8 @@ func TestCloseReportsEagerMessagesThatWereNotReceived(t *testing.T) {
 	}
 }
 
-// Two ranks that close do not wait for each other to receive, at any size and beyond the credit.
+// Two ranks that close must not wait for each other to receive. This holds for messages of any size
+// and for messages beyond the credit.
 func TestRanksThatCloseDoNotWaitForEachOthersReceives(t *testing.T) {
 	for _, size := range []int{1000, 1 << 20} {
 		tm := newTeamWith(t, 2, Config{Credit: minCredit}, func(w transport.Transport) transport.Transport { return w })
@@ -144,7 +147,7 @@ func TestRanksThatCloseDoNotWaitForEachOthersReceives(t *testing.T) {
 	}
 }
 
-// Receives that are posted still get their messages while their rank waits in Drain.
+// Posted receives must still get their messages while their rank waits in Drain.
 func TestDrainDeliversToPostedReceives(t *testing.T) {
 	tm := newTeam(t, 2)
 	tm.connect(t, 0, 1)
@@ -163,10 +166,10 @@ func TestDrainDeliversToPostedReceives(t *testing.T) {
 	}
 }
 
-// The tensor of a step that its receiver has aborted was not received. Its send ends with the cause,
-// which comes by a flood.
+// When the receiver has aborted a step, a tensor of the step is not received. Its send must end
+// with the cause, which a flood carries.
 func TestSendOfAnAbortedStepEndsWithItsCause(t *testing.T) {
-	for _, late := range []bool{false, true} { // the offer, after the receiver has heard of the end
+	for _, late := range []bool{false, true} { // late: the offer arrives after the receiver has learned of the end
 		tm := newTeam(t, 2)
 		tm.connect(t, 0, 1)
 		from, to := tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
@@ -199,12 +202,13 @@ func TestSendOfAnAbortedStepEndsWithItsCause(t *testing.T) {
 	}
 }
 
-// A link may carry any number of names. The oldest is sent again when it is used again.
+// A link must carry any number of names. A name that has lost its number must be sent again when it
+// is used again.
 func TestLinkCarriesAnyNumberOfNames(t *testing.T) {
 	s := newStepper(t, Config{})
 	const names = maxNames + 1000
 	for round := range 2 {
-		for i := 0; i < names; i += 1 + round*(names/500) { // all, and then some of them again
+		for i := 0; i < names; i += 1 + round*(names/500) { // all names, and then some of them again
 			s.step++
 			sent := s.send(i, 8)
 			s.recv(i, 8, nil)

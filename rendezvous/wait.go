@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// Either is the condition that one of two requests is done. A nil request never is.
+// Either is the condition that one of two requests is done. A nil request is never done.
 type Either struct{ A, B *Request }
 
 // Met implements mesh.Condition.
@@ -15,7 +15,7 @@ func (ei *Either) Met() bool {
 	return ei.A != nil && ei.A.done.Load() || ei.B != nil && ei.B.done.Load()
 }
 
-// watch wakes w when one of the requests is done; nil ends that.
+// watch makes the requests wake w when one of them is done. A nil w removes the waiter.
 func (ei *Either) watch(w *mesh.Waiter) {
 	if ei.A != nil {
 		ei.A.waiter.Store(w)
@@ -26,11 +26,11 @@ func (ei *Either) watch(w *mesh.Waiter) {
 }
 
 // Every wait has two phases. First Poll makes progress on the links for a bounded time, because
-// polling receives an imminent message faster than a wake-up. Then a Waiter is set and Sleep parks
-// the goroutine. The goroutine that completes a request wakes its Waiter.
+// polling notices an imminent message faster than a wake-up does. Then a Waiter is set and Sleep
+// parks the goroutine. The goroutine that completes a request wakes its Waiter.
 
 // WaitEither waits until one of ei's requests is done, or ctx or p ends the wait. It does not
-// cancel the requests. It makes progress on the links in also.
+// cancel the requests. Meanwhile it makes progress on the given links.
 func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, also []*mesh.Link) error {
 	if e.m.Poll(ctx, ei, p, also) {
 		return nil
@@ -43,8 +43,8 @@ func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, 
 	return err
 }
 
-// CancelAndWait ends requests with err, except those whose bytes are in flight, and returns when
-// all are done. From then on their buffers are the caller's.
+// CancelAndWait ends requests with err, and returns when all of them are done. It lets requests
+// whose bytes are in flight finish. Afterwards the buffers belong to the caller.
 func (e *Engine) CancelAndWait(err error, reqs ...*Request) {
 	for _, req := range reqs {
 		e.cancel(req, err)
@@ -54,8 +54,8 @@ func (e *Engine) CancelAndWait(err error, reqs ...*Request) {
 	}
 }
 
-// A requestSet is the condition that all of some requests are done. Sets are pooled, because a
-// mesh.Condition that is made per call would be allocated.
+// A requestSet is the condition that all requests of a set are done. Sets are pooled, because a new
+// mesh.Condition for each call would be an allocation.
 type requestSet struct {
 	reqs  []*Request
 	links []*mesh.Link
@@ -87,7 +87,7 @@ func (s *requestSet) addLinks(req *Request) {
 }
 
 // WaitAll waits for all requests and returns the first error in their order. When ctx or p ends the
-// wait, requests that nothing has matched are canceled, and the others are waited for.
+// wait, WaitAll cancels the requests that are not matched, and waits for the others.
 func (e *Engine) WaitAll(ctx context.Context, p mesh.WaitPolicy, reqs []*Request) error {
 	if err := e.waitForSet(ctx, p, reqs); err != nil {
 		e.CancelAndWait(err, reqs...)
@@ -118,8 +118,8 @@ func (e *Engine) waitForSet(ctx context.Context, p mesh.WaitPolicy, reqs []*Requ
 	if e.m.Poll(ctx, s, p, s.links) {
 		return nil
 	}
-	// The waiter is set before Sleep checks the condition once more, so no wake-up is lost: a
-	// request that is done before that is seen by the check, and one that is done later wakes w.
+	// The waiter is set before Sleep checks the condition once more, so no wake-up is lost. The
+	// check sees a request that is done before it, and a request that is done later wakes w.
 	w := e.m.NewWaiter()
 	defer w.Free()
 	for _, req := range reqs {
