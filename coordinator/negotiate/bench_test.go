@@ -6,8 +6,9 @@ import (
 )
 
 // BenchmarkStep measures the Coordinator's work for one step of 500 tensors that all ranks submit,
-// without decoding. Uncached, every rank sends every request in full; cached, one bit for each. It
-// also reports the bytes of the lists of a step, to rank 0 and back.
+// without decoding. Without the cache every rank sends every request in full; with the cache it
+// sends one bit per request. The benchmark also reports the bytes of a step's lists, to rank 0 and
+// back.
 func BenchmarkStep(b *testing.B) {
 	const tensors = 500
 	for _, ranks := range []int{8, 64, 512, 1024, 4096} {

@@ -15,7 +15,8 @@ import (
 //	no entry, and none is free                  transient; evictOldest makes room for later
 //	else                                        a new or redefined entry, which is sent along
 //
-// An AllGather with absent ranks never uses its entry, since its rows differ from the entry's rows.
+// An AllGather with absent ranks never uses its entry, because its rows differ from the rows of the
+// entry.
 func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, transient bool) {
 	t := p.variants[0].spec
 	if c.cacheOff {
@@ -59,7 +60,8 @@ func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 }
 
 // allocateID returns a free ID of the cache. If none is free, it evicts an old entry and returns
-// false. The ID of the evicted entry becomes free some messages later.
+// false. The evicted entry's ID becomes free later, when all Workers have acknowledged the
+// eviction.
 func (c *Coordinator) allocateID() (int, bool) {
 	if n := len(c.freeIDs); n > 0 {
 		id := c.freeIDs[n-1]
@@ -91,8 +93,9 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends a live entry and tells the Workers. A bit for the entry may still be in flight from a
-// Worker. So the Coordinator keeps the entry until all Workers have acknowledged the eviction:
+// evict ends a live entry and tells the Workers. A Worker may have sent a bit for the entry before
+// it learned of the eviction. Therefore the Coordinator keeps the entry until all Workers have
+// acknowledged the eviction:
 //
 //	a Worker                          the Coordinator
 //	                                  evicts ID 7 in list 20
@@ -112,8 +115,8 @@ func (c *Coordinator) evict(id int) {
 
 // freeEvicted frees the IDs of evicted entries once the slowest Worker has acknowledged the list
 // with the eviction. flush calls it after it has numbered that list. A Worker acknowledges a list
-// with its own next list. While a rank submits nothing, evicted IDs stay unavailable. That wastes
-// entries but is correct.
+// in the next list that it sends. While a rank submits nothing, evicted IDs therefore stay
+// unavailable.
 func (c *Coordinator) freeEvicted() {
 	if len(c.evicting) == 0 {
 		return
@@ -123,7 +126,7 @@ func (c *Coordinator) freeEvicted() {
 	for _, id := range c.evicting {
 		s := &c.cache[id]
 		if s.evictedAt == math.MaxUint32 {
-			s.evictedAt = c.seq // of the last list of this Step, which is no earlier than the one with the eviction
+			s.evictedAt = c.seq // the last list of this Step; the list with the eviction is not later
 		}
 		if s.evictedAt > acked {
 			keep = append(keep, id)

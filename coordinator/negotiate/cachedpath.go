@@ -3,14 +3,14 @@ package negotiate
 import "math/bits"
 
 // cachedPath counts submissions of cached tensors. Nearly all submissions that a Coordinator
-// receives are bits of entries that every rank submits in every step. The cached path only counts
-// these bits, in words of 64 entries, and makes no pendingTensor. Counting 500 tensors of 1,024
-// ranks takes 0.8 ms.
+// receives are bits of entries that every rank submits in every step. For these bits the cached
+// path makes no pendingTensor. It only counts them, in words of 64 entries. Counting 500 tensors of
+// 1,024 ranks takes 0.8 ms.
 //
 // An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
-// and has not failed for good. Every other kind of access (a full request, a stall report, a join, a shutdown, a
-// change of settings) first moves the entry to the slow path: toSlowPath makes a pendingTensor from
-// its count.
+// and has not failed for good. A full request, a stall report, a join, a shutdown or a change of
+// settings first moves the entry to the slow path: toSlowPath makes a pendingTensor from the
+// entry's count.
 //
 //	event                            cached path         slow path
 //	a rank's bit                     counts.ranks + 1    recordSubmission
@@ -20,7 +20,7 @@ type cachedPath struct {
 	eligible Bitset        // entries that are counted on the cached path
 	counts   []cachedCount // by cache ID
 	// A rank has submitted an entry if the rank's bit differs from the bit in phase. When all ranks
-	// have submitted it, the bit in phase is flipped, so that no rank's bit has to be cleared.
+	// have submitted the entry, the bit in phase is flipped, so no rank's bit has to be cleared.
 	submitted []Bitset // by rank
 	phase     Bitset
 }
@@ -32,8 +32,8 @@ type cachedCount struct {
 	ranks int
 }
 
-// receiveCached handles a rank's bits. Once any rank has joined or shut down, every tensor takes
-// the slow path, which handles absent ranks.
+// receiveCached handles a rank's bits. After a join or shutdown of any rank, every tensor takes the
+// slow path, because only the slow path handles absent ranks.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
 	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
 	for w, all := range set {
@@ -69,8 +69,8 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 		c.protocolError(from, "submitted %q twice before it ran", c.cache[64*w+bits.TrailingZeros64(twice)].spec.Name)
 		return false
 	}
-	// The bits of this rank now differ from phase. When the last rank submits, phase is flipped
-	// instead, so that the bits of all ranks equal phase again.
+	// The bits of this rank now differ from phase. When the last rank submits, the bit in phase is
+	// flipped. After that, the bits of all ranks equal phase again.
 	*word ^= which
 	for rest := which; rest != 0; rest &= rest - 1 {
 		bit := bits.TrailingZeros64(rest)
@@ -93,11 +93,11 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 }
 
 // enqueueCached makes a cached tensor ready after every rank has submitted it by a bit. The entry
-// keeps the readyTensor for reuse, since nothing in it changes from step to step.
+// keeps its readyTensor for reuse, because its content is the same in every step.
 func (c *Coordinator) enqueueCached(id uint32) {
 	s := &c.cache[id]
-	// Ranks submit a tensor again only after it has run, so the entry's own readyTensor is mostly
-	// free. If it is still queued, this submission gets another readyTensor.
+	// Ranks submit a tensor again only after it has run, so the entry's readyTensor is mostly free.
+	// If the readyTensor is still queued, this submission gets another readyTensor.
 	u := s.ready
 	if u == nil || s.queued {
 		u = c.newReady()
@@ -112,8 +112,8 @@ func (c *Coordinator) enqueueCached(id uint32) {
 	c.queueReady(u)
 }
 
-// updateEligible updates whether an entry is counted on the cached path. It is called whenever one
-// of the conditions may have changed.
+// updateEligible adds an entry to eligible or removes it. It is called whenever one of the
+// conditions for eligibility may have changed.
 func (c *Coordinator) updateEligible(id int) {
 	s, q := &c.cache[id], &c.fast
 	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 && c.failures.of(s.spec.key(), 0) == nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// cachedJob returns a Coordinator for some ranks with some tensors in its cache.
+// cachedJob returns a Coordinator for the given number of ranks. Its cache holds the given number
+// of tensors.
 func cachedJob(t *testing.T, ranks, tensors int) *Coordinator {
 	t.Helper()
 	l := NewCoordinator(Config{
@@ -36,7 +37,7 @@ func cachedRequest(i int) TensorRequest {
 	return q
 }
 
-// numbers returns a request list with some cache IDs.
+// numbers returns a request list with the given cache IDs.
 func numbers(ids ...int) *RequestList {
 	requests := new(RequestList)
 	for _, id := range ids {
@@ -54,9 +55,9 @@ func describeOutputs(outs []CoordinatorOutput) string {
 	return strings.Join(words, "; ")
 }
 
-// A Coordinator that uses the cached path and one that never uses it must give equal responses to
-// equal requests. This also holds if ranks send full or changed requests, join or shut down, and if
-// tensors stall.
+// A Coordinator that uses the cached path and a Coordinator that never uses it must give equal
+// responses to equal requests. This must also hold if ranks send full or changed requests, join or
+// shut down, and if tensors stall.
 func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 	const ranks, tensors = 5, 150
 	for seed := range uint64(300) {
@@ -86,7 +87,7 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 				n := rnd.IntN(len(left[r]) + 1)
 				requests := numbers(left[r][:n]...)
 				left[r] = left[r][n:]
-				if n > 0 && rnd.IntN(8) == 0 { // one full request, perhaps a changed one
+				if n > 0 && rnd.IntN(8) == 0 { // one request in full, which may be a changed request
 					id := requests.Cached.lowest()
 					requests.Cached.Remove(id)
 					q := cachedRequest(id)

@@ -8,12 +8,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A groupConflict is a submission that cannot wait for those of other ranks. Either the rank has
-// submitted the tensor in another group than an earlier rank, or the tensor has failed for good.
+// A groupConflict is a submission that cannot wait for the submissions of other ranks. Either the
+// rank has submitted the tensor in another group than an earlier rank, or the tensor has failed for
+// good.
 type groupConflict struct {
 	key   key
 	other variant      // the submission
-	err   *fault.Error // why the tensor has failed for good; nil: groupMismatch says what is wrong
+	err   *fault.Error // why the tensor has failed for good; nil: the groups disagree, and groupMismatch returns the error
 }
 
 // permanentFailures are the tensors and groups whose submissions all fail, with the errors. Two
@@ -28,12 +29,13 @@ type permanentFailures struct {
 	groups  map[groupKey]*fault.Error
 }
 
-// maxFailures bounds the permanent failures. A failure may exceed it by the tensors that are pending
-// at the time. Beyond it, a conflict ends the coordinator. A tensor that fails because a rank has
-// closed is then not recorded, since every later submission finds the closed rank again.
+// maxFailures bounds the permanent failures. One failure may exceed the bound by the number of
+// tensors that are pending then. When the bound is reached, a further conflict ends the
+// coordinator. A tensor that fails because a rank has closed is not recorded in that case, because
+// every later submission fails for the same reason.
 const maxFailures = 4096
 
-// of returns why a tensor fails whenever it is submitted in a group, or nil.
+// of returns the error with which every submission of a tensor in the given group fails, or nil.
 func (f *permanentFailures) of(k key, group uint64) *fault.Error {
 	if len(f.tensors) == 0 {
 		return nil
@@ -47,9 +49,9 @@ func (f *permanentFailures) of(k key, group uint64) *fault.Error {
 // full reports whether no more failures should be recorded.
 func (f *permanentFailures) full() bool { return len(f.tensors)+len(f.groups) >= maxFailures }
 
-// checkGroup reports whether a rank's submission of p may wait for those of other ranks. If not,
-// failConflicts fails p once the rest of the rank's list is known. Then its error can name the other
-// tensors of the rank's group.
+// checkGroup reports whether a rank's submission of p may wait for the submissions of other ranks.
+// If it may not, failConflicts fails p when the whole list of the rank has been read. The error can
+// then name the other tensors of the rank's group.
 func (c *Coordinator) checkGroup(p *pendingTensor, t *Spec, site string, rank int) bool {
 	err := c.failures.of(p.key, t.Group)
 	if err == nil && p.variants[0].spec.sameGroup(t) {
@@ -64,7 +66,7 @@ func (c *Coordinator) failConflicts() {
 	for i := range c.conflicts {
 		g := &c.conflicts[i]
 		p := c.find(g.key)
-		if p == nil { // it has failed with another tensor of its group
+		if p == nil { // the tensor has failed already, with another tensor of its group
 			continue
 		}
 		err := g.err
@@ -81,16 +83,17 @@ func (c *Coordinator) failConflicts() {
 	c.conflicts = c.conflicts[:0]
 }
 
-// failWithGroup fails a tensor on the ranks that have submitted it. It also fails the tensors that
-// any of these ranks has submitted in one group with it, and so on for the groups of these tensors.
-// If the failure is permanent, all later submissions of these tensors and groups fail, too.
+// failWithGroup fails a tensor on the ranks that have submitted it. It also fails every tensor that
+// any of these ranks has submitted in one group with the failed tensor. It repeats this for the
+// groups of each further tensor that fails. If the failure is permanent, all later submissions of
+// these tensors and groups fail, too.
 func (c *Coordinator) failWithGroup(p *pendingTensor, err *fault.Error, permanent bool) {
 	pending := c.sortedPending()
 	var names []TensorName
 	done := make(map[groupKey]bool)
 	for queue := []*pendingTensor{p}; len(queue) > 0; queue = queue[1:] {
 		p := queue[0]
-		if !p.live { // it is in the queue twice
+		if !p.live { // the queue holds it twice
 			continue
 		}
 		names = append(names, TensorName{p.key.set, p.key.name})
@@ -131,8 +134,8 @@ func (p *pendingTensor) inGroup(gk groupKey) bool {
 	return p.key.set == gk.set && slices.ContainsFunc(p.variants, func(v variant) bool { return v.spec.Group == gk.group })
 }
 
-// groupMismatch returns the error for ranks that have submitted p in different groups. It names the
-// lowest rank of an earlier group and the rank that disagrees, and the groups of both.
+// groupMismatch returns the error for ranks that have submitted p in different groups. The error
+// names the lowest rank of an earlier group, the rank that disagrees, and the groups of both ranks.
 func (c *Coordinator) groupMismatch(p *pendingTensor, other *variant) *fault.Error {
 	var first *variant
 	for i := range p.variants {
@@ -151,7 +154,7 @@ func (c *Coordinator) groupMismatch(p *pendingTensor, other *variant) *fault.Err
 	return err
 }
 
-// maxListed bounds the tensors of a group that an error names.
+// maxListed bounds the number of tensors of a group that an error names.
 const maxListed = 8
 
 // otherTensors returns the text " with b, c" for the tensors that are pending in a group with p, or

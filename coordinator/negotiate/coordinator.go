@@ -21,29 +21,30 @@ const (
 	Second               = 1000 * Millisecond
 )
 
-// A Config configures the negotiation. It is equal on all ranks. Sizes are in bytes and are
-// computed with the tensors' own element types, not with the types on the wire.
+// A Config configures the negotiation. All ranks use an equal Config. Sizes are in bytes. They are
+// computed with the element types of the tensors, not with the types on the wire.
 type Config struct {
 	Size int // number of ranks
-	// Cycle is how long a Worker's first submission waits for others to be sent with it. It is also
-	// how long the Coordinator's first ready tensor waits for others to be fused with it.
+	// Cycle is the time for which a Worker's first submission waits for further submissions that
+	// can be sent with it. It is also the time for which the Coordinator's first ready tensor waits
+	// for tensors that can be fused with it.
 	Cycle Duration
 	// Fusion bounds the total size of the tensors in a Bucket with several tensors. A tensor above
-	// MaxFusedTensor is alone in its Bucket. A tensor above Partition runs in parts of about that
-	// size.
+	// MaxFusedTensor is alone in its Bucket. A tensor above Partition runs in parts of about
+	// Partition bytes.
 	Fusion         int
 	MaxFusedTensor int // tensors above this many bytes are not fused
 	Partition      int // bytes of a part of a large tensor
-	// Credit is about how many bytes may be launched and not yet executed by rank 0. An urgent
-	// tensor waits for at most these bytes. UnprioritizedCredit, if it is larger, applies until a
-	// tensor has a priority: nothing can overtake until then, and a small credit would only make
-	// ranks wait for orders.
+	// Credit is the approximate number of bytes that may be launched and not yet executed by rank
+	// 0. An urgent tensor waits for at most this number of bytes. If UnprioritizedCredit is larger,
+	// it applies until the first tensor with a priority. Until then no tensor can overtake another
+	// tensor, and a small credit would only make ranks wait for orders.
 	Credit              int
 	UnprioritizedCredit int
 	// Cache is the number of entries of the response cache; 0 turns it off.
 	Cache int
-	// StallWarn is when a tensor that some ranks have not submitted is reported. StallEnd is when
-	// it ends the coordinator. 0 means never.
+	// A tensor that some ranks have not submitted is reported after StallWarn. It ends the
+	// coordinator after StallEnd. 0 turns either off.
 	StallWarn Duration
 	StallEnd  Duration
 }
@@ -65,7 +66,7 @@ type Coordinator struct {
 	now Time
 	seq uint32
 
-	// sets are the process sets by number. A number is never reused, so a request for a removed set
+	// sets maps numbers to process sets. A number is never reused, so a request for a removed set
 	// cannot reach another set.
 	sets    map[uint32]*processSet
 	nextSet uint32
@@ -73,16 +74,18 @@ type Coordinator struct {
 	// pending maps names to the pending tensors without a cache entry. Entries refer to their own
 	// pending tensors.
 	pending map[key]*pendingTensor
-	// pendingCount is the number of tensors in pending, of pending tensors of entries, and of
-	// tensors counted on the cached path. While it is above 0, ready tensors wait to be fused.
+	// pendingCount is a sum: the tensors in pending, the pending tensors of entries, and the
+	// tensors that are counted on the cached path. While it is above 0, ready tensors wait to be
+	// fused.
 	pendingCount int
 	groups       map[groupKey]*group
-	// conflicts are the submissions of the current list that cannot wait; see checkGroup.
+	// conflicts holds the submissions of the current list that cannot wait for other ranks; see
+	// checkGroup.
 	conflicts   []groupConflict
 	failures    permanentFailures
 	pendingPool []*pendingTensor // for reuse
-	// lastRequest is the previous request of the list being handled. The request that followed it
-	// in an earlier rank's list mostly follows it in this list, too.
+	// lastRequest is the previous request of the list being handled. Its field next predicts the
+	// next request, because most ranks submit in the same order.
 	lastRequest *pendingTensor
 	noRequest   pendingTensor // the value of lastRequest before the first request
 
@@ -110,15 +113,15 @@ type Coordinator struct {
 	ready      []*readyTensor
 	readyPool  []*readyTensor // for reuse
 	building   bucketBuilders
-	idPool     []IDRange // memory for the IDs of responses
+	idPool     []IDRange // spare memory for the IDs of responses
 	readySince Time      // when the first tensor of ready became ready
 	readyBytes int       // bytes of all tensors in ready
 	// inflight is the cost of the parts that are launched and not yet executed by rank 0.
 	inflight int
 	// creditSpent is set when a launch stops for lack of credit. It is cleared when half of the
-	// credit has come back.
+	// credit has been returned.
 	creditSpent    bool
-	prioritized    bool // some tensor has had a priority
+	prioritized    bool // a tensor with a priority has been submitted
 	force          bool // launch all ready tensors, even beyond the credit
 	skipFusionWait bool // launch without waiting to fuse
 
@@ -136,10 +139,10 @@ type Coordinator struct {
 
 	cacheOff bool // all IDs are transient
 
-	// nextStallCheck is when the oldest pending tensor may have stalled.
+	// nextStallCheck is the earliest time at which the oldest pending tensor may have stalled.
 	nextStallCheck Time
 	reporting      []*pendingTensor // the tensors of the current report
-	// locating are the ranks that have been asked and have not answered.
+	// locating holds the ranks that were asked for their locations and have not answered.
 	locating       Bitset
 	locations      []RankLocation
 	locateDeadline Time // when the report is made without the missing answers
@@ -150,11 +153,11 @@ type Coordinator struct {
 	nextStep Time // what Next returns; never: no Step needed
 }
 
-// A coordinatorEntry is an entry of the response cache. Its index is the cache ID, by which ranks
-// name it. The Coordinator and the sender of a bit must always agree on the meaning of an ID,
-// although messages are in flight both ways. Therefore an entry is first evicted and freed later.
-// Bits with the old meaning are still understood while it is evicted. The ID is given to another
-// tensor only after every Worker has acknowledged the eviction.
+// A coordinatorEntry is an entry of the response cache. Its index is the cache ID, which ranks use
+// in their messages. The Coordinator and the sender of a bit must always agree on the meaning of an
+// ID, although messages are in flight in both directions. Therefore an entry is first evicted, and
+// freed later. While the entry is evicted, the Coordinator still understands bits with the old
+// meaning. The ID is given to another tensor only after every Worker has acknowledged the eviction.
 //
 //	state    bits of this ID           leaves by
 //	free     protocol error            assignID: live
@@ -170,8 +173,7 @@ type coordinatorEntry struct {
 	queued    bool   // it is in Coordinator.ready
 	evictedAt uint32 // the number of the list with the eviction
 	pending   *pendingTensor
-	// ready is made when the cached path first launches the entry, and used for each launch
-	// after it.
+	// ready is created when the cached path first launches the entry. Later launches use it again.
 	ready *readyTensor
 }
 
@@ -188,10 +190,10 @@ const (
 type CoordinatorOutput interface{ fmt.Stringer }
 
 type (
-	// SendResponses goes to all Workers, the one of rank 0 included. All get all lists in
-	// order.
+	// SendResponses sends a list to all Workers, including the Worker of rank 0. Every Worker gets
+	// all lists in order.
 	SendResponses struct{ List *ResponseList }
-	// Warn is a report of tensors that wait for ranks, for the log.
+	// Warn is a report for the log, about tensors that wait for ranks.
 	Warn struct{ Stalls []Stall }
 )
 
@@ -208,7 +210,8 @@ type (
 		From int
 		List *RequestList
 	}
-	// Executed returns the cost of a Bucket that rank 0 has executed, as Cost counts it.
+	// Executed gives back the credit of a Bucket that rank 0 has executed. Cost is the Bucket's
+	// Cost.
 	Executed struct{ Cost int }
 )
 
@@ -227,8 +230,8 @@ func NewCoordinator(cfg Config) *Coordinator {
 }
 
 // Step applies one input and returns the outputs in order. The slice is valid until the next Step.
-// If now is earlier than in the last Step, that Step's time is used. After the end Step returns
-// nil.
+// If the parameter now is earlier than the time of the previous Step, Step uses the time of the
+// previous Step. After the coordinator has ended, Step returns nil.
 func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 	c.outputs = c.outputs[:0]
 	c.now = max(c.now, now)
@@ -255,7 +258,8 @@ func (c *Coordinator) Next() (wait Duration, ok bool) {
 
 const never = Time(1<<63 - 1)
 
-// due reports whether time t has come. If not, it makes Next return the time t at the latest.
+// due reports whether time t has come. If time t has not come yet, due ensures that Next waits
+// until t at most.
 func (c *Coordinator) due(t Time) bool {
 	if t <= c.now {
 		return true
@@ -267,8 +271,8 @@ func (c *Coordinator) due(t Time) bool {
 // apply does nothing: after every input, Step handles everything that is due.
 func (Tick) apply(*Coordinator) {}
 
-// apply returns credit. The sum cannot become negative but by an error of the caller, which costs
-// credit only.
+// apply returns credit. inflight could become negative only by a mistake of the caller. It is then
+// set to 0.
 func (in Executed) apply(c *Coordinator) { c.inflight = max(0, c.inflight-in.Cost) }
 
 // apply handles a list in the order in which the Worker's program called: submissions first, then
@@ -301,13 +305,14 @@ func (in RequestsReceived) apply(c *Coordinator) {
 	}
 }
 
-// protocolError ends the coordinator: a Worker has sent what no Worker sends. It is a bug or
-// another version of the program, so nothing that it sent can be trusted.
+// protocolError ends the coordinator, because a rank has sent a message that no correct Worker
+// sends. The cause is a bug or another version of the program, so no message of that rank can be
+// trusted.
 func (c *Coordinator) protocolError(rank int, format string, args ...any) {
 	c.abort(&fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: 0, Peers: []fault.Peer{{Rank: rank}}, Err: fmt.Errorf("rank %d "+format, append([]any{rank}, args...)...)})
 }
 
-// abort ends the coordinator on all ranks. If there are several errors, the first is used.
+// abort ends the coordinator on all ranks. Only the first call has an effect.
 func (c *Coordinator) abort(err *fault.Error) {
 	if c.ended {
 		return
@@ -316,8 +321,8 @@ func (c *Coordinator) abort(err *fault.Error) {
 	c.ended = true
 }
 
-// checkShutdown ends the coordinator once all ranks have shut down and no operation is in flight
-// for which a rank could still wait.
+// checkShutdown ends the coordinator once all ranks have shut down and no rank can still wait for
+// an operation in flight.
 func (c *Coordinator) checkShutdown() {
 	if !c.ended && c.shutdown.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
 		c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseShutdown})
@@ -326,7 +331,7 @@ func (c *Coordinator) checkShutdown() {
 }
 
 // flush sends the decisions of this Step. Entries come before the responses that use them. A list
-// with too many entries is cut into several lists. Each of these has its own number and
+// with too many entries is cut into several lists. Each of these lists has its own number and
 // acknowledgment.
 func (c *Coordinator) flush() {
 	d := c.outgoing
@@ -347,10 +352,12 @@ func (c *Coordinator) flush() {
 	c.freeEvicted()
 }
 
-// maxEntries bounds the entries of one list, to some 100 KiB with names of ordinary length.
+// maxEntries bounds the number of entries in one list. With names of ordinary length such a list
+// takes about 100 KiB.
 const maxEntries = 512
 
-// A processSet is some ranks of the job, in the order in which roots and parts count them.
+// A processSet is a subset of the job's ranks. Their order in the set determines the numbers of
+// roots and parts.
 type processSet struct {
 	ranks []int
 	index map[int]int // nil if each rank is its own index
@@ -396,8 +403,8 @@ func (s *processSet) indexOf(rank int) int {
 	return -1
 }
 
-// validRanks reports whether a list could be a process set in a job of size ranks: not empty, each
-// rank once.
+// validRanks reports whether a list can be a process set in a job with the given number of ranks.
+// The list must not be empty, and must hold each rank at most once.
 func validRanks(ranks []int, size int) bool {
 	if len(ranks) == 0 || len(ranks) > size {
 		return false

@@ -5,8 +5,9 @@ import (
 	"github.com/tutti-go/tutti/internal/wire"
 )
 
-// A reader decodes a list. It extends wire.Reader by the forms that occur only in these lists.
-// After a failure it returns only zero values, so callers check for an error once, at the end.
+// A reader decodes a list. It adds to wire.Reader the methods for the forms that occur only in
+// these lists. After a failure it returns only zero values, so a caller needs to check for an error
+// only once, at the end.
 type reader struct {
 	wire.Reader
 	responses int       // number of responses in the list
@@ -24,8 +25,8 @@ func (r *reader) version() {
 func (r *reader) text(limit int) string { return r.String(r.Count(1), limit) }
 
 // idRanges returns memory for the IDs of a response. Most responses have one range, so the first
-// call allocates memory for all responses. If a response needs more than the rest of this memory,
-// new memory is allocated and the rest is left unused.
+// call allocates one range for each response of the list. If a response needs more ranges than are
+// left, idRanges allocates new memory and leaves the rest unused.
 func (r *reader) idRanges(n int) []IDRange {
 	if len(r.idPool) < n {
 		r.idPool = make([]IDRange, max(n, r.responses))

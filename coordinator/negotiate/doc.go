@@ -1,19 +1,19 @@
-// Package negotiate decides which named tensors the ranks of a coordinator execute next, in which
-// order, and which of them together.
+// Package negotiate decides which named tensors the ranks of a coordinator execute, in which order,
+// and which tensors are fused.
 //
 // It is Horovod's protocol as two pure state machines. Each rank has a Worker, which turns what the
 // program submits into request lists. Rank 0 has the Coordinator, which receives all request lists
-// and sends one sequence of response lists to all Workers, its own rank's included. Every Worker
-// applies the same sequence, so every rank executes the same Buckets in the same order, whatever the
-// order of its submissions.
+// and sends one sequence of response lists to all Workers, including the Worker of rank 0. Every
+// Worker applies the same sequence, so every rank executes the same Buckets in the same order,
+// whatever the order of its submissions.
 //
 //	        request lists                  response lists
 //	Worker ───────────────► Coordinator ───────────────────► every Worker ──► Buckets to execute
 //
-// Step takes an input and the time, and returns outputs. The package knows no clock, no goroutine, no
-// communicator and no element of any tensor; package coordinator executes what it decides. So the
-// same code runs in a simulation of all ranks in a loop, in property tests over thousands of
-// schedules, and in the transcripts under testdata.
+// Step takes an input and the time, and returns outputs. The package uses no clock, no goroutine
+// and no communicator, and touches no element of a tensor. Package coordinator executes its
+// decisions. So the same code runs in a simulation of all ranks in one loop, in property tests over
+// thousands of schedules, and in the transcripts under testdata.
 //
 // # Two steps of a program
 //
@@ -35,55 +35,58 @@
 // tensors are launched in the order of their priority, then of their IDs. That order is made in one
 // place, so ranks may submit in any order. A tensor above Config.Partition is launched in parts.
 //
-// Once any tensor has had a priority, at most Config.Credit bytes are launched beyond what rank 0 has
-// executed, so that an urgent tensor overtakes large ones that are ready before it. Until then
-// Config.UnprioritizedCredit may allow more, so that ranks do not wait for orders.
+// After the first tensor with a priority, at most Config.Credit bytes may be launched and not yet
+// executed by rank 0. So an urgent tensor can overtake large tensors that became ready before it.
+// Until then Config.UnprioritizedCredit may allow more, so that ranks do not wait for orders.
 //
 // A launch waits until no tensor is pending, or Config.Fusion bytes are ready, or Config.Cycle has
-// passed since the first of them became ready. So small tensors are fused, and the last tensor of a
-// step waits for nothing.
+// passed since the first tensor became ready. So small tensors are fused, and the last tensor of a
+// step does not wait.
 //
 // # Fusion
 //
 // Small tensors of one operation, element type, operator, root and process set go into one Bucket.
-// Tensors of different priorities share at most Config.Partition bytes, so that the urgent ones do
+// Tensors of different priorities share at most Config.Partition bytes, so that urgent tensors do
 // not wait for a large Bucket.
 //
 // # The response cache
 //
 // A tensor gets a cache ID when it first runs. From then on a Worker whose program submits the same
-// request under the same name sends one bit, and the Coordinator launches ranges of IDs. An ID means
-// the same to all ranks at any time: the Coordinator gives an ID to another tensor only after every
-// Worker has acknowledged that the old entry is evicted, and understands the old one until then.
+// request under the same name sends one bit, and the Coordinator launches ranges of IDs. An ID
+// means the same to all ranks at any time: the Coordinator gives an ID to another tensor only after
+// every Worker has acknowledged that the old entry is evicted, and understands the old meaning
+// until then.
 //
 // # When ranks disagree
 //
 // Ranks that submit a name with different operations, types, shapes, operators, roots, scales or
-// priorities all get fault.Mismatch once all of them have submitted it. The error names the lowest
-// rank of each of two sides. Nothing else is disturbed, and the name can be used again.
+// priorities all get fault.Mismatch once all of them have submitted it. The error names two ranks
+// that disagree: for each of two different requests, the lowest rank that made it. Other tensors
+// are not affected, and the name can be used again.
 //
-// Ranks that submit a name in different groups get fault.Mismatch at once, since they may wait for
-// tensors that the others never submit. The error names both ranks, and the tensors of both groups.
-// It fails all tensors of these groups and, step by step, of all groups that share a tensor with
-// them. These names fail whenever they are submitted again: nobody knows which submissions of
-// different ranks belong together. Other tensors are not disturbed.
+// Ranks that submit a name in different groups get fault.Mismatch at once, because they may wait
+// for tensors that the other ranks never submit. The error names both ranks, and the tensors of
+// both groups. It fails all tensors of these groups and, step by step, of all groups that share a
+// tensor with them. Every later submission of these names fails, too, because it is unknown which
+// submissions of different ranks belong together. Other tensors are not affected.
 //
 // A name that is submitted again while it is in flight is refused on that rank, with all tensors of
-// its group; the error names both calls, and the first goes on. The other ranks wait for what was
-// refused as for anything that the rank has not submitted.
+// its group. The error names both calls, and the first submission goes on. For the other ranks, a
+// refused tensor counts as not submitted, so they wait for it.
 //
 // # Ranks that run out of data
 //
-// A rank that has joined takes part in everything without contributing, until all ranks have joined;
-// Bucket.Absent names such ranks. A rank that has shut down submits nothing more, and what needs it
-// fails with fault.Closed.
+// A rank that has joined takes part in every operation without contributing data, until all ranks
+// have joined. Bucket.Absent names such ranks. A rank that has shut down submits nothing more. A
+// tensor that needs this rank fails with fault.Closed.
 //
 // # Stalls
 //
-// A tensor that some ranks have submitted and others have not is a stall. After Config.StallWarn the
-// Coordinator asks the missing ranks where their programs are, for at most a second, and reports the tensor,
-// who has submitted it, and the answers. After Config.StallEnd it ends the coordinator on all ranks with
-// fault.Timeout that names the missing ones. No rank need be alive for that but rank 0.
+// A tensor that some ranks have submitted and others have not is a stall. After Config.StallWarn
+// the Coordinator asks the missing ranks where their programs are, and waits for the answers for at
+// most a second. It then reports the tensor, the ranks that have submitted it, and the answers.
+// After Config.StallEnd it ends the coordinator on all ranks, with a fault.Timeout that names the
+// missing ranks. Only rank 0 needs to be alive for that.
 //
 // # Errors
 //
@@ -97,9 +100,10 @@
 //
 // # Models
 //
-// Two models for the model checker spin have the protocol between the machines; `make model` explores
-// all interleavings within small bounds for deadlock and agreement, and shows that it finds the bugs
-// that are planted in them. The tests with random programs reach what the models leave out:
+// Two models describe the protocol between the state machines for the model checker spin. `make
+// model` explores all interleavings within small bounds. It checks that no deadlock occurs and that
+// all ranks agree, and it shows that the checker finds planted bugs. Tests with random programs
+// cover what the models leave out:
 //
 //	what                        model/negotiation.pml  model/groups.pml  tests
 //	messages in flight          yes                    yes               schedule_test.go, groups_test.go
@@ -161,6 +165,6 @@
 //	                        class of algorithm
 //	list       IDs whose entries are evicted
 //
-// Decoders trust nothing: lengths are checked against the bytes that are there before memory is
-// allocated, and the state machines end the coordinator when a message breaks the protocol.
+// Decoders trust no input. They compare each length with the number of bytes present before they
+// allocate memory. The state machines end the coordinator when a message breaks the protocol.
 package negotiate

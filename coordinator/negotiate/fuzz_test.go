@@ -48,8 +48,8 @@ func sampleResponseList() *ResponseList {
 	}
 }
 
-// TestWireFormIsThatOfTheGoldenFile fails when the bytes change. Then the version must change, and
-// the golden file is rewritten by -update.
+// TestWireFormIsThatOfTheGoldenFile fails if the encoding changes. The version must then change,
+// too, and the flag -update rewrites the golden file.
 func TestWireFormIsThatOfTheGoldenFile(t *testing.T) {
 	const name = "testdata/wire.golden"
 	text := "up " + hex.EncodeToString(AppendRequestList(nil, sampleRequestList())) + "\ndown " + hex.EncodeToString(AppendResponseList(nil, sampleResponseList())) + "\n"
@@ -81,7 +81,7 @@ func TestMessagesThatAreCutOrLongerAreRefused(t *testing.T) {
 	}
 }
 
-// seeded adds the golden lists, from which mutations start.
+// seeded adds the golden lists as seeds of the fuzzer.
 func seeded(f *testing.F) {
 	text, err := os.ReadFile("testdata/wire.golden")
 	if err != nil {
@@ -97,8 +97,8 @@ func seeded(f *testing.F) {
 	}
 }
 
-// FuzzCoordinator has a rank send anything to the Coordinator. It must not panic, and what it
-// decodes must encode and decode to the same.
+// FuzzCoordinator sends arbitrary bytes to the Coordinator. The Coordinator must not panic, and a
+// decoded list must stay the same when it is encoded and decoded again.
 func FuzzCoordinator(f *testing.F) {
 	seeded(f)
 	f.Add(AppendRequestList(nil, &RequestList{Join: true, Shutdown: true}))
@@ -121,7 +121,7 @@ func FuzzCoordinator(f *testing.F) {
 	})
 }
 
-// FuzzWorker sends anything to a Worker.
+// FuzzWorker does the same with a Worker.
 func FuzzWorker(f *testing.F) {
 	seeded(f)
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their tensors
-// differently. Every submission must end, as oracle says: executed, or failed with a mismatch that
-// names two ranks that disagree, and what both have submitted.
+// TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their
+// tensors differently. Every submission must end as oracle predicts. It is executed, or it fails
+// with a mismatch that names two disagreeing ranks and the requests of both.
 func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 	seeds := 1000
 	if testing.Short() {
@@ -30,11 +30,11 @@ func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 	}
 }
 
-// A unit is what a rank submits together: one tensor, or the tensors of a group.
+// A unit is one tensor, or the tensors of one group. A rank submits a unit with one call.
 type unit []TensorRequest
 
-// A groupJob is a random program. plan[step][rank] are the units of a rank in a step. In each step a
-// rank submits its units in an order of its own, and then waits for all of them.
+// A groupJob is a random program. plan[step][rank] holds the units of a rank in a step. In each
+// step every rank submits its units in its own order, and then waits for all of them.
 type groupJob struct {
 	*sim
 	n    int
@@ -59,7 +59,8 @@ func newGroupJob(seed uint64) *groupJob {
 	return g
 }
 
-// planStep makes the units that all ranks agree on, and then changes those of some ranks.
+// planStep plans the units of a step. First it makes units on which all ranks agree, and then it
+// changes the units of some ranks.
 func (g *groupJob) planStep() {
 	agreed := make([][]unit, len(g.sets))
 	for set := range g.sets {
@@ -111,7 +112,7 @@ func (g *groupJob) change(units []unit) []unit {
 	at := g.rnd.IntN(len(units))
 	u := units[at]
 	switch g.rnd.IntN(4) {
-	case 0: // another shape: all ranks submit the tensor, so it fails in this step only
+	case 0: // another shape: the tensor fails in this step only, because all ranks submit it
 		u[0].Shape = []int{99}
 	case 1: // one by one instead of as a group
 		units = slices.Delete(units, at, at+1)
@@ -131,12 +132,13 @@ func (g *groupJob) change(units []unit) []unit {
 	return units
 }
 
-// An outcome is what the oracle says of a tensor in a step: "done", "shape" and "group" for the two
-// kinds of mismatch, and "failed before" if an earlier step has ended its name.
+// An outcome is the oracle's prediction for each tensor of a step: "done", "shape" or "group" for
+// the two kinds of mismatch, or "failed before" if the tensor has failed for good in an earlier
+// step.
 type outcome map[key]string
 
-// oracle computes the outcomes of a step from the units of all ranks. failed are the tensors of
-// earlier conflicts, to which it adds those of this step:
+// oracle computes the outcomes of a step from the units of all ranks. failed holds the tensors of
+// earlier conflicts, and oracle adds the tensors of this step's conflicts:
 //
 //	a tensor is in conflict     if a member of its set submits it in another group than another
 //	                            member, or not at all
@@ -145,7 +147,7 @@ type outcome map[key]string
 //	a group has another shape   if the ranks disagree about the shape of one of its tensors
 func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
 	out := make(outcome)
-	groups := make(map[key]map[uint64]int) // how many ranks submit a tensor in which group
+	groups := make(map[key]map[uint64]int) // for each tensor, the number of ranks by group
 	shapes := make(map[key]map[int]bool)
 	for _, units := range g.plan[step] {
 		for _, u := range units {
@@ -169,7 +171,7 @@ func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
 		}
 	}
 	ends := func(k key) bool { return out[k] == "group" || out[k] == "failed before" }
-	for changed := true; changed; { // until nothing more fails with a group
+	for changed := true; changed; { // until no further tensor fails with its group
 		changed = false
 		for _, units := range g.plan[step] {
 			for _, u := range units {
@@ -246,14 +248,15 @@ func (g *groupJob) run(kinds map[string]int) error {
 	return g.checkAgreement()
 }
 
-// A groupRank is how far a rank has come: the units of its step that are submitted, and the
-// submissions of the step.
+// A groupRank is the progress of a rank in its current step: the number of submitted units, and the
+// submissions.
 type groupRank struct {
 	step, units int
 	submissions map[SubmissionID]key
 }
 
-// advance has a rank submit its next unit or, after the last one, check that all have ended.
+// advance submits the next unit of a rank. If all units of the step are submitted, advance checks
+// whether all of them have ended.
 func (g *groupJob) advance(r int, p *groupRank, outcomes []outcome, kinds map[string]int) (moved bool, err error) {
 	if units := g.plan[p.step][r]; p.units < len(units) {
 		u := units[p.units]
@@ -284,7 +287,7 @@ func (g *groupJob) advance(r int, p *groupRank, outcomes []outcome, kinds map[st
 	return true, nil
 }
 
-// checkFate compares what became of a submission with the oracle's outcome.
+// checkFate compares the actual outcome of a submission with the oracle's prediction.
 func (g *groupJob) checkFate(fate, want string) error {
 	ok := false
 	switch want {
@@ -301,8 +304,9 @@ func (g *groupJob) checkFate(fate, want string) error {
 	return nil
 }
 
-// namesAConflict reports whether an error names a tensor, and two ranks and what they have submitted
-// in different groups. A rank that is a step ahead disagrees with the late ones, too.
+// namesAConflict reports whether an error names a tensor, two ranks, and the different groups in
+// which the ranks have submitted the tensor. A rank that is one step ahead also disagrees with
+// ranks that are late.
 func (g *groupJob) namesAConflict(fate string) bool {
 	for a := range g.n {
 		for _, u := range g.requests(a, fate) {
@@ -318,8 +322,8 @@ func (g *groupJob) namesAConflict(fate string) bool {
 	return false
 }
 
-// requests lists what a rank has submitted, in any step, of the tensor that an error is about, if
-// the error names the rank and the request.
+// requests takes an error and a rank. It lists the rank's requests for the error's tensor, in all
+// steps, but only those that the error names together with the rank.
 func (g *groupJob) requests(r int, fate string) (list []Spec) {
 	for step := range g.plan {
 		for _, u := range g.plan[step][r] {
@@ -333,7 +337,7 @@ func (g *groupJob) requests(r int, fate string) (list []Spec) {
 	return list
 }
 
-// waiting lists what has not ended.
+// waiting lists the submissions that have not ended.
 func (g *groupJob) waiting(ranks []groupRank) (list []string) {
 	for r, p := range ranks {
 		for id, k := range p.submissions {
@@ -346,7 +350,8 @@ func (g *groupJob) waiting(ranks []groupRank) (list []string) {
 	return list
 }
 
-// checkAgreement checks that the members of a set have executed the same of it, in the same order.
+// checkAgreement checks that all members of a set have executed the same tensors of that set, in
+// the same order.
 func (g *groupJob) checkAgreement() error {
 	for set, ranks := range g.sets {
 		for _, r := range ranks {

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// join handles a rank that has no more data. Tensors that wait for no other rank become ready.
+// join handles the join of a rank, which has no more data. Tensors that wait for no other rank
+// become ready.
 func (c *Coordinator) join(rank int) {
 	if c.shutdown.Has(rank) || !c.joined.Add(rank) {
 		c.protocolError(rank, "joined twice or after its shutdown")
@@ -18,8 +19,8 @@ func (c *Coordinator) join(rank int) {
 	c.checkJoined()
 }
 
-// checkJoined ends the join once all ranks have joined. By then every submission is ready, and it
-// runs before the end of the join.
+// checkJoined ends the join once all ranks have joined. By then every submitted tensor is ready,
+// and it runs before the end of the join.
 func (c *Coordinator) checkJoined() {
 	if c.ended || c.joined.Count() < c.cfg.Size {
 		return
@@ -48,14 +49,14 @@ func (c *Coordinator) receiveShutdown(rank int) {
 // checkAllReady checks every pending tensor, after the set of absent ranks has changed.
 func (c *Coordinator) checkAllReady() {
 	for _, p := range c.sortedPending() {
-		if p.live { // it may have failed with another tensor of its group
+		if p.live { // p may have failed already, with another tensor of its group
 			c.checkReady(p)
 		}
 	}
 }
 
-// changeSets executes a request for a process set that all ranks have made. If a set is removed,
-// its incomplete tensors fail, and its ready tensors run before the removal.
+// changeSets adds or removes a process set after all ranks have requested it. When a set is
+// removed, its incomplete tensors fail, and its ready tensors run before the removal.
 func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	if t.Operation == AddSet {
 		c.addSet(t)
@@ -72,7 +73,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	for _, o := range c.sortedPending() {
 		if o.key.set == id && o.live {
 			err := &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)}
-			c.failWithGroup(o, err, false) // requests of a removed set fail anyway
+			c.failWithGroup(o, err, false) // not for good, because later requests for a removed set fail anyway
 		}
 	}
 	c.fence()

@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A readyTensor is a ready tensor, or those parts of it that have not been launched. It is in
-// Coordinator.ready until its last part is launched. Then readyPool keeps it for another tensor, or
-// its cache entry keeps it for the next step.
+// A readyTensor is a ready tensor whose parts have not all been launched. It is in
+// Coordinator.ready until its last part is launched. Then readyPool keeps the struct for another
+// tensor, or the cache entry keeps it for the next step.
 type readyTensor struct {
 	id        uint32
 	transient bool
@@ -33,7 +33,7 @@ type fusionKey struct {
 	root        int
 }
 
-// tensorCost is the credit of a tensor in addition to its bytes, so that many empty tensors need
+// tensorCost is the credit that a tensor needs in addition to its bytes, so that empty tensors need
 // credit, too.
 const tensorCost = 64
 
@@ -42,8 +42,8 @@ func Cost(t *Spec, rows []int, part, parts int) int {
 	return Size(t, rows, part, parts) + tensorCost
 }
 
-// Size returns the size of a part of a tensor in bytes. The size of an AllToAll differs from rank
-// to rank, so an AllToAll counts as large.
+// Size returns the size of a part of a tensor in bytes. An AllToAll counts as large, because its
+// size differs from rank to rank.
 func Size(t *Spec, rows []int, part, parts int) int {
 	switch {
 	case t.Operation == Barrier:
@@ -71,7 +71,7 @@ func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
 	c.queueReady(u)
 }
 
-// initReady initializes a readyTensor. Only sums and copies are cut into parts, since their
+// initReady initializes a readyTensor. Only sums and copies are cut into parts, because their
 // elements do not depend on each other.
 func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) {
 	*u = readyTensor{
@@ -91,7 +91,7 @@ func (c *Coordinator) queueReady(u *readyTensor) {
 	c.ready = append(c.ready, u)
 	c.readyBytes += u.bytes
 	if u.key.kind == Barrier {
-		c.skipFusionWait = true // every rank has a goroutine that waits for it
+		c.skipFusionWait = true // a goroutine of every rank waits for it
 	}
 }
 
@@ -112,8 +112,8 @@ func (c *Coordinator) newReady() *readyTensor {
 //   - the first of them has been ready for less than Config.Cycle;
 //   - neither a barrier nor a fence asks for haste.
 //
-// Once the credit is spent, launch waits until half of it is back. So rank 0 sends one list for
-// several parts instead of one list for each part.
+// Once the credit is spent, launch waits until half of the credit is available again. So rank 0
+// sends one list for several parts, not one list for each part.
 func (c *Coordinator) launch() {
 	if len(c.ready) == 0 || c.ended {
 		c.force, c.skipFusionWait = false, false
@@ -123,7 +123,7 @@ func (c *Coordinator) launch() {
 		return
 	}
 	if c.creditSpent && c.inflight > c.credit()/2 && !c.force && !c.skipFusionWait {
-		return // one list for several parts
+		return // wait, so that one list has several parts
 	}
 	c.creditSpent = false
 	if !slices.IsSortedFunc(c.ready, moreUrgent) { // mostly they are sorted, and checking is cheap
@@ -179,12 +179,12 @@ type bucketBuilder struct {
 	mixedPriorities bool // its tensors have different priorities
 }
 
-// bucketBuilders are the Buckets of one launch, in execution order. For each fusionKey, only the
+// bucketBuilders holds the Buckets of one launch, in execution order. For each fusionKey, only the
 // last Bucket is open for more tensors.
 type bucketBuilders struct {
 	list  []*bucketBuilder
 	open  map[fusionKey]*bucketBuilder
-	last  *bucketBuilder   // the last one opened; mostly the next tensor fits into it
+	last  *bucketBuilder   // the last opened Bucket, which mostly has the key of the next tensor
 	spare []*bucketBuilder // for reuse
 }
 
@@ -232,13 +232,13 @@ func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 }
 
 // launchTensor launches as many parts of u as the credit allows. It reports whether all parts are
-// launched. A tensor that fits into an open Bucket needs no credit: the Bucket has got its credit,
+// launched. A tensor that fits into an open Bucket needs no credit. The Bucket already has credit,
 // and at most Config.Fusion bytes are added to it.
 func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	key := u.key
 	fusible := u.parts == 1 && u.spec.Codec == Plain && u.bytes <= c.cfg.MaxFusedTensor && len(u.absent) == 0 && (key.kind == AllReduce || key.kind == Broadcast)
 	// Only sums and copies of whole tensors are fused. A tensor with absent ranks gets its own
-	// Bucket, since Bucket.Absent holds for the whole Bucket.
+	// Bucket, because Bucket.Absent applies to the whole Bucket.
 	if b := bs.find(key); fusible && b != nil && c.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixedPriorities = b.mixedPriorities || u.priority != b.first.priority
@@ -277,7 +277,7 @@ func (c *Coordinator) newIDs(id uint32) []IDRange {
 }
 
 // credit returns the bound of inflight. A small bound makes ranks idle while they wait for the next
-// orders. So the bound is small only if an urgent tensor could overtake others.
+// orders. So it is used only if an urgent tensor could overtake other tensors.
 func (c *Coordinator) credit() int {
 	if c.prioritized {
 		return c.cfg.Credit
@@ -285,11 +285,11 @@ func (c *Coordinator) credit() int {
 	return max(c.cfg.Credit, c.cfg.UnprioritizedCredit)
 }
 
-// maxBuckets bounds the Buckets of one launch.
+// maxBuckets bounds the number of Buckets of one launch.
 const maxBuckets = 1 << 16
 
 // fits reports whether a tensor may join a Bucket. Tensors of different priorities share a Bucket
-// only up to the size of a partition, so that the urgent ones do not wait for many others:
+// only up to the size of a partition, so that urgent tensors do not wait for many others:
 //
 //	the Bucket and the tensor      bytes together at most
 //	of one priority                Config.Fusion
@@ -302,7 +302,8 @@ func (c *Coordinator) fits(b *bucketBuilder, u *readyTensor) bool {
 	return b.bytes+u.bytes <= limit
 }
 
-// charge counts a launched part against the credit. After the last part the ID may be reused.
+// charge counts a launched part against the credit. After the last part, a transient ID may be
+// reused.
 func (c *Coordinator) charge(u *readyTensor, cost int) {
 	c.inflight += cost
 	if u.parts > 1 && u.next < u.parts {

@@ -9,13 +9,13 @@ type RequestList struct {
 	// Ack is the number of the last ResponseList that the Worker has applied. It frees evicted
 	// cache IDs.
 	Ack uint32
-	// Cached are the cache IDs of tensors that are submitted unchanged. They have no order, since
-	// the order of a rank's submissions has no effect.
+	// Cached holds the cache IDs of tensors that are submitted unchanged. It needs no order,
+	// because the order of a rank's submissions has no effect.
 	Cached Bitset
-	// Requests are the submissions in full: those with new names, changed ones, groups, and all
+	// Requests holds the submissions in full: new names, changed requests, groups, and all
 	// submissions while the cache is off.
 	Requests []TensorRequest
-	// Join says that this rank has no more data after the submissions of this list.
+	// Join says that this rank has no more data. It applies after the submissions of this list.
 	Join bool
 	// Shutdown says that this rank submits nothing more.
 	Shutdown bool
@@ -30,13 +30,13 @@ type RequestList struct {
 // A ResponseList is a message from the Coordinator to all Workers. The Workers apply all lists in
 // order.
 type ResponseList struct {
-	// Seq counts the lists from 1 on. A Worker that misses one ends the coordinator.
+	// Seq counts the lists from 1 on. A Worker that misses a list ends the coordinator.
 	Seq uint32
 	// Entries come before the Responses that run them.
 	Entries []CacheEntry
 	// Responses are applied in order.
 	Responses []Response
-	// Evicted are the IDs of the cache entries that are evicted after the responses of this list.
+	// Evicted holds the IDs of cache entries. They are evicted after the responses of this list.
 	Evicted []uint32
 }
 
@@ -46,8 +46,7 @@ type CacheEntry struct {
 	// Transient entries are for one launch. The cache does not keep them.
 	Transient bool
 	Spec      *Spec
-	// Rows are the first dimensions of all ranks of an AllGather. They are nil for other
-	// operations.
+	// Rows holds the first dimension of each rank for an AllGather. It is nil for other operations.
 	Rows []int
 }
 
@@ -71,15 +70,15 @@ const (
 // its Kind does not use are zero.
 type Response struct {
 	Kind ResponseKind
-	// IDs are the tensors to run. Ranges keep the list short in steady steps.
+	// IDs holds the IDs of the tensors to run. Ranges keep the list short in steady steps.
 	IDs []IDRange
-	// Part is the number of this part of a large tensor, and Parts how many there are. For a whole
-	// tensor they are 0 and 1.
+	// Part is the number of this part of a large tensor, and Parts is the number of its parts. A
+	// whole tensor has Part 0 and Parts 1.
 	Part, Parts int
-	// Ranks are the absent ranks of a run, the members of a new set, or the ranks to locate. They
-	// are numbered as in the job.
+	// Ranks holds the absent ranks of a run, the members of a new set, or the ranks to locate. Each
+	// rank is given by its number in the job.
 	Ranks []int
-	// Failed are the tensors that fail with Err.
+	// Failed holds the names of the tensors that fail with Err.
 	Failed []TensorName
 	Err    *fault.Error
 	ID     uint32

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A pendingTensor is a tensor on the slow path that at least one rank has submitted and that is not
-// resolved.
+// A pendingTensor is a tensor on the slow path that is not resolved yet. At least one rank has
+// submitted it.
 //
 //	state    submittedCount    ready  leaves by
 //	waiting  below the ranks   false  recordSubmission, or another rank's join: checkReady
@@ -19,24 +19,24 @@ import (
 type pendingTensor struct {
 	key key
 	set *processSet
-	// variants are the different requests of the ranks, each with the lowest rank that made it.
-	// There is more than one only if ranks disagree. All are of one group, except until
-	// failConflicts.
+	// variants holds the different requests of the ranks, each with the lowest rank that made it.
+	// There is more than one only if ranks disagree. All variants have the same group, except
+	// between checkGroup and failConflicts.
 	variants       []variant
-	submitted      Bitset // the ranks that have submitted it, by index in the set
+	submitted      Bitset // the ranks that have submitted the tensor, by index in the set
 	submittedCount int    // the number of these ranks
 	rows           []int  // AllGather: first dimensions, by index in the set
-	cacheID        int    // -1: none
-	// redefine is set when some rank has sent the tensor in full. The cache entry must then be sent
+	cacheID        int    // -1: no cache ID
+	// redefine is set when a rank has sent its request in full. The cache entry must then be sent
 	// again.
 	redefine bool
 	since    Time
 	stall    stallState
 	live     bool // not removed
-	// next is the tensor that the last rank sent after this one, both in full. It is a hint for the
-	// next ranks.
+	// next is the tensor that followed this tensor in the last list that had both in full. It
+	// predicts the order in the lists of the next ranks.
 	next   *pendingTensor
-	ready  bool // it waits for the other tensors of its group
+	ready  bool // the tensor waits for the other tensors of its group
 	failed *fault.Error
 }
 
@@ -47,7 +47,7 @@ type variant struct {
 	rank int
 }
 
-// maxVariants bounds the variants that are stored if many ranks disagree.
+// maxVariants bounds the number of variants that are stored if many ranks disagree.
 const maxVariants = 4
 
 // A groupKey identifies a group.
@@ -56,8 +56,8 @@ type groupKey struct {
 	group uint64
 }
 
-// A group is the tensors that were submitted as one. None of them runs before all of them are
-// ready.
+// A group is a set of tensors that were submitted together. No tensor of a group runs before all
+// its tensors are ready.
 type group struct{ tensors []*pendingTensor }
 
 // receiveCachedID handles a rank's cached bit on the slow path. If the entry was evicted after the
@@ -71,8 +71,9 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	if c.fast.counts[id].ranks > 0 {
 		c.toSlowPath(id)
 	}
-	// A live entry refers to its pending tensor. An entry that was evicted or whose set was removed
-	// does not. In these cases the tensor is looked up by name. It fails if the set does not exist.
+	// A live entry refers to its pending tensor. An entry that was evicted, or whose set was
+	// removed, refers to no pending tensor. In these cases the tensor is looked up by name. The
+	// tensor fails if the set does not exist.
 	p := s.pending
 	if set := c.sets[s.spec.Set]; p == nil && s.state == entryLive && set != nil {
 		p = c.beginPending(s.spec, set)
@@ -91,7 +92,8 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 		p.setRows(at, s.rows[at])
 	}
 	p.redefine = p.redefine || s.state != entryLive
-	// Nearly always all ranks submit the spec of the entry. Then no specs need to be compared.
+	// Nearly always all ranks submit the spec of the entry. In that case no specs need to be
+	// compared.
 	if len(p.variants) == 1 && p.variants[0].spec == s.spec {
 		p.variants[0].rank = min(p.variants[0].rank, from)
 	} else {
@@ -103,7 +105,7 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 }
 
 // receiveRequest handles a request in full. Most ranks submit in the same order. So the tensor is
-// mostly the one that followed lastRequest on another rank, and no map lookup is needed.
+// mostly lastRequest.next, and no map lookup is needed.
 func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	k := q.key()
 	p := c.lastRequest.next // ranks mostly submit in the same order
@@ -151,7 +153,7 @@ func (c *Coordinator) find(k key) *pendingTensor {
 	return c.cache[id].pending
 }
 
-// findOrBegin returns the pending tensor of a spec's name, and makes one if there is none. If the
+// findOrBegin returns the pending tensor of a spec's name, and creates it if there is none. If the
 // process set does not exist, it fails the tensor and returns nil.
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
@@ -174,8 +176,8 @@ func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	return p
 }
 
-// beginPending returns a pending tensor that no rank has submitted. The caller stores it where find
-// looks it up.
+// beginPending returns a pending tensor that no rank has submitted. The caller stores it in pending
+// or in the cache entry, where find looks it up.
 func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) {
 	if n := len(c.pendingPool); n > 0 {
 		p, c.pendingPool = c.pendingPool[n-1], c.pendingPool[:n-1]
@@ -228,13 +230,14 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 		}
 		return
 	}
-	// A variant of another group is always stored: failConflicts soon fails p and that group.
+	// A variant of another group is always stored, because failConflicts needs it to fail p and
+	// that group.
 	if len(p.variants) < maxVariants || !p.variants[0].spec.sameGroup(t) {
 		p.variants = append(p.variants, variant{t, site, rank})
 	}
 }
 
-// removePending removes a tensor. A report that is being made keeps a copy of it.
+// removePending removes a tensor. A stall report that is in progress keeps a copy of the tensor.
 func (c *Coordinator) removePending(p *pendingTensor) {
 	p.live = false
 	c.pendingCount--
@@ -259,7 +262,7 @@ func (c *Coordinator) removePending(p *pendingTensor) {
 const maxPool = 4096
 
 // sortedPending lists the pending tensors by name. It is used where the order affects responses,
-// since the iteration order of a map is random.
+// because the iteration order of a map is random.
 func (c *Coordinator) sortedPending() []*pendingTensor {
 	list := make([]*pendingTensor, 0, c.pendingCount)
 	for p := range c.eachPending {

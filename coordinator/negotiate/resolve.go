@@ -21,7 +21,7 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 	return list
 }
 
-// checkReady acts according to the ranks that have not submitted a tensor:
+// checkReady checks which ranks have not submitted a tensor, and acts accordingly:
 //
 //	the ranks that have not submitted it       what happens
 //	none                                       resolve
@@ -129,8 +129,8 @@ func blame(ranks []int, call string) []fault.Peer {
 	return peers
 }
 
-// mismatch returns the error for ranks that disagree. It names the lowest rank and the lowest rank
-// that disagrees with that rank, so that all ranks get the same names.
+// mismatch returns the error for ranks that disagree. The error names the lowest rank, and the
+// lowest rank that disagrees with it. So all ranks get the same error.
 func (p *pendingTensor) mismatch() *fault.Error {
 	slices.SortFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
 	a, b := p.variants[0], p.variants[1]
@@ -159,11 +159,11 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells all Workers that tensors have failed. Workers that have submitted them end the
-// submissions.
+// fail tells all Workers that tensors have failed. A Worker that has submitted such a tensor ends
+// the submission.
 func (c *Coordinator) fail(err *fault.Error, names ...TensorName) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: names})
 }
 
-// tensorName returns the key as responses have it.
+// tensorName converts the key to the form in responses.
 func (k key) tensorName() TensorName { return TensorName{k.set, k.name} }

@@ -10,10 +10,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestAnyScheduleEndsWithAllRanksAgreeing runs thousands of small jobs: random tensors over several
-// steps, which each rank submits in an order of its own, while lists, Buckets and time move in
-// random order. Everything submitted must be executed, and all ranks must execute the same in the
-// same order.
+// TestAnyScheduleEndsWithAllRanksAgreeing runs thousands of small jobs. Each job has random tensors
+// over several steps, and each rank submits them in its own order. Lists are delivered, Buckets are
+// executed and time passes in random order. Every submitted tensor must be executed, and all ranks
+// must execute the same tensors in the same order.
 func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
 	seeds := 3000
 	if testing.Short() {
@@ -27,12 +27,12 @@ func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
 	}
 }
 
-// A job is what the ranks of one simulation will submit.
+// A job is a simulation together with the submissions that its ranks will make.
 type job struct {
 	*sim
 	rnd   *rand.Rand
 	n     int
-	plans [][]func() bool // of each rank, in order; false: not yet
+	plans [][]func() bool // for each rank, its submissions in order; a function returns false if its submission must wait
 	mine  []map[string]SubmissionID
 	join  bool
 }
@@ -53,7 +53,7 @@ func newJob(seed uint64) *job {
 		for step := range 2 + seed%4 {
 			j.planStep(r, seed, step)
 		}
-		if j.join { // it runs out at a moment of its own
+		if j.join { // the rank joins at a random moment
 			j.plans[r] = append(j.plans[r], func() bool {
 				j.submissions++
 				j.mine[r]["join"] = j.submissions
@@ -66,8 +66,8 @@ func newJob(seed uint64) *job {
 	return j
 }
 
-// planStep plans the submissions of rank r in one step. The tensors follow from the seed and the
-// step; their order is the rank's own.
+// planStep plans the submissions of rank r in one step. The seed and the step determine the
+// tensors. Each rank submits them in its own order.
 func (j *job) planStep(r int, seed, step uint64) {
 	common := rand.New(rand.NewPCG(seed, step))
 	var units [][]TensorRequest
@@ -128,7 +128,7 @@ func (j *job) submitUnlessInFlight(r int, u []TensorRequest) bool {
 	return true
 }
 
-// run makes random moves until nothing is left to do.
+// run makes random moves until no move is left.
 func (j *job) run() error {
 	for turn := 0; ; turn++ {
 		if turn > 200_000 {
@@ -159,7 +159,7 @@ func (j *job) run() error {
 
 func (j *job) where() string { return strings.Join(j.end, "|") }
 
-// check compares what the ranks have executed.
+// check checks that the ranks have executed the same tensors in the same order.
 func (j *job) check() error {
 	for r := range j.n {
 		if j.end[r] != "end" {
@@ -183,7 +183,7 @@ func (j *job) closing(fate string) bool {
 	return strings.Contains(fate, "without submitting the tensor")
 }
 
-// ran is a log without what differs between ranks that take part and absent ones.
+// ran returns a log without the parts that differ between participating ranks and absent ranks.
 func ran(log []string) []string {
 	out := make([]string, len(log))
 	for i, line := range log {

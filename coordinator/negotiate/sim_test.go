@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// A sim is a coordinator of several ranks in one loop. Lists pass through their wire form, wait in
-// queues, and are delivered in an order that the test chooses.
+// A sim runs a coordinator with several ranks in one loop. Lists pass through their wire form, wait
+// in queues, and are delivered in an order that the test chooses.
 type sim struct {
 	now         Time
 	coordinator *Coordinator
 	workers     []*Worker
 	requests    [][][]byte // to the Coordinator, by sender
 	responses   [][][]byte // to each rank
-	paused      Bitset     // ranks that receive and send nothing
-	busy        Bitset     // ranks that execute nothing
+	paused      Bitset     // these ranks receive and send nothing
+	busy        Bitset     // these ranks execute nothing
 	runs        [][]*Bucket
 	trace       func(format string, args ...any)
 	submissions SubmissionID
-	location    string // what ranks answer when they are asked where they are
+	location    string // the answer of all ranks to Locate
 
 	log  [][]string                // what each rank has executed
-	ran  []map[uint32][]string     // the same by process set
-	fate []map[SubmissionID]string // what became of each submission, by rank
+	ran  []map[uint32][]string     // what each rank has executed, by process set
+	fate []map[SubmissionID]string // the outcome of each submission, by rank
 	end  []string
 }
 
@@ -80,7 +80,7 @@ func (s *sim) stepWorker(rank int, in WorkerInput) {
 	}
 }
 
-// record notes the outcome of a submission. A second one is an error.
+// record records the outcome of a submission. A second outcome is an error.
 func (s *sim) record(rank int, t SubmissionID, what string) {
 	if old, twice := s.fate[rank][t]; twice || t == 0 {
 		panic(fmt.Sprintf("rank %d, ticket %d: %q after %q", rank, t, what, old))
@@ -100,7 +100,7 @@ func (s *sim) stepCoordinator(in CoordinatorInput) {
 	}
 }
 
-// submit submits requests on a rank as one.
+// submit submits requests together on one rank.
 func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
 	submissions := make([]SubmissionID, len(rs))
 	for i := range submissions {
@@ -111,13 +111,13 @@ func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
 	return submissions[0]
 }
 
-// A move is one thing that can happen next.
+// A move is one event that can happen next in a sim.
 type move struct {
-	kind byte // 'u' a list to the Coordinator, 'd' one from it, 'x' a Bucket is executed
+	kind byte // 'u': a list reaches the Coordinator; 'd': a list reaches a Worker; 'x': a Bucket is executed
 	rank int
 }
 
-// moves are all that can happen now.
+// moves returns all moves that can be made now.
 func (s *sim) moves() (list []move) {
 	for r := range s.workers {
 		if len(s.requests[r]) > 0 && !s.paused.Has(r) {
@@ -164,14 +164,14 @@ func (s *sim) do(m move) {
 	}
 }
 
-// run makes all moves that can be made, in a fixed order.
+// run makes moves in a fixed order until none is left.
 func (s *sim) run() {
 	for list := s.moves(); len(list) > 0; list = s.moves() {
 		s.do(list[0])
 	}
 }
 
-// tick lets time pass for all.
+// tick lets time pass for all state machines.
 func (s *sim) tick(d Duration) {
 	s.now += Time(d)
 	for r := range s.workers {
@@ -180,7 +180,7 @@ func (s *sim) tick(d Duration) {
 	s.stepCoordinator(Tick{})
 }
 
-// next is when the first of the machines wants to be called again.
+// next returns the time until the first state machine needs its next Step.
 func (s *sim) next() (wait Duration, ok bool) {
 	var spans []Duration
 	for _, m := range s.workers {

@@ -46,8 +46,9 @@ func (k Operation) String() string {
 
 // These are the predefined process sets.
 const (
-	// World is the process set of all ranks. SetRegistry also has all ranks. Requests to add and
-	// remove process sets belong to it, so that their names cannot collide with names of tensors.
+	// World is the process set of all ranks. SetRegistry also has all ranks. It is only for
+	// requests that add and remove process sets, so that their names cannot collide with names of
+	// tensors.
 	World       uint32 = 0
 	SetRegistry uint32 = 1<<32 - 1
 )
@@ -69,7 +70,7 @@ type Spec struct {
 	Name      string
 	Operation Operation
 	DType     tensor.DType
-	Wire      tensor.DType // the element type on the wire; DType unless compressed
+	Wire      tensor.DType // the element type on the wire; equal to DType if the tensor is not compressed
 	// Shape is the shape in elements. The first dimension of an AllGather or AllToAll differs from
 	// rank to rank and is -1 here.
 	Shape      []int
@@ -81,7 +82,7 @@ type Spec struct {
 	Keep       int // TopK: number of elements that each rank sends
 	Root       int // index in the set; -1: no root
 	Pre, Post  float64
-	Priority   int    // higher ones go first
+	Priority   int    // higher priorities run first
 	Group      uint64 // equal for tensors submitted as one; 0: none
 	GroupSize  int
 }
@@ -92,7 +93,7 @@ type TensorRequest struct {
 	Rows   int          // AllGather: this rank's first dimension
 	Splits []int        // AllToAll: number of rows to each rank of the set
 	Site   string       // the program's call site, for errors and stall reports
-	memo   *tensorState // the state found at the last submission; saves a map lookup
+	memo   *tensorState // the state that the last submission has found; it saves a map lookup
 }
 
 // A key identifies a tensor.
@@ -104,8 +105,8 @@ type key struct {
 // key returns the key of the tensor.
 func (t *Spec) key() key { return key{t.Set, t.Name} }
 
-// Elements returns the number of elements of the shape. A dimension of -1 counts as 1, so for
-// AllGather it returns the number of elements of a row.
+// Elements returns the number of elements of the shape. A dimension of -1 counts as 1, so for an
+// AllGather the result is the number of elements of a row.
 func (t *Spec) Elements() int {
 	n := 1
 	for _, d := range t.Shape {
@@ -116,7 +117,7 @@ func (t *Spec) Elements() int {
 	return n
 }
 
-// Bytes returns the size of the elements.
+// Bytes returns the size of the elements in bytes.
 func (t *Spec) Bytes() int { return t.Elements() * t.DType.Size() }
 
 // Differs returns the name of the first property in which two specs of one name differ, or "" if
@@ -145,7 +146,7 @@ func (t *Spec) Differs(o *Spec) string {
 	return ""
 }
 
-// sameGroup reports whether two specs of one name are of the same group, or of none.
+// sameGroup reports whether two specs of one name are in the same group, or both in no group.
 func (t *Spec) sameGroup(o *Spec) bool { return t.Group == o.Group && t.GroupSize == o.GroupSize }
 
 // same reports whether a rank's request equals its previous request.

@@ -30,7 +30,7 @@ func (s Stall) String() string {
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
-	if len(s.Missing) == 0 { // the ranks have submitted the tensor or joined since they were asked
+	if len(s.Missing) == 0 { // the asked ranks have submitted the tensor or joined meanwhile
 		b.WriteString("; nobody is missing any more")
 		return b.String()
 	}
@@ -62,8 +62,8 @@ const (
 )
 
 // checkStalls reports tensors that have waited for Config.StallWarn. If a tensor has waited for
-// Config.StallEnd, checkStalls ends the coordinator. It checks all pending tensors only when the
-// oldest of them may have reached a limit.
+// Config.StallEnd, checkStalls ends the coordinator. It checks the pending tensors only when the
+// oldest tensor may have reached a limit.
 //
 //	report   reporting  leaves by
 //	none     nil        a tensor has stalled: requestLocations asks the missing ranks
@@ -98,13 +98,13 @@ func (c *Coordinator) checkStalls() {
 	c.due(c.nextStallCheck)
 }
 
-// exceeds reports whether p has waited for a limit. If not, it schedules the next check for the
-// time when p reaches the limit.
+// exceeds reports whether p has waited as long as the limit. If p has not, exceeds schedules the
+// next check for the time when p reaches the limit.
 func (c *Coordinator) exceeds(p *pendingTensor, limit Duration) bool {
 	return c.exceededSince(p.since, limit)
 }
 
-// exceededSince is exceeds for a wait that began at since.
+// exceededSince is like exceeds, for a wait that began at the time since.
 func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	if limit <= 0 {
 		return false
@@ -139,7 +139,8 @@ func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseLocate, Ranks: slices.Collect(c.locating.All)})
 }
 
-// receiveLocation records a rank's answer. It drops an answer that comes after its report.
+// receiveLocation records a rank's answer. It drops an answer that comes after the end of the
+// report.
 func (c *Coordinator) receiveLocation(from int, at string) {
 	if c.reporting != nil && c.locating.Has(from) {
 		c.locating.Remove(from)
@@ -147,7 +148,7 @@ func (c *Coordinator) receiveLocation(from int, at string) {
 	}
 }
 
-// reportStalls ends a report with the answers of the ranks.
+// reportStalls ends a report. It outputs the stalls with the answers of the ranks.
 func (c *Coordinator) reportStalls() {
 	var stalls []Stall
 	for _, p := range c.reporting {
@@ -194,8 +195,8 @@ func (c *Coordinator) missing(p *pendingTensor) []int {
 }
 
 // abortStalled ends the coordinator because a tensor has waited for Config.StallEnd. If there are
-// several such tensors, the error names the first in the order of names. It names as many missing
-// ranks as an error can hold.
+// several such tensors, the error names the first of them by name. The error names as many missing
+// ranks as it can hold.
 func (c *Coordinator) abortStalled() {
 	for _, p := range c.sortedPending() {
 		if p.since+Time(c.cfg.StallEnd) > c.now {

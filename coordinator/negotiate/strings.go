@@ -81,7 +81,7 @@ func of(part, parts int) string {
 	return fmt.Sprintf(" part %d of %d", part, parts)
 }
 
-// without returns the text for absent ranks, or "" if there are none.
+// without returns the text for absent ranks, or "" if no rank is absent.
 func without(ranks []int) string {
 	if len(ranks) == 0 {
 		return ""

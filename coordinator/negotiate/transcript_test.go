@@ -14,10 +14,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestTranscripts replays the files under testdata: commands, and after each the trace of all ranks
-// in lines that begin with >, which are compared or, with -update, rewritten. A list is delivered
-// as soon as it is sent, and a Bucket executed as soon as it is output, unless the rank is held or
-// busy.
+// TestTranscripts replays the files under testdata. A file has commands, and after each command the
+// trace of all ranks in lines that begin with >. The test compares the trace; with -update it
+// rewrites the trace. A list is delivered as soon as it is sent, unless the rank is held. A Bucket
+// is executed as soon as it is output, unless the rank is busy.
 //
 //	ranks 3 cache 4 partition 1000
 //	0 allreduce w1 float32 4 sum    all: every rank; several tensors by "and"
@@ -57,7 +57,7 @@ func replay(text []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// config reads "ranks 3 cache 4 warn 60".
+// config parses text such as "ranks 3 cache 4 warn 60".
 func config(words []string) Config {
 	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, MaxFusedTensor: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, UnprioritizedCredit: 1 << 30, Cache: 8}
 	for i := 0; i+1 < len(words); i += 2 {
@@ -122,7 +122,7 @@ func command(s *sim, words []string, line int) error {
 	return nil
 }
 
-// act has one rank do something.
+// act executes a command on one rank.
 func act(s *sim, rank int, words []string, line int) error {
 	switch words[0] {
 	case "flush":
@@ -152,8 +152,8 @@ func act(s *sim, rank int, words []string, line int) error {
 	return nil
 }
 
-// setGroup puts requests into one group, whose number follows from their names, as package
-// coordinator does.
+// setGroup puts requests into one group. As in package coordinator, their names determine the
+// group's number.
 func setGroup(rs []TensorRequest) {
 	var names []string
 	for i := range rs {
@@ -169,7 +169,7 @@ func setGroup(rs []TensorRequest) {
 	}
 }
 
-// request reads "allreduce w1 float32 3x4 sum priority 2".
+// request parses text such as "allreduce w1 float32 3x4 sum priority 2".
 func request(words []string) (q TensorRequest, err error) {
 	for k := AllReduce; k.Valid(); k++ {
 		if k.String() == words[0] {

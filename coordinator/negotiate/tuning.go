@@ -3,15 +3,15 @@ package negotiate
 import "fmt"
 
 // Tunables are the settings that may change while a coordinator runs. Class changes the order of
-// the folds; the others change no bit of any result.
+// the folds, so it may change results. The other settings do not change a bit of any result.
 type Tunables struct {
 	Cycle  Duration
 	Fusion int
-	// Cache says whether tensors are negotiated by cache IDs. Config.Cache must be above 0 for
-	// that.
+	// Cache says whether tensors are negotiated by cache IDs. It may be true only if Config.Cache
+	// is above 0.
 	Cache bool
 	Class uint8 // of algorithms; its meaning is the caller's
-	Final bool  // the caller changes them no more
+	Final bool  // the caller makes no further changes
 }
 
 // valid reports whether a Coordinator could have sent the settings.
@@ -26,28 +26,28 @@ func (t Tunables) String() string {
 	return s
 }
 
-// Retune is an input of the Coordinator: it changes its settings, and all Workers change theirs at
-// the same point in the order.
+// Retune is an input of the Coordinator. It changes the Coordinator's settings, and the settings of
+// all Workers at the same point in the order.
 type Retune struct{ Tuning Tunables }
 
-// apply launches what is ready first, so that a tensor goes by the settings under which it became
-// ready.
+// apply first launches the ready tensors, so that a tensor runs with the settings under which it
+// became ready.
 func (in Retune) apply(c *Coordinator) {
-	c.fence() // what is ready goes by the old settings
+	c.fence() // ready tensors use the old settings
 	c.allToSlowPath()
 	c.cfg.Cycle, c.cfg.Fusion, c.cacheOff = in.Tuning.Cycle, in.Tuning.Fusion, !in.Tuning.Cache
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseTune, Tuning: in.Tuning})
 }
 
-// Tuned is an output of the Worker: what is executed from now on, in order with Run, goes by these
-// settings.
+// Tuned is an output of the Worker. It is ordered with Run: every later Bucket is executed with
+// these settings.
 type Tuned struct{ Tuning Tunables }
 
 // String is "tuned" and the settings.
 func (o Tuned) String() string { return "tuned: " + o.Tuning.String() }
 
-// tune applies the settings on this rank. Only the cycle is the Worker's; the caller has the
-// others.
+// tune applies the settings on this rank. The Worker uses only the cycle. The caller uses the other
+// settings.
 func (w *Worker) tune(t Tunables) {
 	w.cfg.Cycle = t.Cycle
 	w.outputs = append(w.outputs, Tuned{t})

@@ -47,7 +47,8 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	return b
 }
 
-// ParseRequestList decodes what AppendRequestList has encoded. Anything else is fault.Mismatch.
+// ParseRequestList decodes a list that AppendRequestList has encoded. For any other input it
+// returns fault.Mismatch.
 func ParseRequestList(b []byte) (*RequestList, error) {
 	r := reader{Reader: wire.NewReader(b)}
 	m := new(RequestList)
@@ -95,7 +96,8 @@ func AppendResponseList(b []byte, m *ResponseList) []byte {
 	return b
 }
 
-// ParseResponseList decodes what AppendResponseList has encoded. Anything else is fault.Mismatch.
+// ParseResponseList decodes a list that AppendResponseList has encoded. For any other input it
+// returns fault.Mismatch.
 func ParseResponseList(b []byte) (*ResponseList, error) {
 	r := reader{Reader: wire.NewReader(b)}
 	m := new(ResponseList)
@@ -126,7 +128,8 @@ const (
 	tuneFinal
 )
 
-// appendResponse writes the fields that a response of its kind has. response reads the same fields.
+// appendResponse encodes the fields that a response of the given kind has. The method response
+// decodes the same fields.
 func appendResponse(b []byte, it *Response) []byte {
 	b = append(b, byte(it.Kind))
 	switch it.Kind {
@@ -166,7 +169,8 @@ func appendResponse(b []byte, it *Response) []byte {
 	return b
 }
 
-// response reads what appendResponse has written. A kind that it does not know fails the list.
+// response decodes a response that appendResponse has encoded. An unknown kind makes the list
+// invalid.
 func (r *reader) response(it *Response) {
 	it.Kind = ResponseKind(r.Uint8())
 	switch it.Kind {
@@ -207,7 +211,7 @@ func (r *reader) response(it *Response) {
 	}
 }
 
-// appendRequest writes a request. tensorRequest reads the same fields.
+// appendRequest encodes a request. The method tensorRequest decodes the same fields.
 func appendRequest(b []byte, q *TensorRequest) []byte {
 	b = appendSpec(b, &q.Spec)
 	b = binary.AppendVarint(b, int64(q.Rows))
@@ -215,7 +219,7 @@ func appendRequest(b []byte, q *TensorRequest) []byte {
 	return appendText(b, q.Site)
 }
 
-// tensorRequest reads what appendRequest has written.
+// tensorRequest decodes a request that appendRequest has encoded.
 func (r *reader) tensorRequest(q *TensorRequest) {
 	r.spec(&q.Spec)
 	q.Rows = r.Varint()
@@ -223,7 +227,7 @@ func (r *reader) tensorRequest(q *TensorRequest) {
 	q.Site = r.text(MaxSite)
 }
 
-// appendSpec writes a spec. A tensor without a codec has neither its byte nor the elements to keep.
+// appendSpec encodes a spec. For a tensor without a codec it encodes neither the codec nor Keep.
 func appendSpec(b []byte, t *Spec) []byte {
 	b = binary.AppendUvarint(b, uint64(t.Set))
 	b = appendText(b, t.Name)
@@ -255,15 +259,16 @@ const (
 	specCodec
 )
 
-// The fewest bytes of a spec and of a request. The length of a list is checked against them before
-// memory is allocated for it, so that a short message cannot ask for much memory.
+// The smallest sizes of an encoded spec and request, in bytes. Before a decoder allocates memory
+// for a list, it uses these sizes to check the list's length. So a short message cannot make it
+// allocate much memory.
 const (
 	minSpec    = 42
 	minRequest = minSpec + 3
 )
 
-// spec reads what appendSpec has written. It fails the list if no Worker could have sent the spec,
-// so the state machines need not check it again.
+// spec decodes a spec that appendSpec has encoded. A spec that no Worker could have sent makes the
+// list invalid, so the state machines need not check specs again.
 func (r *reader) spec(t *Spec) {
 	t.Set, t.Name = r.Uvarint32(), r.text(MaxName)
 	t.Operation, t.DType, t.Wire = Operation(r.Uint8()), tensor.DType(r.Uint8()), tensor.DType(r.Uint8())
@@ -289,7 +294,7 @@ func (r *reader) spec(t *Spec) {
 	}
 }
 
-// flagByte is 1 for true and 0 for false.
+// flagByte returns 1 for true and 0 for false.
 func flagByte(on bool) byte {
 	if on {
 		return 1
@@ -315,8 +320,8 @@ func appendFault(b []byte, e *fault.Error) []byte {
 	return appendText(b, string(e.AppendWire(buf[:0])))
 }
 
-// appendBits writes a set by bytes, the lowest numbers first, without the zero bytes at its end. In
-// steady state a rank's submissions of 500 tensors are 63 bytes.
+// appendBits encodes a set as bytes, the lowest numbers first, without the zero bytes at the end.
+// In steady state a rank's submissions of 500 tensors take 63 bytes.
 func appendBits(b []byte, set Bitset) []byte {
 	n := len(set) * 8
 	at := func(i int) byte { return byte(set[i/8] >> (i % 8 * 8)) }

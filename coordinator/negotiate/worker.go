@@ -29,15 +29,16 @@ import (
 //	         abort or shutdown
 //
 // Requests are collected in outgoing. They are sent when Config.Cycle has passed since the first
-// request, when the step is complete, when a group or a barrier is submitted, or on a Flush, since
-// a goroutine then waits.
+// request, when the step is complete, when a group or a barrier is submitted, or on a Flush. A
+// Flush means that a goroutine waits.
 type Worker struct {
 	cfg  Config
 	rank int
 	now  Time
 
-	// These maps hold this rank's state of names, cache IDs and transient IDs. A name and its ID
-	// refer to each other. If only other ranks submit a name, its ID has no tensorState here.
+	// These maps hold this rank's state of names, cache IDs and transient IDs. The tensorState of a
+	// name and the workerEntry of its ID refer to each other. If only other ranks submit a name,
+	// this rank has a workerEntry but no tensorState.
 	tensors   map[key]*tensorState
 	cache     []workerEntry           // by cache ID
 	transient map[uint32]*workerEntry // by transient ID
@@ -45,18 +46,18 @@ type Worker struct {
 
 	outgoing      RequestList // requests that have not been sent
 	hasOutgoing   bool
-	outgoingSince Time   // when its first request came
+	outgoingSince Time   // when the first request of outgoing came
 	urgent        bool   // send it at the end of this Step
 	applied       uint32 // the number of the last ResponseList applied
 
 	// A step of the program lasts until a name is submitted again. step counts the steps. stepCount
-	// is the number of submissions in this step. stepExpected is that number for the last step;
-	// this step is complete when it has as many.
+	// is the number of submissions in this step. stepExpected is the number of submissions in the
+	// previous step. This step is complete when it has as many submissions.
 	step                    uint64
 	stepCount, stepExpected int
 
-	// joining is set from Join to the response to it. closed is set from Shutdown on. While either
-	// is set, submissions are refused.
+	// joining is set from Join until its response. closed is set from Shutdown on. While either is
+	// set, submissions are refused.
 	joining, closed bool
 	joinSubmission  SubmissionID
 	removing        map[uint32]bool // sets whose removal this rank has submitted
@@ -64,14 +65,14 @@ type Worker struct {
 
 	// outputs is the result of the current Step. Its memory is reused.
 	outputs []WorkerOutput
-	// These pools hold memory for Buckets and their entries, allocated for many at once. A Bucket
-	// with many tensors has its own entry list, which Released returns.
+	// These pools hold memory for Buckets and their entries, which is allocated for many Buckets at
+	// once. A Bucket with many tensors has its own entry list, which Released returns.
 	bucketPool      []Bucket
 	entryPool       []BucketEntry
 	releasedEntries [][]BucketEntry
 }
 
-// A SubmissionID is the caller's number of a submission; 0 means no submission.
+// A SubmissionID is the number that the caller has given to a submission. 0 means no submission.
 type SubmissionID uint64
 
 // A tensorState is a Worker's state of a name. See Worker for the possible states.
@@ -87,7 +88,7 @@ type tensorState struct {
 	removed      bool // the state has been removed from Worker.tensors
 }
 
-// A workerEntry is the tensor that an ID means on this rank.
+// A workerEntry describes the tensor that an ID stands for on this rank.
 type workerEntry struct {
 	spec  *Spec // nil: the ID is unknown
 	rows  []int
@@ -114,8 +115,8 @@ type (
 		Submission SubmissionID
 		Last       int
 	}
-	// SetChanged says that a process set has been made or, if Ranks is nil, removed. It is ordered
-	// with Run. Submission is 0 on a rank that has not requested the change.
+	// SetChanged says that a process set was added, or removed if Ranks is nil. It is ordered with
+	// Run. Submission is 0 on a rank that has not requested the change.
 	SetChanged struct {
 		Submission SubmissionID
 		ID         uint32
@@ -128,9 +129,9 @@ type (
 	End struct{ Err *fault.Error }
 )
 
-// A Bucket is the tensors that are executed together, or one part of a large tensor. Every rank of
-// the job gets every Bucket in the same order, since the Cost counts on all ranks. Ranks outside of
-// the process set skip the Bucket. A Bucket does not change before Released.
+// A Bucket holds tensors that are executed together, or one part of a large tensor. Every rank of
+// the job gets every Bucket in the same order. A rank outside the process set does not execute the
+// Bucket. A Bucket does not change before Released.
 type Bucket struct {
 	Entries     []BucketEntry
 	Part, Parts int   // of one large tensor; otherwise 0 and 1
@@ -152,9 +153,9 @@ type WorkerInput interface{ applyWorker(m *Worker) }
 
 // These are the inputs of a Worker, besides Tick.
 type (
-	// Submit submits Requests together. Submissions has their numbers in the same order. A *Submit
-	// is accepted as well. If the same request is submitted again, its tensor is found without a
-	// map lookup.
+	// Submit submits Requests together. Submissions holds the number of each request, in the same
+	// order. Step also accepts a *Submit. If the same request is submitted again, its tensor is
+	// found without a map lookup.
 	Submit struct {
 		Requests    []TensorRequest
 		Submissions []SubmissionID
@@ -165,7 +166,7 @@ type (
 	ResponsesReceived struct{ List *ResponseList }
 	// Finished says that a Bucket has been executed. Its names may be submitted again.
 	Finished struct{ Bucket *Bucket }
-	// Released returns the memory of a Bucket to the Worker. It follows Finished, when nothing
+	// Released returns the memory of a Bucket to the Worker. It comes after Finished, when nothing
 	// reads the Bucket any more.
 	Released struct{ Bucket *Bucket }
 	// Join says that this rank has no more data.
@@ -178,7 +179,7 @@ type (
 	Failed struct{ Err *fault.Error }
 )
 
-// NewWorker makes the Worker of a rank. Initially it has no tensors, and the set of all ranks is
+// NewWorker returns the Worker of a rank. Initially it has no tensors, and the set of all ranks is
 // its only set.
 func NewWorker(cfg Config, rank int) *Worker {
 	w := &Worker{
@@ -232,7 +233,7 @@ func (w *Worker) rejectAfterEnd(in WorkerInput) {
 
 func (Tick) applyWorker(*Worker) {}
 
-// applyWorker marks outgoing, if it is not empty, to be sent at the end of this Step.
+// applyWorker arranges that outgoing is sent at the end of this Step, unless it is empty.
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
 // applyWorker sends the join and all earlier submissions at once, because other ranks may wait for
@@ -260,7 +261,8 @@ func (Shutdown) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// applyWorker answers the Coordinator, which waits for at most a second.
+// applyWorker sends the answer to the Coordinator at once, because the Coordinator waits for at
+// most a second.
 func (in Location) applyWorker(w *Worker) {
 	w.outgoing.Location, w.outgoing.HasLocation = in.At[:min(len(in.At), MaxSite)], true
 	w.markOutgoing()
@@ -296,7 +298,8 @@ func (in Finished) applyWorker(w *Worker) {
 	}
 }
 
-// maxReleased bounds the entry lists that are kept for reuse by Buckets of many tensors.
+// maxReleased bounds the number of entry lists that are kept for reuse. They are for Buckets with
+// many tensors.
 const maxReleased = 16
 
 func (in Released) applyWorker(w *Worker) {
@@ -316,22 +319,24 @@ func (w *Worker) complete(n *tensorState) {
 	}
 }
 
-// remove removes a name. It sets removed, since the memo of a request may still point to the state.
+// remove removes a name. It sets the field removed, because the memo of a request may still point
+// to the state.
 func (w *Worker) remove(n *tensorState) {
 	n.removed = true
 	delete(w.tensors, n.key)
 }
 
 // fail ends submissions by their names. It skips names that this rank has not submitted, because
-// the response goes to all ranks. It also skips submissions that are in a Bucket: another rank has
-// executed that Bucket, and it is its next submission that has failed.
+// the response goes to all ranks. It also skips submissions that are in a Bucket. In that case the
+// failed submission is the next one of another rank, which has executed the Bucket already.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
 	var submissions []SubmissionID
 	for _, f := range failed {
 		if n := w.tensors[key{f.Set, f.Name}]; n != nil && n.submission != 0 && !n.launched {
 			submissions = append(submissions, n.submission)
-			// The Coordinator knows this rank's group only by the request, so it is sent all the
-			// same, and before the program can submit the name again.
+			// The Coordinator learns this rank's group only from the request. So the request is
+			// sent although its submission has failed, before the program can submit the name
+			// again.
 			w.urgent = w.urgent || n.unsent
 			if n.request.Operation == RemoveSet && len(n.request.Shape) == 1 {
 				delete(w.removing, uint32(n.request.Shape[0]))

@@ -7,8 +7,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// applyWorker applies a list in three steps: first the entries, which the responses use; then the
-// responses; and last the evictions, since a response may still use an evicted entry.
+// applyWorker applies a list in three steps. The entries come first, because the responses use
+// them. The responses come next. The evictions come last, because a response may still use an
+// evicted entry.
 func (in ResponsesReceived) applyWorker(w *Worker) {
 	d := in.List
 	if d.Seq != w.applied+1 {
@@ -47,7 +48,7 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	}
 	if e.Transient {
 		if n != nil {
-			n.matchesCache = false // its request differs from the entry, if it has an entry
+			n.matchesCache = false // the request differs from the cache entry of this name, if there is one
 		}
 		w.transient[e.ID] = &at
 		return
@@ -59,20 +60,20 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	for len(w.cache) <= int(e.ID) {
 		w.cache = append(w.cache, workerEntry{})
 	}
-	// The ID may have belonged to another name, whose eviction was acknowledged earlier.
+	// The ID may have belonged to another name. The eviction of that name was acknowledged earlier.
 	if old := w.cache[e.ID]; old.state != nil && old.state != n {
 		w.dropCacheID(old.state)
 	}
 	w.cache[e.ID] = at
 	// All ranks have agreed on the request of this rank, so the request matches the entry. A rank
-	// that is absent or outside of the set has no request to compare.
+	// that is absent or outside the set has no submission, so matchesCache stays false for it.
 	if n != nil {
 		n.cacheID, n.matchesCache = int(e.ID), n.submission != 0
 	}
 }
 
 // evict ends an entry. If a bit for the entry has not been sent, the full request replaces the bit.
-// A bit in flight is still understood, since the Coordinator keeps evicted entries until this
+// The Coordinator still understands a bit in flight, because it keeps evicted entries until this
 // Worker has acknowledged the eviction.
 func (w *Worker) evict(id uint32) {
 	if int(id) >= len(w.cache) {
@@ -163,11 +164,11 @@ func (w *Worker) run(it *Response) {
 	w.outputs = append(w.outputs, Run{b})
 }
 
-// poolBatch is the number of Buckets and entries that are allocated at once, because every part of
-// a large tensor needs a Bucket. A Bucket with more tensors has its own list.
+// poolBatch is the number of Buckets and entries that are allocated at once. Many are needed,
+// because every part of a large tensor needs a Bucket. A Bucket with more tensors has its own list.
 const poolBatch = 64
 
-// newBucket returns an empty Bucket with room for some tensors.
+// newBucket returns an empty Bucket with room for the given number of tensors.
 func (w *Worker) newBucket(it *Response, tensors int) *Bucket {
 	if len(w.bucketPool) == 0 {
 		w.bucketPool = make([]Bucket, poolBatch)
@@ -196,11 +197,11 @@ func (w *Worker) newEntries(n int) (entries []BucketEntry) {
 	return entries
 }
 
-// maxBucketTensors bounds the tensors of a Bucket.
+// maxBucketTensors bounds the number of tensors in a Bucket.
 const maxBucketTensors = 1 << 20
 
-// addEntry adds the tensor of an ID to b. It returns false after a protocol error: the ID is
-// unknown, or this rank has neither submitted the tensor nor joined.
+// addEntry adds the tensor of an ID to b. It reports a protocol error and returns false if the ID
+// is unknown, or if this rank has neither submitted the tensor nor joined.
 func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	e := w.entry(id)
 	if e.spec == nil {
@@ -247,7 +248,7 @@ func (w *Worker) releaseTransient(b *Bucket, id uint32) {
 	}
 }
 
-// changeSet makes or removes a process set, and ends this rank's request for the change.
+// changeSet adds or removes a process set, and ends this rank's request for the change.
 func (w *Worker) changeSet(it *Response) {
 	out := SetChanged{ID: it.ID, Name: it.Name, Ranks: it.Ranks}
 	if n := w.tensors[key{SetRegistry, it.Name}]; n != nil {

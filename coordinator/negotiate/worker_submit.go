@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// applyWorker submits all requests, or none if one of them is refused.
+// applyWorker submits all requests. If one of them is refused, it submits none.
 func (in Submit) applyWorker(w *Worker) {
 	if len(in.Requests) == 1 && w.submitCached(&in.Requests[0], in.Submissions[0]) {
 		return
@@ -90,7 +90,8 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 	return nil
 }
 
-// submit adds a valid request to outgoing: as a bit if the cache has it, otherwise in full.
+// submit adds a valid request to outgoing. It adds a bit if the cache has the request, and
+// otherwise the full request.
 func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	k := q.key()
 	n := w.tensors[k]
@@ -115,7 +116,7 @@ func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 
 // countStep counts a submission of the program's step. A repeated name begins the next step. A step
 // is complete, and is sent at once, when it has as many submissions as the previous step. A step
-// with fewer is sent when a goroutine waits or the cycle is over.
+// with fewer submissions is sent when a goroutine waits or the cycle is over.
 func (w *Worker) countStep(n *tensorState) {
 	if w.step == 0 || n.step == w.step {
 		w.step++
@@ -128,7 +129,7 @@ func (w *Worker) countStep(n *tensorState) {
 	}
 }
 
-// markOutgoing records that there are requests to send, and since when.
+// markOutgoing records that there are requests to send, and the time of the first one.
 func (w *Worker) markOutgoing() {
 	if !w.hasOutgoing {
 		w.hasOutgoing, w.outgoingSince = true, w.now
@@ -142,7 +143,7 @@ func (w *Worker) send() {
 	w.outgoing = RequestList{}
 	w.hasOutgoing, w.urgent = false, false
 	requests.Ack = w.applied
-	// From here on, evict can no longer replace these bits.
+	// The bits are sent now, so evict can no longer replace them by full requests.
 	for id := range requests.Cached.All {
 		if n := w.cache[id].state; n != nil {
 			n.unsent = false
@@ -153,7 +154,7 @@ func (w *Worker) send() {
 			n.unsent = false
 		}
 	}
-	// The bits go with the first list, and join, shutdown and fault with the last one.
+	// The first list has the bits. The last list has join, shutdown and fault.
 	for len(requests.Requests) > maxRequests {
 		part := RequestList{Ack: requests.Ack, Cached: requests.Cached, Requests: requests.Requests[:maxRequests]}
 		requests.Cached, requests.Requests = nil, requests.Requests[maxRequests:]
