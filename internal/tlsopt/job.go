@@ -46,10 +46,6 @@ func SameHost(local, remote net.Addr) bool {
 	return ok && too && (l.IP.Equal(r.IP) || l.IP.IsLoopback() && r.IP.IsLoopback())
 }
 
-// ByUser reports whether the user's files decide, rather than the job's CA. A nil *Options is not
-// the user's.
-func (o *Options) ByUser() bool { return o != nil && o.job == nil }
-
 // NameOf returns what PeerName returns for a connection to a rank of this job; "" without the job's
 // CA.
 func (o *Options) NameOf(rank int) string {
