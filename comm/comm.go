@@ -371,6 +371,7 @@ func (c *Comm) Abort(cause error) {
 	p := c.rt.peer(c.rt.rank)
 	p.At = callsite.Here().String()
 	p.Call = "abort"
+	c.rt.aborted.Store(true)
 	c.rt.mesh.Announce(&fault.Error{Kind: fault.PeerLost, Op: opAbort, Rank: c.rt.rank, Peers: []fault.Peer{p}, Err: cause})
 	c.rt.fence()
 }

@@ -464,7 +464,12 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 // with the revoke; otherwise the program might exit while the other ranks wait. If the error is too
 // large for a flood, the flood omits its cause and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
-	c.revoke(e, func() { c.rt.mesh.Flood(floodRevoke, revokeBody(c.id, e)) })
+	c.revoke(e, func() {
+		// The ranks still agree on the abort when a revoke arrives, which would hide its cause.
+		if !c.rt.aborted.Load() {
+			c.rt.mesh.Flood(floodRevoke, revokeBody(c.id, e))
+		}
+	})
 }
 
 // revokeBody returns the body of a revoke. The flood also reaches ranks that are not members. They

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tutti-go/tutti/collective/choose"
@@ -34,6 +35,8 @@ type rankRuntime struct {
 	// byInit says that Init made this runtime, so its end allows the next Init. Set once,
 	// before Init returns.
 	byInit bool
+	// aborted says that this rank has called Abort.
+	aborted atomic.Bool
 
 	ctx    context.Context // ends when the runtime is closed
 	cancel context.CancelFunc
