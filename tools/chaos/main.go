@@ -33,7 +33,7 @@ func main() {
 	}
 	kills := flag.Int("kills", 100, "end after this many kills")
 	seed := flag.Uint64("seed", 1, "of the random choices")
-	limit := flag.Duration("time", 10*time.Minute, "end after this time, with fewer kills")
+	limit := flag.Duration("time", 10*time.Minute, "end after this time, and fail if there were fewer kills")
 	only := flag.Int("only", -1, "run the trial with this number only")
 	transport := flag.String("transport", "", "run only the trials over this transport")
 	np := flag.Int("np", 0, "run only the trials with this number of ranks")
@@ -42,17 +42,20 @@ func main() {
 	selected := func(t *trial) bool {
 		return (*only < 0 || t.number == *only) && (*transport == "" || t.wire == *transport) && (*np == 0 || t.ranks == *np)
 	}
+	partial := *only >= 0 || *transport != "" || *np != 0
 	if h, err := strconv.ParseFloat(os.Getenv("TUTTI_SOAK"), 64); err == nil {
+		partial = true
 		*kills, *limit = 1<<30, time.Duration(h*float64(time.Hour))
 	}
-	os.Exit(run(*kills, *seed, *limit, selected, *verbose))
+	os.Exit(run(*kills, *seed, *limit, partial, selected, *verbose))
 }
 
 // maxTrials bounds the trials, so that the command ends if none is selected.
 const maxTrials = 10_000_000
 
 // run runs the selected trials and prints the table. It returns the exit code.
-func run(kills int, seed uint64, limit time.Duration, selected func(t *trial) bool, verbose bool) int {
+// With fewer kills it fails, unless partial is set.
+func run(kills int, seed uint64, limit time.Duration, partial bool, selected func(t *trial) bool, verbose bool) int {
 	var s summary
 	began := time.Now()
 	for i := 0; i < maxTrials && s.total.kills < kills && time.Since(began) < limit; i++ {
@@ -68,6 +71,10 @@ func run(kills int, seed uint64, limit time.Duration, selected func(t *trial) bo
 	}
 	fmt.Printf("\nseed %d, %v\n\n%v", seed, time.Since(began).Round(time.Second), &s)
 	if s.failed() || s.total.trials == 0 {
+		return 1
+	}
+	if s.total.kills < kills && !partial {
+		fmt.Printf("the time is over after %d of %d kills\n", s.total.kills, kills)
 		return 1
 	}
 	return 0
