@@ -32,14 +32,14 @@ func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
 // NetConn returns the connection.
 func (s *swappable) NetConn() net.Conn { return s.Conn }
 
-// A closerSetter is an accepted connection whose listener closes it if its peer does not
+// A closerSetter is an accepted connection. Its listener closes it if the peer does not
 // authenticate in time. Once a raw owns the descriptor, the listener cannot close the connection
 // directly. So SetCloser gives the listener a function that closes the Conn.
 type closerSetter interface{ SetCloser(end func() error) }
 
 // A connCloser closes a connection on behalf of its listener, before and after the connection has
-// become a Conn. The listener gets close as early as possible, since its timer may fire at any
-// moment.
+// become a Conn. The listener gets the method close as early as possible, because the listener's
+// timer may fire at any moment.
 type connCloser struct {
 	mu     sync.Mutex // guards the rest
 	closed bool
@@ -72,22 +72,22 @@ func (r *connCloser) attach(c transport.Conn) {
 
 // A pendingConn is a connection that is about to become a Conn, dialled or accepted.
 //
-//	nc     what becomes the Conn: TCP, or TLS above it; nil if it is refused
+//	nc     what becomes the Conn: TCP, or TLS above it; nil if the connection is refused
 //	outer  what the listener yielded around nc, if anything
 //	first  bytes that the listener has read from nc
 type pendingConn struct {
 	nc       net.Conn
 	outer    net.Conn // what the listener yielded, if not nc; it gets Admit and Close
-	first    []byte   // bytes that were read already
+	first    []byte   // bytes that the listener has already read
 	accepted bool
 }
 
-// Serve accepts connections from in until Close, which closes in. It returns the address of in. A
-// listener on all interfaces has an address that only this host can reach: to be reached from other
-// hosts, listen on a specific address or publish another one.
+// Serve accepts connections from in until Close, which closes in. It returns the address of in. The
+// address of a listener on all interfaces works only on this host. For peers on other hosts, listen
+// on a specific address or publish another address.
 //
-// The connections of in may be plain; then they get the TLS handshake if there are TLS options. Or
-// in may have read their first bytes; then they have the methods
+// The connections of in may be plain. With TLS options, such a connection gets the TLS handshake.
+// Or in may have read the first bytes of its connections. Then they have the methods
 //
 //	Peeked() []byte      // the bytes that were read
 //	NetConn() net.Conn   // the connection itself: *net.TCPConn, or *tls.Conn when TLS is done
@@ -127,7 +127,7 @@ const (
 
 // acceptAll accepts connections until the listener is closed.
 //
-// Only the end of the listener, or of the Transport, ends the loop. A process that is short of
+// Only the end of the listener or of the Transport ends the loop. So a process that lacks
 // descriptors for a while serves again afterwards.
 func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(transport.Conn)) {
 	pause := minPause
@@ -167,8 +167,8 @@ func (t *Transport) handleAccepted(nc net.Conn, cfg *tls.Config, accept func(tra
 	}
 }
 
-// newPendingConn unwraps an accepted connection. A connection that must be under TLS and is not yet
-// does its handshake, with cfg, at the first read.
+// newPendingConn unwraps an accepted connection. If a connection must be under TLS but is not yet,
+// its handshake takes place at the first read, with cfg.
 func (t *Transport) newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
 	e := pendingConn{nc: nc, accepted: true}
 	p, looked := nc.(peekedConn)
@@ -209,8 +209,9 @@ func (e *pendingConn) admit() {
 
 // newConn makes a Conn of e. It closes e on failure.
 //
-// On a system with epoll a plain connection becomes a raw, and so does one under TLS whose handshake
-// is done, if the connection below can be taken over. All others become a stream.
+// On a system with epoll, a plain connection becomes a raw. A connection under TLS also becomes a
+// raw if its handshake is done and the connection below TLS can be taken over. Every other
+// connection becomes a stream.
 func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()

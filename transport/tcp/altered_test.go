@@ -23,9 +23,9 @@ func framing(first int) relay.Framing {
 	}}
 }
 
-// A relay does each fault to each frame of a short stream, in both directions. The receiver gets the
-// frames before the fault and then an error that names the numbers. If the last frame never comes,
-// only the counts of the two ends show it.
+// A relay injects each fault into each frame of a short stream, in both directions. The receiver
+// must get the frames before the fault, and then an error that names the frame numbers. If the last
+// frame is dropped, only the counts of the two ends show the fault.
 func TestAlteredFramesAreNoticedAtOnce(t *testing.T) {
 	const frames = 5
 	for kind, dialler := range map[string]func() transport.Transport{
@@ -74,7 +74,7 @@ func relayed(t *testing.T, near transport.Transport, filters func(int) (up, down
 	return dialled, accepted
 }
 
-// checkAltered sends frames over a link whose relay alters frame number k.
+// checkAltered sends frames over a link whose relay alters one frame.
 func checkAltered(t *testing.T, from, to transport.Conn, lie relay.Fault, k, frames int) {
 	t.Helper()
 	for i := range frames {
@@ -113,11 +113,11 @@ func checkAltered(t *testing.T, from, to transport.Conn, lie relay.Fault, k, fra
 	}
 }
 
-// A traffic is what Traffic returns.
+// A traffic holds the results of the method Traffic.
 type traffic struct{ sent, acked, received, arrived uint64 }
 
-// wantTraffic waits until a Conn has these counts. A stream's writer counts bytes after it has
-// written them.
+// wantTraffic waits until a Conn has these counts. The wait is needed because a stream's writer
+// counts bytes only after it has written them.
 func wantTraffic(t *testing.T, c transport.Conn, want traffic) {
 	t.Helper()
 	var got traffic
@@ -129,7 +129,7 @@ func wantTraffic(t *testing.T, c transport.Conn, want traffic) {
 	}
 }
 
-// Each end learns from the frames of the other how many bytes have arrived there.
+// Each end must learn from the frames of the other end how many bytes have arrived there.
 func TestFramesCarryAcknowledgements(t *testing.T) {
 	forEachKind(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)

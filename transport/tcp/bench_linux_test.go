@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// rawSockets returns a pair of descriptors: the least that Go can do with the operating system's
-// sockets.
+// rawSockets returns a pair of connected descriptors. They measure the lowest cost that Go can
+// reach with the operating system's sockets.
 func rawSockets(tb testing.TB) (a, b int) {
 	l := listen(tb)
 	near, err := net.Dial("tcp", l.Addr().String())
@@ -80,8 +80,8 @@ func writeFull(fd int, p []byte) error {
 	return nil
 }
 
-// A sleeper waits by Arm. A stream must not be polled: a polling goroutine keeps the runtime from
-// looking at the network, and so the stream's reader from running.
+// A sleeper waits by Arm. A stream must not be polled, because a polling goroutine keeps the
+// runtime from polling the network, and then the stream's reader does not run.
 type sleeper struct {
 	doorbell chan struct{}
 	ring     func()
@@ -93,7 +93,8 @@ func newSleeper() *sleeper {
 	return s
 }
 
-// until sleeps, and moves c when woken, until in has received frames in all.
+// until sleeps, and moves the Conn when it is woken, until the sink has received the given number
+// of frames in all.
 func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 	for in.frames < frames {
 		state, err := c.Progress(in, 1)
@@ -108,7 +109,7 @@ func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 	return nil
 }
 
-// until polls c until it has received frames in all.
+// until polls the Conn until the sink has received the given number of frames in all.
 func until(c transport.Conn, in *bufferSink, frames int) error {
 	var idle yielder
 	for in.frames < frames {
@@ -125,8 +126,8 @@ func until(c transport.Conn, in *bufferSink, frames int) error {
 
 var benchSizes = []int{8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// BenchmarkTurn is one round trip within one goroutine: the processor time of a message, without
-// waiting.
+// BenchmarkTurn measures one round trip within one goroutine, which is the processor time of a
+// message without waiting.
 func BenchmarkTurn(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 64 << 10} {
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawTurns(b, size) })
@@ -161,7 +162,7 @@ func progressTurns(b *testing.B, size int) {
 	}
 }
 
-// BenchmarkIdle is a poll that finds nothing.
+// BenchmarkIdle measures a poll that finds nothing.
 func BenchmarkIdle(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
 		near, _ := rawSockets(b)
@@ -178,7 +179,7 @@ func BenchmarkIdle(b *testing.B) {
 	})
 }
 
-// BenchmarkPingPong is one round trip between two goroutines that poll.
+// BenchmarkPingPong measures one round trip between two goroutines that poll.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawPingPong(b, size) })
@@ -226,7 +227,7 @@ func pingPong(b *testing.B, size int) {
 	near.Close()
 }
 
-// BenchmarkWake is one round trip between two sides that sleep: armed Conns, and
+// BenchmarkWake measures one round trip between two sides that sleep. The sides are armed Conns, or
 // goroutines that block in package net.
 func BenchmarkWake(b *testing.B) {
 	b.Run("net", netWake)
@@ -261,7 +262,8 @@ func netWake(b *testing.B) {
 	}
 }
 
-// wake lets near's goroutine sleep on a channel, while far answers from its callback.
+// wake lets the goroutine of the near Conn sleep on a channel, while the far Conn answers from its
+// callback.
 func wake(b *testing.B, o Options) {
 	near, far := pair(b, o)
 	answer, in := newFrame(8), new(bufferSink)
@@ -324,7 +326,7 @@ func rawBandwidth(b *testing.B, size int) {
 	<-ended
 }
 
-// bandwidth keeps a few frames queued; each is sent again by its own Done.
+// bandwidth keeps a few frames queued. The Done of each frame sends the frame again.
 func bandwidth(b *testing.B, size int, o Options, until func(transport.Conn, *bufferSink, int) error) {
 	near, far := pair(b, o)
 	far.(transport.Pending).Admit()

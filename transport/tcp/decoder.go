@@ -21,26 +21,26 @@ import (
 //	inBody               got of header.Size bytes of body are in
 type decoder struct {
 	magicLeft int // bytes of the magic that are still to come
-	limit     int // the most bytes of body
+	limit     int // the maximum number of bytes of a body
 
 	seq   uint32 // number of the next frame
 	ack   uint64 // the acknowledgement of the last frame
 	total uint64 // bytes of frames that have arrived
 
-	prefix [prefixMax]byte // the arriving frame's; the Header points into it
-	have   int             // bytes of it
+	prefix [prefixMax]byte // the prefix of the arriving frame; the Header points into it
+	have   int             // bytes of the prefix that have arrived
 	need   int             // bytes wanted before the next decision; 0 between frames
 	header transport.Header
 	inBody bool
-	dst    []byte // where the body goes; nil drops it
+	dst    []byte // where the body goes; nil: the body is dropped
 	got    int    // bytes of body that are in
 }
 
-// decode decodes bytes of p until a frame is complete or p is used up. whole reports a complete
-// frame. The decoder must not be used after an error.
+// decode decodes bytes of p until a frame is complete or p is used up. The result whole reports a
+// complete frame. The decoder must not be used after an error.
 //
-// It returns after each frame, also if p holds more, because Progress completes at most one frame
-// per call.
+// It returns after each frame, even if p holds more bytes, because Progress completes at most one
+// frame per call.
 func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	for n < len(p) && !whole {
 		var k int
@@ -66,7 +66,8 @@ func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err er
 
 // checkMagic compares p with the rest of the magic.
 //
-// The magic may arrive in pieces, so that each piece is compared with its part.
+// The magic may arrive in pieces. So checkMagic compares each piece with the matching part of the
+// magic.
 func (d *decoder) checkMagic(p []byte) (int, error) {
 	want := magic[len(magic)-d.magicLeft:]
 	n := min(len(p), len(want))
@@ -111,8 +112,8 @@ func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, 
 
 // begin starts the body of the frame whose prefix is complete. An empty body is complete at once.
 //
-// A Sink that returns too small a buffer is a bug of the layer above. It ends the Conn, because the
-// stream cannot be continued without writing past the buffer.
+// A Sink that returns too small a buffer is a bug of the layer above. Such a buffer ends the Conn,
+// because the rest of the stream cannot be read without writing past the buffer.
 func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.have, d.got, d.inBody = 0, 0, true
 	d.dst = in.Buffer(d.header)

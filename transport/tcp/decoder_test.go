@@ -12,10 +12,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A recordingSink is a Sink that checks the order of the decoder's calls, and keeps what came.
+// A recordingSink is a Sink that checks the order of the decoder's calls, and keeps the frames.
 type recordingSink struct {
 	tb     testing.TB
-	most   int // bytes of a body that are kept; larger ones are dropped
+	most   int // the maximum size of a body; larger bodies are dropped
 	open   bool
 	header transport.Header
 	body   []byte
@@ -58,7 +58,7 @@ func encode(id uint32, head, body string) []byte {
 	return append(b[:n:n], body...)
 }
 
-// decodeAll feeds stream in pieces of the given size, and stops at an error.
+// decodeAll decodes a stream in pieces of the given size, and stops at an error.
 func decodeAll(d *decoder, in transport.Sink, stream []byte, piece int) error {
 	for len(stream) > 0 {
 		p := stream[:min(piece, len(stream))]
@@ -159,9 +159,9 @@ func TestForeignProtocolsAreRecognisedByTheirFirstBytes(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds any bytes, in pieces of any size. Whatever a peer writes, the Sink's methods
-// must be called in the promised order, and the size that a peer merely announces must not be
-// allocated.
+// FuzzDecode decodes random bytes, in pieces of random size. Whatever a peer writes, the decoder
+// must call the Sink's methods in the promised order. It must not allocate memory only because the
+// peer announces a large size.
 func FuzzDecode(f *testing.F) {
 	f.Add(append([]byte(magic), encode(0, "head", "body")...), uint16(3), true)
 	f.Add(encode(0, "", strings.Repeat("x", 5000)), uint16(100), false)
@@ -184,8 +184,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip cuts bytes into frames, writes them through an outbox with
-// writes of any length, and reads them back.
+// FuzzRoundTrip cuts random bytes into frames, writes the frames through an outbox with writes of
+// random length, and reads them back.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte("\x03\x04headbody\x00\x00\x01\x00h"), uint16(5), uint16(7))
 	f.Add(bytes.Repeat([]byte{9, 200}, 300), uint16(1), uint16(1000))

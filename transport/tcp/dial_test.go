@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// A rank with "tcp" may get the addresses of ranks with "auto" or "shm". No resolver is asked, and
-// the Kind says that a retry does not help.
+// A rank with "tcp" may get the addresses of ranks with "auto" or "shm". Dial must not ask a
+// resolver for such an address, and the Kind of the error must say that a retry does not help.
 func TestTheAddressOfAnotherTransportIsRefusedAtOnce(t *testing.T) {
 	leak.Check(t)
 	w := New(Options{})

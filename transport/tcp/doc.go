@@ -2,17 +2,18 @@
 // know ranks, handshakes or the meaning of heads.
 //
 // On Linux a Conn owns its descriptor and keeps it out of Go's poller, because a socket registered
-// there wakes an idle thread at every segment. Progress and Send read and write it directly, without
-// blocking. Bodies are read straight into the memory that Sink.Buffer returned: zero-copy as far as
-// this process is concerned. One goroutine per Transport waits for all armed Conns, on an epoll of its
-// own. A connection inside the host uses Reno where the system's default is BBR. Under TLS the same
-// goroutines encrypt and decrypt, which costs a copy. Elsewhere, and where TLS's handshake is done
-// with the first read, a Conn has a reader and a writer goroutine around a net.Conn, with one bounded
-// buffer each. The promises are the same; the speed is lower.
+// there wakes an idle thread at every segment. Progress and Send read and write it directly,
+// without blocking. Bodies are read straight into the memory that Sink.Buffer returned, so this
+// process makes no copy. One goroutine per Transport waits for all armed Conns, on an epoll of its
+// own. If the system's default is BBR, a connection inside the host uses Reno. Under TLS the same
+// goroutines encrypt and decrypt, and the bodies are copied. On other systems, and if the TLS
+// handshake takes place at the first read, a Conn has a reader goroutine and a writer goroutine
+// around a net.Conn, with one bounded buffer each. The promises are the same, but the speed is
+// lower.
 //
 // A frame is Done when the kernel has accepted its last byte, not when the peer has it. A Conn has
-// no timers and detects neither silence nor a stall: package mesh does, with heartbeats, with Unsent
-// and with Traffic.
+// no timers. It detects neither silence nor a stall. Package mesh detects both, with heartbeats,
+// Unsent and Traffic.
 //
 // # Wire format
 //

@@ -5,7 +5,7 @@ import "time"
 // A closed Conn keeps its socket until the peer's kernel has acknowledged what was written. A
 // socket that is closed earlier answers further bytes with a reset, and the reset would discard
 // bytes whose frames are Done. Usually everything is acknowledged already, or within a few
-// milliseconds; only a peer that is unreachable costs the whole time.
+// milliseconds; only an unreachable peer makes the Conn wait for the whole time.
 const (
 	drainTime        = time.Second
 	drainTimePending = 100 * time.Millisecond // for a peer that is not authenticated
@@ -14,7 +14,7 @@ const (
 	lastDrainPoll  = 8 * time.Millisecond
 )
 
-// awaitDrained polls drained until it returns true or the time is over.
+// awaitDrained polls the function drained until it returns true or the time is over.
 func awaitDrained(pending bool, drained func() bool) {
 	limit := drainTime
 	if pending {

@@ -14,13 +14,13 @@ const magic = "\xF5tu2"
 
 const (
 	preambleLen = 24
-	prefixMax   = preambleLen + transport.MaxHead // what precedes a body, at most
+	prefixMax   = preambleLen + transport.MaxHead // the maximum size of the bytes before a body
 
-	// MaxBody is the most bytes of body that a frame may have. It is more than the memory of any
-	// machine, so that a greater length is an error of the stream.
+	// MaxBody is the maximum size of a frame's body, in bytes. It exceeds the memory of any
+	// machine, so a greater length shows that the stream is damaged.
 	MaxBody = int64(1) << 44
 
-	pendingBody  = 4 << 10     // the most bytes of body before Admit
+	pendingBody  = 4 << 10     // the maximum size of a body before Admit
 	admittedBody = math.MaxInt // after Admit: MaxBody, if int can hold it
 )
 
@@ -45,8 +45,8 @@ func (p preamble) put(b []byte, head []byte) int {
 	return preambleLen + copy(b[preambleLen:], head)
 }
 
-// parsePreamble reads the first preambleLen bytes of b. limit is the most bytes of body that the
-// Conn accepts now.
+// parsePreamble reads the first preambleLen bytes of b. The argument limit is the maximum size of a
+// body that the Conn accepts now.
 //
 // parsePreamble trusts no field. A stream that has lost its frame boundaries fails here, at the
 // latest because of its flags.
@@ -69,12 +69,14 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 	return p, nil
 }
 
-// protocolError is the error of a stream that is not ours, or that has lost the frame boundaries.
+// protocolError is the error for a stream of another protocol, or a stream whose frame boundaries
+// are lost.
 func protocolError(format string, args ...any) error {
 	return failure(fault.Refused, "receive", fmt.Errorf("invalid frame: "+format, args...))
 }
 
-// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
+// failure returns an error of this package. Its Rank is -1, because a transport does not know
+// ranks.
 func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "tcp: " + op, Rank: -1, Err: err}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The bytes on the wire are those of doc.go's table.
+// The bytes on the wire must match the table in doc.go.
 func TestPreambleBytes(t *testing.T) {
 	for _, c := range []struct {
 		p    preamble
@@ -76,7 +76,8 @@ func TestLargestFramesAreAccepted(t *testing.T) {
 	}
 }
 
-// A magic that began like HTTP/2, TLS or text could be mistaken for one of them.
+// The magic must not begin like HTTP/2, TLS or text, because it could be mistaken for these
+// protocols.
 func TestMagicIsNobodyElses(t *testing.T) {
 	tr := New(Options{})
 	defer tr.Close()

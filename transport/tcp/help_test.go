@@ -9,10 +9,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// waitTime bounds the waits of these tests. None should come near it.
+// waitTime bounds each wait of these tests. Normal waits are much shorter.
 const waitTime = 20 * time.Second
 
-// pair returns the two Conns of a link between Transports with these options. The second one was
+// pair returns the two Conns of a link between Transports with these options. The second Conn was
 // accepted, and is not admitted.
 func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
 	tb.Helper()
@@ -50,7 +50,7 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 }
 
 // unprovenPeer returns a plain connection to a serving Transport, and the Conn that the Transport
-// made of it.
+// made from this connection.
 func unprovenPeer(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	tb.Helper()
 	t := New(o)
@@ -90,7 +90,8 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// move calls Progress until done, and returns the error that ended it before.
+// move calls Progress until the function done returns true. If Progress fails earlier, move returns
+// the error.
 func move(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
 	tb.Helper()
 	deadline := time.Now().Add(waitTime)

@@ -7,16 +7,16 @@ import (
 
 // An inbox is the ring between a stream's reader goroutine, which fills it, and Progress, which
 // empties it. Its size bounds what is read ahead. The reader writes into the part that writable
-// returned, and Progress reads the part that readable returned; both do so without the lock, for
+// returned, and Progress reads the part that readable returned. Both work without the lock, because
 // the parts never overlap.
 type inbox struct {
-	filled atomic.Int64 // bytes in it; changed under mu
+	filled atomic.Int64 // bytes in the ring; changed under mu
 
 	mu     sync.Mutex // guards the rest; bytes are copied without it
 	room   sync.Cond  // signals room, a new size, or closed
 	buf    []byte
 	start  int  // index of the oldest byte
-	size   int  // what buf is to grow to
+	size   int  // the size to which buf must grow
 	closed bool // the reader must stop
 	err    error
 }
@@ -64,8 +64,8 @@ func (b *inbox) writable() []byte {
 	return b.buf[end:b.start]
 }
 
-// commit adds the n bytes that the reader has put into the slice from writable. err is the error
-// that ended reading, or nil.
+// commit adds the n bytes that the reader has put into the slice from writable. The argument err is
+// the error that ended reading, or nil.
 func (b *inbox) commit(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,8 +73,8 @@ func (b *inbox) commit(n int, err error) {
 	b.err = err
 }
 
-// readable returns the oldest bytes that lie in one piece. Without any it returns the error that
-// ended reading, if reading has ended.
+// readable returns the oldest bytes that lie in one piece. If there are none and reading has ended,
+// it returns the error that ended reading.
 //
 // Bytes that wrap around the end of the ring come with the next call.
 func (b *inbox) readable() ([]byte, error) {

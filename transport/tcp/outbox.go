@@ -29,15 +29,15 @@ type outbox struct {
 
 	mu      sync.Mutex // guards the rest
 	queue   transport.Queue
-	first   cursor    // of the queue's first frame, once that is in a batch
+	first   cursor    // the cursor of the queue's first frame, once that frame is in a batch
 	sent    int       // bytes of the queue's first frame that have been written
-	bytes   int       // all bytes of queue, less sent
+	bytes   int       // the bytes of all frames in queue, less sent
 	since   time.Time // when the wire last took bytes, or first refused some; zero: none refused
 	writing bool      // there is a writer
 	err     error     // why push fails; nil while the Conn lives
-	frames  int       // the most frames in one batch
+	frames  int       // the maximum number of frames in one batch
 	seq     uint32    // number of the queue's first frame
-	written uint64    // bytes of frames that have been written in all
+	written uint64    // the total number of bytes of frames that have been written
 
 	batch batch // belongs to the writer; under mu when there is none
 }
@@ -53,8 +53,8 @@ func (o *outbox) admitPeer() {
 type cursor struct {
 	f       *transport.Frame
 	size    int      // bytes of the whole body
-	parts   [][]byte // those of f.Parts that have not been written whole
-	skipped int      // bytes of the body before them
+	parts   [][]byte // the parts of the frame that have not been completely written
+	skipped int      // bytes of the body before these parts
 	ack     uint64   // the frame's acknowledgement, which stays the same while the frame is written in pieces
 }
 
@@ -63,7 +63,7 @@ func newCursor(f *transport.Frame, ack uint64) cursor {
 	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body), ack: ack}
 }
 
-// check returns an error if f can never be sent. size is the bytes of its body.
+// check returns an error if f can never be sent. The argument size is the size of its body.
 func check(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
@@ -77,11 +77,11 @@ func check(f *transport.Frame, size int) error {
 	return nil
 }
 
-// push queues f. If it returns true the caller has become the writer, and the batch holds what to
-// write. A frame that cannot be sent gets its Done here.
+// push queues f. If it returns true, the caller has become the writer, and the batch holds the
+// bytes to write. A frame that cannot be sent gets its Done here.
 //
-// The check of the size precedes the lock. A frame that is refused by check leaves the Conn usable,
-// as the contract says of a caller's bug.
+// The check of the size precedes the lock. If check refuses a frame, the Conn stays usable, because
+// the contract of Conn.Send requires this.
 func (o *outbox) push(f *transport.Frame) (write bool) {
 	size := f.Size()
 	if err := check(f, size); err != nil {
@@ -106,7 +106,7 @@ func (o *outbox) push(f *transport.Frame) (write bool) {
 	return write
 }
 
-// resume makes the caller the writer if frames wait and there is none. Progress calls it.
+// resume makes the caller the writer if frames wait and there is no writer. Progress calls it.
 //
 // Progress calls it on every turn while blocked is set, without knowing whether the socket has
 // room. A write that gets EAGAIN costs one system call.
@@ -124,8 +124,8 @@ func (o *outbox) resume() (write bool) {
 
 // fill puts the next frames of the queue into the batch. The lock is held.
 //
-// Only the first frame may be partly written. Its cursor is kept from batch to batch; the others
-// start at their beginning.
+// Only the first frame may be partly written. Its cursor is kept from batch to batch. The other
+// frames start at their beginning.
 func (o *outbox) fill() {
 	if len(o.batch.prefixes) < o.frames {
 		o.batch = newBatch(o.frames)
@@ -149,8 +149,8 @@ func (o *outbox) fill() {
 func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// The clock is read only while the socket refuses bytes: writing at full speed must not pay for
-	// it.
+	// The clock is read only while the socket refuses bytes, so that writing at full speed does not
+	// pay for reading it.
 	if refusing := !o.since.IsZero(); refusing && n > 0 || !refusing && refused {
 		o.since = time.Now()
 	}
@@ -174,10 +174,10 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	}
 }
 
-// advance skips the parts that lie within the first n bytes of the body, so that a body in many
-// parts is not searched from its beginning at every write.
+// advance skips the parts that lie within the first n bytes of the body. So a write does not search
+// a body of many parts from its beginning.
 //
-// It runs once per write, and over each part once in all.
+// It runs once per write, and visits each part only once in all.
 func (c *cursor) advance(n int) {
 	for len(c.parts) > 0 && c.skipped+len(c.parts[0]) <= n {
 		c.skipped += len(c.parts[0])
@@ -185,9 +185,9 @@ func (c *cursor) advance(n int) {
 	}
 }
 
-// next gives the writer its next batch. It returns false if nothing is left, if stop says that the
-// socket is full, or if the outbox is closed. The caller is then no longer the writer. If the
-// outbox is closed, next moves the queued frames to failed.
+// next gives the writer its next batch. It returns false if nothing is left, if the outbox is
+// closed, or if the argument stop says that the socket is full. The caller is then no longer the
+// writer. If the outbox is closed, next moves the queued frames to failed.
 func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -203,16 +203,16 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 		return true, nil
 	}
 	o.writing = false
-	o.batch.reset() // keeps no frame's memory alive
+	o.batch.reset() // drops the references to the frames' memory
 	return false, o.err
 }
 
-// close makes err the Conn's first error, unless there is one. Every later frame fails with the
-// first error, so a caller that has seen the error also finds Send failing. The waiting frames are
-// moved to failed, here or by the writer if there is one.
+// close makes err the Conn's first error, unless the Conn already has a first error. Every later
+// frame fails with the first error, so Send also fails for a caller that has seen the error. The
+// waiting frames are moved to failed, here or by the writer if there is one.
 //
 // The first error is set under the same lock as err. Otherwise a goroutine could see the Conn's
-// error and then find Send succeeding.
+// error, and a later Send could still succeed.
 func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queue) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,8 +234,8 @@ func (o *outbox) drain(failed *transport.Queue) {
 	o.blocked.Store(false)
 }
 
-// beginWrite records that the writer is about to block in a write. The stream's writer calls it:
-// the time counts as a stall if the write does not return.
+// beginWrite records that the writer is about to block in a write. The stream's writer calls it, so
+// that the time counts as a stall if the write does not return.
 func (o *outbox) beginWrite() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -244,8 +244,8 @@ func (o *outbox) beginWrite() {
 	}
 }
 
-// abandon fails the waiting frames, also those that a writer was to write. The outbox is closed,
-// and its writer goroutine ends.
+// abandon fails all waiting frames, including the frames in the writer's batch. It is called when
+// the outbox is closed and its writer goroutine ends.
 func (o *outbox) abandon() {
 	var failed transport.Queue
 	o.mu.Lock()
@@ -256,12 +256,12 @@ func (o *outbox) abandon() {
 	finish(&failed, err)
 }
 
-// unsent returns what Conn.Unsent promises. Bytes in the socket's buffer do not count.
+// unsent implements Conn.Unsent. Bytes in the socket's buffer do not count.
 //
-// since is the time of the last write that moved bytes, as long as the socket refuses some. It is
-// the zero time while the socket accepts everything, however long the queue is.
+// While the socket refuses bytes, the result since is the time of the last write that moved bytes.
+// While the socket accepts everything, it is the zero time, however long the queue is.
 //
-// A closed outbox reports nothing, also while its writer has yet to notice the end.
+// A closed outbox reports 0, even if its writer has not yet noticed that it is closed.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -278,7 +278,7 @@ func (o *outbox) noteArrival(d *decoder) {
 	o.acked.Store(d.ack)
 }
 
-// traffic returns what Conn.Traffic promises.
+// traffic returns the counts for the method Traffic of a Conn.
 func (o *outbox) traffic() (sent, acked, received uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// writeAll sends frames through an outbox whose socket accepts most bytes at a time, and returns
-// what was written.
+// writeAll sends frames through an outbox and returns the bytes that were written. The socket
+// accepts a limited number of bytes at a time.
 func writeAll(tb testing.TB, frames []*transport.Frame, most int) []byte {
 	tb.Helper()
 	o := &outbox{frames: batchFrames}
@@ -83,8 +83,8 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 	}
 }
 
-// More bytes arrive between the writes. A preamble that is written in pieces must still hold one of
-// the counts: here, one whose bytes are all equal.
+// More bytes arrive between the writes. A preamble that is written in pieces must still hold
+// exactly one of the counts. Here the bytes of each count are all equal.
 func TestAcknowledgementsAreWrittenWhole(t *testing.T) {
 	for most := 1; most <= 2*preambleLen; most++ {
 		o := &outbox{frames: batchFrames}
@@ -121,7 +121,7 @@ func TestAcknowledgementsAreWrittenWhole(t *testing.T) {
 
 func TestManyFramesGoInOneWrite(t *testing.T) {
 	o := &outbox{frames: batchFrames}
-	o.push(&transport.Frame{Body: []byte("first")}) // the writer is writing this one
+	o.push(&transport.Frame{Body: []byte("first")}) // the writer is writing this frame
 	for range batchFrames {
 		o.push(&transport.Frame{Body: []byte("more")})
 	}
@@ -132,7 +132,7 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 	}
 }
 
-// A queue that never runs empty is no stall, as long as the socket accepts bytes.
+// A queue that never runs empty must not count as a stall, as long as the socket accepts bytes.
 func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 	o := &outbox{frames: 1}
 	for range 3 {

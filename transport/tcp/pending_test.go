@@ -48,7 +48,7 @@ func TestGarbageFromAnUnprovenPeerEndsTheConn(t *testing.T) {
 	})
 }
 
-// The bytes after a right magic still have to be a frame.
+// After a correct magic, bytes that are not a frame must end the Conn.
 func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
 	leak.Check(t)
 	nc, c := unprovenPeer(t, Options{})
@@ -81,7 +81,7 @@ func TestAdmittedPeersBodiesAreNot(t *testing.T) {
 	forEachKind(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)
 		far.(transport.Pending).Admit()
-		far.(transport.Pending).Admit() // twice does no harm
+		far.(transport.Pending).Admit() // a second call must do no harm
 		near.Send(&transport.Frame{Body: make([]byte, 10*pendingBody), Done: func(error) {}})
 		in := new(bufferSink)
 		if err := move(t, far, in, func() bool { return in.frames == 1 }); err != nil {
@@ -134,8 +134,8 @@ func TestDialIsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// A client without a certificate gets the error with its first read, because in TLS 1.3 its
-// handshake ends before the server has checked.
+// A client without a certificate gets the error at its first read, because in TLS 1.3 its handshake
+// ends before the server has checked the certificate.
 func TestClientWithoutCertificateIsRefused(t *testing.T) {
 	leak.Check(t)
 	good := identity(t)
@@ -171,7 +171,7 @@ func TestBadTLSOptionsAreMisuse(t *testing.T) {
 	}
 }
 
-// A peekedTestConn is what the mux yields: a connection whose first bytes were read.
+// A peekedTestConn is a connection as the mux yields it: its first bytes were already read.
 type peekedTestConn struct {
 	net.Conn
 	first  []byte
@@ -190,7 +190,8 @@ func (v peekedTestConn) SetCloser(end func() error) {
 }
 func (v peekedTestConn) Close() error { v.closed.Add(1); return v.Conn.Close() }
 
-// A muxListener reads the first bytes of each connection, after TLS if it has a configuration.
+// A muxListener reads the first bytes of each connection. If it has a TLS configuration, it does
+// the TLS handshake first.
 type muxListener struct {
 	net.Listener
 	peek             int
@@ -247,7 +248,7 @@ func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 	out.Send(&transport.Frame{Head: []byte("next"), Body: make([]byte, 4000), Done: func(error) {}})
 	c, in := receive(t, conns), new(bufferSink)
 	woken := make(chan struct{})
-	c.Arm(func() { close(woken) }) // bytes that were read before count, too
+	c.Arm(func() { close(woken) }) // bytes that the listener has read must wake, too
 	receive(t, woken)
 	c.(transport.Pending).Admit()
 	if err := move(t, c, in, func() bool { return in.frames == 2 }); err != nil {
@@ -261,7 +262,7 @@ func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 	}
 }
 
-// The mux may close a connection at any time: before it has become a Conn, or afterwards.
+// The mux may close a connection at any time, before or after the connection has become a Conn.
 func TestListenerMayCloseWhatItYielded(t *testing.T) {
 	leak.Check(t)
 	ends := make(chan func() error, 1)

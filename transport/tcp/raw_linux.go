@@ -17,18 +17,18 @@ import (
 const ownsDescriptors = true
 
 const (
-	pendingBuffer = 1 << 10   // what is read ahead before Admit
-	readBuffer    = shortCall // and after
+	pendingBuffer = 1 << 10   // bytes read ahead before Admit
+	readBuffer    = shortCall // bytes read ahead after Admit
 	mostReads     = 4         // in one Progress
 	mostWrites    = 16        // in one Progress or Send, each as much as the socket takes
 
 	// readMost bounds one read into a body. The layer above can then work on the first bytes, which
 	// are still in cache, while the next ones arrive.
 	readMost = 256 << 10
-	// The next frame is expected to be like the last one. After a body of at least longBody bytes,
-	// one read takes at most readAhead bytes of the next frame: surely its prefix, and little of a
-	// body that would have to be copied to its buffer. For shorter bodies the copy costs less than
-	// another read.
+	// The next frame is expected to be like the last frame. After a body of at least longBody
+	// bytes, one read takes at most readAhead bytes of the next frame. This covers the prefix, and
+	// only a little of the body, which would have to be copied to its buffer. For shorter bodies
+	// the copy costs less than another read.
 	longBody  = 24 << 10
 	readAhead = 1 << 10
 )
@@ -38,7 +38,8 @@ const (
 //
 //   - one goroutine reads: the gate's reader, for one call of Progress;
 //   - one goroutine writes: the outbox's writer, within Send or Progress;
-//   - the others queue, arm, admit and close, and wait for neither.
+//   - the other goroutines queue, arm, admit and close, and wait for neither the reader nor the
+//     writer.
 //
 // The gate counts the goroutines that use the descriptor. Close shuts the gate. The last goroutine
 // to leave the gate releases all resources:
@@ -48,8 +49,8 @@ const (
 //	open    an error  the wire has failed: no more writes; what has arrived is still delivered
 //	shut    an error  Close was called: no method touches the descriptor any more
 //
-// out.mu and wakeup.mu are held for a few instructions or one epoll_ctl, never both, and never
-// while a Sink, a Done or a ready runs.
+// The locks out.mu and wakeup.mu are held for a few instructions or one epoll_ctl. They are never
+// held at the same time, and never while a Sink, a Done or a ready runs.
 type raw struct {
 	t       *Transport
 	origin  pendingConn
@@ -78,9 +79,9 @@ type raw struct {
 // failure.
 //
 // An accepted Conn begins with small buffers and a small bound on bodies, and Admit raises them. A
-// dialled Conn begins with the full ones, because this end chose the peer.
+// dialled Conn begins with full buffers, because this end chose the peer.
 //
-// Under TLS, s is what e.nc has become, and tc the connection below it.
+// Under TLS, s is the tlsConn of e.nc, and tc is the connection below it.
 func (t *Transport) newRaw(tc *net.TCPConn, s *tlsConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := ownDescriptor(tc)
@@ -113,8 +114,8 @@ func (t *Transport) newRaw(tc *net.TCPConn, s *tlsConn, e pendingConn) (transpor
 		s.fd, s.buf = fd, make([]byte, size)
 	}
 	c.buffered.Store(c.more())
-	// From register on, Close of the Transport may close the Conn.
-	c.gate.Enter() // a concurrent Close tears down only after the set-up
+	// After register, the Close of the Transport may close the Conn.
+	c.gate.Enter() // so a concurrent Close tears down only after the set-up
 	if !t.register(c) {
 		syscall.Close(fd)
 		e.discard()
@@ -129,8 +130,8 @@ func (t *Transport) newRaw(tc *net.TCPConn, s *tlsConn, e pendingConn) (transpor
 	return c, nil
 }
 
-// Admit lifts the limits of an unauthenticated peer. The caller admits a peer before it tells the
-// peer so, because the peer's first large frame may follow at once.
+// Admit lifts the limits of an unauthenticated peer. The caller calls Admit before it sends the
+// welcome, because the peer's first large frame may follow the welcome at once.
 func (c *raw) Admit() {
 	// Admit may be called twice, and on a dialled Conn.
 	if !c.pending.CompareAndSwap(true, false) {
@@ -166,11 +167,11 @@ func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return state, err
 }
 
-// progress is Progress in the reader's role: it first writes what the socket refused before, and
-// then reads.
+// progress does the work of Progress, in the reader's role. It first writes the bytes that the
+// socket refused before, and then reads.
 //
-// Bytes that remain in buf wake an armed Conn at once: the epoll does not know of them, and would
-// report the socket only when more bytes come.
+// Bytes that remain in buf wake an armed Conn at once, because the epoll does not know about them.
+// It would report the socket only when more bytes come.
 func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	if c.ended {
 		return transport.Idle, c.first.Get()
@@ -197,13 +198,13 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	return state, nil
 }
 
-// more reports whether bytes have been read from the socket, and perhaps not been delivered. The
-// reader calls it.
+// more reports whether there may be bytes that have been read from the socket and not been
+// delivered. The reader calls it.
 func (c *raw) more() bool { return c.r < c.w || c.tls != nil && c.tls.more }
 
 // receive delivers what has arrived, up to the end of one frame.
 //
-// It ends at the first frame that is complete. The rest of buf is for the next call, because the
+// It ends at the first complete frame and leaves the rest of buf for the next call, because the
 // caller may change its Sink between two frames.
 func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 	// Admit runs on another goroutine and must not touch the reader's fields, so the reader raises
@@ -220,7 +221,7 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 		moved = true
 	}
 	for range mostReads {
-		if c.gate.IsClosed() { // the Sink may have closed it
+		if c.gate.IsClosed() { // the Sink may have closed the Conn
 			return moved, c.first.Get()
 		}
 		n, full, whole, err := c.read(in)
@@ -235,16 +236,17 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 	return moved, nil
 }
 
-// read does one read call, for the rest of a body and for what follows it. full reports that the
-// socket filled both buffers, so that there may be more. It is called with an empty buf.
+// read does one read call, for the rest of a body and for the bytes that follow it. The result full
+// says that the socket filled both buffers, so that there may be more bytes. When read is called,
+// buf is empty.
 //
 // One readv fills the rest of the body, in the Sink's buffer, and then buf. So a small frame behind
 // a large one costs no read of its own, and a large body is not copied.
 func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	room, ahead := c.dec.bodyBuffer(), c.buf
 	switch {
-	// A long body is read alone, in pieces that stay in cache. Near its end, and before a body that
-	// is probably long, little is read ahead.
+	// A long body is read without the bytes that follow it, in pieces that stay in cache. Near its
+	// end, and before a body that is probably long, only a few bytes are read ahead.
 	case len(room) > readMost:
 		room, ahead = room[:readMost], nil
 	case len(room) > 0 || !c.dec.inBody && c.dec.header.Size >= longBody:
@@ -253,7 +255,7 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	n, errno := c.readVector(room, ahead)
 	switch {
 	case errno == syscall.EAGAIN:
-		return 0, false, false, c.first.Get() // not nil after a failed write: then nothing more arrives
+		return 0, false, false, c.first.Get() // not nil after a failed write; then nothing more arrives
 	case errno != 0:
 		return 0, false, false, failure(fault.LinkLost, "receive", c.wireError("read", errno))
 	case n == 0:
@@ -286,7 +288,8 @@ func (c *raw) writeBatch() (int, syscall.Errno) {
 	return writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
 }
 
-// wireError returns the error of a call that ended with errno: the system's, or TLS's.
+// wireError returns the error of a call that ended with errno. The error comes from the system or
+// from TLS.
 func (c *raw) wireError(call string, errno syscall.Errno) error {
 	if c.tls != nil && errno == syscall.EPROTO {
 		return c.t.options.TLS.Explain(c.tls.failed.Get())
@@ -302,7 +305,7 @@ func (c *raw) PeerName() string {
 	return c.t.options.TLS.PeerName(c.tls.conn)
 }
 
-// grow gives an admitted peer its full buffer and size of bodies. The reader calls it.
+// grow gives an admitted peer the full buffer and raises the limit on bodies. The reader calls it.
 func (c *raw) grow() {
 	c.dec.limit = admittedBody
 	buf := make([]byte, readBuffer)
@@ -313,9 +316,9 @@ func (c *raw) grow() {
 	}
 }
 
-// Send implements transport.Conn. It queues f and becomes the writer, unless there is one or the
-// socket is full. In the latter case the next Progress writes f; an armed Conn is woken when the
-// socket has room.
+// Send implements transport.Conn. It queues f and becomes the writer, unless there is a writer or
+// the socket is full. If the socket is full, the next Progress writes f, and an armed Conn is woken
+// when the socket has room.
 func (c *raw) Send(f *transport.Frame) {
 	if !c.out.push(f) {
 		if c.out.blocked.Load() {
@@ -328,26 +331,27 @@ func (c *raw) Send(f *transport.Frame) {
 		c.exit()
 		return
 	}
-	// Close has shut the gate after push, so that this writer fails the frames.
+	// Close has shut the gate after push, so this writer must fail the frames.
 	var failed transport.Queue // Close came first
 	_, err := c.out.next(true, &failed)
 	finish(&failed, err)
 }
 
-// TrySend implements transport.Conn by refusing: a socket may accept a part of a frame, and the
-// rest would need memory that outlives the call.
+// TrySend implements transport.Conn by refusing. A socket may accept only a part of a frame, and
+// the rest would need memory that outlives the call.
 func (c *raw) TrySend(head, body []byte) bool { return false }
 
-// flush writes until nothing waits or the socket is full. The caller is the writer, and is not any
-// more when flush returns.
+// flush writes until nothing waits or the socket is full. The caller is the writer until flush
+// returns.
 //
-// Done runs after each write, without a lock. A Done that sends again only queues: this goroutine
-// stays the writer and sends the new frame in the next round, so that the stack does not grow.
+// Done runs after each write, without a lock. If a Done calls Send, the new frame is only queued.
+// This goroutine stays the writer and sends the new frame in the next round, so the stack does not
+// grow.
 func (c *raw) flush() (moved bool) {
 	var done transport.Queue
 	for writes := 1; ; writes++ {
 		n, errno := c.writeBatch()
-		refused := n < c.out.batch.bytes // the socket is full: another write would return EAGAIN
+		refused := n < c.out.batch.bytes // the socket is full, so another write would return EAGAIN
 		if errno != 0 && errno != syscall.EAGAIN {
 			c.fail(failure(fault.LinkLost, "send", c.wireError("write", errno)))
 		}
@@ -366,19 +370,21 @@ func (c *raw) flush() (moved bool) {
 	return moved
 }
 
-// Unsent implements transport.Conn. It reports bytes once the socket has refused some, and since
-// when it has accepted none. The layer above decides when that is a stall: a Conn has no timers.
+// Unsent implements transport.Conn. It reports bytes once the socket has refused some, and the time
+// since which it has accepted none. A Conn has no timers, so the layer above decides when this is a
+// stall.
 func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
-// Traffic returns how many bytes of frames the socket has accepted, how many of these the peer's
-// frames acknowledge, and how many have arrived here, by frames and by the socket.
+// Traffic returns four counts of bytes of frames. They are the bytes that the socket has accepted,
+// the bytes among them that the peer's frames acknowledge, the bytes of frames that have been
+// delivered here, and the bytes that have arrived at the socket here.
 func (c *raw) Traffic() (sent, acked, received, arrived uint64) {
 	sent, acked, received = c.out.traffic()
 	return sent, acked, received, received
 }
 
-// Diagnose says what the kernel knows of the bytes that it has accepted. The text tells a path that
-// loses packets from a proxy that loses what it has acknowledged.
+// Diagnose returns what the kernel knows about the bytes that it has accepted. The text
+// distinguishes a path that loses packets from a proxy that loses bytes that it has acknowledged.
 func (c *raw) Diagnose() string {
 	if !c.gate.Enter() {
 		return ""
@@ -387,10 +393,10 @@ func (c *raw) Diagnose() string {
 	return diagnose(c.fd)
 }
 
-// fail ends the Conn, except for the delivery of what has arrived, and returns the first error.
+// fail ends the Conn, but bytes that have arrived are still delivered. It returns the first error.
 //
-// Reading goes on until what has arrived is used up, since the first error may come from a write
-// while complete frames still wait in the socket.
+// Reading goes on until all arrived bytes are used up, because the first error may come from a
+// write while complete frames still wait in the socket.
 func (c *raw) fail(err error) error {
 	var failed transport.Queue
 	err = c.out.close(&c.first, err, &failed)
@@ -402,8 +408,8 @@ func (c *raw) fail(err error) error {
 // Close implements transport.Conn. A Progress that is running may write into the arriving frame's
 // buffer until it returns. Bytes that the socket has accepted still reach the peer.
 //
-// Close does not wait for goroutines that use the descriptor. The last one to leave the gate tears
-// the Conn down.
+// Close does not wait for goroutines that use the descriptor. The last goroutine that leaves the
+// gate tears the Conn down.
 func (c *raw) Close() error {
 	c.first.Set(errClosed())
 	first, last := c.gate.Close()
@@ -449,11 +455,11 @@ func (c *raw) teardown() {
 	c.closeDescriptor()
 }
 
-// drained reports whether a socket whose writing side is shut down can be closed without a reset:
-// the peer's kernel has all bytes, or has ended the connection.
+// drained reports whether a socket whose writing side is shut down can be closed without a reset.
+// This is so if the peer's kernel has all bytes, or has ended the connection.
 //
-// A peer that has closed first cannot take the bytes any more, so that waiting for it would be
-// useless.
+// A peer that has closed first cannot accept the bytes any more, so it would be useless to wait for
+// that peer.
 func (c *raw) drained() bool {
 	return c.discard() || unacknowledged(c.fd) <= 1 // the FIN counts as one byte
 }
@@ -472,7 +478,7 @@ func (c *raw) discard() (ended bool) {
 	return false
 }
 
-// closeDescriptor comes last: the system may give the number to another file at once.
+// closeDescriptor must come last, because the system may give the number to another file at once.
 func (c *raw) closeDescriptor() {
 	syscall.Close(c.fd)
 	if c.origin.outer != nil {

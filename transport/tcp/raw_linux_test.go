@@ -19,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A silent connection costs little until its Conn is closed.
+// A silent connection must cost little memory until its Conn is closed.
 func TestPendingConnCostsLittleMemory(t *testing.T) {
 	const pending = 200
 	tr := New(Options{})
@@ -34,7 +34,7 @@ func TestPendingConnCostsLittleMemory(t *testing.T) {
 		if dialled[i], err = net.Dial("tcp", addr); err != nil {
 			t.Fatal(err)
 		}
-		// A part of a frame, so that something is held for it.
+		// The peer sends a part of a frame, so that the Conn must hold it.
 		io.WriteString(dialled[i], magic+string(encode(0, "head", strings.Repeat("x", pendingBody))[:300]))
 		c := receive(t, conns)
 		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
@@ -67,7 +67,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A steady state allocates nothing.
+// In the steady state, frames must not allocate.
 func TestFramesAllocateNothing(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
@@ -125,7 +125,7 @@ func TestWakeUpsAllocateNothing(t *testing.T) {
 				near.Send(out)
 			}
 			for in.frames < want {
-				far.Arm(ready) // by the epoll, and by what lies in the buffer
+				far.Arm(ready) // woken by the epoll, and by the bytes in the buffer
 				<-woken
 				far.Progress(in, 1)
 			}
@@ -141,8 +141,8 @@ func TestWakeUpsAllocateNothing(t *testing.T) {
 }
 
 // Conns are closed at random moments, while other goroutines use them, and while others open
-// descriptors that get the same numbers. Not one byte may be written to, or read from, a descriptor
-// of another owner.
+// descriptors that get the same numbers. No byte may be written to or read from a descriptor of
+// another owner.
 func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, b := New(Options{}), New(Options{})
@@ -173,7 +173,7 @@ func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 	owners.Wait()
 }
 
-// ownDescriptors opens descriptors that no Conn knows, and checks that nothing uses them.
+// ownDescriptors opens descriptors that belong to no Conn, and checks that no Conn uses them.
 func ownDescriptors(t *testing.T) {
 	var pairs [8][2]int
 	for i := range pairs {
@@ -260,7 +260,7 @@ func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	if bytes <= 0 || bytes > sent*(1<<20+preambleLen) || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(dropper{}, 1) // the socket refuses still: that is no progress
+	near.Progress(dropper{}, 1) // the socket still refuses, which is no progress
 	if _, since := c.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused write moved the time from %v to %v", first, since)
 	}
@@ -279,8 +279,8 @@ func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	}
 }
 
-// An armed Conn with a full socket wakes when there is room, also if it was filled after Arm. It is
-// not woken for room when nothing waits.
+// An armed Conn with a full socket must wake when there is room, also if the socket was filled
+// after Arm. The Conn must not wake for room when nothing waits.
 func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
@@ -308,7 +308,7 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	}
 }
 
-// The writing half may fail first. What the peer had sent before is delivered.
+// If the writing half fails first, the frames that the peer had sent before must be delivered.
 func TestFailedWriteKeepsArrivedFrames(t *testing.T) {
 	near, far := pair(t, Options{})
 	for range 3 {
@@ -371,7 +371,8 @@ func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeaksNothing(t *testing.
 	}
 }
 
-// Inside a host BBR's pacing only costs time; to other hosts it is the system's business.
+// Connections inside a host must avoid BBR, because its pacing only costs time there. For
+// connections to other hosts, the choice of the system must stay.
 func TestConnectionsInsideAHostAvoidBBR(t *testing.T) {
 	ln := listen(t)
 	nc, err := net.Dial("tcp", ln.Addr().String())
@@ -385,7 +386,8 @@ func TestConnectionsInsideAHostAvoidBBR(t *testing.T) {
 	}
 	defer syscall.Close(fd)
 	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr"); err != nil {
-		// Reason: the system has no BBR, or keeps it from this user: there is nothing to leave.
+		// Reason: the system has no BBR, or does not let this user choose BBR, so there is nothing
+		// to avoid.
 		t.Skip("BBR is not to be had:", err)
 	}
 	here := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}

@@ -22,5 +22,6 @@ type tlsConn struct{}
 // adoptTLS leaves connections under TLS to streams.
 func (e *pendingConn) adoptTLS() (*net.TCPConn, *tlsConn) { return nil, nil }
 
-// unackedBytes does not know how many bytes the peer's kernel has not acknowledged.
+// unackedBytes returns no count, because this system does not report how many bytes the peer's
+// kernel has not acknowledged.
 func unackedBytes(net.Conn) (n int, known bool) { return 0, false }

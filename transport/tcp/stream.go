@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	streamRing    = 128 << 10 // what a stream reads ahead
-	streamPending = 1 << 10   // the same, and what it gathers for a write, before Admit
-	streamStage   = 16 << 10  // what it gathers for a write: one TLS record
-	streamWrite   = 256 << 10 // the most in one write, so that a stall shows
+	streamRing    = 128 << 10 // bytes that a stream reads ahead
+	streamPending = 1 << 10   // before Admit: bytes that a stream reads ahead, and bytes that it gathers for a write
+	streamStage   = 16 << 10  // bytes that it gathers for a write: one TLS record
+	streamWrite   = 256 << 10 // the maximum of one write, so that a stall is noticed
 
 	// lastReads is how long a stream that cannot write any more still reads what the peer has sent.
 	lastReads     = time.Second
 	drainReadTime = time.Millisecond
 )
 
-// A stream is a Conn over any net.Conn, whose methods block. So one goroutine reads and one writes.
-// Progress delivers what the reader has read, which costs a copy, and never writes. The reader
-// waits while the inbox is full; flow control of TCP then slows the peer, and nothing is buffered
-// without a bound.
+// A stream is a Conn over any net.Conn. The methods of a net.Conn block, so one goroutine reads and
+// another goroutine writes. Progress delivers what the reader has read, which costs a copy, and
+// never writes. The reader waits while the inbox is full; flow control of TCP then slows the peer,
+// and nothing is buffered without a bound.
 //
 // Close sets a deadline in the past, which ends the read and the write that are running; both
 // goroutines then return, and the reader closes the connection last. in.mu, out.mu and mu are leaf
@@ -140,7 +140,8 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 		c.ended = true
 		return transport.Idle, c.fail(err)
 	}
-	// What remains in the inbox belongs to the next frame: the reader will not announce it again.
+	// The bytes that remain in the inbox belong to the next frame. They must wake an armed owner
+	// here, because the reader does not announce them again.
 	if c.in.filled.Load() > 0 && c.armed.Load() {
 		c.wake()
 	}
@@ -149,7 +150,8 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 
 // receive delivers what the reader has read, up to the end of one frame.
 //
-// It copies from the inbox: the reader goroutine has read before it was known where a body goes.
+// It copies from the inbox, because the reader goroutine has read the bytes before the Sink has
+// chosen a buffer.
 func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	for !c.closed.Load() {
@@ -171,7 +173,7 @@ func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	return state, nil
 }
 
-// cut returns the Conn's error for a read that ended with err; nil for a nil err.
+// cut returns the Conn's error for a read that ended with err. If err is nil, it returns nil.
 func (c *stream) cut(err error) error {
 	switch {
 	case err == nil:
@@ -179,7 +181,7 @@ func (c *stream) cut(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errEOF(c.dec.midFrame())
 	}
-	// A read that ended by a deadline was ended by this end: after Close, or after a failed write.
+	// A read that ended by a deadline was ended by this end, after Close or after a failed write.
 	if first := c.first.Get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return first // the write failed first
 	}
@@ -191,7 +193,7 @@ func (c *stream) cut(err error) error {
 
 // read is the reader goroutine: it fills the inbox until the connection ends or Close is called.
 //
-// Each read is followed by fire, because an armed owner learns of the bytes by nothing else.
+// It calls fire after each read, because an armed owner learns about the bytes in no other way.
 func (c *stream) read() {
 	for {
 		p := c.in.writable()
@@ -228,8 +230,8 @@ func (c *stream) teardown() {
 	c.t.unregister(c)
 }
 
-// drained is as for raw. Where the system does not report unacknowledged bytes, only the end of the
-// peer's stream shows that it has everything.
+// drained is like the method of raw. If the system does not report unacknowledged bytes, only the
+// end of the peer's stream shows that the peer has all bytes.
 func (c *stream) drained() bool {
 	// Reading also drops what the peer still sends; see raw.discard.
 	c.wire.SetReadDeadline(time.Now().Add(drainReadTime))
@@ -240,18 +242,18 @@ func (c *stream) drained() bool {
 	return known && n <= 1
 }
 
-// Send implements transport.Conn. It never writes: the writer goroutine does, and calls Done.
+// Send implements transport.Conn. It never writes. The writer goroutine writes, and calls Done.
 func (c *stream) Send(f *transport.Frame) {
 	if c.out.push(f) {
-		c.writeSignal <- struct{}{} // never waits: there is one writer
+		c.writeSignal <- struct{}{} // never blocks, because there is only one writer
 	}
 }
 
 // TrySend implements transport.Conn by refusing: only the writer goroutine writes.
 func (c *stream) TrySend(head, body []byte) bool { return false }
 
-// write is the writer goroutine. It is the outbox's writer whenever it is not in the select: push
-// has appointed it and sent the signal.
+// write is the writer goroutine. It is the outbox's writer whenever it is not in the select,
+// because push has appointed it and sent the signal.
 func (c *stream) write() {
 	stage := make([]byte, 0, streamPending)
 	for {
@@ -274,11 +276,11 @@ func (c *stream) write() {
 	}
 }
 
-// writeBatch writes what the batch holds. It collects short pieces in stage, so that TLS makes one
-// record of them, and writes long ones as they are.
+// writeBatch writes the bytes of the batch. It collects short pieces in the slice stage, so that
+// TLS makes one record from them. It writes long pieces without a copy.
 //
-// stage is one TLS record long at most. Each Write of a *tls.Conn makes at least one record, with
-// its header and tag, and so small pieces are joined first.
+// The slice holds at most one TLS record. Short pieces are joined because each Write of a *tls.Conn
+// makes at least one record, with its header and tag.
 func (c *stream) writeBatch(stage []byte) {
 	for _, p := range c.out.batch.parts {
 		if len(p) > cap(stage)-len(stage) {
@@ -304,8 +306,8 @@ func (c *stream) writeBatch(stage []byte) {
 
 // writeOut writes p and reports whether that succeeded.
 //
-// After a failed write the peer's last bytes are still read for lastReads: they often carry the
-// reason, such as a refused handshake.
+// After a failed write, the peer's last bytes are still read for lastReads, because they often
+// carry the reason, such as a refused handshake.
 func (c *stream) writeOut(p []byte) bool {
 	if len(p) == 0 {
 		return true
@@ -333,11 +335,11 @@ func (c *stream) Traffic() (sent, acked, received, arrived uint64) {
 	return sent, acked, received, received
 }
 
-// Arm implements transport.Conn. Queued bytes need no Progress here, so that only arriving bytes,
-// failure and Close wake.
+// Arm implements transport.Conn. Queued bytes need no Progress here, so only arriving bytes, a
+// failure and Close wake the owner.
 //
-// A callback that finds something to do runs on the Transport's goroutine for callbacks, and
-// otherwise on the reader goroutine, which has just read the bytes.
+// If there is something to do at once, the callback runs on the Transport's goroutine for
+// callbacks. Otherwise it runs later on the reader goroutine, which has then just read bytes.
 func (c *stream) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
@@ -348,7 +350,7 @@ func (c *stream) Arm(ready func()) {
 	}
 }
 
-// disarm returns the armed callback and clears it; nil when none is armed.
+// disarm clears the armed callback and returns it. It returns nil if no callback is armed.
 func (c *stream) disarm() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -372,7 +374,7 @@ func (c *stream) wake() {
 	}
 }
 
-// fail ends the Conn, except for the delivery of what was read, and returns the first error.
+// fail ends the Conn, but bytes that were read are still delivered. It returns the first error.
 func (c *stream) fail(err error) error {
 	var failed transport.Queue
 	err = c.out.close(&c.first, err, &failed)

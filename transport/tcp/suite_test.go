@@ -22,7 +22,7 @@ func listen(tb testing.TB) net.Listener {
 	return l
 }
 
-// plain makes n Transports as a program makes them.
+// plain makes n Transports in the same way as a program.
 func plain(tb testing.TB, n int) []transporttest.Node {
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{}), l })
 }
@@ -33,8 +33,8 @@ func secured(tb testing.TB, n int) []transporttest.Node {
 	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{TLS: o}), l })
 }
 
-// secureListener is a listener that does the TLS handshake, as package mesh's does, so that accepted
-// connections are under TLS when the Transport gets them.
+// secureListener is a listener that does the TLS handshake, like the listener of package mesh. So
+// accepted connections are under TLS when the Transport gets them.
 type secureListener struct {
 	net.Listener
 	config *tls.Config
@@ -55,8 +55,8 @@ func secureListeners(tb testing.TB, n int) []transporttest.Node {
 	})
 }
 
-// handshakes accepts connections until the listener is closed. Each has a goroutine, so that one that
-// never sends anything holds up no other.
+// handshakes accepts connections until the listener is closed. Each connection has a goroutine, so
+// that a connection that never sends anything does not delay the others.
 func (l *secureListener) handshakes() {
 	defer close(l.conns)
 	var all sync.WaitGroup

@@ -14,13 +14,13 @@ import (
 	"github.com/tutti-go/tutti/internal/tlsopt"
 )
 
-// shortCall is the most bytes moved by a system call that the Go scheduler does not know of.
-// Announcing the call costs more than a short copy. Not announcing a long one would delay the
-// garbage collector, which waits for all goroutines to stop.
+// shortCall is the maximum size, in bytes, of a system call that is made without telling the Go
+// scheduler. Telling the scheduler costs more than a short copy. But a long call that the scheduler
+// does not know would delay the garbage collector, which waits until all goroutines stop.
 const shortCall = 32 << 10
 
-// shortWrite is the most bytes that are joined by a copy, because a write of one piece costs the
-// kernel less than a writev.
+// shortWrite is the maximum number of bytes that are joined by a copy. Joining pays for short
+// pieces, because a write of one piece costs the kernel less than a writev.
 const shortWrite = 512
 
 // ownDescriptor duplicates a connection's descriptor and closes the original, which removes it from
@@ -52,8 +52,9 @@ func duplicate(tc *net.TCPConn) (int, error) {
 	return fd, nil
 }
 
-// replaceOriginal closes the original of a duplicate. The original's owner may have closed it
-// meanwhile; it then meant the connection, so that the duplicate is closed, too.
+// replaceOriginal closes the original of a duplicate. If the original's owner has closed it
+// meanwhile, the owner meant to close the connection. Then replaceOriginal closes the duplicate,
+// too.
 func replaceOriginal(original net.Conn, fd int) (int, error) {
 	if err := original.Close(); err != nil {
 		syscall.Close(fd)
@@ -77,7 +78,7 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 	return recordRead(ioCall(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b)))
 }
 
-// recordRead passes on what a read returned, and tells the race detector that bytes have arrived
+// recordRead returns the results of a read, and tells the race detector that bytes have arrived
 // from another goroutine.
 func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 	if n > 0 {
@@ -89,8 +90,8 @@ func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 // writeVector writes parts, which have size bytes in all and at least one part. It uses iov as
 // scratch memory and keeps no reference in it.
 //
-// One piece goes by write, a few short ones are joined on the stack and go by write, and all others
-// by writev.
+// writeVector passes one piece to write. It joins a few short pieces on the stack and passes them
+// to write. It passes all other lists of pieces to writev.
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
 	race.Release()
 	if len(parts) == 1 {
@@ -114,8 +115,8 @@ func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall
 	return n, errno
 }
 
-// ioCall makes one non-blocking system call that moves at most size bytes. If it fails it has moved
-// none.
+// ioCall makes one non-blocking system call that moves at most size bytes. If the call fails, it
+// has moved no bytes.
 //
 // A call that moves at most shortCall bytes uses RawSyscall, which skips the scheduler. EINTR is
 // retried; EAGAIN is returned.
@@ -161,8 +162,8 @@ func diagnose(fd int) string {
 	}
 }
 
-// unackedBytes is unacknowledged for a connection of package net. known is false where the system
-// does not tell.
+// unackedBytes is like unacknowledged, but for a connection of package net. The result known is
+// false if the system does not report the count.
 func unackedBytes(nc net.Conn) (n int, known bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -176,14 +177,14 @@ func unackedBytes(nc net.Conn) (n int, known bool) {
 	return n, err == nil
 }
 
-// initialReceiveBuffer lets the first large message arrive at full speed. A first message of 4 MiB
-// takes half the time of one for which the kernel has to grow the buffer.
+// initialReceiveBuffer lets the first large message arrive at full speed. Without it, the kernel
+// has to grow the buffer, and a first message of 4 MiB takes twice as long.
 const initialReceiveBuffer = 4 << 20
 
-// setReceiveBuffer applies Options.ReceiveBuffer. SO_RCVBUF is capped by a limit that is often low,
-// and stops the kernel from adapting the buffer. So the default raises SO_RCVLOWAT instead and
-// lowers it again: the kernel grows the buffer for the raised mark (Linux 4.18, tcp_set_rcvlowat)
-// and keeps adapting it afterwards.
+// setReceiveBuffer applies Options.ReceiveBuffer. SO_RCVBUF has an upper limit that is often low,
+// and it stops the kernel from adapting the buffer. So by default, setReceiveBuffer raises
+// SO_RCVLOWAT and lowers it again. The kernel grows the buffer for the raised value (Linux 4.18,
+// tcp_set_rcvlowat) and keeps adapting it afterwards.
 func setReceiveBuffer(fd, size int) {
 	switch { // best effort
 	case size > 0:
@@ -195,10 +196,10 @@ func setReceiveBuffer(fd, size int) {
 }
 
 // avoidBBR switches a connection inside this host from BBR to Reno. Many systems choose BBR for
-// their links; every system has Reno. BBR paces by the rate that it has measured on the path. Here
-// the path is the copying of the two processes, whose rate depends on who has the core, and large
-// messages took up to a third longer. Connections to other hosts, and other choices of the system,
-// stay as they are.
+// their links, and every system has Reno. BBR limits the rate to the rate that it has measured on
+// the path. Inside a host, the measured rate is the rate at which the two processes copy, which
+// depends on how they are scheduled. With BBR, large messages took up to a third longer.
+// Connections to other hosts, and other choices of the system, stay as they are.
 func avoidBBR(fd int, local, remote net.Addr) {
 	if !tlsopt.SameHost(local, remote) {
 		return

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	sealBytes  = 64 << 10      // about what is encrypted between two writes to the socket
-	maxUnsent  = 4 * sealBytes // of encrypted bytes; only a peer that asks for many answers reaches it
+	sealBytes  = 64 << 10      // about the number of bytes encrypted between two writes to the socket
+	maxUnsent  = 4 * sealBytes // the maximum number of unsent encrypted bytes; only a peer that asks for many answers reaches it
 	stageBytes = 16 << 10      // pieces are joined up to this size: one TLS record
 )
 
-// A tlsConn is TLS on a raw's descriptor, after the handshake. It is what *tls.Conn reads from and
-// writes to, and never blocks: a read without bytes returns errWouldBlock, after which a *tls.Conn
-// can be read again, and a write stores what it is given. So the goroutine that calls Progress
-// decrypts, and the one that calls Send encrypts; no other goroutine has to wake up.
+// A tlsConn is TLS on a raw's descriptor, after the handshake. The *tls.Conn reads from the tlsConn
+// and writes to it. Neither call blocks. If there are no bytes, a read returns errWouldBlock, and
+// the *tls.Conn can be read again later. A write stores the bytes. So the goroutine that calls
+// Progress decrypts, the goroutine that calls Send encrypts, and no other goroutine has to wake up.
 //
 //	field        belongs to
 //	buf, more    the raw's reader
 //	stage, plain the raw's writer
-//	out, sent    mu: a *tls.Conn also writes when it answers what it has read
+//	out, sent    mu, because a *tls.Conn also writes when it answers a record that it has read
 type tlsConn struct {
 	conn *tls.Conn
 	fd   int
@@ -39,7 +39,7 @@ type tlsConn struct {
 	more bool // conn may hold bytes that it has not delivered
 
 	stage []byte // joins short pieces
-	plain int    // bytes given to conn since everything encrypted had been written
+	plain int    // bytes given to conn since the last time when all encrypted bytes had been written
 
 	mu   sync.Mutex // guards the rest
 	out  []byte     // encrypted; out[sent:] has not been written
@@ -48,8 +48,8 @@ type tlsConn struct {
 	failed poll.FirstError // why errno was syscall.EPROTO
 }
 
-// errWouldBlock is the error of a read without bytes. A *tls.Conn keeps what it has read of a record
-// if the error of the next read is temporary.
+// errWouldBlock is the error of a read without bytes. The error is temporary, so a *tls.Conn keeps
+// the part of a record that it has read.
 var errWouldBlock net.Error = wouldBlock{}
 
 type wouldBlock struct{}
@@ -58,12 +58,12 @@ func (wouldBlock) Error() string   { return "no bytes have arrived" }
 func (wouldBlock) Timeout() bool   { return true }
 func (wouldBlock) Temporary() bool { return true }
 
-// A swapper is a connection below TLS that another one can replace.
+// A swapper is a connection below TLS that can be replaced by another connection.
 type swapper interface{ SetConn(net.Conn) }
 
-// adoptTLS makes the descriptor of the connection below e.nc, which is under TLS, the Conn's own. It
-// returns nil if that cannot be: the handshake is not done, or the connection below is of another
-// kind.
+// adoptTLS takes over the TCP connection below e.nc, which is under TLS, so that the Conn can own
+// its descriptor. It returns nil if this is impossible, because the handshake is not done or the
+// connection below TLS is of another kind.
 func (e *pendingConn) adoptTLS() (tc *net.TCPConn, s *tlsConn) {
 	conn, ok := e.nc.(*tls.Conn)
 	if !ok || !conn.ConnectionState().HandshakeComplete {
@@ -76,7 +76,7 @@ func (e *pendingConn) adoptTLS() (tc *net.TCPConn, s *tlsConn) {
 	if tc, ok = innermost(conn).(*net.TCPConn); !ok {
 		return nil, nil
 	}
-	// With the end of the handshake, conn may have read what follows.
+	// Together with the end of the handshake, conn may have read bytes that follow it.
 	s = &tlsConn{conn: conn, more: true}
 	below.SetConn(s)
 	return tc, s
@@ -89,10 +89,10 @@ func (s *tlsConn) grow() {
 	s.buf = buf
 }
 
-// read reads into a and then into b. Without bytes it returns syscall.EAGAIN. After an error that is
-// not the system's it returns syscall.EPROTO, and failed has the error.
+// read reads into a and then into b. Without bytes it returns syscall.EAGAIN. After an error that
+// does not come from the system, it returns syscall.EPROTO, and the field failed has the error.
 //
-// It asks the socket first, so that a poll that finds nothing costs one read, as without TLS.
+// It reads the socket first, so that a poll that finds nothing costs one read, as without TLS.
 func (s *tlsConn) read(a, b []byte) (n int, errno syscall.Errno) {
 	if !s.more && s.r == s.w {
 		if errno := s.fill(); errno != 0 {
@@ -120,7 +120,7 @@ func (s *tlsConn) read(a, b []byte) (n int, errno syscall.Errno) {
 	return n, 0
 }
 
-// fill reads from the socket into buf, which is empty. The end of the stream is left to Read.
+// fill reads from the socket into buf, which is empty. It leaves the end of the stream to Read.
 func (s *tlsConn) fill() syscall.Errno {
 	n, errno := readVector(s.fd, nil, s.buf)
 	if errno == syscall.EAGAIN {
@@ -150,9 +150,9 @@ func (s *tlsConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// write writes parts, encrypted. n is how many of their bytes the socket has taken; what is encrypted
-// and not yet written does not count. The next call has the same bytes first, and write does not
-// encrypt them again.
+// write encrypts the parts and writes them. The result n is how many of their bytes the socket has
+// accepted. Bytes that are encrypted and not yet written do not count. The next call passes these
+// bytes first, and write does not encrypt them again.
 func (s *tlsConn) write(parts [][]byte) (n int, errno syscall.Errno) {
 	if errno := s.flush(&n); errno != 0 {
 		return 0, errno
@@ -180,8 +180,8 @@ func (s *tlsConn) write(parts [][]byte) (n int, errno syscall.Errno) {
 	return n, errno
 }
 
-// join appends a short piece to the stage and returns its length; 0 if it is long, or the stage is
-// full.
+// join appends a short piece to the stage and returns its length. It returns 0 if the piece is long
+// or the stage is full.
 func (s *tlsConn) join(p []byte) int {
 	if len(s.stage)+len(p) > stageBytes {
 		return 0
@@ -201,8 +201,8 @@ func (s *tlsConn) seal(p []byte) {
 	s.plain += len(p)
 }
 
-// flush writes what is encrypted. When all of it is written, flush adds to n the bytes that it
-// stands for.
+// flush writes the encrypted bytes. When all of them are written, flush adds the number of plain
+// bytes to n.
 func (s *tlsConn) flush(n *int) syscall.Errno {
 	if s.failed.Get() != nil {
 		return syscall.EPROTO
@@ -235,7 +235,7 @@ func (s *tlsConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// The raw closes the descriptor, and has no deadlines.
+// The methods below do nothing, because the raw closes the descriptor and has no deadlines.
 
 // Close implements net.Conn.
 func (s *tlsConn) Close() error { return nil }

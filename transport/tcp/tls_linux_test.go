@@ -46,7 +46,7 @@ func TestTLSRunsOnTheConnsOwnDescriptors(t *testing.T) {
 		near.Send(&transport.Frame{Head: []byte("h"), Body: body, Done: func(err error) { sent <- err }})
 		in, pump := &bufferSink{}, &bufferSink{}
 		err := move(t, far, in, func() bool {
-			near.Progress(pump, 1) // writes what the socket had no room for
+			near.Progress(pump, 1) // writes the bytes for which the socket had no room
 			return in.frames == 1
 		})
 		if err != nil {
@@ -80,7 +80,8 @@ func TestAConnUnderTLSWithoutBytesIsIdleAndWakesForThem(t *testing.T) {
 	}
 }
 
-// An attacker on the way alters a byte of a record, or cuts the connection within one.
+// If an attacker on the path alters a byte of a record, or cuts the connection within a record, the
+// Conn must fail.
 func TestARecordThatIsAlteredOrCutEndsTheConn(t *testing.T) {
 	for name, alter := range map[string]func(record []byte) []byte{
 		"altered": func(b []byte) []byte { b[len(b)-1] ^= 1; return b },

@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Name is the word that selects this transport.
+// Name is the name that selects this transport.
 const Name = "tcp"
 
 // proto is the ALPN name of this transport's connections under TLS.
@@ -50,7 +50,7 @@ type Transport struct {
 	end     context.CancelFunc
 	calls   poll.Caller
 	watcher poll.Watcher
-	open    sync.WaitGroup // what Close waits for: the accept loop, each Conn, their goroutines
+	open    sync.WaitGroup // Close waits for these: the accept loop, each Conn, the goroutines of each Conn
 
 	mu     sync.Mutex // guards the rest
 	conns  map[transport.Conn]struct{}
@@ -85,26 +85,26 @@ func (t *Transport) Prefix(first []byte) bool {
 // Proto returns "tutti/1".
 func (t *Transport) Proto() string { return proto }
 
-// keepAlive applies to every connection. It keeps the state of NATs and firewalls between two hosts
-// alive, which forget idle connections. It does not detect dead peers: the layer above does, and
-// sooner. TCP_USER_TIMEOUT is not set, because it would also end a connection whose peer just does
-// not receive for a while, which is no fault.
+// keepAlive applies to every connection. NATs and firewalls between two hosts forget idle
+// connections, and keepAlive prevents this. It does not serve to detect dead peers, because the
+// layer above detects them sooner. TCP_USER_TIMEOUT is not set, because it would also end a
+// connection whose peer does not receive for a while. This is no fault.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6}
 
 // Dial opens a connection to a "host:port", with its TLS handshake, and returns when the peer's
-// kernel has accepted it. Errors are fault.Timeout and fault.Canceled by ctx, fault.Refused by a
-// TLS handshake, fault.Misuse by bad TLS options or an address of another transport, fault.Closed
-// after Close, and else fault.LinkLost.
+// kernel has accepted it. The kinds of its errors are fault.Timeout and fault.Canceled if ctx
+// ended, fault.Refused if the TLS handshake failed, fault.Misuse for bad TLS options or an address
+// of another transport, fault.Closed after Close, and fault.LinkLost in all other cases.
 //
-// The magic is written before the Conn exists. The listener's mux needs it to hand the connection
-// on, and the accepting side's decoder checks it.
+// The magic is written before the Conn exists. The listener's mux needs the magic to select the
+// transport, and the accepting side's decoder checks it.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 
 	op := "dial " + addr
-	if strings.Contains(addr, "=") { // an address of transport auto: no name to resolve, and a retry would not help
+	if strings.Contains(addr, "=") { // an address of transport auto, which is no name to resolve; a retry would not help
 		return nil, failure(fault.Misuse, op, errors.New("got the address of another transport, want host:port: set TUTTI_TRANSPORT or WithTransportName to the same on all ranks"))
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive}
@@ -126,8 +126,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 }
 
 // clientTLS does the TLS handshake of the dialling side. It closes nc on failure. A peer that
-// offers other ALPN names refuses us. A peer that offers none, such as a proxy that terminates TLS,
-// learns the protocol from the magic.
+// offers other ALPN names refuses the handshake. A peer that offers no ALPN name, such as a proxy
+// that terminates TLS, learns the protocol from the magic.
 func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (net.Conn, error) {
 	cfg, err := t.options.TLS.Client(proto)
 	if err != nil {
@@ -145,7 +145,8 @@ func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (ne
 	return tc, nil
 }
 
-// dialFailure returns the error of a dial: of ctx, of Close, or else of this kind.
+// dialFailure returns the error of a dial. If ctx or Close ended the dial, the kind of the error
+// says so. Otherwise the error has the given kind.
 func (t *Transport) dialFailure(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
@@ -161,8 +162,9 @@ func (t *Transport) dialFailure(ctx context.Context, op string, kind fault.Kind,
 	return failure(kind, op, err)
 }
 
-// Close ends every Conn made here. It waits until each has closed its descriptor, and until a
-// running accept or ready callback has returned. It must not be called from those, nor from a Sink.
+// Close ends every Conn of this Transport. It waits until each Conn has closed its descriptor, and
+// until a running accept or ready callback has returned. So these callbacks and Sinks must not call
+// it.
 //
 // The Conns are closed without mu, because a Conn's teardown calls unregister.
 func (t *Transport) Close() error {

@@ -10,8 +10,8 @@ import (
 )
 
 // A wakeup is a raw Conn's one armed wake-up and its entry in the Transport's epoll. The entry is
-// one-shot: each event disables it, and generation tells an event of an earlier entry from one of
-// the present entry.
+// one-shot: each event disables it. The field generation distinguishes events of an earlier entry
+// from events of the present entry.
 //
 //	ready  events  meaning
 //	nil    0       not armed, and the epoll waits for nothing
@@ -35,9 +35,10 @@ func (a *wakeup) register(t *Transport, c *raw) (err error) {
 	return err
 }
 
-// unregister undoes register. The descriptor is still open.
+// unregister removes c from the watcher, while the descriptor is still open.
 //
-// It must come before the close of the descriptor, whose number the system may reuse at once.
+// It must be called before the descriptor is closed, because the system may then reuse the number
+// at once.
 func (a *wakeup) unregister(t *Transport, c *raw) {
 	a.mu.Lock()
 	if a.added {
@@ -48,7 +49,8 @@ func (a *wakeup) unregister(t *Transport, c *raw) {
 	t.watcher.Remove(a.id)
 }
 
-// disarm returns the armed callback and clears it; nil when none is armed. mu is held.
+// disarm clears the armed callback and returns it, or returns nil if no callback is armed. mu is
+// held.
 func (a *wakeup) disarm() func() {
 	ready := a.ready
 	a.ready = nil
@@ -57,7 +59,7 @@ func (a *wakeup) disarm() func() {
 }
 
 // Arm implements transport.Conn. It costs one epoll_ctl, or nothing when the epoll still waits from
-// an earlier Arm. Bytes that are buffered already, and a failure, wake at once.
+// an earlier Arm. If bytes are already buffered, or the Conn has failed, the wake-up comes at once.
 func (c *raw) Arm(ready func()) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -75,10 +77,10 @@ func (c *raw) Arm(ready func()) {
 	}
 }
 
-// watch makes the epoll wait for what Progress could move now. mu is held.
+// watch makes the epoll wait for the events after which Progress could move something. mu is held.
 //
-// It does nothing if the epoll waits for these events already. Without the gate's permission the
-// descriptor may be closed; Close then wakes the armed callback itself.
+// It does nothing if the epoll waits for these events already. If the gate is shut, the descriptor
+// may be closed, and watch does nothing: Close then calls the armed callback.
 func (c *raw) watch() error {
 	a := &c.wakeup
 	events := uint32(syscall.EPOLLIN | syscall.EPOLLONESHOT)
@@ -98,7 +100,7 @@ func (c *raw) watch() error {
 		a.added, a.events = true, events
 	}
 	if c.gate.Exit() {
-		go c.teardown() // not on this goroutine: teardown locks mu
+		go c.teardown() // not on this goroutine, because teardown locks mu
 	}
 	return err
 }
@@ -121,8 +123,8 @@ func (c *raw) watchWrites() {
 
 // Event implements poll.Handler: it calls the armed callback if the event is not stale.
 //
-// An event for room in the socket is not passed on if another goroutine has written the queue
-// meanwhile: the owner could do nothing.
+// If another goroutine has written the queue meanwhile, an event for room in the socket is dropped,
+// because the owner could do nothing.
 func (c *raw) Event(generation int32, events uint32) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -132,7 +134,7 @@ func (c *raw) Event(generation int32, events uint32) {
 	}
 	a.events = 0
 	if a.ready != nil && events == syscall.EPOLLOUT && !c.out.blocked.Load() {
-		if c.watch() == nil { // the queue was written meanwhile: wait for reads only
+		if c.watch() == nil { // the queue was written meanwhile, so wait only for reads
 			a.mu.Unlock()
 			return
 		}
@@ -156,7 +158,7 @@ func (c *raw) wake() {
 	}
 }
 
-// wakeIfArmed is wake without the lock where nothing is armed.
+// wakeIfArmed is like wake, but does not take the lock if nothing is armed.
 func (c *raw) wakeIfArmed() {
 	if c.wakeup.armed.Load() {
 		c.wake()
