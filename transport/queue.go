@@ -1,8 +1,8 @@
 package transport
 
-// A Queue is a first-in, first-out list of frames that allocates nothing: the Next
-// fields of the frames are its links. A frame is in at most one Queue. The zero
-// Queue is empty. It is not safe for concurrent use; its owner's lock guards it.
+// A Queue is a first-in, first-out list of frames that allocates nothing: the Next fields of the
+// frames are its links. A frame is in at most one Queue. The zero Queue is empty. A Queue is not
+// safe for concurrent use, so its owner guards it by a lock.
 type Queue struct {
 	First *Frame // the oldest frame; nil when the queue is empty
 	last  *Frame

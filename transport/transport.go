@@ -1,15 +1,14 @@
-// Package transport moves frames between two ranks and knows nothing else: not
-// communicators, not tags, not element types, not algorithms.
+// Package transport moves frames between two ranks. It does not know communicators, tags, element
+// types or algorithms.
 //
 // Every implementation keeps these promises, and package transporttest turns
 // each one into a test:
 //
 //   - Frames on a Conn arrive whole, once, and in the order they were queued.
-//   - No method of a Conn blocks. Send queues and writes what it can; Progress
-//     moves what can move now, both ways.
-//   - A frame's memory belongs to the Conn from Send until its Done has run. Done
-//     runs exactly once per frame, also after a failure or Close. It may run inside
-//     Send.
+//   - No method of a Conn blocks. Send queues a frame and writes as many bytes as it can. Progress
+//     moves as many bytes as it can in both directions.
+//   - A frame's memory belongs to the Conn from Send until its Done has run. Done runs exactly once
+//     per frame, also after a failure or Close. Done may run inside Send.
 //   - Progress completes at most one arriving frame per call, so that the
 //     caller may change the Sink between two frames.
 //   - A Conn that has failed stays failed, and keeps reporting the first error. It
@@ -17,8 +16,8 @@
 //     error after them.
 //   - The callback given to Arm runs as soon as Progress could move something
 //     again. An event that came before Arm counts. So do a failure and Close.
-//   - Unsent reports the bytes that the peer has not taken. The layer above uses
-//     this report to detect a stalled peer.
+//   - Unsent reports the bytes that the peer has not accepted. The layer above uses this report to
+//     detect a stalled peer.
 //   - After Close of every Conn and of the Transport, none of their goroutines,
 //     descriptors or files remains.
 //
@@ -31,20 +30,20 @@ import (
 	"time"
 )
 
-// MaxHead is the most bytes a frame's head may have.
+// MaxHead is the maximum size of a frame's head, in bytes.
 const MaxHead = 128
 
-// MaxAddr is the most bytes one rank's whole address record may have.
+// MaxAddr is the maximum size of one rank's whole address record, in bytes.
 const MaxAddr = 512
 
 // A Token names memory that a peer has exposed. Only the Conn that made it and the
 // Conn at the other end know its contents. The zero Token names no memory.
 type Token [32]byte
 
-// A Frame is one message for a Conn to send. Its body is Body followed by Parts,
-// one after the other; the peer receives it as one body. If To is set, the body
-// goes straight into the memory that the peer exposed. The peer's Conn does not
-// call Sink.Buffer for it, and reports it by the ID.
+// A Frame is one message for a Conn to send. Its body is Body followed by Parts, one after the
+// other; the peer receives it as one body. If To is set, the body goes straight into the memory
+// that the peer exposed. Then the peer's Conn does not call Sink.Buffer, and reports the frame by
+// the ID.
 //
 // From Send until Done the Frame, its slices and the array of Parts belong to the
 // Conn, which does not change them. A Frame may be used again once Done has run;
@@ -54,7 +53,7 @@ type Token [32]byte
 type Frame struct {
 	Head   []byte // at most MaxHead bytes, opaque here, delivered before the body
 	Body   []byte
-	Parts  [][]byte // more of the body; nil when Body is all of it
+	Parts  [][]byte // the rest of the body; nil if Body is the whole body
 	To     Token
 	Offset int         // if To is set, where in the exposed memory the body begins
 	ID     uint32      // opaque here; arrives as Header.ID
@@ -63,7 +62,7 @@ type Frame struct {
 	Next *Frame // the link of the Queue that holds the frame
 }
 
-// Size returns the bytes of the body.
+// Size returns the number of bytes of the body.
 func (f *Frame) Size() int {
 	n := len(f.Body)
 	for _, p := range f.Parts {
@@ -106,50 +105,45 @@ type Sink interface {
 	Arrived(h Header, n int) // the first n bytes of the body have arrived
 }
 
-// A Conn is one ordered link to a peer. Any goroutine may call Send, TrySend, Arm,
-// Unsent and Close at any time, also while another one is in Progress. Only one
-// goroutine at a time is in Progress. A second caller of Progress gets Busy and
-// does not wait.
+// A Conn is one ordered link to a peer. Any goroutine may call Send, TrySend, Arm, Unsent and Close
+// at any time, also while another one is in Progress. Only one goroutine at a time is in Progress.
+// A second caller of Progress does not wait, and gets Busy.
 type Conn interface {
-	// Send queues f and writes what it can without waiting. After a failure or
-	// Close it calls f.Done with the error. If the head is too long, Done gets
-	// fault.Misuse, and the Conn stays usable.
+	// Send queues f and writes as many bytes as it can without waiting. After a failure or Close it
+	// calls f.Done with the error. If the head is too long, Done gets fault.Misuse, and the Conn
+	// stays usable.
 	Send(f *Frame)
-	// TrySend sends a small frame with ID 0 inline: without a Frame, a Done or a
-	// queue. It returns true if it has sent the whole frame, in order with all
-	// others. False means that it has sent nothing, for any reason; the caller then
-	// uses Send. The caller may reuse the slices when TrySend has returned. A
-	// transport that cannot send inline always returns false.
+	// TrySend sends a small frame with ID 0 inline: without a Frame, a Done or a queue. It returns
+	// true if it has sent the whole frame, in order with all other frames. False means that it has
+	// sent nothing, for any reason; the caller then uses Send. The caller may reuse the slices when
+	// TrySend has returned. A transport that cannot send inline always returns false.
 	//
 	// True promises what Done(nil) promises, with one exception: Close may still
 	// cancel the frame, until a frame that was sent after it is done.
 	TrySend(head, body []byte) bool
-	// Progress sends and receives what it can without waiting. It completes at most
-	// one arriving frame. It returns Idle after spins polls, or one if spins is
-	// less, that found nothing to move. A transport whose poll is a system call
-	// polls once. The error is the Conn's first error. All later calls return the
+	// Progress sends and receives as many bytes as it can without waiting. It completes at most one
+	// arriving frame. The argument is the number of polls, and a value below 1 means one poll. If
+	// none of these polls finds anything to move, Progress returns Idle. A transport whose poll is
+	// a system call polls once. The error is the Conn's first error. All later calls return the
 	// same error.
 	Progress(in Sink, spins int) (State, error)
-	// Arm requests one call of ready, as soon as Progress could move something: a
-	// frame came, queued bytes can be written again, the Conn failed or was closed.
-	// ready runs once, on a goroutine of the transport that holds no lock. It may
-	// call Progress, Send and Arm, and must not block. A second Arm replaces a
-	// callback that has not run yet. A call of ready may be spurious: another
-	// goroutine may have moved the data already.
+	// Arm requests one call of the function ready, as soon as Progress could move something: a
+	// frame came, queued bytes can be written again, or the Conn failed or was closed. The function
+	// runs once, on a goroutine of the transport that holds no lock. It may call Progress, Send and
+	// Arm, and must not block. A second Arm replaces a callback that has not run yet. A call of
+	// ready may be spurious: another goroutine may have moved the data already.
 	Arm(ready func())
-	// Unsent returns how many bytes the Conn has accepted and the peer has not
-	// taken, and since when the peer has taken none of them. It returns 0 and the
-	// zero time when nothing waits or the Conn has ended. Bytes count as taken when
-	// a socket's buffer, a device or a shared ring holds them, and this Conn could
-	// send more. The layer above fails a link whose peer takes nothing for too
-	// long. So a wrapper returns the report of the Conn that it wraps, plus the
-	// bytes that the wrapper itself holds. Unsent is called about once a second.
+	// Unsent returns how many bytes the Conn holds that the peer has not accepted, and the time
+	// since which the peer has accepted no byte. It returns 0 and the zero time if no bytes wait or
+	// the Conn has ended. Bytes count as accepted when a socket's buffer, a device or a shared ring
+	// holds them, so that this Conn could send more. The layer above fails a link whose peer
+	// accepts no byte for too long. Therefore a wrapper must return the report of the Conn that it
+	// wraps, plus the bytes that the wrapper itself holds. Unsent is called about once a second.
 	Unsent() (bytes int, since time.Time)
-	// Close ends the Conn at once, in both directions. The Done of each queued
-	// frame runs with an error of kind fault.Closed. If another goroutine is moving
-	// the frames at that moment, their Done may run shortly after Close has
-	// returned. A caller that wants its frames delivered waits for their Done
-	// before it calls Close. The peer's Conn fails. Close may be called twice.
+	// Close ends the Conn at once, in both directions. The Done of each queued frame runs with an
+	// error of kind fault.Closed. If another goroutine is moving the frames at that moment, each
+	// Done may run shortly after Close has returned. A caller that wants its frames delivered must
+	// wait for each Done before it calls Close. The peer's Conn fails. Close may be called twice.
 	Close() error
 }
 
@@ -158,74 +152,69 @@ type Conn interface {
 type Transport interface {
 	// Name returns the word that selects the transport: "memory", "tcp", "grpc".
 	Name() string
-	// Serve starts to accept Conns. It returns the address that others dial,
-	// without the transport's name. It is called once. in yields those connections
-	// to the process's one listener that begin with this transport's first bytes.
-	// in is nil for a transport that needs no listener. The transport calls accept
-	// with each Conn that a peer opens, on any of its goroutines. accept does not
-	// block.
+	// Serve starts to accept Conns. It returns the address that others dial, without the
+	// transport's name. It is called once. The listener in yields the connections to the process's
+	// one listener that begin with this transport's first bytes. It is nil for a transport that
+	// needs no listener. The transport calls the function accept with each Conn that a peer opens,
+	// on any of the transport's goroutines. The function does not block.
 	Serve(in net.Listener, accept func(Conn)) (addr string, err error)
 	// Dial opens a Conn to the address that a peer's Serve returned. It returns
 	// when the connection is up, before any frame is sent on it, or when ctx has
 	// ended.
 	Dial(ctx context.Context, addr string) (Conn, error)
-	// Close stops accepting and closes the listener that Serve got. It closes every
-	// Conn of this Transport, and waits until all goroutines of the Transport have
-	// ended. So accept, Done and ready must not call it.
+	// Close stops accepting and closes the listener that Serve got. It closes every Conn of this
+	// Transport, and waits until all goroutines of the Transport have ended. So the callbacks
+	// accept, Done and ready must not call Close.
 	Close() error
 }
 
-// The interfaces below are optional. Callers find them by type assertion, as
-// io.Copy finds io.WriterTo. A wrapper may hide an interface of the value that it
-// wraps: that may cost speed, never correctness. A wrapper may have an interface
-// that the wrapped value lacks: its methods then refuse, in the way that the
-// interface describes.
+// The interfaces below are optional. Callers find them by type assertion, as io.Copy finds
+// io.WriterTo. A wrapper may hide an interface of the value that it wraps. This may cost speed, but
+// never correctness. A wrapper may have an interface that the wrapped value lacks. Then the methods
+// of the wrapper refuse, in the way that the interface describes.
 
-// A Greeter is a stream Transport that shares the process's listener. Prefix
-// reports whether a connection that begins with the bytes first belongs to this
-// Transport. first has at least 4 bytes. Proto returns the Transport's ALPN name
-// under TLS. A Transport that is no Greeter, or whose Proto is empty, gets the
-// whole listener.
+// A Greeter is a stream Transport that shares the process's listener. Prefix reports whether a
+// connection belongs to this Transport. Its argument holds the first bytes of the connection, at
+// least 4. Proto returns the Transport's ALPN name under TLS. A Transport gets the whole listener
+// if it is no Greeter or its Proto is empty.
 type Greeter interface {
 	Prefix(first []byte) bool
 	Proto() string
 }
 
-// A Selector is a Transport that selects a wire for each peer, by the peer's
-// address. Explain returns one line, "wire: reason", about the wire that Dial uses
-// for addr. addrs are the addresses of several ranks, including this one. SharerFor
-// returns a Sharer that can give these ranks one piece of memory, or nil if there
-// is none. It returns the same answer on all of these ranks.
+// A Selector is a Transport that selects a wire for each peer, by the peer's address. Explain
+// returns one line, "wire: reason", about the wire that Dial uses for addr. SharerFor gets the
+// addresses of several ranks, including this rank. It returns a Sharer that can give these ranks
+// one piece of memory, or nil if there is none. It returns the same answer on all of these ranks.
 type Selector interface {
 	Explain(addr string) string
 	SharerFor(addrs []string) Sharer
 }
 
-// A Pending is an accepted Conn whose peer is not authenticated yet. It occupies
-// one of the listener's few slots, is closed after some seconds, and receives
-// bodies of at most 4 KiB. Admit lifts all these limits. RemoteAddr returns the
-// peer's address for the log line about a rejected peer. It may return nil. A Conn
-// without Admit has no such limits.
+// A Pending is an accepted Conn whose peer is not authenticated yet. It occupies one of the
+// listener's few slots, is closed after some seconds, and receives bodies of at most 4 KiB. Admit
+// lifts all these limits. RemoteAddr returns the peer's address, for the log line about a rejected
+// peer. The address may be nil. A Conn without Admit has no such limits.
 type Pending interface {
 	Admit()
 	RemoteAddr() net.Addr
 }
 
-// A Named is a Conn whose peer may have proven a name before the first frame, by a
-// certificate. PeerName returns the name. It is "" if the peer has proven none. A
-// Conn that is built on another one passes the other one's name on.
+// A Named is a Conn whose peer may have proven a name by a certificate, before the first frame.
+// PeerName returns the name, or "" if the peer has proven no name. A Conn that is built on another
+// Conn returns the name from that other Conn.
 type Named interface{ PeerName() string }
 
-// An Exposer is a Conn that can expose memory to its peer, so that the peer writes
-// straight into this memory. Until release, the peer may send frames into buf by
-// Frame.To. Arrived reports each of these frames here, with the ID id and without a
-// Head. Buffer is not called. When release has returned, nothing writes into buf
-// any more. A frame that names released memory, or does not fit into buf, fails the
-// Conn. release is called once.
+// An Exposer is a Conn that can expose memory to its peer, so that the peer writes straight into
+// this memory. Until the owner calls the function release, the peer may send frames into buf by
+// Frame.To. On this side, the Conn reports each of these frames by Sink.Arrived, with the given ID
+// and without a Head. It does not call Sink.Buffer. Once release has returned, nothing writes into
+// buf any more. A frame that names released memory, or does not fit into buf, fails the Conn. The
+// caller must call release once.
 //
-// If id is NoNotify, the Conn need not report these frames, but it may. The owner
-// of buf learns of them from a later frame on the Conn, since frames arrive in
-// order. The sender sets the ID NoNotify in these frames, too.
+// If id is NoNotify, the Conn need not report these frames, but it may. Frames arrive in order, so
+// a later frame on the Conn tells the owner of buf that they have arrived. The sender sets the ID
+// NoNotify in these frames, too.
 //
 // Some Exposers take only memory from their Transport's Alloc. Their Expose returns
 // fault.Refused for other memory, at little cost.
@@ -233,13 +222,13 @@ type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
 
-// NoNotify is the ID of exposed memory whose owner needs no notification of each frame.
+// NoNotify is the ID for exposed memory whose owner needs no notification for each frame.
 const NoNotify = 1<<32 - 1
 
-// A CopySink is an optional extension of Sink. If a whole frame without a To lies
-// in the Conn's own memory, the Conn may call Copy instead of Buffer and Arrived.
-// The body is valid only during the call. The peer may still be able to write to
-// it, so copy it first and inspect only the copy. A Conn need not support CopySink.
+// A CopySink is an optional extension of Sink. If a whole frame without a To lies in the Conn's own
+// memory, the Conn may call Copy instead of Buffer and Arrived. The body is valid only during the
+// call. The peer may still be able to write to the body, so the Sink must first copy it and inspect
+// only the copy. A Conn need not support CopySink.
 type CopySink interface {
 	Copy(h Header, body []byte)
 }
@@ -254,14 +243,13 @@ type Sharer interface {
 	Share(ctx context.Context, name string, ranks, size int) (mem []byte, release func() error, err error)
 }
 
-// An Allocator is a Transport that allocates memory for its Conns to expose. Its
-// Conns can expose only this memory, or can expose it at less cost than other
-// memory. Alloc returns size zeroed bytes that start at a multiple of 64. An error
-// of kind fault.Refused means that there is no such memory: the caller uses
-// ordinary memory. The garbage collector does not manage the memory. The memory
-// exists until free, also after the Transport's Close, and must not be touched
-// after free. free returns fault.Misuse while a part of the memory is exposed, and
-// when it is called again.
+// An Allocator is a Transport that allocates memory for its Conns to expose. Its Conns can expose
+// only this memory, or can expose it at less cost than other memory. Alloc returns size zeroed
+// bytes that start at a multiple of 64. An error of kind fault.Refused means that there is no such
+// memory. Then the caller uses ordinary memory. The garbage collector does not manage the memory.
+// The memory exists until the function free is called, also after the Transport's Close. After that
+// call it must not be touched. The function free returns fault.Misuse while a part of the memory is
+// exposed, and when it is called again.
 type Allocator interface {
 	Alloc(size int) (mem []byte, free func() error, err error)
 }
