@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A locality tells which processes can share memory: those whose localities are equal. Its text
-// form:
+// A locality shows which processes can share memory: processes can share memory if their localities
+// are equal. Its text form:
 //
 //	locality = boot "/" host "/" net "/" user
 //	address  = locality "/@" name            name of a unix socket without a file
 //
-// boot is a hash of the kernel's boot ID. host is the host name, escaped, since containers of one
-// kernel are different hosts to their users. net is the number of the network namespace, because
-// the socket's name is known only within one. user is the user's number and that of the user
-// namespace.
+// The field boot is a hash of the kernel's boot ID. The field host is the escaped host name,
+// because users regard containers of one kernel as different hosts. The field net is the number of
+// the network namespace, because a socket's name is valid only within its network namespace. The
+// field user holds the number of the user and the number of the user namespace.
 type locality struct{ boot, host, net, user string }
 
 // maxFieldLen bounds each part of an address, so that all five together stay below
@@ -27,8 +27,8 @@ func (p locality) String() string {
 	return strings.Join([]string{p.boot, p.host, p.net, p.user}, "/")
 }
 
-// escape replaces the letters of s that have a meaning in an address or in a list of addresses.
-// A long name is cut: the boot ID beside it still distinguishes hosts.
+// escape replaces the characters of s that have a special meaning in an address or in a list of
+// addresses. A long name is cut: the boot ID beside it still distinguishes hosts.
 func escape(s string) string {
 	s = strings.NewReplacer("=", "%3D", "+", "%20").Replace(url.QueryEscape(s))
 	return s[:min(len(s), maxFieldLen)]
@@ -67,8 +67,8 @@ type address struct {
 // String returns the address as Serve returns it.
 func (a address) String() string { return a.locality.String() + "/@" + a.name }
 
-// parseAddress reads an address. It accepts exactly the texts that String returns, and fails for
-// all others, since addresses come from other processes.
+// parseAddress reads an address. It accepts exactly the texts that String returns. It fails for all
+// other texts, because addresses come from other processes.
 func parseAddress(s string) (address, error) {
 	f := strings.Split(s, "/")
 	if len(f) != 5 || !strings.HasPrefix(f[4], "@") || len(f[4]) < 2 {

@@ -20,8 +20,8 @@ func pinThread(core int) {
 
 var benchSizes = []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20}
 
-// A bestTime is the shortest of many runs of a few operations each: the cost of the code on a
-// machine that others use as well.
+// A bestTime is the time of the shortest of many runs of a few operations each. It shows the cost
+// of the code even on a busy machine.
 type bestTime struct {
 	ops   int // operations in one run
 	n     int
@@ -49,7 +49,7 @@ func (m *bestTime) report(b *testing.B, bytes int) {
 	}
 }
 
-// opsPerRun returns how many operations of that size make a run of about 100 µs.
+// opsPerRun returns how many operations of the given size make a run of about 100 µs.
 func opsPerRun(size int) int { return max(4, 100_000/(200+size/10)) }
 
 // BenchmarkPingPong measures a round trip between two processes that poll.
@@ -103,7 +103,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// BenchmarkWake measures a round trip between two processes of which one, or both, sleep.
+// BenchmarkWake measures a round trip between two processes, of which one or both sleep.
 func BenchmarkWake(b *testing.B) {
 	c := dialPeer(b, startPeer(b, "answer").addr)
 	for _, who := range []string{"one", "both"} {

@@ -39,7 +39,7 @@ const (
 // The gate guards the mapping and the socket: a goroutine that touches them is inside the gate, or
 // holds outbox.mu while the outbox accepts frames. The last goroutine to exit a closed gate
 // releases the mapping and the socket. outbox.mu and wakeup.mu are held for a few instructions or a
-// short copy, never both, and never while a Sink, a Done or a ready runs.
+// short copy, never at the same time, and never while a Sink, a Done or a ready runs.
 //
 // A conn has these states:
 //
@@ -80,7 +80,7 @@ type conn struct {
 func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
 	c.peerMemory.fd = -1
-	c.seg.refs.Store(1) // the Conn's own; release drops it
+	c.seg.refs.Store(1) // the Conn's own reference; release drops it
 	c.outbox.producer, c.consumer, c.ownDoorbell, c.peerDoorbell = w.seg.views(w.releaseSlot == nil)
 	c.consumer.pending, c.consumer.exposures = &c.pending, &c.exposures
 	c.exposures.slots, c.peerMemory.slots = w.seg.slots(w.releaseSlot == nil)
@@ -96,9 +96,9 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	}
 	var err error
 	if c.watcherID, err = t.watcher.Add(c); err == nil {
-		// The socket is always registered, and level-triggered. So the watcher notices the end of
-		// the peer also while no callback is armed. Bytes come only when this end has asked for a
-		// doorbell.
+		// The socket is always registered, and level-triggered. So the watcher notices that the
+		// peer has gone even while no callback is armed. Bytes come only when this end has asked
+		// for a doorbell.
 		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.watcherID, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
 	}
 	if err != nil {
@@ -143,8 +143,8 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
 		state = transport.Moved
 	}
-	// The failure is read before the ring. In the other order, a frame could arrive between the two
-	// reads, in front of the failure, and would be lost.
+	// The failure is read before the ring. In the other order, a frame could arrive before the
+	// failure but between the two reads, and would be lost.
 	gone := c.firstErr.Get()
 	if c.ended || !c.consumer.hasRecord() {
 		if gone != nil {
@@ -179,7 +179,7 @@ func (c *conn) returnSpace() {
 // receive delivers what has arrived, up to the end of one frame and at most about maxReceive
 // bytes.
 //
-// last is true when the Conn has failed. Then receive subtracts the delivered bytes from
+// The argument last is true if the Conn has failed. Then receive subtracts the delivered bytes from
 // drainBudget, so that a peer that fills the ring without end cannot delay the report of the
 // failure forever.
 func (c *conn) receive(in transport.Sink, last bool) error {
@@ -195,7 +195,7 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 		if whole || err != nil || n == 0 {
 			return err
 		}
-		if c.gate.IsClosed() { // by the Sink, perhaps
+		if c.gate.IsClosed() { // the Sink may have closed the Conn
 			return c.firstErr.Get()
 		}
 		most -= n
@@ -275,15 +275,15 @@ func (c *conn) flush() (moved bool) {
 		}
 	}
 	// A goroutine may have armed the Conn before these frames were queued. That goroutine has not
-	// asked for space, so this one asks in its place.
+	// asked for space, so this goroutine asks in its place.
 	if c.outbox.blocked.Load() && c.wakeup.armed.Load() && c.outbox.awaitRoom(c.ownDoorbell) {
 		c.scheduleReady()
 	}
 	return moved
 }
 
-// Unsent implements transport.Conn. Bytes wait here only while the ring is full. The layer above
-// decides when that is a stall: a Conn has no timers.
+// Unsent implements transport.Conn. Bytes wait here only while the ring is full. A Conn has no
+// timers, so the layer above decides when this is a stall.
 func (c *conn) Unsent() (bytes int, since time.Time) { return c.outbox.unsent() }
 
 // fail marks the Conn as failed. It records err unless there is an earlier error, and returns the
@@ -299,7 +299,7 @@ func (c *conn) fail(err error) error {
 // Close implements transport.Conn. A Progress that runs at the same time may write into the
 // arriving frame's buffer until it returns. The peer still receives the frames in the ring.
 func (c *conn) Close() error {
-	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: a goroutine that holds outbox.mu need not be inside
+	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate, because a goroutine that holds outbox.mu need not be inside the gate
 	if first, last := c.gate.Close(); first && last {
 		c.release()
 	}
@@ -316,8 +316,8 @@ func (c *conn) exit() {
 }
 
 // release frees all resources of the Conn. The goroutine that exits the closed gate last calls it,
-// once. release informs the peer first, and the Transport last, because the Transport's Close waits
-// for this.
+// once. release informs the peer first. It informs the Transport last, because the Transport's
+// Close waits for this.
 func (c *conn) release() {
 	c.announceClose()
 	if c.watcherID != 0 {
@@ -387,7 +387,7 @@ var (
 //	no     no           nobody sleeps
 //	yes    yes          Arm was called; no goroutine has asked the peer for a doorbell yet
 //	yes    no           the peer will ring, or the callback is scheduled
-//	no     yes          the callback has fired before anybody asked; asking then is harmless
+//	no     yes          the callback has fired before a goroutine asked; a later request does no harm
 //
 // A callback that has fired clears armed. unannounced is set after armed, and cleared by the
 // goroutine that asks the peer.

@@ -77,7 +77,7 @@ func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	}
 }
 
-// Frames without bodies count as progress, although they have no bytes.
+// Frames without bodies must count as progress, although they have no bytes of body.
 func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	var o outbox
 	for range 2 {
@@ -95,8 +95,8 @@ func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	}
 }
 
-// An armed Conn whose ring is full is woken when there is space, also when it was filled after
-// Arm, and not for each chunk.
+// An armed Conn whose ring is full must wake when there is space, also if the ring was filled after
+// Arm. It must not wake for each chunk.
 func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -125,7 +125,7 @@ func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	}
 }
 
-// A failed Conn reports its failure even if the peer sends without end.
+// A failed Conn must report its failure even if the peer sends without end.
 func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -141,7 +141,7 @@ func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	}
 }
 
-// A Done that sends its frame again, inside Send, does not exhaust the stack while the peer
+// A Done that sends its frame again, inside Send, must not exhaust the stack while the peer
 // receives everything.
 func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 	near, far := pair(t)
@@ -168,8 +168,8 @@ func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 	}
 }
 
-// Conns are closed at random moments while other goroutines use them. The memory is unmapped once,
-// when nobody uses it any more; a later access would be fatal.
+// Conns are closed at random moments while other goroutines use them. The memory must be unmapped
+// once, when no goroutine uses it any more. A later access would be fatal.
 func TestClosedMemoryIsNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, name, conns := serveForTest(t, Options{})

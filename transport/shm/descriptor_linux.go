@@ -12,8 +12,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// passDescriptor writes b to a socket, and fd beside its first byte. The kernel gives the peer a
-// descriptor of its own for the same memory, when the peer reads that byte. It does not block.
+// passDescriptor writes b to a socket, with the descriptor fd beside the first byte. When the peer
+// reads that byte, the kernel gives it a new descriptor for the same memory. passDescriptor does
+// not block.
 func passDescriptor(socket int, b []byte, fd int) error {
 	for {
 		err := unix.Sendmsg(socket, b, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -23,9 +24,9 @@ func passDescriptor(socket int, b []byte, fd int) error {
 	}
 }
 
-// sendDescriptor does what passDescriptor does, on a connection that Go polls. It waits while the
-// socket is full. If it fails and the connection has not ended, it returns fault.Refused, since
-// descriptors do not pass between the two processes. It returns the same error for a transient
+// sendDescriptor is like passDescriptor, but for a connection that Go polls. It waits while the
+// socket is full. If it fails and the connection has not ended, it returns fault.Refused, because
+// descriptors cannot pass between the two processes. It returns the same error for a transient
 // shortage, such as too many descriptors in flight (ETOOMANYREFS). In both cases the layer above
 // uses another wire.
 func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
@@ -54,9 +55,9 @@ func isConnEnd(err error) bool {
 		errors.Is(err, syscall.ENOTCONN) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// noDescriptor returns why a message came without the descriptor that was sent with it. The kernel
-// removes the descriptor without a report when this process has no room for another one, or when a
-// security module forbids it. To find the cause, noDescriptor opens a descriptor itself.
+// noDescriptor returns the reason why a message came without the descriptor that was sent with it.
+// The kernel silently removes the descriptor if this process cannot have another descriptor, or if
+// a security module forbids it. To find the cause, noDescriptor opens a descriptor itself.
 func noDescriptor() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -65,9 +66,9 @@ func noDescriptor() error {
 	return noDescriptorFor(err)
 }
 
-// noDescriptorFor returns the result of noDescriptor, given the error err of the attempt to open a
-// descriptor. The error text begins with the remedy, because the answer to the peer is cut at
-// reasonRoom bytes.
+// noDescriptorFor returns the result of noDescriptor. Its argument is the error of the attempt to
+// open a descriptor. The error text begins with the remedy, because the answer to the peer is cut
+// at reasonRoom bytes.
 func noDescriptorFor(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):
@@ -81,8 +82,8 @@ func noDescriptorFor(err error) error {
 
 // probeSharing returns why this process cannot share memory, or nil if it can. It makes sealed
 // memory and passes the descriptor to itself, which costs some ten microseconds, once. It detects
-// what a sandbox forbids to this process. It cannot detect what is forbidden only between two
-// processes.
+// the restrictions of a sandbox on this process. It cannot detect restrictions that apply only
+// between two processes.
 func probeSharing() error {
 	memory, err := createMemfd(os.Getpagesize(), fixedSeals)
 	if err != nil {

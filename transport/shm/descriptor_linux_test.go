@@ -44,8 +44,8 @@ func forbid(call uint32) error {
 // forbidden holds the system calls that a test may forbid to a peer.
 var forbidden = map[string]uint32{"memfd_create": unix.SYS_MEMFD_CREATE, "sendmsg": unix.SYS_SENDMSG}
 
-// runForbidden is a peer in a sandbox without a system call. It prints what keeps it from
-// sharing memory, and what Alloc, Dial and Share return.
+// runForbidden runs as a peer in a sandbox that forbids a system call. It prints the reason why it
+// cannot share memory, and the results of Alloc, Dial and Share.
 func runForbidden(call string) {
 	if err := forbid(forbidden[call]); err != nil {
 		fmt.Println("no sandbox:", err)
@@ -100,7 +100,7 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	}
 }
 
-// A hello whose descriptor was removed is rejected. Other handshakes are not affected.
+// A hello whose descriptor was removed must be rejected. Other handshakes must not be affected.
 func TestHandshakeWithoutDescriptorConcernsNoOther(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})
@@ -119,7 +119,7 @@ func TestHandshakeWithoutDescriptorConcernsNoOther(t *testing.T) {
 	receive(t, conns)
 }
 
-// If descriptors pass in one direction only, there is no Conn.
+// If descriptors pass in only one direction, there must be no Conn.
 func TestAnswerWithoutDescriptorIsRefused(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
@@ -183,7 +183,7 @@ func fakeHost(t *testing.T, tr *Transport, name string, reply func(nc *net.UnixC
 	return end
 }
 
-// A member whose descriptor is removed on its way fails, and does not wait for the commit.
+// A member whose descriptor is removed on the way must fail, and must not wait for the commit.
 func TestShareWithoutDescriptorFails(t *testing.T) {
 	leak.Check(t)
 	for name, tc := range map[string]struct {
@@ -202,8 +202,8 @@ func TestShareWithoutDescriptorFails(t *testing.T) {
 	}
 }
 
-// A host may die after it has sent the memory to some members. These members do not use the memory,
-// and all ranks try again.
+// A host may die after it has sent the memory to some members. Then these members must not use the
+// memory, and all ranks must try again.
 func TestShareBeginsAgainWhenItsHostDiesBeforeTheCommit(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{Job: randomName()})
@@ -242,7 +242,7 @@ func TestShareBeginsAgainWhenItsHostDiesBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// The reason in an answer is cut, so the remedy has to come first.
+// The reason in an answer is cut, so the remedy must come first.
 func TestReasonForAPeerBeginsWithTheRemedy(t *testing.T) {
 	for _, tc := range []struct {
 		err  error

@@ -1,40 +1,41 @@
 // Package shm is the transport between ranks that are processes of one Linux host. Frames
 // move through memory that both processes have mapped, without system calls.
 //
-// Each Conn has one ring of bytes per direction, with one producer and one consumer and no
-// lock between them. Send copies a small frame into the ring and makes it visible by one
-// store. A large body passes in chunks: the receiver's Progress copies each one straight into
-// the Sink's buffer while the sender puts in the next. Besides the rings there is a unix
-// socket per Conn. No frame passes through it. It carries descriptors of memory, it wakes a
-// process that sleeps, and its end tells at once that the other process has closed or died.
+// Each Conn has one ring of bytes per direction, with one producer and one consumer and no lock
+// between them. Send copies a small frame into the ring and makes it visible by one store. A large
+// body passes in chunks: the receiver's Progress copies each chunk straight into the Sink's buffer
+// while the sender puts the next chunk into the ring. Besides the rings there is a unix socket per
+// Conn. No frame passes through the socket. It carries descriptors of memory, and it wakes a
+// process that sleeps. When the other process closes or dies, the socket ends at once, so this
+// process notices it.
 //
-// The memory is anonymous (memfd_create) and reaches the peer as a descriptor over the
-// socket (SCM_RIGHTS). It has no name, so nothing is left behind however the processes end.
-// It is sealed against shrinking, so that no process can make another one's access fatal.
-// Both processes can write everywhere in it, so nothing that is read from it is trusted: a
-// length or an index is read once and checked before use, and one that is impossible fails
-// the Conn. Only processes of one user on one host, in one network namespace, connect.
+// The memory is anonymous (memfd_create) and reaches the peer as a descriptor over the socket
+// (SCM_RIGHTS). It has no name, so nothing is left behind however the processes end. It is sealed
+// against shrinking, so that no process can make an access of another process fatal. Both processes
+// can write everywhere in it, so no value that is read from it is trusted. A length or an index is
+// read once and checked before use, and an impossible value fails the Conn. Only processes of one
+// user on one host, in one network namespace, can connect.
 //
-// Some sandboxes forbid memfd_create or descriptors on sockets. New tries both in its own
-// process, and Available returns the reason. Where only descriptors between two processes are
-// removed, Dial and Share between these fail with the reason. Package auto then takes another
-// wire, and collectives use messages; there is no other way to share memory here.
+// Some sandboxes forbid memfd_create or descriptors on sockets. New tries both in its own process,
+// and Available returns the reason. If only descriptors between two processes are removed, Dial and
+// Share between these processes fail with the reason. Then package auto uses another wire, and
+// collectives use messages. This package has no other way to share memory.
 //
-// A Conn's rings have a megabyte each, of which frames of up to 2 KiB touch 32 KiB. Before
-// Admit a peer holds one of 64 slots for at most 10 seconds, its hello must come within 5, and
-// a frame with more than 4 KiB of body ends the Conn.
+// Each of a Conn's two rings has one megabyte. If no frame is larger than 2 KiB, only 32 KiB of a
+// ring are touched. Before Admit a peer holds one of 64 slots for at most 10 seconds. Its hello
+// must come within 5 seconds. A frame with more than 4 KiB of body ends the Conn.
 //
-// Memory from Alloc lies in one memfd per Transport, its pool, which grows. A Conn exposes
-// parts of it: the peer gets the pool's descriptor once, maps it, and writes bodies there by
-// one copy. expose_linux.go describes how such a write is bound to what is exposed.
+// Memory from Alloc lies in one memfd per Transport, its pool, which grows. A Conn exposes parts of
+// it: the peer gets the pool's descriptor once, maps it, and writes bodies there by one copy.
+// expose_linux.go describes how such writes are limited to exposed memory.
 //
 // A frame is done when its last byte is in the ring, not when the peer has received it. A
 // Conn has no timers and detects neither silence nor a stall. Package mesh does, by
 // heartbeats and by the report of bytes that are not sent.
 //
-// The package knows neither ranks nor the handshake of ranks nor what heads mean. On other
-// systems it builds, and refuses with the reason. handshake_linux.go describes how two
-// processes connect, share_linux.go how the ranks of a Share do.
+// The package does not know ranks, the handshake of ranks, or the meaning of heads. On other
+// systems it builds, but its methods return an error with the reason. handshake_linux.go describes
+// how two processes connect. share_linux.go describes how the ranks of a Share connect.
 //
 // # The way of a frame
 //

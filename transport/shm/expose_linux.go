@@ -17,9 +17,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A body goes into exposed memory by one copy: the sender has mapped the receiver's pool and
-// writes there itself. Each side of a Conn has a table of slots in the Conn's memory, one
-// word for each exposure to the peer, which acts as a lock between the two processes:
+// A body goes into exposed memory by one copy, because the sender has mapped the receiver's pool
+// and writes there itself. Each side of a Conn has a table of slots in the Conn's memory. A slot is
+// one word for one exposure to the peer. The word acts as a lock between the two processes:
 //
 //	word         state     next word, and who writes it
 //	0            free      g<<1 by the owner: Expose
@@ -28,17 +28,17 @@ import (
 //	g<<1 | 1     writing   g<<1 by the peer, after the fragment
 //	                       0 by the owner, when it has given up waiting for the peer
 //
-// g is the number of the exposure, from 1, and never used again on the Conn. Every transition is a
-// compare-and-swap, except the owner's transitions from free and from writing. They are
-// sequentially consistent, as all of Go's atomics. So a fragment is in memory before the word
-// leaves the state writing. An owner that releases its memory waits while the word is in the state
-// writing. A fragment takes some ten microseconds. revoke handles a peer that was stopped or killed
-// in the middle of a fragment.
+// The number g is the number of the exposure. It starts at 1 and is never used again on the Conn.
+// Every transition is a compare-and-swap, except the owner's transitions from free and from
+// writing. All transitions are sequentially consistent, like all of Go's atomic operations. So a
+// fragment is in memory before the word leaves the state writing. An owner that releases its memory
+// waits while the word is in the state writing. A fragment takes some ten microseconds. revoke
+// handles a peer that was stopped or killed in the middle of a fragment.
 //
 // When this side first exposes a part of its pool to the peer, it sends the pool's descriptor over
 // the socket. When a body is complete, its sender puts a record of kind written into the ring. The
-// receiver checks that record against a private copy of the table, since the peer can write
-// everywhere in the shared one. The only memory of this process that a faulty peer can damage is
+// receiver checks that record against a private copy of the table, because the peer can write
+// everywhere in the shared table. The only memory of this process that a faulty peer can damage is
 // memory from Alloc.
 
 // slotCount is the largest number of exposures that one side of a Conn has at a time. Exposures for
@@ -104,12 +104,12 @@ type exposure struct {
 	number  uint64 // 0 when the slot is free
 	id      uint32 // the ID of frames that arrive in the memory
 	buf     []byte
-	of      *allocation // the pinned allocation that buf is a part of
+	of      *allocation // the pinned allocation that contains buf
 	release func()      // made once, returned by each Expose of the slot
 }
 
-// Why memory is not exposed. These errors are made once, because rendezvous tries to expose
-// the buffer of every large receive.
+// The reasons why memory is not exposed. These errors are made only once, because package
+// rendezvous tries to expose the buffer of every large receive.
 var (
 	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
 	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure, want at most %d on a connection", slotCount))
@@ -122,8 +122,8 @@ var (
 //
 // It pins the allocation, so that free refuses until release. It sends the pool's descriptor if the
 // peer does not have it, and fills the private copy of a slot. It publishes the slot last. From
-// that store on the peer may write. The peer learns of the exposure by the token, which the layer
-// above sends in a message.
+// that store on the peer may write. The peer learns about the exposure from the token, which the
+// layer above sends in a message.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	a, offset := c.t.pool.pin(buf)
 	if a == nil {
@@ -186,8 +186,8 @@ func (c *conn) sendPool() error {
 	return nil
 }
 
-// detachAfter is how long a peer may take to write one fragment, which takes some ten
-// microseconds, before revoke takes the memory away from it.
+// detachAfter is how long a peer may take to write one fragment before revoke takes the memory away
+// from the peer. Normally a fragment takes some ten microseconds.
 const detachAfter = 250 * time.Millisecond
 
 // revoke ends the exposure in a slot. When it has returned, nothing writes into the exposed memory
@@ -195,8 +195,8 @@ const detachAfter = 250 * time.Millisecond
 //
 //   - the peer runs: revoke waits for the end of the fragment;
 //   - the peer has died: revoke goes on, because the peer writes nothing any more;
-//   - the peer was stopped for longer than detachAfter: it keeps the pages, and this process
-//     gets others with the same contents.
+//   - the peer was stopped for longer than detachAfter: it keeps the pages, and this process gets
+//     other pages with the same contents.
 func (c *conn) revoke(slot uint32) {
 	x := &c.exposures
 	x.mu.Lock()
@@ -212,7 +212,7 @@ func (c *conn) revoke(slot uint32) {
 	// counts as free.
 	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
 		if !c.awaitWriter(word, number) {
-			a.detach(buf) // it fails only where there is no memory for one page
+			a.detach(buf) // it fails only if there is no memory for one page
 		}
 		word.Store(0)
 	}
@@ -249,8 +249,8 @@ func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 	return true
 }
 
-// peerExited reports whether the peer's process has ended. That includes a child of this
-// process that has ended and was not waited for.
+// peerExited reports whether the peer's process has ended. The process may be a child of this
+// process that has ended and has not been waited for.
 func (c *conn) peerExited() bool {
 	fd, err := unix.PidfdOpen(int(c.peerCred.Pid), 0)
 	if err != nil {
@@ -261,8 +261,8 @@ func (c *conn) peerExited() bool {
 	return err == nil && n > 0
 }
 
-// lookup returns the ID of the exposure that the peer claims to have written to. ok is false unless
-// the claimed range lies within that exposure.
+// lookup returns the ID of the exposure into which the peer claims to have written. The result ok
+// is false unless the claimed range lies within that exposure.
 func (x *exposureTable) lookup(slot uint64, number, at, size uint64) (id uint32, ok bool) {
 	if slot >= slotCount || number == 0 {
 		return 0, false

@@ -16,12 +16,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Two processes shake hands over a unix socket. The side that dials sends a hello with the
-// descriptor of the memory that it has made; the other side maps that memory and answers. Nonces
-// prove that both see the same memory. The memory holds the nonce of the dialer, and the acceptor
-// adds a nonce of its own. The answer repeats both. An answer that accepts also returns the
-// descriptor. So a Conn exists only if descriptors pass both ways, and either side can expose
-// memory on it.
+// Two processes do a handshake over a unix socket. The dialer makes the memory, and sends a hello
+// with the descriptor of the memory. The acceptor maps that memory and answers. Nonces prove that
+// both processes see the same memory. The memory holds the nonce of the dialer, and the acceptor
+// adds its own nonce. The answer repeats both nonces. An answer that accepts also returns the
+// descriptor. So a Conn exists only if descriptors pass in both directions. Then either side can
+// expose memory on the Conn.
 //
 //	dialer                                    acceptor
 //	makes memory, with its nonce
@@ -62,8 +62,8 @@ type handshakeResult struct {
 	releaseSlot func() // releases the slot of an accepted connection; nil at the dialer
 }
 
-// dialSocket connects to the socket of that name. A unix socket whose queue is full fails with
-// EAGAIN instead of waiting, so dialSocket tries again, with pauses from 1 to 50 ms, until ctx
+// dialSocket connects to the socket with the given name. A unix socket whose queue is full fails
+// with EAGAIN instead of waiting, so dialSocket tries again, with pauses from 1 to 50 ms, until ctx
 // ends.
 func dialSocket(ctx context.Context, name string) (*net.UnixConn, error) {
 	var d net.Dialer
@@ -106,7 +106,8 @@ func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshake
 	return w, nil
 }
 
-// offer makes a segment, sends its descriptor, and waits until the peer has mapped it, too.
+// offer makes a segment, sends its descriptor, and waits until the peer has also mapped the
+// segment.
 func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
 	n, ring := newNonce(), t.ringSize()
 	fd, err := createMemfd(segmentSize(ring), fixedSeals)
@@ -128,7 +129,7 @@ func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
 	return seg, nil
 }
 
-// makeHello returns the hello for a segment whose rings have ring bytes each.
+// makeHello returns the hello for a segment. Its argument is the size of each ring.
 func makeHello(ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
@@ -137,7 +138,8 @@ func makeHello(ring int) []byte {
 	return b
 }
 
-// readAnswer reads the answer to the hello that offered a segment with nonce n.
+// readAnswer reads the answer to the hello that offered a segment. The argument n is the dialer's
+// nonce in that segment.
 func readAnswer(nc *net.UnixConn, seg *segment, n nonce) error {
 	b := make([]byte, answerLen)
 	fd, err := readWithRights(nc, b)

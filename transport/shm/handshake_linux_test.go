@@ -144,7 +144,7 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 	}
 }
 
-// fakeServer answers each hello with the result of answer, to which it passes an empty answer.
+// fakeServer answers each hello with the result of the given function, which gets an empty answer.
 func fakeServer(t *testing.T, answer func(b []byte) []byte) (addr string) {
 	here, err := detectLocality()
 	if err != nil {
@@ -196,7 +196,7 @@ func TestInvalidAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// A Dial to a peer that never answers ends with its context, or with Close.
+// A Dial to a peer that never answers must end when its context ends or the Transport is closed.
 func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
@@ -224,8 +224,8 @@ func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// While pending peers hold all slots, a further peer waits. It is served as soon as a slot becomes
-// free.
+// While pending peers hold all slots, a further peer must wait. It must be served as soon as a slot
+// becomes free.
 func TestPendingConnsAreBounded(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})
@@ -255,7 +255,7 @@ func TestPendingConnsAreBounded(t *testing.T) {
 	receive(t, conns)
 }
 
-// Pending peers that are admitted, or close, release their slots.
+// Pending peers that are admitted, or that close, must release their slots.
 func TestPendingSlotsAreReused(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})

@@ -37,7 +37,7 @@ type outbox struct {
 	err          error     // why nothing more is accepted
 
 	producer   producer // owned by the writer, or guarded by mu when there is none
-	remaining  body     // of the body of the queue's first frame; same owner as producer
+	remaining  body     // the rest of the body of the queue's first frame; same owner as producer
 	begun      bool     // a part of that frame is in the ring; same owner
 	bodyLength int      // bytes of a body that goes into exposed memory; same owner
 }
@@ -49,10 +49,10 @@ type item struct {
 	size int // bytes of body
 }
 
-// body returns the frame's body, none of which is written yet.
+// body returns the whole body of the frame, for a frame of which nothing is written yet.
 func (it *item) body() body { return body{one: it.f.Body, more: it.f.Parts, left: it.size} }
 
-// validateFrame returns why f cannot be sent at all, or nil.
+// validateFrame returns the reason why f can never be sent, or nil.
 func validateFrame(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
@@ -69,18 +69,18 @@ func validateFrame(f *transport.Frame, size int) error {
 // Frames that Done sends from then on are written by the writer's loop, not by recursion.
 const maxInline = 64
 
-// What enqueue did with a frame.
+// An enqueueResult says what enqueue did with a frame.
 type enqueueResult uint8
 
 const (
 	queued       enqueueResult = iota // the writer, or a later Progress, will write it
-	written                           // it is in the ring
-	becameWriter                      // it is queued, and the caller has become the writer
+	written                           // the frame is in the ring
+	becameWriter                      // the frame is queued, and the caller has become the writer
 	refused                           // the outbox is closed
 )
 
-// enqueue writes a small frame into the ring if no frame waits. Otherwise it queues the frame. due
-// asks the caller to ring the peer's doorbell.
+// enqueue writes a small frame into the ring if no frame waits. Otherwise it queues the frame. The
+// result due asks the caller to ring the peer's doorbell.
 func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,8 +114,9 @@ func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	return becameWriter, false, nil
 }
 
-// trySend writes a small frame into the ring if no frame waits. Otherwise it does nothing. due asks
-// the caller to ring the peer's doorbell. trySend reports no protocol error; the next enqueue does.
+// trySend writes a small frame into the ring if no frame waits. Otherwise it does nothing. The
+// result due asks the caller to ring the peer's doorbell. trySend does not report protocol errors,
+// because the next enqueue reports them.
 func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	o.mu.Lock()
 	if o.err == nil && len(bytes) <= maxWhole && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
@@ -127,8 +128,9 @@ func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	return did, due
 }
 
-// resume makes the caller the writer if frames wait and there is none. Progress calls it when it has
-// seen blocked; another Progress, or a Send, may have become the writer meanwhile.
+// resume makes the caller the writer if frames wait and there is no writer. Progress calls it when
+// it has found blocked set. Meanwhile another caller of Progress or Send may have become the
+// writer.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -147,7 +149,7 @@ func (o *outbox) start() {
 }
 
 // write writes one record of f, the queue's first frame. The caller is the writer. It returns how
-// many bytes of the body are in the record, and whether they were the last.
+// many bytes of the body are in the record, and whether these were the last bytes.
 func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
 	b := &o.remaining
 	if !o.begun && b.left <= maxWhole {
@@ -184,9 +186,10 @@ func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 }
 
 // next returns the frame with which the writer continues. The writer calls it after each record,
-// and so notices a Close. If next returns no frame, the caller is no longer the writer: no frame is
-// left, or stop leaves the rest to Progress, or the outbox is closed. If the outbox is closed, the
-// caller fails the returned frames with err.
+// and so notices a Close. If the argument stop is true, next leaves the rest to Progress. If next
+// returns no frame, the caller is no longer the writer: no frame is left, the rest is left to
+// Progress, or the outbox is closed. If the outbox is closed, the caller fails the returned frames
+// with err.
 func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,10 +210,10 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	return nil, failed, err
 }
 
-// close sets the Conn's first error to err, unless it is set already. From now on every frame fails
-// with the first error. Both changes happen under mu, so for a goroutine that has seen the error,
-// Send fails, too. close returns the queued frames and the first error. If there is a writer, close
-// returns no frames, and the writer fails them.
+// close sets the Conn's first error to err, unless the first error is already set. After close,
+// every frame fails with the first error. Both changes happen under mu, so for a goroutine that has
+// seen the error, Send fails, too. close returns the queued frames and the first error. If there is
+// a writer, close returns no frames, and the writer fails them.
 func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -233,17 +236,17 @@ func (o *outbox) drain() (all items) {
 	return all
 }
 
-// awaitRoom asks the consumer to ring the doorbell mine when half of the ring is free. With less
-// the consumer would ring for each chunk. It returns true when half of the ring is free already, or
-// when the outbox is closed.
+// awaitRoom asks the consumer to ring this end's doorbell when half of the ring is free. If it
+// asked for less space, the consumer would ring for each chunk. It returns true when half of the
+// ring is free already, or when the outbox is closed.
 func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil || !o.blocked.Load() {
 		return o.err != nil
 	}
-	// The order is as in wakeup_linux.go: first the request, then a second look. So space that
-	// comes in between is not missed.
+	// The order is as in wakeup_linux.go: the request comes first, and then a second check. So
+	// space that becomes free in between is not missed.
 	half := uint64(len(o.producer.ring) / 2)
 	if o.producer.produced-o.producer.sharedConsumed.Load() <= half {
 		return true

@@ -72,7 +72,7 @@ func runPeer(part []string) {
 	}
 }
 
-// roles maps the name of a role to what it does with a Conn.
+// roles maps the name of a role to the function that the peer calls for each Conn.
 var roles = map[string]func(transport.Conn){
 	"echo":    func(c transport.Conn) { pinThread(1); echo(c) },
 	"feed":    func(c transport.Conn) { pinThread(1); feed(c) },
@@ -117,7 +117,7 @@ func startPeer(tb testing.TB, part string, env ...string) *peerProcess {
 	return p
 }
 
-// kill ends the peer as kill -9 does, and returns when it is gone.
+// kill ends the peer like kill -9, and returns when the peer is gone.
 func (p *peerProcess) kill() {
 	p.end.Do(func() {
 		p.Process.Kill()
@@ -203,8 +203,8 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// pollUntil polls c until in has received the given number of frames in total. It sometimes yields
-// the core.
+// pollUntil polls c until the sink has received the given number of frames in total. It sometimes
+// yields the core.
 func pollUntil(c transport.Conn, in *bufferSink, frames int) error {
 	for idle := 0; in.frames < frames; idle++ {
 		state, err := c.Progress(in, 1)
@@ -225,7 +225,7 @@ func newFrame(size int) *transport.Frame {
 	return &transport.Frame{Head: make([]byte, 28), Body: make([]byte, size), Done: func(error) {}}
 }
 
-// echo answers each frame with one of its size.
+// echo answers each frame with a frame of the same size.
 func echo(c transport.Conn) {
 	in, out := new(bufferSink), newFrame(0)
 	for i := 1; pollUntil(c, in, i) == nil; i++ {
@@ -237,7 +237,7 @@ func echo(c transport.Conn) {
 	}
 }
 
-// feed sends frames of the size of the first one that it receives, until the Conn fails.
+// feed waits for a first frame, and then sends frames of the same size until the Conn fails.
 func feed(c transport.Conn) {
 	in := new(bufferSink)
 	if pollUntil(c, in, 1) != nil {
@@ -254,8 +254,8 @@ func feed(c transport.Conn) {
 	}
 }
 
-// resendAll sends a frame with each body, again and again when it is done, until the Conn fails.
-// Then it sets over.
+// resendAll sends one frame for each body. It sends each frame again when the frame is done, until
+// the Conn fails. Then it sets the flag over.
 func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	for _, body := range bodies {
 		f := newFrame(0)
@@ -301,7 +301,8 @@ func echoAsleep(c transport.Conn) {
 	}
 }
 
-// floodSizes are the sizes of the bodies of a flood; each byte of a body is its index here.
+// floodSizes are the sizes of the bodies of a flood. Each byte of a body is the index of the body's
+// size in this list.
 var floodSizes = []int{0, 1, 100, 3000, 20_000, 70_000, 1 << 20}
 
 // flood sends and receives as fast as possible, and sleeps when nothing moves, until the Conn

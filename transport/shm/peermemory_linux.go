@@ -15,20 +15,20 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxFragment is the most bytes of one fragment. The owner of the memory has to wait for the end of
-// a fragment before it can release the memory.
+// maxFragment is the maximum size of one fragment. The owner of the memory has to wait for the end
+// of a fragment before it can release the memory.
 const maxFragment = 128 << 10
 
-// A peerMemory is this end's view of the peer's pool, into which it writes bodies directly. It has
-// the pool once the peer has exposed a part of it. mu orders the goroutine that reads the socket
-// and the goroutine that writes fragments.
+// A peerMemory is this end's view of the peer's pool. This end writes bodies directly into the
+// pool. It gets the pool when the peer first exposes a part of it. The lock mu serialises the
+// goroutine that reads the socket and the goroutine that writes fragments.
 type peerMemory struct {
 	slots slotTable // the peer's exposures; shared with the peer
 
 	mu  sync.Mutex // guards the rest, and is held while a fragment is written
 	fd  int        // descriptor of the peer's pool; -1: not received yet
 	mem []byte     // the mapped pool, as large as it was when its size was last read
-	err error      // why nothing more is read from the socket
+	err error      // the error after which nothing more is read from the socket
 }
 
 // The messages on the socket are one byte each.
@@ -41,12 +41,13 @@ const (
 const socketRead = 64
 
 // drainSocket reads the messages that the peer has written to the socket: doorbells and the peer's
-// pool. rang reports whether there was a doorbell. open is false when the peer's end is closed, and
-// after an error.
+// pool. The result rang reports whether there was a doorbell. The result open is false if the
+// peer's end is closed, and after an error.
 //
-// Two goroutines may call it: the watcher's, when the socket is readable, and the writer, which
-// needs the pool. p.mu orders them. Either may read the pool's descriptor, and stores it in p. A
-// writer that has read a doorbell runs the callback in the watcher's place.
+// Two goroutines may call it: the watcher's goroutine when the socket is readable, and the writer
+// when it needs the pool. p.mu serialises the two. Either goroutine may read the pool's descriptor
+// and store it in p. If the writer has read a doorbell, it runs the callback in place of the
+// watcher.
 func (c *conn) drainSocket() (rang, open bool, err error) {
 	p := &c.peerMemory
 	p.mu.Lock()
@@ -87,8 +88,8 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 	return false, false, p.err
 }
 
-// readSocket reads without waiting. It does not allocate, since most of what it reads are
-// doorbells. fd is the descriptor in the message, or -1. Descriptor 0 is valid in a process whose
+// readSocket reads without waiting. It does not allocate, because most messages are doorbells. The
+// result fd is the descriptor in the message, or -1. Descriptor 0 is valid in a process whose
 // standard input is closed.
 func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno) {
 	var oob [32]byte // room for one descriptor; the kernel discards others
@@ -114,8 +115,8 @@ func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno
 	return int(got), fd, 0
 }
 
-// receivePool stores the pool from a pool message. fd is the descriptor in the message, or -1 if it
-// had none. p.mu is held.
+// receivePool stores the pool from a pool message. The argument fd is the descriptor in the
+// message, or -1 if the message had none. p.mu is held.
 func (p *peerMemory) receivePool(fd int, pending bool) error {
 	var err error
 	switch {
@@ -153,9 +154,9 @@ func (p *peerMemory) close() {
 	}
 }
 
-// mapTo maps the pool at least up to end. ok is false when the pool is smaller. It maps the whole
-// pool at its present size, to map a growing pool less often. The pool's seal keeps it from
-// shrinking, so mapped memory stays accessible. p.mu is held.
+// mapTo maps the pool at least up to the offset end. The result ok is false if the pool is smaller.
+// It maps the whole pool at its present size, to map a growing pool less often. The pool's seal
+// keeps it from shrinking, so mapped memory stays accessible. p.mu is held.
 func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	if end <= uint64(len(p.mem)) {
 		return true, nil
@@ -175,14 +176,15 @@ func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	return true, nil
 }
 
-// Why a fragment was not written.
+// The reasons why a fragment was not written.
 var (
 	errNoPool     = errors.New("the peer's pool has not come")
 	errNotExposed = errors.New("the memory is not exposed any more, or never was")
 )
 
-// write writes the next fragment of b into exposed memory, at bytes from its beginning. With
-// errNoPool the caller drains the socket, where the pool may be, and tries again.
+// write writes the next fragment of b into exposed memory. The argument at is the offset in the
+// exposed memory. After errNoPool the caller drains the socket, which may hold the pool's
+// descriptor, and tries again.
 func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +207,7 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	n = min(b.left, maxFragment)
 	from := int(to.offset) + at
 	b.read(p.mem[from : from+n])
-	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // the swap fails when the owner has revoked the memory
+	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // the swap fails if the owner has revoked the memory
 	return n, nil
 }
 
@@ -236,7 +238,7 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		if err != errNotExposed {
 			return n, false, err
 		}
-		n = b.left // the receiver finds no such exposure in its private table, and fails the Conn
+		n = b.left // the receiver does not find this exposure in its private table, and fails the Conn
 		*b = body{}
 		return n, false, nil
 	}

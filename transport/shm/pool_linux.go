@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/internal/headroom"
 )
 
-// A pool is the memory that Alloc gives out: one memfd, which grows and never shrinks.
-// Each allocation is a range of whole pages in it, mapped by itself:
+// A pool is the memory from which Alloc allocates. It is one memfd, which grows and never shrinks.
+// Each allocation is a range of whole pages of the memfd, and has a mapping of its own:
 //
 //	memfd     | allocation | hole | allocation | allocation | hole |
 //	offset    0                                                    size
@@ -26,7 +26,7 @@ import (
 // a hole are given back to the system. A peer to which a part is exposed gets the memfd's
 // descriptor, once per Conn, and maps the whole memfd. expose_linux.go describes the rules that
 // keep the peer from writing elsewhere. The memfd is sealed against shrinking, so that no process
-// can make another one's access fatal.
+// can make an access of another process fatal.
 //
 // A range of the memfd goes through these states; each transition takes mu for a moment:
 //
@@ -37,8 +37,9 @@ import (
 //	in use     detach      detached   when freed, its range never becomes a hole again
 //
 // Filling may take seconds for gigabytes, and other goroutines expose memory meanwhile, so mu is
-// held for bookkeeping only. open is held for reading while fd is in use, so that close does not
-// close it meanwhile: another file could get the same number. mu is taken inside open.
+// held for bookkeeping only. The lock open is held for reading while fd is in use. So close cannot
+// close fd meanwhile, after which another file could get the same number. A goroutine that needs
+// both locks takes open first.
 type pool struct {
 	open   sync.RWMutex // guards closed
 	closed bool
@@ -57,16 +58,16 @@ type extent struct{ offset, size int }
 // An allocation is the memory that one Alloc has returned.
 type allocation struct {
 	extent
-	mem      []byte // its mapping; nil once freed
+	mem      []byte // the mapping; nil once the allocation is freed
 	pins     int    // number of current exposures of parts of the allocation
 	detached atomic.Bool
 }
 
-// Alloc implements transport.Allocator. The garbage collector does not manage the memory. free
-// unmaps it, even if pointers to it exist: touching it afterwards kills the process. free refuses
-// while a part of the memory is exposed. It may be called after Close. Alloc returns fault.Refused
-// if this process cannot share memory; the caller then uses ordinary memory. It returns
-// fault.Exhausted if there is not enough memory.
+// Alloc implements transport.Allocator. The garbage collector does not manage the memory. The
+// function free unmaps the memory, even if pointers to it exist. A later access kills the process.
+// The function refuses while a part of the memory is exposed. It may be called after Close. Alloc
+// returns fault.Refused if this process cannot share memory; the caller then uses ordinary memory.
+// It returns fault.Exhausted if there is not enough memory.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
@@ -95,7 +96,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return a.mem[:size:size], free, nil
 }
 
-// kindOf returns the kind of err. If err has none, kindOf returns the argument otherwise.
+// kindOf returns the kind of err. If err has no kind, kindOf returns its second argument.
 func kindOf(err error, otherwise fault.Kind) fault.Kind {
 	var ours *fault.Error
 	if errors.As(err, &ours) {
@@ -200,7 +201,7 @@ func fillPages(fd int, e extent) error {
 	return nil
 }
 
-// addressOf returns where a slice begins.
+// addressOf returns the address at which a slice begins.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // byAddress compares an allocation with an address, for a binary search: it returns 0 when the
@@ -215,8 +216,9 @@ func byAddress(a *allocation, at uintptr) int {
 	return 0
 }
 
-// pin finds the allocation that buf is a part of, and pins it: the allocation is not freed before
-// unpin. It also returns buf's offset in the memfd. a is nil if there is no such allocation.
+// pin finds the allocation that contains buf, and pins it, so that the allocation is not freed
+// before unpin. It also returns the offset of buf in the memfd. If there is no such allocation, the
+// result a is nil.
 func (p *pool) pin(buf []byte) (a *allocation, offset int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +259,7 @@ func (p *pool) free(a *allocation) error {
 	mem := a.mem
 	a.mem = nil
 	p.mu.Unlock()
-	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate, madvise works after close has closed the descriptor
+	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate, madvise works even after the descriptor is closed
 	if err := unix.Munmap(mem); err != nil {
 		return os.NewSyscallError("munmap", err)
 	}
@@ -280,12 +282,12 @@ func (p *pool) close() {
 
 // detach separates buf, a part of the allocation, from all peers: they keep the present pages, and
 // this process gets a copy of them at the same address. revoke calls it for a peer that was stopped
-// while it was writing, and may continue later. No goroutine uses buf during the call. A write of
-// another goroutine to the rest of buf's first or last page may be lost, if it runs at the same
-// time.
+// while it was writing, and may continue later. No goroutine uses buf during the call. If another
+// goroutine writes to the rest of the first or last page of buf at the same time, that write may be
+// lost.
 //
-// The copy is made in new pages first. Then one mremap puts these in place of the shared pages, at
-// the same address, so that the program's slices stay valid.
+// The copy is made in new pages first. Then one mremap replaces the shared pages by the new pages
+// at the same address, so that the program's slices stay valid.
 func (a *allocation) detach(buf []byte) error {
 	a.detached.Store(true)
 	page := uintptr(os.Getpagesize())

@@ -122,8 +122,8 @@ func openFiles(tb testing.TB) int {
 	return len(entries)
 }
 
-// Random allocations begin as zeros, keep what is written to them, and use freed ranges again,
-// so that the pool stays about as large as what is allocated at a time.
+// Random allocations must begin as zeros, keep the written bytes, and use freed ranges again. So
+// the pool must stay about as large as the memory that is allocated at one time.
 func TestAllocationsDoNotOverlap(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -169,8 +169,8 @@ func TestAllocationsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// Freed memory is given back at once, although a peer has mapped it. Exposed memory is not
-// freed. Close keeps allocated memory.
+// Freed memory must be given back to the system at once, even if a peer has mapped it. Exposed
+// memory must not be freed. Close must keep allocated memory.
 func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -212,7 +212,8 @@ func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	}
 }
 
-// A peer maps a pool again when it has grown, and writes to old and new allocations alike.
+// When a pool has grown, the peer must map it again, and must be able to write to old and new
+// allocations.
 func TestPeerMapsAPoolThatGrows(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -236,7 +237,7 @@ func TestPeerMapsAPoolThatGrows(t *testing.T) {
 	}
 }
 
-// Memory that is allocated, exposed and freed again and again does not make the pool grow.
+// If memory is repeatedly allocated, exposed and freed, the pool must not grow.
 func TestPoolDoesNotGrowByWhatIsFreed(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -294,7 +295,8 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 	}
 }
 
-// Memory for many writes stays exposed for long. It leaves slots to receives of single messages.
+// Memory for many writes stays exposed for a long time. This test checks that such exposures use at
+// most half of the slots, so that receives of single messages always find a free slot.
 func TestExposuresForManyWritesUseHalfOfTheSlots(t *testing.T) {
 	_, far := pair(t)
 	far.Admit()
@@ -319,7 +321,7 @@ func TestExposuresForManyWritesUseHalfOfTheSlots(t *testing.T) {
 		t.Errorf("one more for a message: got %v, want %v", err, fault.Exhausted)
 	}
 	releases[0]()
-	releases[0]() // a second time does nothing
+	releases[0]() // a second call must do nothing
 	_, release := expose(t, far, transport.NoNotify, mem[:1])
 	refused()
 	release()
@@ -331,7 +333,7 @@ func TestExposuresForManyWritesUseHalfOfTheSlots(t *testing.T) {
 	}
 }
 
-// If a token is forged, the sender writes nothing anywhere. Its frame is still done.
+// If a token is forged, the sender must not write anywhere. The frame must still be done.
 func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
 	for name, lie := range map[string]func(*token){
@@ -352,7 +354,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 		in := new(bufferSink)
 		mem, _ := alloc(t, far, size)
 		honest, release := expose(t, far, 1, mem[:200])
-		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // the pool is mapped
+		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // maps the pool
 			t.Fatal(err)
 		}
 		whole := near.peerMemory.mem
@@ -364,7 +366,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 			t.Errorf("%s: something was written", name)
 		}
 		if k.slot < slotCount && k.number == tokenOf(honest).number && k.slot == tokenOf(honest).slot {
-			// The receiver's own table has this range as exposed, so the Conn does not fail.
+			// The receiver's own table lists this range as exposed, so the Conn does not fail.
 			if err != nil {
 				t.Errorf("%s: got %v", name, err)
 			}
@@ -402,7 +404,7 @@ func TestExposedMemoryNeedsNoAlignment(t *testing.T) {
 	}
 }
 
-// A sender that announces what it cannot have written fails its Conn.
+// If a sender announces bytes that it cannot have written, the Conn must fail.
 func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	for _, v := range [][4]uint64{
 		{1, 1, 0, 1}, {slotCount, 1, 0, 1}, {1 << 63, 1, 0, 1}, {0, 0, 0, 1}, {0, 2, 0, 1},
@@ -421,7 +423,7 @@ func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	}
 }
 
-// A message on the socket ends the Conn unless it is a doorbell or the pool.
+// Any message on the socket except a doorbell or the pool must end the Conn.
 func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 	sealed := func() (int, error) { return createMemfd(8192, growingSeals) }
 	for name, tc := range map[string]struct {
@@ -467,7 +469,8 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 	}
 }
 
-// runWithoutStdin reads a message with a descriptor, which becomes 0, and one without.
+// runWithoutStdin reads one message with a descriptor, which gets the number 0, and one message
+// without.
 func runWithoutStdin() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	memory, err2 := createMemfd(8192, growingSeals)
@@ -491,15 +494,15 @@ func runWithoutStdin() {
 	fmt.Println(fds, p.fd, err)
 }
 
-// A daemon has closed standard input, so the peer's pool may get descriptor 0 there.
+// A daemon has closed standard input, so the descriptor of the peer's pool may have the number 0.
 func TestDescriptorZeroIsAccepted(t *testing.T) {
 	if got, want := startPeer(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
 		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)
 	}
 }
 
-// A peer that was stopped in the middle of a write may continue after the release: then it
-// writes into pages that nobody else uses.
+// A peer that was stopped in the middle of a write may continue after the release. Then it must
+// write into pages that no other process uses.
 func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -532,7 +535,8 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	}
 }
 
-// writeExposed writes until it is killed, into the memory whose token the first frame carries.
+// writeExposed writes into the memory that the token in the first frame names, until the process is
+// killed.
 func writeExposed(c transport.Conn) {
 	in := new(bufferSink)
 	c.Send(newFrame(0)) // the peer that receives it has been admitted
@@ -555,8 +559,8 @@ func writeExposed(c transport.Conn) {
 	sleepUntil(c, in, over.Load)
 }
 
-// A peer is killed while it writes into exposed memory: that is noticed within a second, release
-// returns, and nothing outside of that memory was written.
+// A peer is killed while it writes into exposed memory. The death must be noticed within a second,
+// release must return, and no byte outside the exposed memory may be written.
 func TestWriterKilledAtRandomMoments(t *testing.T) {
 	leak.Check(t)
 	for round := range 8 {
@@ -597,8 +601,8 @@ func TestWriterKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// BenchmarkExposed measures one body that is written straight into the peer's memory, within
-// one process: the cost of one copy and its bookkeeping.
+// BenchmarkExposed measures the time to write one body straight into the peer's memory, within one
+// process. This is the cost of one copy and its bookkeeping.
 func BenchmarkExposed(b *testing.B) {
 	for _, size := range benchSizes[3:] {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -23,8 +23,8 @@ func hasSuffixRow(text, what string) bool {
 	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
 }
 
-// A killed process closes nothing, and leaves no mark in shared memory. The survivor still notices
-// the death, whether it polls or sleeps. No body that has arrived is torn.
+// A killed process closes nothing, and leaves no mark in shared memory. The survivor must still
+// notice the death, whether it polls or sleeps. Every body that has arrived must be complete.
 func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 	leak.Check(t)
 	before := files(t)
@@ -39,7 +39,7 @@ func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 			}
 			failed <- pollUntil(c, new(bufferSink), 1<<60)
 		}()
-		time.Sleep(mrand.N(15 * time.Millisecond)) // any moment will do
+		time.Sleep(mrand.N(15 * time.Millisecond)) // the moment is arbitrary
 		waited := starved.Since(os.Getpid())
 		p.kill()
 		killed := time.Now()

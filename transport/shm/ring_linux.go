@@ -25,17 +25,17 @@ const (
 const (
 	recordAlign = 64 // a record begins at a multiple of this
 
-	// MaxBody is the most bytes of body that a frame may have. No machine has that much memory,
-	// so a larger length from a peer is a protocol error.
+	// MaxBody is the maximum size of a frame's body, in bytes. No machine has that much memory, so
+	// a larger length from a peer is a protocol error.
 	MaxBody = int64(1) << 44
 
-	// maxPendingBody is the most bytes of body before Admit.
+	// maxPendingBody is the maximum size of a body before Admit.
 	maxPendingBody = 4 << 10
 
 	// A body of up to maxWhole bytes goes into one record, so that its frame can be written under
-	// the outbox's lock. A larger one goes in chunks of minChunk to maxChunk bytes, the last of
-	// which may be smaller. maxChunk is a compromise: each chunk costs a header and a look at the
-	// doorbell, and the receiver starts to copy when the first one is complete.
+	// the outbox's lock. A larger body goes in chunks of minChunk to maxChunk bytes. The last chunk
+	// may be smaller. maxChunk is a compromise: each chunk costs a header and a check of the
+	// doorbell, but the receiver can start to copy when the first chunk is complete.
 	maxWhole = 8 << 10
 	maxChunk = 32 << 10
 	minChunk = 4 << 10
@@ -43,18 +43,18 @@ const (
 	// While only small frames pass, the producer wraps around at smallWrap. So a Conn for small
 	// frames uses little memory, which stays in the caches.
 	smallWrap      = 32 << 10
-	maxSmallRecord = 2 << 10 // the longest record of a small frame
+	maxSmallRecord = 2 << 10 // the maximum size of the record of a small frame
 	// After a record of up to maxClearRecord bytes, the producer clears the headers in the space
-	// that follows: as many bytes as that record has, plus clearDistance.
+	// that follows. The length of this space is the length of the record plus clearDistance.
 	clearDistance  = 16 * recordAlign
 	maxClearRecord = 5 << 10
 	// The consumer publishes what it has consumed after one returnFraction-th of the ring. Each
-	// publication moves a cache line between the cores, so doing it for each record is slow; and
-	// publishing too late lets the producer run out of space.
+	// publication moves a cache line between the cores, so one publication per record would be
+	// slow. If the consumer publishes too late, the producer runs out of space.
 	returnFraction = 16
 
 	// A body of this size or more begins at a multiple of 64, which makes its copy faster. For
-	// smaller ones the space counts more.
+	// smaller bodies, saving space is more important.
 	alignFrom = 1 << 10
 )
 
@@ -62,8 +62,9 @@ const (
 // fields.
 type recordHeader uint64
 
-// makeHeader returns the header of a record of that kind, with a head of head bytes and n bytes of
-// body, for the frame of that ID. The caller has checked that each fits into its bits.
+// makeHeader returns the header of a record. The arguments are the record's kind, the length of the
+// head, the length of the body, and the frame's ID. The caller has checked that each argument fits
+// into its bits.
 func makeHeader(kind int, head, n int, id uint32) recordHeader {
 	return recordHeader(kind) | recordHeader(head)<<4 | recordHeader(n)<<12 | recordHeader(id)<<32
 }
@@ -74,7 +75,7 @@ func (w recordHeader) head() int  { return int(w >> 4 & 0xFF) }
 func (w recordHeader) bytes() int { return int(w >> 12 & 0xFFFFF) }
 func (w recordHeader) id() uint32 { return uint32(w >> 32) }
 
-// roundUp returns n, rounded up to a multiple of to, which is a power of two.
+// roundUp returns n, rounded up to a multiple of a power of two.
 func roundUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
 
 // wholeAt returns the offset of the body in the record of a whole frame.
@@ -88,17 +89,17 @@ func wholeAt(head, n int) int {
 // firstAt returns the offset of the body in the record of a first chunk.
 func firstAt(head int) int { return roundUp(16+head, recordAlign) }
 
-// A ring is memory that one producer fills and one consumer empties. Its size is a power of
-// two. A position in it is the count of all bytes that were put in front of it, so that
-// positions only grow, and the difference of two of them is a number of bytes:
+// A ring is memory that one producer fills and one consumer empties. Its size is a power of two. A
+// position in the ring is the number of bytes that were put before it. So positions only grow, and
+// the difference of two positions is a number of bytes:
 //
 //	           consumed          produced     clearedTo
 //	              |                  |            |
 //	... consumed  |  records         |  headers   |  bytes of old records ...
 //	              |                  |  are 0     |
 //
-// The producer keeps consumed <= produced <= consumed + size - 64. The header at produced is
-// always 0: there the consumer looks for the next record. A body leaves arbitrary bytes at
+// The producer keeps consumed <= produced <= consumed + size - 64. The header at produced is always
+// 0, because the consumer looks there for the next record. A body leaves arbitrary bytes at
 // multiples of 64, so the producer clears the header behind a record before it publishes that
 // record.
 //
@@ -130,7 +131,7 @@ type producer struct {
 	doorbell       *doorbell      // the consumer's doorbell, in shared memory
 
 	produced  uint64 // all bytes put so far
-	consumed  uint64 // sharedConsumed as last read and checked
+	consumed  uint64 // the last checked value of sharedConsumed
 	clearedTo uint64 // the headers from produced up to this position are 0; at least one header lies in between
 	sawLong   bool   // a record longer than maxSmallRecord was put since the ring's beginning
 	mustRing  bool   // asks the caller to ring the consumer's doorbell
@@ -157,17 +158,17 @@ func (p *producer) refreshConsumed() error {
 // It leaves room for the header behind the last record.
 func (p *producer) freeSpace() int { return len(p.ring) - recordAlign - int(p.produced-p.consumed) }
 
-// reserve finds contiguous space for a record of least bytes or more. least is at most a quarter of
-// the ring. reserve returns the size of the space, or 0 when there is not enough now. It puts a
-// skip record when the rest of the ring is too short.
+// reserve finds contiguous space for a record. The argument is the minimum size of the record,
+// which is at most a quarter of the ring. reserve returns the size of the space, or 0 if there is
+// not enough space now. It puts a skip record when the rest of the ring is too short.
 func (p *producer) reserve(least int) (int, error) {
 	if p.freeSpace() < least {
 		if err := p.refreshConsumed(); err != nil {
 			return 0, err
 		}
 	}
-	// A record is contiguous. When the rest of the ring is too short, or only small records pass
-	// and the small part is used up, the rest is skipped.
+	// A record is contiguous. The producer skips the rest of the ring if the rest is too short. If
+	// only small records pass, it also skips the rest when the small part is used up.
 	span := len(p.ring) - p.ring.pos(p.produced)
 	if span < least || !p.sawLong && p.ring.pos(p.produced) >= smallWrap {
 		if p.freeSpace() < span+least {
@@ -192,8 +193,8 @@ func (p *producer) reserve(least int) (int, error) {
 // before the load of the doorbell. Either this side sees that the consumer sleeps, or the consumer
 // sees the record.
 //
-// The consumer may clear asleep itself, when it finds the record before it sleeps. The swap detects
-// this, and saves a system call.
+// If the consumer finds the record before it sleeps, it clears the field asleep itself. The swap
+// detects this, and saves a system call.
 func (p *producer) publish(w recordHeader, n int) {
 	next := p.produced + uint64(n)
 	if next >= p.clearedTo {
@@ -215,9 +216,10 @@ func (p *producer) publish(w recordHeader, n int) {
 // until the record in front of it is published, so a plain store is enough.
 func (p *producer) clearHeader(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.headerAt(at))) = 0 }
 
-// clearHeaders clears the headers in the next distance bytes. Their cache lines are in the
-// consumer's cache. Fetched one by one, each would delay a small record. clearHeaders fetches
-// several at once, so they are in this core's cache when the next record is written.
+// clearHeaders clears the headers in the next distance bytes. The cache lines of these headers are
+// in the consumer's cache. If each line were fetched separately, each fetch would delay a small
+// record. clearHeaders fetches several lines at once, so they are in this core's cache when the
+// next record is written.
 func (p *producer) clearHeaders(distance uint64) {
 	end := min(p.produced+distance, p.consumed+uint64(len(p.ring)))
 	for ; p.clearedTo < end; p.clearedTo += recordAlign {
@@ -243,8 +245,8 @@ func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 	return true, nil
 }
 
-// putChunk puts the next bytes of a longer body, with the head if they are the first. It returns
-// the number of bytes put, or 0 when there is no space now.
+// putChunk puts the next bytes of a longer body. If these are the first bytes, it puts the head,
+// too. It returns the number of bytes put, or 0 when there is no space now.
 func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, error) {
 	at, kind := recordAlign, kindMore
 	if first {
@@ -282,7 +284,7 @@ type body struct {
 	left int
 }
 
-// read copies the next len(dst) bytes of the body into dst. At least that many are left.
+// read copies the next len(dst) bytes of the body into dst. At least len(dst) bytes are left.
 func (b *body) read(dst []byte) {
 	b.left -= len(dst)
 	for {
@@ -306,7 +308,7 @@ type consumer struct {
 	exposures      *exposureTable
 
 	consumed  uint64 // bytes consumed
-	published uint64 // consumed as last published
+	published uint64 // the last published value of consumed
 	mustRing  bool   // asks the caller to ring the producer's doorbell
 
 	// the frame that is arriving
@@ -320,15 +322,15 @@ type consumer struct {
 // hasRecord reports whether there is a record to read.
 func (c *consumer) hasRecord() bool { return c.ring.headerAt(c.consumed).Load() != 0 }
 
-// spin polls for a record up to looks times.
+// spin polls for a record. The argument is the maximum number of polls.
 func (c *consumer) spin(looks int) {
 	for w := c.ring.headerAt(c.consumed); looks > 1 && w.Load() == 0; looks-- {
 		cpu.Pause()
 	}
 }
 
-// next processes the next record, if there is one. It returns the size of the record, or 0 without
-// one. whole reports whether the record completed a frame.
+// next processes the next record, if there is one. It returns the size of the record, or 0 if there
+// is no record. The result whole reports whether the record completed a frame.
 func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	w := recordHeader(c.ring.headerAt(c.consumed).Load())
 	if w == 0 {
@@ -365,11 +367,11 @@ func (c *consumer) record(w recordHeader, n int) ([]byte, error) {
 	return rest[:n], nil
 }
 
-// beginFrame handles a record with which a frame begins.
+// beginFrame handles the first record of a frame.
 //
-// The head is copied, since the peer can change it in the ring at any time, and since the record is
-// consumed before the frame is complete. A whole frame goes to a CopySink in one call, which costs
-// less than calling Buffer and Arrived.
+// The head is copied for two reasons: the peer can change it in the ring at any time, and the
+// record is consumed before the frame is complete. A whole frame goes to a CopySink in one call,
+// which costs less than calling Buffer and Arrived.
 func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n, from, at := w.bytes(), 8, wholeAt(w.head(), w.bytes())
 	if w.kind() == kindFirst {

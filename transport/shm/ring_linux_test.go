@@ -58,7 +58,7 @@ func (k *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain reads records until none is left, and at most as many as most.
+// drain reads records until none is left, up to the given number of records.
 func (k *recordingSink) drain(c *consumer, most int) error {
 	for range most {
 		n, _, err := c.next(k)
@@ -69,8 +69,8 @@ func (k *recordingSink) drain(c *consumer, most int) error {
 	return nil
 }
 
-// Frames of all lengths pass through rings of all sizes, with a consumer that reads a few records
-// now and then, unchanged and in order.
+// Frames of all lengths must pass through rings of all sizes unchanged and in order. The consumer
+// reads a few records now and then.
 func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -120,7 +120,7 @@ func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 	}
 }
 
-// While only small frames pass, only the ring's beginning is touched.
+// While only small frames pass, only the beginning of the ring may be touched.
 func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
 	p, c, r := ringPair(ringSize)
 	k := &recordingSink{tb: t}
@@ -142,12 +142,12 @@ func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
 	}
 }
 
-// Every impossible value of the consumer's count is detected.
+// The producer must detect every impossible value of the consumer's count.
 func TestImpossibleConsumerIndexIsRefused(t *testing.T) {
 	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(minRing) * 5} {
 		p, c, _ := ringPair(minRing)
 		err := error(nil)
-		for range minRing/1024 + 2 { // until it looks
+		for range minRing/1024 + 2 { // until it reads the count
 			b := body{one: make([]byte, 1000), left: 1000}
 			if c.sharedConsumed.Store(lie); lie == 64 {
 				c.sharedConsumed.Store(p.produced + 64)
@@ -165,7 +165,7 @@ func TestImpossibleConsumerIndexIsRefused(t *testing.T) {
 func TestImpossibleRecordsAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		w    recordHeader
-		size uint64 // of a first chunk
+		size uint64 // the size in a first chunk
 	}{
 		"no kind":                   {w: 1 << 20},
 		"an unknown kind":           {w: makeHeader(9, 0, 0, 0)},
@@ -210,8 +210,8 @@ func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
 }
 
 // FuzzRing writes arbitrary bytes into the ring, and into the consumer's count, while both sides
-// work. Nothing outside of the ring may be accessed, and no call of the Sink may break the
-// contract; errors are expected.
+// work. No memory outside the ring may be accessed, and no call of the Sink may break the contract.
+// Errors are expected.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0, 1})
 	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindWhole, 3, 5, 7))), []byte{0, 0})

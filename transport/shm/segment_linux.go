@@ -16,12 +16,12 @@ const (
 	magic   = "tuttishm"
 	version = 3
 
-	// In a ring as large as a core's second-level cache, large bodies pass three times as fast as
-	// in a ring of a quarter of that size: its lines move from the caches of both cores to their
-	// shared cache before they are used again. A ring takes memory only where it is used. A
-	// Transport with many Conns gives each new one smaller rings.
-	ringSize       = 1 << 20   // what this side asks for, for each direction
-	smallRing      = 256 << 10 // the same, when its Transport has manyConns
+	// ringSize is about the size of a core's second-level cache. Large bodies then pass three times
+	// as fast as with a quarter of this size, because the lines of the ring move from the caches of
+	// both cores to their shared cache before they are used again. Only the used pages of a ring
+	// need memory. A Transport with many Conns gives smaller rings to each new Conn.
+	ringSize       = 1 << 20   // the size of each ring that this side asks for
+	smallRing      = 256 << 10 // the same, if its Transport has manyConns
 	smallRingConns = 32
 	minRing        = 64 << 10 // the smallest ring that is accepted
 	maxRing        = 64 << 20
@@ -38,9 +38,10 @@ func newNonce() (n nonce) {
 	return n
 }
 
-// A doorbell declares, in shared memory, what one side sleeps for. Its owner sets asleep and
-// wakeAt before it sleeps; the peer clears what it acts on, and then writes to the socket.
-// closed is set once, by the owner. See wakeup_linux.go for the order of the stores.
+// A doorbell declares, in shared memory, the events for which one side sleeps. Its owner sets
+// asleep and wakeAt before it sleeps. The peer clears the field on which it acts, and then writes
+// to the socket. The owner sets the field closed once. See wakeup_linux.go for the order of the
+// stores.
 type doorbell struct {
 	asleep atomic.Uint32
 	closed atomic.Uint32
@@ -48,8 +49,8 @@ type doorbell struct {
 }
 
 // A segment is the mapped memory of one Conn; doc.go has its layout. It stays mapped as long as it
-// has references. The Conn has one. Each of its exposures has one, because a release after the
-// Conn's end still writes to the slot.
+// has references. The Conn has one reference. Each of its exposures has one reference, because a
+// release after the Conn's end still writes to the slot.
 type segment struct {
 	mem  []byte
 	ring int          // bytes in each ring
@@ -65,10 +66,10 @@ const (
 	consumedOffset      = 384
 	sideStride          = 128
 
-	slotTablesOffset = 1024 // the slots of the side that dialled, then the other's
+	slotTablesOffset = 1024 // the slots of the dialer, then the slots of the acceptor
 )
 
-// segmentSize returns the bytes of a segment whose rings have ring bytes each.
+// segmentSize returns the size of a segment. Its argument is the size of each ring.
 func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
 // createSegment maps new memory, all zeros, and writes the fixed fields of a segment.
@@ -92,8 +93,8 @@ func validateRingSize(ring uint32) error {
 	return nil
 }
 
-// openSegment maps a segment that a peer has made. The caller has checked that the memory has the
-// size for rings of ring bytes.
+// openSegment maps a segment that a peer has made. The caller has checked that the size of the
+// memory matches the size of the rings.
 func openSegment(fd, ring int) (*segment, error) {
 	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 // close unmaps the segment.
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 
-// unref drops one user's reference. The last one unmaps the segment.
+// unref drops one user's reference. The last call unmaps the segment.
 func (s *segment) unref() {
 	if s.refs.Add(-1) == 0 {
 		s.close()
@@ -132,7 +133,7 @@ func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
 }
 
 // views returns one end's view of the segment: the ring that it fills, the ring that it empties,
-// its own doorbell and its peer's. dialled selects the dialer's end.
+// its own doorbell, and its peer's doorbell. The argument selects the dialer's end.
 func (s *segment) views(dialled bool) (out producer, in consumer, mine, theirs *doorbell) {
 	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&s.mem[i]) }
 	doorbells := [2]*doorbell{(*doorbell)(at(doorbellsOffset)), (*doorbell)(at(doorbellsOffset + sideStride))}
@@ -153,14 +154,14 @@ func mapShared(fd, offset, size int) ([]byte, error) {
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// Shared memory is sealed against shrinking, so that no process can make another one's access
-// fatal. The memory of a Conn or of a Share cannot grow, either. The pool can grow.
+// Shared memory is sealed against shrinking, so that no process can make an access of another
+// process fatal. The memory of a Conn or of a Share cannot grow, either. The pool can grow.
 const (
 	fixedSeals   = growingSeals | unix.F_SEAL_GROW
 	growingSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 )
 
-// validateMemory checks that a peer's descriptor is sealed memory of exactly that size.
+// validateMemory checks that a peer's descriptor is sealed memory of exactly the given size.
 func validateMemory(fd, size int) error {
 	got, err := sealedSize(fd)
 	if err == nil && got != int64(size) {
@@ -169,9 +170,9 @@ func validateMemory(fd, size int) error {
 	return err
 }
 
-// sealedSize returns the size of a peer's memory. It refuses a descriptor that is not of memory,
+// sealedSize returns the size of a peer's memory. It refuses a descriptor of another kind of file,
 // and memory that is not sealed against shrinking. F_GET_SEALS fails on every other kind of file,
-// since only memory has seals.
+// because only memory has seals.
 func sealedSize(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -187,8 +188,9 @@ func sealedSize(fd int) (int64, error) {
 	return st.Size, nil
 }
 
-// createMemfd makes anonymous memory of size zero bytes with these seals. Its pages are made when
-// they are first touched. Its name, "tutti", appears in /proc/PID/maps only.
+// createMemfd makes anonymous memory with the given size and seals, filled with zeros. The kernel
+// allocates a page when it is first touched. The name of the memory, "tutti", appears only in
+// /proc/PID/maps.
 func createMemfd(size, seals int) (int, error) {
 	fd, err := unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3

@@ -99,8 +99,8 @@ func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn))
 // releasePendingSlot lets the accept loop accept one more connection.
 func (t *Transport) releasePendingSlot() { <-t.pendingSlots }
 
-// acceptOne makes a Conn of a connection that holds a slot, and passes it to accept. It logs why a
-// connection was rejected, except one that has ended before its hello.
+// acceptOne makes a Conn from a connection that holds a slot, and passes the Conn to the function
+// accept. It logs the reason for a rejection, unless the connection has ended before its hello.
 func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 	w, err := t.acceptHandshake(nc)
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 		}
 		return
 	}
-	// From here on the Conn owns the slot: it releases the slot on Admit, or at its end.
+	// From here on the Conn owns the slot. It releases the slot on Admit, or when it ends.
 	w.releaseSlot = t.releasePendingSlot
 	if c, err := t.newConn(w); err == nil {
 		accept(c)

@@ -20,9 +20,9 @@ import (
 )
 
 // The ranks of a Share find each other by a unix socket whose name is a hash of the Share's name.
-// The first rank binds the socket and becomes the host. The others are members. When all have come,
-// the host makes the memory and sends its descriptor to every member, and then commits: no rank
-// uses a descriptor before that.
+// The first rank binds the socket and becomes the host. The others are members. When all ranks have
+// come, the host makes the memory, sends its descriptor to every member, and then commits. No rank
+// uses a descriptor before the commit.
 //
 //	member                             host
 //	  | -------- request --------------> |   waits for all ranks
@@ -76,8 +76,9 @@ func (w shareRequest) String() string { return fmt.Sprintf("%d bytes for %d rank
 
 // Share implements transport.Sharer between the processes of one user on one host, or within one
 // process. No other group may use the name at the same time. Options.Job keeps the names of
-// different jobs on the host apart. So does a random part of the name, which one rank has sent to
-// the others. The memory stays mapped until release; a second release is fault.Misuse.
+// different jobs on the host distinct. A random part of the name, which one rank has sent to the
+// others, has the same effect. The memory stays mapped until release; a second release is
+// fault.Misuse.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("share %.80q", name)
 	w := shareRequest{ranks, size}
@@ -102,7 +103,8 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return mapShare(op, fd, size)
 }
 
-// beginShare claims the name. It fails if this rank already waits in a Share of that name.
+// beginShare claims the name of a Share. It fails if this rank already waits in a Share with this
+// name.
 func (t *Transport) beginShare(op, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +119,7 @@ func (t *Transport) beginShare(op, name string) error {
 	return nil
 }
 
-// endShare undoes beginShare.
+// endShare releases the name that beginShare has claimed.
 func (t *Transport) endShare(name string) {
 	t.mu.Lock()
 	delete(t.sharing, name)
@@ -195,7 +197,7 @@ func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return -1, errRetry // bound, but not listening yet or any more
+		return -1, errRetry // the socket is bound, but not listening yet or no longer listening
 	}
 	if err != nil {
 		return -1, err
@@ -212,8 +214,8 @@ func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	if _, err := nc.Write(b); err != nil {
 		return -1, errRetry
 	}
-	// When ctx ends, the member sends that it gives up, and waits for the decision for replyTimeout
-	// at most: the host may have decided already.
+	// When ctx ends, the member tells the host that it gives up. Then it waits at most replyTimeout
+	// for the decision, because the host may have already decided.
 	defer context.AfterFunc(ctx, func() {
 		nc.SetReadDeadline(time.Now().Add(replyTimeout))
 		nc.Write([]byte{memberQuits})
@@ -254,14 +256,15 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 	}
 }
 
-// mismatch returns the error of ranks that ask for different memory. Each rank names the request
-// of another one.
+// mismatch returns the error of ranks that ask for different memory. The error of each rank also
+// names a different request of another rank.
 func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as here", theirs, mine))
 }
 
-// A shareHost is the host's side of a Share. Each connection has a goroutine, serveMember, and and
-// the goroutine that completes the group, or finds a mismatch, decides under mu:
+// A shareHost is the host's side of a Share. Each connection has a goroutine, which runs
+// serveMember. The goroutine that completes the group or finds a mismatch makes the decision, and
+// holds mu for it:
 //
 //	decided  memory  err  outcome
 //	no       -1      nil  some ranks have not come yet
@@ -310,7 +313,7 @@ func (h *shareHost) acceptLoop() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // a lack of descriptors, perhaps
+		if err != nil { // possibly a lack of descriptors
 			select {
 			case <-h.done:
 				return
@@ -402,7 +405,7 @@ func (h *shareHost) distributeIfComplete() {
 }
 
 // distribute makes the memory and sends its descriptor to all members. A member whose connection
-// has ended gets none; this is not an error. h.mu is held.
+// has ended gets no descriptor. This is not an error. h.mu is held.
 func (h *shareHost) distribute() error {
 	fd, err := createMemfd(atLeastOne(h.request.size), fixedSeals)
 	if err != nil {
@@ -422,8 +425,8 @@ func (h *shareHost) distribute() error {
 	return nil
 }
 
-// rejectMismatch decides that there is a mismatch, and sends each rank the request of another one.
-// h.mu is held.
+// rejectMismatch ends the Share because the requests of two ranks differ. It sends to each rank a
+// request that differs from the rank's own request. h.mu is held.
 func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	h.decide(mismatch(h.request, theirs), func(w shareRequest) []byte {
 		if w == h.request {
@@ -433,7 +436,7 @@ func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	})
 }
 
-// makeReply returns a reply. w is the request that a mismatch reports.
+// makeReply returns a reply. The argument w is the request that a reply about a mismatch contains.
 func makeReply(code byte, w shareRequest) []byte {
 	b := make([]byte, replyLen)
 	b[0] = code
@@ -442,10 +445,10 @@ func makeReply(code byte, w shareRequest) []byte {
 	return b
 }
 
-// decide ends the Share. err is the host's result. Each member that has sent a request gets a
-// reply, and the name becomes free. If reply is nil, members get none and try again. The few
-// replies always fit into an unused socket, and members can read them after the socket has been
-// closed. h.mu is held.
+// decide ends the Share. The argument err is the host's result. Each member that has sent a request
+// gets a reply, and the name becomes free. If the function reply is nil, the members get no reply
+// and try again. The few replies always fit into an unused socket, and members can read them after
+// the socket has been closed. h.mu is held.
 func (h *shareHost) decide(err error, reply func(shareRequest) []byte) {
 	h.decided, h.err = true, err
 	h.listener.Close()

@@ -17,9 +17,9 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// runSharePeer runs a peer that shares memory: part is "name ranks size", and perhaps the
-// system call that is forbidden to it then. It adds 1 to the first word and waits until the
-// others have done so.
+// runSharePeer runs a peer that shares memory. Its argument is "name ranks size", optionally
+// followed by a system call that is then forbidden to the peer. The peer adds 1 to the first word
+// and waits until the others have done the same.
 func runSharePeer(t *Transport, part []string) {
 	ranks, _ := strconv.Atoi(part[1])
 	size, _ := strconv.Atoi(part[2])
@@ -44,7 +44,7 @@ func runSharePeer(t *Transport, part []string) {
 	bufio.NewReader(os.Stdin).ReadByte()
 }
 
-// hasHost reports whether a Share of that name has a host.
+// hasHost reports whether the Share with the given name has a host.
 func hasHost(t *Transport, name string) bool {
 	text, _ := os.ReadFile("/proc/net/unix")
 	return hasSuffixRow(string(text), "@"+t.shareName(name))
@@ -73,7 +73,8 @@ func TestProcessesShareMemory(t *testing.T) {
 	}
 }
 
-// The first process is the host of the others. When it is killed, one of them becomes the host.
+// The first process is the host. When it is killed, one of the other processes must become the
+// host.
 func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -146,8 +147,8 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 	}
 }
 
-// Ranks give up at random moments, and some try again. Every call ends, with the memory or with
-// its context's error.
+// Ranks give up at random moments, and some try again. Every call must end, with the memory or with
+// the error of its context.
 func TestCanceledSharesBlockNoOtherRank(t *testing.T) {
 	leak.Check(t)
 	const ranks = 4

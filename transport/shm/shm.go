@@ -6,14 +6,15 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Name is the word that selects this transport, in TUTTI_TRANSPORT and in addresses of auto.
+// Name is the name that selects this transport, in TUTTI_TRANSPORT and in addresses of package
+// auto.
 const Name = "shm"
 
 // Options are the choices that a program has. The zero value is a good choice.
 type Options struct {
-	// Job keeps the names given to Share apart from the names that other jobs of this user give to
-	// Share on this host. All ranks of a job have the same Job. It is needed only if the names are
-	// not unique among the jobs.
+	// Job distinguishes the names that this job passes to Share from the names that other jobs of
+	// this user pass to Share on this host. All ranks of a job have the same Job. It is needed only
+	// if the names are not unique among the jobs.
 	Job string
 	// Log receives a warning for each rejected connection. If it is nil, no warning is written.
 	Log *slog.Logger

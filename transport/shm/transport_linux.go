@@ -23,7 +23,7 @@ import (
 type Transport struct {
 	options      Options
 	locality     locality
-	unavailable  error           // why there is no shared memory here
+	unavailable  error           // why this process cannot share memory
 	life         context.Context // ends with Close
 	stop         context.CancelFunc
 	calls        poll.Caller  // runs ready callbacks
@@ -35,7 +35,7 @@ type Transport struct {
 	mu       sync.Mutex         // guards what follows
 	conns    map[*conn]struct{} // the Conns that hold memory
 	listener *net.UnixListener  // nil before Serve
-	sharing  map[string]bool    // names that a Share waits for
+	sharing  map[string]bool    // names of the Shares that wait
 	closed   bool
 }
 
@@ -81,7 +81,7 @@ func detectLocality() (locality, error) {
 	}, nil
 }
 
-// namespace returns the number of this process's namespace of that kind.
+// namespace returns the number of this process's namespace of the given kind.
 func namespace(kind string) (string, error) {
 	link, err := os.Readlink("/proc/self/ns/" + kind) // "net:[4026531840]"
 	if err != nil {
@@ -101,9 +101,9 @@ func (t *Transport) Available() error {
 	return nil
 }
 
-// Reaches reports whether memory can be shared with the process that serves addr, as far as the
-// address shows, and the reason if not. It is symmetric: both processes get the same answer about
-// each other. Only a Dial shows whether descriptors pass between the two.
+// Reaches reports whether this process can share memory with the process that serves addr, as far
+// as the address shows. If not, Reaches also returns the reason. It is symmetric: both processes
+// get the same answer about each other. Only a Dial shows whether descriptors pass between the two.
 func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	if t.unavailable != nil {
 		return false, "no shared memory here: " + t.unavailable.Error()
@@ -116,10 +116,11 @@ func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	return why == "", why
 }
 
-// Dial opens a Conn to the process that serves an address. Its errors are fault.Refused for an
-// address that is invalid or of another locality, for a peer that rejects the connection, and
-// where descriptors do not pass; fault.Exhausted for a lack of memory or descriptors;
-// fault.Timeout and fault.Canceled by ctx; fault.Closed after Close; fault.LinkLost otherwise.
+// Dial opens a Conn to the process that serves an address. The kind of its errors is fault.Refused
+// for an address that is invalid or has another locality, for a peer that rejects the connection,
+// and if descriptors do not pass. It is fault.Exhausted for a lack of memory or descriptors,
+// fault.Timeout or fault.Canceled if ctx has ended, fault.Closed after Close, and otherwise
+// fault.LinkLost.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -163,9 +164,10 @@ func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, e
 	return failure(kind, op, err)
 }
 
-// Close ends every Conn made here and every Share that waits. It returns when each Conn has
-// released its memory, and the accept or ready call that is running has returned. accept, ready and
-// Sinks must not call Close. Memory from Share and Alloc stays until it is released or freed.
+// Close ends every Conn of this Transport and every Share that waits. It returns when each Conn has
+// released its memory, and each running call of accept or ready has returned. The callbacks accept
+// and ready, and Sinks, must not call Close. Memory from Share and Alloc stays until it is released
+// or freed.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -189,7 +191,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// register adds c to the Conns that Close ends. It returns false after Close. unregister undoes it.
+// register adds c to the Conns that Close ends. It returns false after Close. unregister removes c
+// again.
 func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,21 +7,21 @@ import (
 	"github.com/tutti-go/tutti/internal/poll"
 )
 
-// Going to sleep, and waking a sleeper, is a store followed by a look, on both sides:
+// Both the sleeper and the producer first store and then check:
 //
 //	sleeper                                producer
 //	1. doorbell.asleep = 1                 1. publish the record: store its header
 //	2. look for a record; found: no sleep  2. asleep was 1: clear it, write to the socket
 //
-// Both stores are sequentially consistent, so at least one of the two looks sees the other
-// side's store: no wake-up is lost. The same holds for space in the ring, with doorbell.wakeAt
-// in place of asleep and the count of consumed bytes in place of the record.
+// Both stores are sequentially consistent, so at least one of the two checks sees the store of the
+// other side, and no wake-up is lost. The same holds for space in the ring, with doorbell.wakeAt in
+// place of asleep and the count of consumed bytes in place of the record.
 //
 // A byte on the socket makes the Transport's watcher call Event, which runs the armed
 // callback.
 
-// Arm implements transport.Conn. It costs a few stores in shared memory and no system call.
-// The peer makes one system call, for the first record that it puts afterwards.
+// Arm implements transport.Conn. It costs a few stores in shared memory and no system call. The
+// peer makes one system call, for the first record that it puts after this Arm.
 func (c *conn) Arm(ready func()) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -86,8 +86,8 @@ func (c *conn) ringDoorbell() {
 }
 
 // Event implements poll.Handler. The watcher calls it when the peer has written to the socket or
-// closed its end. The kernel closes the socket of a process that dies, however it dies, so Event
-// notices a death at once. The field closed in shared memory distinguishes a Close from a death.
+// closed its end. The kernel closes the socket of every process that dies, so Event notices a death
+// at once. The field closed in shared memory distinguishes a Close from a death.
 func (c *conn) Event(_ int32, events uint32) {
 	if !c.gate.Enter() {
 		return
