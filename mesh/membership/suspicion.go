@@ -330,8 +330,8 @@ func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	return e
 }
 
-// clearSuspicions removes the suspicions about a rank that is gone, and the suspicions that this
-// rank has flooded.
+// clearSuspicions removes the suspicions about a rank that is gone, and the suspicions that the
+// gone rank has flooded.
 func (s *Machine) clearSuspicions(gone int) {
 	s.ranks[gone].suspicions = nil
 	for r := range s.ranks {
