@@ -138,7 +138,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if _, done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
-		return twin.Barrier(ctx) // until rank 0 is here, it can answer questions
+		return twin.Barrier(ctx) // keeps the communicator open, so that the other rank can be asked for its call
 	})
 	if err != nil {
 		t.Fatal(err)

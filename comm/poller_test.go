@@ -13,14 +13,14 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// callbackRan is the event that a callback has run.
+// callbackRan is the condition that a callback has run.
 type callbackRan struct{ atomic.Bool }
 
 // Met implements bridge.Condition.
 func (c *callbackRan) Met() bool { return c.Load() }
 
-// A Lookout that gives up has the wire call back, so that nothing is lost between
-// one look and the next, and what is there already it sees at once.
+// A poller that gives up must enable the transport's wake-ups again, so that no arrival between two
+// polls is lost. It must notice at once what has already arrived.
 func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 	wires := []string{"memory", "tcp"}
 	if runtime.GOOS == "linux" {
@@ -50,7 +50,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 						return err
 					}
 					look.Poll(ctx, &ev)
-					if err := <-received; err != nil { // also where it polled without success
+					if err := <-received; err != nil { // the callback must run even if Poll returned without success
 						return err
 					}
 					if !look.Poll(ctx, &ev) {

@@ -12,9 +12,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// While rank 0 computes, without calling this module, the operations that it has started make
-// progress, and the other ranks complete. This also holds with one thread for all goroutines, which
-// rank 0 never yields.
+// Rank 0 computes without calling this module. Meanwhile the operations that it has started must
+// make progress, and the other ranks must complete. This must hold even if all goroutines share one
+// thread, which rank 0 never yields.
 func TestNonBlockingCallsProgressWhileTheCallerComputes(t *testing.T) {
 	for _, threads := range []int{runtime.GOMAXPROCS(0), 1} {
 		for _, wire := range []string{"memory", "tcp", "shm"} {
@@ -33,8 +33,8 @@ func TestNonBlockingCallsProgressWhileTheCallerComputes(t *testing.T) {
 	}
 }
 
-// A computation is something under way. start begins it; all ranks must take part until
-// the last one's is done.
+// A computation is an operation that runs in the background. All ranks call start, and then wait
+// until the operation has ended on every rank.
 type computation struct {
 	name  string
 	start func(ctx context.Context, c *comm.Comm) (wait func() error, err error)
@@ -55,7 +55,7 @@ var computations = []computation{
 	}},
 	{"irecv and isend", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		var rs []*comm.Request
-		for r := range c.Size() { // large ones: the bytes are asked for, and then sent
+		for r := range c.Size() { // large messages: the receiver requests the bytes, and then the sender sends them
 			if r != c.Rank() {
 				rs = append(rs, comm.IRecv(c, r, 1, make([]float32, 300_000)), comm.ISend(c, r, 1, make([]float32, 300_000)))
 			}
@@ -68,12 +68,11 @@ func waiting(ctx context.Context, rs ...*comm.Request) func() error {
 	return func() error { return comm.WaitAll(ctx, rs...) }
 }
 
-// computeBeside starts w on three ranks. Rank 0 then does nothing but count until
-// the others are done.
+// computeBeside starts w on three ranks. Rank 0 then only counts until the other ranks are done.
 func computeBeside(wire string, w computation) error {
 	var done atomic.Int32
 	return comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		if err := c.Barrier(ctx); err != nil { // all Conns need not be up
+		if err := c.Barrier(ctx); err != nil { // opens the Conns, which Local need not have opened
 			return err
 		}
 		wait, err := w.start(ctx, c)

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A program that learns of a loss usually leaves: it closes, exits, or is ended by its launcher. Other
-// ranks may wait for messages of that program, and not need the lost rank at all. Their errors must
-// name the lost rank, and not the one that left because of it:
+// A program that learns of a loss usually leaves: it closes, exits, or is ended by its launcher.
+// Other ranks may wait for messages of that program, even if they do not need the lost rank. Their
+// errors must name the lost rank, and not the rank that left because of it:
 //
 //	the lost rank   rank A, in a call that needs it        rank B, which waits for A
 //	dies
@@ -20,21 +20,21 @@ import (
 //	                'l' flood with that error, fence  ->   reactions[A] is set
 //	                closes, or exits                  ->   error that names the lost rank
 //
-// The fence comes before A's call returns, so B has the flood before it can see A leave.
+// The fence comes before A's call returns, so B has the flood before it can notice that A has left.
 
-// A reaction is a loss that the program of another rank knows of.
+// A reaction records that another rank's program knows of a loss.
 type reaction struct {
 	loss *fault.Error
 	at   time.Time
 }
 
-// reactionTime is how long after a reaction a rank that leaves does so because of the loss. A program
-// that goes on for longer has another reason to end.
+// reactionTime is the time after a reaction within which a rank is assumed to leave because of the
+// loss. A program that goes on for longer is assumed to leave for another reason.
 const reactionTime = time.Minute
 
-// reportLoss tells the other ranks that this rank's program is about to get err, if err is about a
-// loss of which the program does not know yet. It returns when the neighbours have handled that, or
-// after fenceLimit: the program may then exit.
+// reportLoss runs before this rank's program gets err. If err is about a loss that the program does
+// not know yet, reportLoss notifies the other ranks. It returns when the neighbours have handled
+// the notice, or after fenceLimit. The program may then exit.
 func (rt *rankRuntime) reportLoss(err error) {
 	loss := lossIn(err)
 	if loss == nil || rt.blamed(loss, rt.rank) {
@@ -57,9 +57,9 @@ func (rt *rankRuntime) reportLoss(err error) {
 	rt.fence()
 }
 
-// callBack calls the callback of a named send or receive with its error. If the error is a loss, the
-// other ranks get to know first. Another goroutine does that, because this one moves messages and
-// must not wait.
+// callBack calls the callback of a named send or receive with its error. If the error is a loss,
+// callBack notifies the other ranks before that. It does so on another goroutine, because its
+// caller moves messages and must not wait.
 func (rt *rankRuntime) callBack(err error, done func(error)) {
 	err = blame(err)
 	if lossIn(err) == nil || !rt.spawn(func(context.Context) {
@@ -81,7 +81,7 @@ func (rt *rankRuntime) handleReaction(from int, body []byte) {
 	rt.mu.Unlock()
 }
 
-// reactionOf returns the loss because of which a rank leaves, or nil.
+// reactionOf returns the loss because of which a rank probably leaves, or nil.
 func (rt *rankRuntime) reactionOf(rank int) *fault.Error {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -91,8 +91,8 @@ func (rt *rankRuntime) reactionOf(rank int) *fault.Error {
 	return nil
 }
 
-// reasonFor returns the error of calls that need a rank which is lost with e: the loss because of
-// which the rank has left, if there is one, else e.
+// reasonFor returns the error of calls that need a rank which is lost with e. If the rank has left
+// because of another loss, reasonFor returns that loss; otherwise it returns e.
 func (rt *rankRuntime) reasonFor(rank int, e *fault.Error) *fault.Error {
 	loss := rt.reactionOf(rank)
 	if loss == nil {
@@ -105,9 +105,9 @@ func (rt *rankRuntime) reasonFor(rank int, e *fault.Error) *fault.Error {
 	return consequence(loss, rank, end, e.Err)
 }
 
-// consequence returns the error of calls that need a rank which has left because of a loss. It names
-// the lost rank, and says which rank has left, and in which way: end is "has closed", for
-// example.
+// consequence returns the error of calls that need a rank which has left because of a loss. The
+// error names the lost rank and the rank that has left. The parameter end says how the rank has
+// left, for example "has closed".
 func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Error {
 	out := *loss
 	out.Err = fmt.Errorf("rank %d, which knew of this loss, %s", rank, end)
@@ -117,8 +117,8 @@ func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Er
 	return &out
 }
 
-// blame turns the error of a call that needs a rank which has closed because of a loss into an error
-// about that loss. It returns every other error as it is.
+// blame converts the error of a call that needs a closed rank: if the rank closed because of a
+// loss, the result is an error about that loss. blame returns every other error unchanged.
 func blame(err error) error {
 	var f, loss *fault.Error
 	if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 || !errors.As(f.Err, &loss) || !isLoss(loss.Kind) {
@@ -143,11 +143,13 @@ func lossIn(err error) *fault.Error {
 func isLoss(k fault.Kind) bool { return k == fault.PeerLost || k == fault.LinkLost }
 
 // Lost returns the ranks of c that are lost, in ascending order, numbered as in c. A rank is lost
-// when it has died, when it was silent for too long (WithHeartbeat), or when it has called Abort. All
-// ranks agree on who is lost, and get to know it within a fraction of a second of each other. A rank
-// that has closed in order is not lost. A rank that the others have declared lost lists itself.
+// when it has died, when it was silent for too long (WithHeartbeat), or when it has called Abort.
+// All ranks agree on the lost ranks, and learn of a loss within a fraction of a second of each
+// other. A rank that has closed in order is not lost. If the other ranks have declared this rank
+// lost, Lost includes it.
 //
-// The result does not shrink. Calls that need a lost rank fail with fault.PeerLost.
+// A later call of Lost returns at least the same ranks. Calls that need a lost rank fail with
+// fault.PeerLost.
 func (c *Comm) Lost() []int {
 	c.rt.mu.Lock()
 	defer c.rt.mu.Unlock()

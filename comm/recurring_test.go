@@ -11,12 +11,12 @@ import (
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 )
 
-// recurringModes are the ways in which tensors that are the same at every step can travel.
+// recurringModes are the ways in which recurring tensors can travel.
 var recurringModes = []struct {
 	name    string
-	plain   bool // without what verbs does to save messages
-	one     bool // with one message at a time
-	inPlace bool // received where they lie
+	plain   bool // without the means by which verbs saves messages
+	one     bool // one message at a time
+	inPlace bool // received into the prepared buffer, without a copy
 	opts    []comm.Option
 }{
 	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
@@ -26,13 +26,13 @@ var recurringModes = []struct {
 	{"prepared", false, false, true, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 30})}},
 }
 
-// BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over
-// devices in software. Everything is on one machine, whose memory is the wire.
+// BenchmarkRecurringTensors measures a step of 100 tensors from one rank to another, over software
+// devices. The devices copy within the memory of one machine.
 func BenchmarkRecurringTensors(b *testing.B) {
 	benchRecurring(b, overSoftware)
 }
 
-// BenchmarkDeviceRecurringTensors is the same over a device of the kernel's.
+// BenchmarkDeviceRecurringTensors measures the same step over a device of the kernel.
 func BenchmarkDeviceRecurringTensors(b *testing.B) {
 	if _, err := rdma.Explain(); err != nil {
 		b.Skipf("there is no usable RDMA device: %v", err)
@@ -52,7 +52,7 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 					}
 				}
 				if way.one {
-					b.Setenv("TUTTI_VERBS_DEPTH", "3") // the least
+					b.Setenv("TUTTI_VERBS_DEPTH", "3") // the smallest depth
 				}
 				b.SetBytes(int64(tensors * size))
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
@@ -66,7 +66,7 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 	}
 }
 
-// A tensorSet is the tensors of a step.
+// A tensorSet holds the tensors of a step.
 type tensorSet struct {
 	names   []string
 	buffers [][]byte
@@ -82,8 +82,8 @@ func newTensorSet(tensors, size int, inPlace bool) *tensorSet {
 	return s
 }
 
-// recurringSteps sends a set of tensors from rank 0 to rank 1 at each step; rank 1 answers
-// when it has them all. The first steps, in which receives are prepared, do not count.
+// recurringSteps sends a set of tensors from rank 0 to rank 1 at each step. Rank 1 answers when it
+// has received all of them. The first steps, in which receives are prepared, are not measured.
 func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *tensorSet) error {
 	const warm = 6
 	n := 0

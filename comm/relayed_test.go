@@ -19,20 +19,20 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A relayedWire is the wire of a rank that dials the other ranks through relays, which alter the
-// frames on data connections.
+// A relayedWire is the transport of a rank that dials the other ranks through relays. The relays
+// alter the frames on data connections.
 type relayedWire struct {
 	transport.Transport
 	tb    testing.TB
-	alter func(f relay.Framing, up bool) relay.Filter // nil: forwards everything
+	alter func(f relay.Framing, up bool) relay.Filter // nil if the relays forward everything unchanged
 
 	mu     sync.Mutex        // guards relays
-	relays map[string]string // by the address behind each
+	relays map[string]string // indexed by the address behind the relay
 }
 
-// The layout of a stream of package tcp, from the side that dials and from the other one. The
-// handshake without a secret is one frame each way. The channel of the first one is 2 on data
-// connections.
+// The layout of a byte stream of package tcp, for the side that dials and for the other side. The
+// handshake without a secret is one frame in each direction. On data connections the channel number
+// in the first frame is 2.
 const (
 	magicSize    = 4
 	preambleSize = 24
@@ -58,7 +58,7 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 	return w.Transport.Dial(ctx, through)
 }
 
-// filters returns the Filters of one connection, which learn from its first frame whether it is a
+// filters returns the Filters of one connection. They learn from its first frame whether it is a
 // data connection.
 func (w *relayedWire) filters(int) (up, down relay.Filter) {
 	var isData atomic.Bool
@@ -88,8 +88,9 @@ func (w *relayedWire) filters(int) (up, down relay.Filter) {
 	return up, down
 }
 
-// The data connections of three ranks go silent, within Init or in a call. Every rank gets an error
-// that names both ends of a lost link, within the stall limit of the mesh and the time of its checks.
+// The data connections of three ranks fall silent, within Init or in a call. Every rank must get an
+// error that names both ends of a lost link. The error must come within the mesh's stall limit,
+// plus the time of its checks.
 func TestASilentConnectionEndsInitAndCalls(t *testing.T) {
 	leak.Check(t)
 	const most = 8 * time.Second
@@ -111,8 +112,9 @@ func TestASilentConnectionEndsInitAndCalls(t *testing.T) {
 	}
 }
 
-// A relay does each fault to each of the first frames that the dialling ranks send. Every rank gets an
-// error that names both ends of a lost link, and no allreduce gives a wrong result.
+// A relay injects each kind of fault into each of the first frames that the dialling ranks send.
+// Every rank must get an error that names both ends of a lost link. No allreduce may give a wrong
+// result.
 func TestAlteredFramesEndInitAndCalls(t *testing.T) {
 	leak.Check(t)
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap} {
@@ -141,8 +143,8 @@ func isLostLink(err error) bool {
 	return errors.As(err, &f) && errors.Is(f, fault.LinkLost) && len(f.Peers) == 2 && f.Peers[0].Rank != f.Peers[1].Rank
 }
 
-// runRelayed starts three ranks that dial through relays, and returns what ended each: its Init, or
-// one of many allreduces. A wrong result is an error, too.
+// runRelayed starts three ranks that dial through relays. It returns the error that ended each
+// rank, in Init or in one of many allreduces. A wrong result is an error, too.
 func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter) []error {
 	t.Helper()
 	const n, calls, count = 3, 40, 10_000
@@ -177,7 +179,7 @@ func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter)
 	return errs
 }
 
-// checkedSum does an allreduce whose result depends on the element and on the number of the call.
+// checkedSum makes an allreduce whose result depends on the element and on the number of the call.
 func checkedSum(c *Comm, count, call int) error {
 	v := make([]float32, count)
 	for i := range v {

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Request is a message or a collective that does not block: what ISend, IRecv and the
-// collectives whose names begin with I return.
+// A Request is a non-blocking message or collective. ISend, IRecv and the collectives whose names
+// begin with I return a Request.
 //
 //	r := comm.IAllReduce(c, grads, comm.Sum)
 //	... // compute what does not need the sum
@@ -26,7 +26,7 @@ import (
 //	           like, once they report its end
 //	active     ISend, IRecv, IAllReduce, ...;    Wait or Test that reports its end
 //	           Start
-//	freed      Free of an inactive one
+//	freed      Free of an inactive request
 //
 // A request that is not persistent starts active, and is over once it is inactive. A persistent
 // request (MPI-4's persistent communication) starts inactive, and can be started any number of
@@ -49,18 +49,18 @@ type Request struct {
 	msg    *p2p.MessageRequest // the message of the last start; nil for a collective
 	work   *collectiveWork     // nil for a message
 	post   func() *p2p.MessageRequest
-	bad    error // why a persistent request could not be prepared
-	err    error // of the last start
+	bad    error // the reason why a persistent request could not be prepared
+	err    error // the error of the last start
 	status Status
 
 	persistent, active, freed bool
 
-	refused bool // not begun, for the reason in err, which no wait has reported yet
+	refused bool // the request was not begun; err has the reason, which no wait has reported yet
 }
 
-// ISend begins to send buf to rank to, and never blocks; see Send (MPI_Isend, and
-// MPI_Send_init with the option Persistent, the only one allowed). The request is done when
-// Send would return: the message need not have been received.
+// ISend begins to send buf to another rank, and never blocks; see Send (MPI_Isend). The only option
+// allowed is Persistent (MPI_Send_init). The request is done when Send would return: the message
+// need not have been received.
 func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.jobRank(to), tag: tag}
 	r := &Request{c: c, sig: sig}
@@ -72,8 +72,8 @@ func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Reques
 	return r
 }
 
-// IRecv begins to receive into buf, and never blocks; see Recv (MPI_Irecv, and MPI_Recv_init
-// with the option Persistent, the only one allowed). Wait returns the status of the message.
+// IRecv begins to receive into buf, and never blocks; see Recv (MPI_Irecv). The only option allowed
+// is Persistent (MPI_Recv_init). Wait returns the status of the message.
 func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(from), tag: tag}
 	r := &Request{c: c, sig: sig}
@@ -85,8 +85,8 @@ func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Requ
 	return r
 }
 
-// sendLater prepares a persistent send. It is a function of its own so that an ISend that is
-// not persistent allocates no closure.
+// sendLater prepares a persistent send. It is a separate function so that an ISend that is not
+// persistent allocates no closure.
 func (r *Request) sendLater(to, tag int, b []byte) {
 	r.post = func() *p2p.MessageRequest { return r.c.group.Isend(to, tag, fingerprintOf(r.sig.dtype), b) }
 }
@@ -109,12 +109,12 @@ func (r *Request) allowPersistent(opts []CallOption) {
 	}
 }
 
-// Start starts a persistent request and returns at once. For a collective ctx bounds the
-// operation, as in a blocking call: when it ends, the communicator is revoked on every
-// rank. Only the ctx of Wait bounds a message. An error means that the request was not started. It
-// is fault.Misuse if the request is active, freed or not persistent, if its arguments are wrong, or
-// if another goroutine is inside a collective. Otherwise the error says why the communicator takes
-// no more calls.
+// Start starts a persistent request and returns at once. For a collective, ctx bounds the
+// operation, as in a blocking call: when ctx ends, the communicator is revoked on every rank. For a
+// message, ctx has no effect, and only the context of Wait bounds the wait. An error means that the
+// request was not started. It is fault.Misuse if the request is active, freed or not persistent, if
+// its arguments are wrong, or if another goroutine is inside a collective. Otherwise the error says
+// why the communicator takes no more calls.
 func (r *Request) Start(ctx context.Context) error {
 	if err := checkContext("start", ctx); err != nil {
 		return err
@@ -158,8 +158,8 @@ func (r *Request) Free() error {
 }
 
 // Wait waits until the request is done and returns the message's status. For an inactive request it
-// returns at once; an inactive persistent request gives no error. If ctx ends first, Wait withdraws
-// a message that has not been matched, and revokes the communicator of a collective on every rank,
+// returns at once. An inactive persistent request gives no error. If ctx ends first, Wait withdraws
+// a message that has not been matched. For a collective it revokes the communicator on every rank,
 // as a blocking call does.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	if err := checkContext("wait", ctx); err != nil {
@@ -189,8 +189,8 @@ func (r *Request) complete(st Status, err error) (Status, error) {
 	return st, err
 }
 
-// call lists the wait for a message as a call of its own, so that errors of other ranks name
-// it. The message itself is not listed: between ISend and Wait the program is elsewhere.
+// call lists the wait for a message as a separate call, so that errors of other ranks name it. The
+// message itself is not listed, because between ISend and Wait the program is elsewhere.
 func (r *Request) call(ctx context.Context) *call {
 	cl := newCall(r.c)
 	cl.signature = r.sig
@@ -314,7 +314,7 @@ func TestAll(rs ...*Request) (done bool, err error) {
 	}
 	for _, r := range rs {
 		if r.active && r.work == nil {
-			r.msg.Test() // moves its message; p2p keeps the result
+			r.msg.Test() // polls the links of the message; p2p keeps the result
 		}
 		if !r.isDone() {
 			return false, nil
@@ -328,10 +328,10 @@ func TestAll(rs ...*Request) (done bool, err error) {
 	return true, err
 }
 
-// WaitAny returns the index of an active request that is done, and its result (MPI_Waitany).
-// Inactive requests are ignored, so a program may call it with the same list until the index
-// is -1, which means that all are inactive. When ctx ends first, the index is -1 with an
-// error, and all requests go on. A nil request among them is fault.Misuse.
+// WaitAny returns the index of an active request that is done, and its result (MPI_Waitany). It
+// ignores inactive requests. A program may therefore call WaitAny with the same list until the
+// index is -1, which means that all requests are inactive. If ctx ends first, the index is -1 with
+// an error, and all requests go on. A nil request in the list is fault.Misuse.
 func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	if err := waitForOne(ctx, "waitany", rs); err != nil {
 		return -1, Status{}, err
@@ -365,8 +365,8 @@ func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, er
 	return done, sts, err
 }
 
-// isOver reports whether WaitAny and WaitSome return r now: r is done, or r was refused and the
-// program has not received its error yet.
+// isOver reports whether WaitAny and WaitSome may return r now. They may if r is done, or if r was
+// refused and the program has not received its error yet.
 func (r *Request) isOver() bool { return r.refused || r.active && r.isDone() }
 
 // waitForOne waits until an active request is done. It returns at once if no request is active, or
@@ -424,8 +424,8 @@ func (rs anyOf) Met() bool {
 // collectiveWork carries out a non-blocking collective on its own goroutine, the worker. A
 // persistent collective keeps its worker for all its starts.
 //
-// The state of the channels says which goroutine acts next. A start is under way until wait or
-// poll has received from finished:
+// The state of the channels says which goroutine acts next. A start is under way until wait or poll
+// has received from finished:
 //
 //	started  finished  exited  the start
 //	full     empty     open    waits for the worker
@@ -434,15 +434,15 @@ func (rs anyOf) Met() bool {
 //	full     empty     closed  was left behind by a worker that ended with the job: the owner carries it out, and it fails at once
 //	empty    full      closed  is over
 //
-// Only the owner sends on started and receives from finished, so each channel has one slot and
-// nobody blocks on it.
+// Only the owner sends on started and receives from finished, so each channel has one slot and no
+// send blocks.
 type collectiveWork struct {
 	c      *Comm
 	pl     plan
-	cancel context.CancelCauseFunc // of a collective that is not persistent
+	cancel context.CancelCauseFunc // cancels a collective that is not persistent
 
-	// The start under way. The owner of the request writes these fields before it sends on
-	// started; the worker writes them until it sends on finished.
+	// The fields of the start under way. The owner of the request writes these fields before it
+	// sends on started. The worker writes them until it sends on finished.
 	ctx   context.Context
 	call  *call
 	round *p2p.Round
@@ -480,14 +480,14 @@ func (w *collectiveWork) isDone() bool {
 		return true
 	}
 	select {
-	case <-w.exited: // never for one that is not persistent
+	case <-w.exited: // never happens for a request that is not persistent
 		return true
 	default:
 		return false
 	}
 }
 
-// poll is wait without blocking. It returns false while the start is under way.
+// poll is the non-blocking form of wait. It returns false while the start is under way.
 func (w *collectiveWork) poll() bool {
 	select {
 	case <-w.finished:
@@ -529,9 +529,10 @@ func (w *collectiveWork) wait(ctx context.Context) {
 	}
 }
 
-// request starts a plan and returns at once, or prepares it if it is persistent. Plans of one
-// communicator get their numbers in the order of their starts. For wrong arguments it returns a
-// finished request that holds the error, because a non-blocking call returns no error itself.
+// request starts a plan and returns at once. If the plan is persistent, request only prepares it.
+// Plans of one communicator are numbered in the order of their starts. For wrong arguments request
+// returns a finished request that holds the error, because a non-blocking call returns no error
+// itself.
 func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 	bad := pl.bind(c, opts)
 	r := &Request{c: c, persistent: pl.persistent}
@@ -557,13 +558,13 @@ func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 	return r
 }
 
-// reject makes err the result of a request that was not begun.
+// reject stores err as the result of a request that was not begun.
 func (r *Request) reject(err error) {
 	name := r.sig.callName
 	if !r.persistent {
 		name = "i" + r.sig.callName
 	}
-	if errors.Is(err, fault.Misuse) { // name this call, not its blocking form
+	if errors.Is(err, fault.Misuse) { // the error names this call, and not its blocking form
 		err = r.c.withOp(name, err)
 	}
 	r.err, r.refused = err, !r.persistent
@@ -623,7 +624,7 @@ func (c *Comm) newWorker(r *Request, pl *plan) {
 	r.work = w
 }
 
-// start passes a start to the worker of a persistent request. It reuses the round of the last
+// start hands the next start to the worker of a persistent request. It reuses the round of the last
 // start, so it allocates nothing.
 func (w *collectiveWork) start(ctx context.Context) error {
 	c := w.c

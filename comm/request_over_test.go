@@ -10,14 +10,14 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A collective that has succeeded stays so, and its communicator stays usable, when the context of
-// Wait has ended as well.
+// If a collective has succeeded, Wait must report success even if its context has ended. The
+// communicator must stay usable.
 func TestWaitWithAnEndedContextReportsACollectiveThatIsDone(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		r := c.IBarrier(Persistent())
-		for range 32 { // which of two ready cases select runs is random
+		for range 32 { // select chooses randomly between two ready cases
 			if err := r.Start(ctx); err != nil {
 				return err
 			}

@@ -14,26 +14,26 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A rankRuntime is what all communicators of one rank share: the mesh, the engine, and what is
-// known of the other ranks. It implements mesh.Events: the mesh reports lost ranks and links,
-// goodbyes, and the floods and questions of other ranks to it. Its methods may be called
-// concurrently, except LastCall, which only the mesh's control goroutine calls.
+// A rankRuntime holds what all communicators of one rank share: the mesh, the engine, and the known
+// state of the other ranks. It implements mesh.Events: the mesh reports lost ranks and links,
+// goodbyes, and other ranks' floods and questions to it. Several goroutines may call its methods,
+// except LastCall, which only the mesh's control goroutine calls.
 type rankRuntime struct {
 	machinery
 	opt           *options
 	rank          int
 	size          int
 	log           *slog.Logger
-	initGoroutine uint64 // the goroutine that called Init, to find out where it is now
+	initGoroutine uint64 // the goroutine that called Init; its stack shows where the program is now
 	calls         calls
 	lastRecord    callRecord         // the call in the last heartbeat; only the control goroutine uses it
 	siteTexts     callsite.TextCache // texts of call sites; only the control goroutine uses it
-	model         choose.Model       // of rank 0's tuning file; set before Init returns
-	// places is where each rank runs; all ranks know the same. Set once, before any
+	model         choose.Model       // the model of rank 0's tuning file; set before Init returns
+	// places says where each rank runs; it is equal on all ranks. It is set once, before any
 	// communicator but the job's exists.
 	places []topology.Place
-	// byInit says that Init made this runtime, so its end allows the next Init. Set once,
-	// before Init returns.
+	// byInit says that Init made this runtime, so that the next Init must wait for its end. It is
+	// set once, before Init returns.
 	byInit bool
 	// aborted says that this rank has called Abort.
 	aborted atomic.Bool
@@ -42,36 +42,36 @@ type rankRuntime struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines started by spawn
 
-	mu           sync.Mutex // guards the rest
+	mu           sync.Mutex // guards the fields below
 	comms        map[uint64]*Comm
-	survivors    map[uint64]*survivors // of communicators with agreements; see survivorsOf
+	survivors    map[uint64]*survivors // the communicators that have agreements; see survivorsOf
 	earlyRevokes earlyRevokes
 	closedComms  closedComms
-	lostRanks    map[int]*fault.Error // why calls that need these ranks fail: they are lost, or have closed
-	dead         map[int]bool         // the ranks that all ranks know to be lost
-	lostLinks    []*fault.Error       // each names both ends
-	reactions    map[int]reaction     // by rank: the loss that its program knows of
-	reported     map[int]bool         // the lost ranks that this rank's program knows of
-	ended        error                // why this rank takes no calls: it has closed, or was declared lost
+	lostRanks    map[int]*fault.Error // the error of calls that need the rank, for ranks that are lost or have closed
+	dead         map[int]bool         // the ranks of which all ranks know that they are lost
+	lostLinks    []*fault.Error       // each error names both ends of the link
+	reactions    map[int]reaction     // for each rank, the loss that its program knows of
+	reported     map[int]bool         // the lost ranks of which this rank's program knows
+	ended        error                // the reason why this rank takes no calls: it has closed, or was declared lost
 	closing      bool
 	verdict      *fault.Error // the first failure that the mesh reported
 }
 
-// maxEarly bounds the revokes that are kept for communicators that this rank has not made.
-// Another rank sends them, so there must be a bound.
+// maxEarly bounds the number of early revokes that are kept. Other ranks send these, so there must
+// be a bound.
 const maxEarly = 256
 
 // earlyRevokes holds the last maxEarly revokes of communicators that this rank does not have. A
-// fast rank may make a communicator, use it and revoke it before a slow rank has made it. Revokes
-// of communicators that this rank has closed, or is no member of, arrive as well, so old revokes
-// are dropped.
+// fast rank may make a communicator, use it and revoke it before a slow rank has made it. Other
+// revokes arrive as well: for communicators that this rank has closed, or is no member of. Old
+// revokes are therefore dropped.
 type earlyRevokes struct {
 	why   map[uint64]*fault.Error
-	order []uint64 // the oldest first
+	order []uint64 // oldest first
 }
 
-// add keeps the first revoke of a communicator, and drops the oldest one when there are too
-// many.
+// add keeps the first revoke of a communicator. If there are more than maxEarly, it drops the
+// oldest.
 func (er *earlyRevokes) add(id uint64, e *fault.Error) {
 	if er.why[id] != nil {
 		return
@@ -100,15 +100,15 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 // maxClosed bounds the communicators whose Close this rank remembers.
 const maxClosed = 1024
 
-// closedComms holds, for the last maxClosed communicators that this rank has closed, the number of
-// its last collective. A rank that waits in a later collective learns from it that this rank will
-// not come.
+// closedComms holds the last maxClosed communicators that this rank has closed. For each it holds
+// the number of the last collective. This rank needs the number to tell a rank that waits in a
+// later collective that it will not come.
 type closedComms struct {
 	last  map[uint64]uint32
-	order []uint64 // the oldest first
+	order []uint64 // oldest first
 }
 
-// add records a communicator, and forgets the oldest one when there are too many.
+// add records a communicator. If there are more than maxClosed, it drops the oldest.
 func (cc *closedComms) add(id uint64, seq uint32) {
 	if cc.last == nil {
 		cc.last = make(map[uint64]uint32)
@@ -164,7 +164,8 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		}
 		rt.mu.Unlock()
 	}
-	// The other ranks may have declared this rank lost while it was suspended. It must not go on.
+	// The other ranks may have declared this rank lost while it was suspended. This rank must not
+	// go on.
 	if rt.blamed(e, rt.rank) {
 		rt.end(e)
 		return
@@ -179,8 +180,8 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 	}
 }
 
-// linkLost ends what needs both ranks of a broken link: messages between them, and collectives of
-// every communicator that has both as members.
+// linkLost ends the calls that need both ranks of a broken link: messages between the two, and
+// collectives of every communicator that has both as members.
 func (rt *rankRuntime) linkLost(e *fault.Error) {
 	rt.mu.Lock()
 	rt.lostLinks = append(rt.lostLinks, e)
@@ -194,8 +195,8 @@ func (rt *rankRuntime) linkLost(e *fault.Error) {
 }
 
 // lose ends the collectives of the communicators that a loss concerns. It marks all of them before
-// it wakes any call: the program may begin its next collective as soon as a call has returned, and
-// that collective must not be compared with those of ranks that do not know of the loss yet.
+// it wakes any call. The program may begin its next collective as soon as a call has returned, and
+// that collective must not be compared with collectives of ranks that do not know of the loss yet.
 func (rt *rankRuntime) lose(e *fault.Error, concerns func(c *Comm) bool) {
 	cs := slices.DeleteFunc(rt.openComms(), func(c *Comm) bool { return !concerns(c) })
 	rt.calls.mu.Lock()
@@ -208,8 +209,8 @@ func (rt *rankRuntime) lose(e *fault.Error, concerns func(c *Comm) bool) {
 	}
 }
 
-// markLost records why the communicator takes no collectives any more, unless it was revoked
-// before. c.mu is held.
+// markLost records the reason why the communicator takes no collectives any more. If the
+// communicator was revoked before, markLost changes nothing. c.mu is held.
 func (c *Comm) markLost(e *fault.Error) {
 	if c.lost == nil && c.revoked == nil {
 		c.lost = e
@@ -223,8 +224,8 @@ func (c *Comm) currentLoss() *fault.Error {
 	return c.lost
 }
 
-// hasAll reports whether all peers are members of the communicator: a lost link between two
-// ranks matters to those that have both.
+// hasAll reports whether all peers are members of the communicator. A lost link between two ranks
+// matters only to a communicator that has both.
 func (c *Comm) hasAll(peers []fault.Peer) bool {
 	for _, p := range peers {
 		if _, in := c.group.RankOf(p.Rank); !in {
@@ -235,8 +236,8 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 }
 
 // lossWithin returns the error of a lost rank of a new communicator, or of a lost link between two
-// of its ranks, or nil. Ranks that exchange nothing over the lost link would not notice the loss
-// themselves. rt.mu is held.
+// of its ranks. It returns nil if there is no such loss. Members that exchange nothing with the
+// lost rank, or over the lost link, would not notice the loss themselves. rt.mu is held.
 func (rt *rankRuntime) lossWithin(c *Comm) *fault.Error {
 	for r := range c.Size() {
 		if f := rt.lostRanks[c.group.WorldRank(r)]; f != nil && f.Kind != fault.Closed {
@@ -251,7 +252,7 @@ func (rt *rankRuntime) lossWithin(c *Comm) *fault.Error {
 	return nil
 }
 
-// blamed reports whether an error names a rank.
+// blamed reports whether an error names the given rank.
 func (rt *rankRuntime) blamed(e *fault.Error, rank int) bool {
 	for _, p := range e.Peers {
 		if p.Rank == rank {
@@ -276,7 +277,7 @@ func (rt *rankRuntime) rankLost(rank int, err *fault.Error) {
 
 // Goodbye implements mesh.Events: a rank has closed. Its peers have received everything that it
 // sent, so collectives that need nothing more from it go on. If the rank closes because of a loss
-// that it knows of, the loss is the cause of the error; see blame.
+// that it knows of, that loss becomes the cause of the error; see blame.
 func (rt *rankRuntime) Goodbye(rank int) {
 	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{rt.peer(rank)}}
 	if loss := rt.reactionOf(rank); loss != nil {
@@ -289,8 +290,8 @@ func (rt *rankRuntime) Goodbye(rank int) {
 	rt.lossesChanged()
 }
 
-// end makes every call of this rank fail with err. If end runs again, as in Close after the rank
-// was declared lost, the first error stays.
+// end makes every call of this rank fail with err. end may run twice, for example if this rank
+// closes after it was declared lost. The first error then stays.
 func (rt *rankRuntime) end(err *fault.Error) {
 	rt.mu.Lock()
 	if rt.ended == nil {
@@ -313,7 +314,7 @@ func (rt *rankRuntime) openComms() []*Comm {
 	return cs
 }
 
-// comm returns the communicator with an id, or nil when this rank does not have it open.
+// comm returns the communicator with the given id, or nil if this rank does not have it open.
 func (rt *rankRuntime) comm(id uint64) *Comm {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -321,7 +322,7 @@ func (rt *rankRuntime) comm(id uint64) *Comm {
 }
 
 // LastCall implements mesh.Events: it appends the text of the last call to b, for a heartbeat. It
-// allocates nothing for a call that is like an earlier one.
+// allocates nothing if the call is like an earlier call.
 func (rt *rankRuntime) LastCall(b []byte) []byte {
 	rt.calls.mu.Lock()
 	rt.lastRecord = rt.calls.lastRecord()
@@ -337,9 +338,9 @@ func (rt *rankRuntime) LastCall(b []byte) []byte {
 	return b
 }
 
-// Kinds of floods; floodStep is another.
+// Kinds of floods. Another kind is floodStep.
 const (
-	floodFingerprint = 'f' // a fingerprint of a rank that waits
+	floodFingerprint = 'f' // the fingerprint of a rank that waits
 	floodRevoke      = 'r' // a communicator is revoked
 	floodLoss        = 'l' // the sender's program knows of a loss
 	floodAgreement   = 'a' // a rank's State in an agreement
@@ -373,16 +374,16 @@ func (rt *rankRuntime) peer(rank int) fault.Peer {
 	return fault.Peer{Rank: rank, Host: m.Host(rank)}
 }
 
-// close closes the runtime, once. It delivers what Sends have accepted, ends all calls with
-// fault.Closed, closes the mesh, which says goodbye to the other ranks, and waits for its
-// goroutines. Its error is that of the delivery, else that of the mesh.
+// close closes the runtime, once. It delivers the messages that Sends have accepted, and ends all
+// calls with fault.Closed. It then closes the mesh, which says goodbye to the other ranks, and
+// waits for its goroutines. The result is the error of the delivery, or else the error of the mesh.
 func (rt *rankRuntime) close(ctx context.Context) error {
 	rt.mu.Lock()
 	if rt.closing {
 		rt.mu.Unlock()
 		return nil
 	}
-	rt.closing = true // no goroutine is spawned from now on
+	rt.closing = true // from now on spawn starts no goroutine
 	failed := rt.ended
 	rt.mu.Unlock()
 	var err error
@@ -397,7 +398,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 		rt.ended = closed
 	}
 	rt.mu.Unlock()
-	// Calls that are under way, on other goroutines, end now, and so leave the shared memory.
+	// Calls that are under way on other goroutines end now, and so leave the shared memory.
 	rt.eng.End(closed)
 	rt.lossesChanged()
 	for _, c := range rt.openComms() {
@@ -406,7 +407,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 		c.mu.Unlock()
 		c.releaseShared()
 	}
-	// The goodbye comes last: it promises the others that nothing more follows.
+	// The goodbye comes last, because it tells the other ranks that this rank sends nothing more.
 	if e := rt.mesh.Close(ctx); err == nil {
 		err = e
 	}
@@ -421,8 +422,9 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 // askLimit bounds how long an error waits for answers of other ranks.
 const askLimit = time.Second
 
-// location returns the file and line of a call. If the rank is in no call, it returns the current
-// line of the goroutine that called Init, where the program probably computes or hangs.
+// location returns the file and line of a call. If the rank is in no call, location returns the
+// current line of the goroutine that called Init, because the program probably computes or hangs
+// there.
 func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
 	if underWay {
 		return site.String()

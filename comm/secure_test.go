@@ -19,9 +19,9 @@ func TestProtectionOfConnectionsBetweenHosts(t *testing.T) {
 		name    string
 		opts    []Option
 		secret  []byte
-		plain   bool // by the variable
-		tls     bool // between hosts
-		inHost  bool // TLS within one, too
+		plain   bool // the environment variable disables TLS
+		tls     bool // connections between hosts use TLS
+		inHost  bool // connections within a host use TLS, too
 		sums    bool
 		warning string
 	}{

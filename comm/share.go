@@ -13,17 +13,18 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// maxSharing bounds the ranks that work in one piece of shared memory: each polls the flags of all
-// others.
+// maxSharing bounds the number of ranks that share one memory region, because each of them polls
+// the flags of all others.
 const maxSharing = 64
 
-// shareLimit bounds how long ranks wait for each other to map the memory. When it passes, they
-// go on without shared memory. The loss of a rank ends the wait as soon as it is known.
+// shareLimit bounds how long ranks wait for each other to map the memory. After that they go on
+// without shared memory. The loss of a rank ends the wait as soon as the loss is known.
 const shareLimit = 10 * time.Second
 
-// sharerFor returns what can share memory among some members, as this rank sees it; nil when
-// nothing can, when they are more than maxSharing, or when Parameters.NoSharedMemory is set. A
-// transport that chooses per pair of ranks is asked with the addresses of all members.
+// sharerFor returns the transport's means to share memory among some members, as this rank sees it.
+// It returns nil if the transport has none, if there are more than maxSharing members, or if
+// Parameters.NoSharedMemory is set. sharerFor passes the addresses of all members, because some
+// transports choose per pair of ranks.
 func (c *Comm) sharerFor(members []int) memorySharer {
 	if len(members) > maxSharing {
 		return nil
@@ -38,24 +39,24 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 	return c.rt.wire.sharerFor(addrs)
 }
 
-// share lets the ranks agree on the transports between them, and maps memory that all of them
-// share, when all of them can. It runs when a communicator is made, and takes at most three
-// small collectives by messages, which carry the name of the call that makes the communicator:
+// share agrees with the other ranks on the transports between them, and maps shared memory if all
+// ranks can. It runs when a communicator is made. It takes at most three small collectives by
+// messages, which carry the name of the call that makes the communicator:
 //
-//  1. survey: which transports are there, and can all ranks share memory?
-//  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps it.
-//  3. allAgree: has every rank mapped it? Otherwise all of them unmap it.
+//  1. survey: which transports connect the ranks, and can all ranks share memory?
+//  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps the memory.
+//  3. allAgree: has every rank mapped the memory? Otherwise all ranks unmap it.
 //
-// The ranks agree before and after they map the memory, so that either all ranks use it or none:
-// all ranks must choose the same algorithm. Ranks on different hosts cannot share memory, but the
-// ranks of each host may; see shareOnHosts.
+// All ranks must choose the same algorithm, so either all ranks use the memory or none does. They
+// therefore agree both before and after they map it. Ranks on different hosts cannot share memory,
+// but the ranks of each host may; see shareOnHosts.
 func (c *Comm) share(ctx context.Context, call string) error {
 	n := c.Size()
 	if n == 1 {
 		return nil
 	}
 	table := c.table
-	c.setTable(collective.DefaultTable()) // a forced algorithm may need the memory that is not mapped yet
+	c.setTable(collective.DefaultTable()) // a forced algorithm may need the memory, which is not mapped yet
 	defer func() { c.setTable(table) }()
 	var sharer memorySharer
 	if l := c.group.Layout(); l.Hosts() == 1 {
@@ -98,10 +99,10 @@ func newToken() []byte {
 	return token
 }
 
-// mapMemory maps memory for n ranks, which all call it with the same token. It returns nil
-// when that fails, after a warning in the log: the communicator then works by messages, and
-// slower. It returns nil without a warning when the communicator has ended, for example because a
-// rank was lost: that rank will not come, and the next collective returns the error.
+// mapMemory maps memory for n ranks, which all call it with the same token. If that fails, it logs
+// a warning and returns nil, and the communicator works by messages, which is slower. If the
+// communicator has ended, for example because a rank was lost, it returns nil without a warning.
+// The lost rank will not come, and the next collective returns the error.
 func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
 	var watcher sync.WaitGroup
@@ -121,11 +122,11 @@ func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte,
 	return mem, release
 }
 
-// shareOnHosts maps memory that the ranks of each host share, on every host with several ranks
-// that all can. All ranks of c exchange offers twice: first whether they can share memory, and then
-// whether they have mapped it. Each rank considers only the offers of its own host. The token in the
-// offer of the host's first rank names the memory. If the ranks of one host cannot share memory,
-// other hosts are not affected.
+// shareOnHosts maps memory that the ranks of a host share, on every host where several ranks run
+// and all of them can. All ranks of c exchange offers twice: first whether they can share memory,
+// and then whether they have mapped it. Each rank considers only the offers of its own host. The
+// token in the offer of the host's first rank names the memory. If the ranks of one host cannot
+// share memory, other hosts are not affected.
 func (c *Comm) shareOnHosts(ctx context.Context, call string) error {
 	l := c.group.Layout()
 	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
@@ -137,13 +138,13 @@ func (c *Comm) shareOnHosts(ctx context.Context, call string) error {
 	if len(members) > 1 {
 		sharer = c.sharerFor(members)
 	}
-	// Every rank learns every offer, though only those of its host concern it: one collective
-	// of all ranks needs no communicator per host.
+	// Every rank receives every offer, and uses only the offers of its host. With one collective of
+	// all ranks, the hosts need no communicators of their own.
 	offers, err := c.exchangeOffers(ctx, call, sharer != nil)
 	if err != nil {
 		return err
 	}
-	mine := func(offers []byte) bool { // whether all on this host can
+	mine := func(offers []byte) bool { // whether all ranks on this host offer to share
 		return !slices.ContainsFunc(members, func(member int) bool { return offers[member*offerSize] == 0 })
 	}
 	var mem []byte
@@ -152,7 +153,7 @@ func (c *Comm) shareOnHosts(ctx context.Context, call string) error {
 		token := offers[members[0]*offerSize+1:][:tokenSize]
 		mem, release = c.mapMemory(ctx, sharer, token, len(members))
 	}
-	// A rank may fail to map the memory; then no rank of its host uses it.
+	// If one rank fails to map the memory, no rank of its host uses it.
 	offers, err = c.exchangeOffers(ctx, call, mem != nil)
 	if err == nil && mine(offers) {
 		c.group.SetHostShared(mem)
@@ -163,11 +164,11 @@ func (c *Comm) shareOnHosts(ctx context.Context, call string) error {
 	return err
 }
 
-// offerSize is the size in bytes of an offer: a yes or no, and a token.
+// offerSize is the size in bytes of an offer: one byte for yes or no, and a token.
 const offerSize = 1 + tokenSize
 
-// exchangeOffers sends this rank's answer, with a new token, to all ranks and returns the offers
-// of all.
+// exchangeOffers sends this rank's answer, with a new token, to all ranks and returns the offers of
+// all ranks.
 func (c *Comm) exchangeOffers(ctx context.Context, call string, yes bool) ([]byte, error) {
 	own := append([]byte{0}, newToken()...)
 	if yes {
@@ -181,7 +182,7 @@ func (c *Comm) exchangeOffers(ctx context.Context, call string, yes bool) ([]byt
 // share memory. Each rank contributes a bit for each transport that it uses, and one bit if it
 // cannot share memory; one allreduce combines them.
 func (c *Comm) survey(ctx context.Context, call string, sharing bool) (bool, error) {
-	const unable = 1 << 16 // a bit above those of all transports
+	const unable = 1 << 16 // a bit above the bits of all transports
 	names := wireNames()
 	bits := []int32{0}
 	if !sharing {
@@ -206,7 +207,7 @@ func (c *Comm) survey(ctx context.Context, call string, sharing bool) (bool, err
 	return bits[0]&unable == 0, nil
 }
 
-// allAgree reports whether all ranks say yes.
+// allAgree reports whether all ranks pass true.
 func (c *Comm) allAgree(ctx context.Context, call string, yes bool) (bool, error) {
 	vote := []int32{0}
 	if yes {

@@ -13,7 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// The ranks agree on sharing memory by collectives, which cannot use it yet.
+// The ranks agree on sharing memory by collectives. These cannot use the shared memory yet, even if
+// an algorithm that needs it is forced.
 func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		buf := []int32{1}
@@ -30,7 +31,7 @@ func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	}
 }
 
-// Results that are larger than the caches are written past them.
+// Results larger than the CPU caches are written past the caches.
 func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	const n = 3
 	const count = cpu.MinNonTemporal/4/n/n*n + 7*n
@@ -62,7 +63,7 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 				if c.Rank() == 1 {
 					return at(2, i)
 				}
-				return at(0, i) + at(1, i) + at(2, i) // as it was
+				return at(0, i) + at(1, i) + at(2, i) // unchanged since the allreduce, because this rank is not the root
 			}},
 			{"alltoall", func() error { return comm.AllToAll(ctx, c, dst, comm.From(src)) }, func(i int) int32 { return at(i/part, c.Rank()*part+i%part) }},
 			{"allgather", func() error { return comm.AllGather(ctx, c, dst, comm.From(src[:part])) }, func(i int) int32 { return at(i/part, i%part) }},
@@ -87,15 +88,15 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	}
 }
 
-// One rank that cannot have the memory, whether it never comes or fails when all have
-// come, is enough: it says why, and all go by messages.
+// If one rank cannot share the memory, all ranks must use messages, and that rank must log the
+// reason. The rank may fail before the others map the memory, or after all ranks have mapped it.
 func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
 	const n = 4
 	for _, hosts := range []int{1, 2} {
 		for _, m := range []flaky.Moment{0, flaky.Before, flaky.After} {
 			for victim := range n {
 				if m == 0 && victim > 0 {
-					continue // nobody fails
+					continue // no rank fails in this case
 				}
 				t.Run(fmt.Sprintf("%d hosts/%v rank %d has come", hosts, m, victim), func(t *testing.T) {
 					o := flaky.Options{Counts: func(s flaky.Step) bool { return s.Kind == flaky.Share }}
@@ -103,7 +104,8 @@ func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
 						o.Rules = []flaky.Rule{flaky.Cut(m, 1).From(victim)}
 					}
 					script := flaky.New(o)
-					// In a bubble, because those who have come wait some seconds for one who does not.
+					// The test runs in a bubble, because the other ranks wait some seconds for a
+					// rank that does not come.
 					synctest.Test(t, func(t *testing.T) { failSharing(t, script, n, hosts, victim, m != 0) })
 					if m != 0 && !script.Fired(0) {
 						t.Error("no sharing failed")
@@ -114,7 +116,8 @@ func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
 	}
 }
 
-// failSharing starts n ranks, of which one may fail to share memory with those of its host.
+// failSharing starts n ranks. One of them may fail to share memory with the other ranks of its
+// host.
 func failSharing(t *testing.T, script *flaky.Script, n, hosts, victim int, fails bool) {
 	var log lockedBuffer
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {

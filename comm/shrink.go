@@ -16,9 +16,9 @@ import (
 
 // Revoke ends every call of every member on the communicator, under way or later, with
 // fault.Revoked, which names this rank (MPIX_Comm_revoke). Only Agree, Shrink and Close still work.
-// A rank that has noticed a loss calls it, because other members may wait for messages of ranks that
-// are alive and have given up. Any member may call Revoke, at any time, and more than once. Other
-// communicators are not affected.
+// A rank that has noticed a loss calls Revoke, because other members may wait for a live rank that
+// has given up. Any member may call Revoke, at any time, and more than once. Other communicators
+// are not affected.
 func (c *Comm) Revoke() {
 	p := c.rt.peer(c.rt.rank)
 	p.Call, p.At = "revoke", callsite.Here().String()
@@ -26,19 +26,29 @@ func (c *Comm) Revoke() {
 	c.rt.fence()
 }
 
-// Agree returns the AND of the bits of all members that are left, the same on all of them
-// (MPIX_Comm_agree). It works on a communicator that is revoked or has lost members. All members that
-// are left call it, as the same of their calls of Agree and Shrink on the communicator. Ranks that
-// make different calls get fault.Mismatch. The bits of a member that was lost meanwhile may count.
+// Agree returns the AND of the bits of the remaining members. The result is equal on all of them
+// (MPIX_Comm_agree). Agree works on a communicator that is revoked or has lost members. All
+// remaining members must call it, and must make their calls of Agree and Shrink on the communicator
+// in the same order. Ranks that make different calls get fault.Mismatch. The bits of a member that
+// was lost meanwhile may count.
 //
-// The members that are left must be more than half of those that the last Agree or Shrink of the
-// communicator left, or exactly half with the lowest rank of these, or all others must be known to be
-// dead: their processes were seen to end by tuttirun, or have closed. Otherwise another part of a
-// broken network might go on, too. The call then ends with fault.NoQuorum on all ranks of this part,
-// and so do later calls of Agree and Shrink on the communicator.
+// Let the previous members be the members that the last Agree or Shrink of the communicator left.
+// The remaining members may go on if one of these conditions holds:
 //
-// If ctx ends, or the communicator's Timeout where ctx has no deadline, this rank has contributed
-// bits nevertheless. Its next call then returns the result of that agreement, whatever bits it gives.
+//   - they are more than half of the previous members
+//   - they are exactly half of the previous members, and include the lowest rank of these
+//   - all other previous members are known to be dead: tuttirun saw their processes end, or they
+//     have
+//
+// closed
+//
+// Otherwise another part of a broken network might go on, too. The call then ends with
+// fault.NoQuorum on all ranks of this part, and so do later calls of Agree and Shrink on the
+// communicator.
+//
+// If ctx ends before the result is known, this rank's bits may count nevertheless. The same holds
+// for the communicator's Timeout, which applies if ctx has no deadline. The rank's next call then
+// returns the result of that agreement, whatever bits it passes.
 func (c *Comm) Agree(ctx context.Context, bits uint64) (uint64, error) {
 	s, done, err := c.beginAgreement(ctx, "agree")
 	if err != nil {
@@ -51,14 +61,15 @@ func (c *Comm) Agree(ctx context.Context, bits uint64) (uint64, error) {
 	return p.Bits, err
 }
 
-// Shrink returns a communicator of the members that are left, in their order (MPIX_Comm_shrink). It
-// works on a communicator that is revoked or has lost members, and also when more members are lost
-// meanwhile: the members that get the communicator all agree on who they are. They must be enough;
-// see Agree, also for who calls Shrink, when, and what ends the call. If two members that are alive
-// have lost their link, the higher one is left out, and gets fault.LinkLost.
+// Shrink returns a communicator of the remaining members, in their order (MPIX_Comm_shrink). It
+// works on a communicator that is revoked or has lost members, and also if more members are lost
+// during the call. All members that get the new communicator agree on its members. The conditions
+// of Agree apply: who must call Shrink, how many members must remain, and what ends the call. If
+// two live members have lost their link, Shrink excludes the member with the higher rank, which
+// gets fault.LinkLost.
 //
 // The new communicator has its own messages, topology and shared memory. It may lose members as
-// well; then call its Shrink. The old communicator stays as it is, until Close.
+// well; then call its Shrink. The old communicator stays unchanged until Close.
 func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	s, done, err := c.beginAgreement(ctx, "shrink")
 	if err != nil {
@@ -67,9 +78,9 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	defer done()
 	ctx, cancel := c.limited(ctx)
 	defer cancel()
-	// Each agreement fixes the members of the next communicator. It also tells whether all of them
-	// could set up the one before, because some may have lost a member meanwhile when others had
-	// finished already.
+	// Each agreement fixes the members of the next communicator. It also decides whether all
+	// members could set up the previous communicator: a member may have failed to set it up because
+	// of a loss that came after other members had finished.
 	for {
 		ready := uint64(0)
 		if s.isReady {
@@ -92,13 +103,13 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		for i, r := range members {
 			ranks[i] = c.group.WorldRank(r)
 		}
-		// Only this call advances the number. The decided agreement is the one before.
+		// Only this call advances the number, so the decided agreement has the number before it.
 		s.made = newComm(c.rt, shrunkID(c.id, s.number-1), ranks, slices.Index(members, c.Rank()), c.table)
 		if err = s.made.share(ctx, "shrink"); err == nil {
 			s.isReady = true
 			continue
 		}
-		// Members that have finished must not go on with a communicator that others give up.
+		// Members that have finished must not go on with a communicator that other members give up.
 		var f *fault.Error
 		if !errors.As(err, &f) {
 			f = &fault.Error{Kind: fault.Revoked, Op: "shrink", Rank: c.rt.rank, Err: err}
@@ -116,8 +127,8 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 	}
 }
 
-// shrunkID returns the id of the communicator that agreement number of a communicator leads to. The
-// numbers of other children are smaller.
+// shrunkID returns the id of the communicator that results from the agreement with the given number.
+// The numbers of other children are smaller, so their ids differ.
 func shrunkID(parent uint64, number uint32) uint64 { return childID(parent, 1<<63|uint64(number), 0) }
 
 // limited returns ctx, limited by the communicator's Timeout if it has no deadline.
@@ -141,7 +152,7 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
-	if closed || s == nil { // Close may run beside this call
+	if closed || s == nil { // Close may run at the same time
 		return nil, nil, fault.New(fault.Closed, name, c.rt.rank, "this communicator has been closed on this rank")
 	}
 	if !s.busy.CompareAndSwap(false, true) {
@@ -155,8 +166,9 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 	}, nil
 }
 
-// survivors is what one rank knows of a communicator's agreements, which are numbered from 1. It
-// stays when the communicator is closed, because other members may still need this rank's States.
+// survivors is the state of a communicator's agreements on one rank. The agreements are numbered
+// from 1. The state stays when the communicator is closed, because other members may still need
+// this rank's States.
 //
 //	machine   of the agreement     exists
 //	previous  before the current   from the second on; other members may not have decided yet
@@ -165,25 +177,26 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 type survivors struct {
 	c    *Comm
 	me   int
-	busy atomic.Bool // a call is inside
+	busy atomic.Bool // a call of Agree or Shrink is inside
 
-	// Only the call that is inside uses these.
+	// Only the call that is inside uses the fields made and isReady.
 	made    *Comm // of the last agreement of a Shrink, until all members have set it up
-	isReady bool  // this rank has set it up
+	isReady bool  // this rank has set up made
 
-	mu                      sync.Mutex // guards the rest; rankRuntime.mu may be taken while it is held
-	number                  uint32     // of current; only the call inside changes it
+	mu                      sync.Mutex // guards the fields below; rankRuntime.mu may be taken while it is held
+	number                  uint32     // the number of current; only the call inside changes it
 	previous, current, next *agreement.Machine
-	early                   map[int]agreement.State // of next, by member, before next exists
-	decided                 *agreement.Proposal     // of current
-	failed                  *fault.Error            // why this rank takes part no more
+	early                   map[int]agreement.State // States for next, by member, that arrived before next existed
+	decided                 *agreement.Proposal     // the decision of current
+	failed                  *fault.Error            // the reason why this rank no longer takes part
 	changed                 chan struct{}           // closed when decided or failed is set
 }
 
-// maxSurvivors bounds the communicators whose agreements a rank remembers after their Close.
+// maxSurvivors bounds the number of communicators whose agreements a rank remembers after their
+// Close.
 const maxSurvivors = 256
 
-// survivorsOf returns the survivors of a communicator, which it makes if necessary. It returns nil
+// survivorsOf returns the survivors of a communicator, and makes them if necessary. It returns nil
 // if this rank does not have the communicator.
 func (rt *rankRuntime) survivorsOf(id uint64) *survivors {
 	rt.mu.Lock()
@@ -212,8 +225,8 @@ func (rt *rankRuntime) survivorsOf(id uint64) *survivors {
 	return s
 }
 
-// lossesChanged tells all agreements of this rank of the losses that are known by now. Everything
-// that changes these calls it.
+// lossesChanged gives all agreements of this rank the losses that are known now. Every function
+// that changes the known losses calls it.
 func (rt *rankRuntime) lossesChanged() {
 	rt.mu.Lock()
 	all := make([]*survivors, 0, len(rt.survivors))
@@ -226,8 +239,8 @@ func (rt *rankRuntime) lossesChanged() {
 	}
 }
 
-// losses returns what s must know of the runtime: the losses as Inputs, and why this rank takes no
-// calls, or nil.
+// losses returns what s must know of the runtime: the losses as Inputs, and the reason why this
+// rank takes no calls, or nil.
 func (s *survivors) losses() (ins []agreement.Input, ended *fault.Error) {
 	rt := s.c.rt
 	rt.mu.Lock()
@@ -256,7 +269,7 @@ func (s *survivors) losses() (ins []agreement.Input, ended *fault.Error) {
 	return ins, ended
 }
 
-// update gives all machines the losses that are known by now.
+// update gives all machines the losses that are known now.
 func (s *survivors) update() {
 	ins, ended := s.losses()
 	s.mu.Lock()
@@ -273,7 +286,7 @@ func (s *survivors) update() {
 	}
 }
 
-// step gives a machine an Input, and carries out what it says. s.mu is held.
+// step gives a machine an Input, and carries out the machine's output. s.mu is held.
 func (s *survivors) step(m *agreement.Machine, number uint32, in agreement.Input) {
 	for _, o := range slices.Clone(m.Step(in)) {
 		switch o := o.(type) {
@@ -334,8 +347,8 @@ func (s *survivors) signal() {
 	s.changed = make(chan struct{})
 }
 
-// noQuorum is the error of a rank whose side may not go on; seen are the members that are left. s.mu
-// is held.
+// noQuorum returns the error of a rank whose part of the members may not go on. The parameter seen
+// is the set of remaining members. s.mu is held.
 func (s *survivors) noQuorum(seen agreement.Set) *fault.Error {
 	rt, base := s.c.rt, s.current.Base()
 	e := fault.New(fault.NoQuorum, "agreement", rt.rank,
@@ -347,7 +360,7 @@ func (s *survivors) noQuorum(seen agreement.Set) *fault.Error {
 	return e
 }
 
-// leftOut is the error of a rank that the others go on without. s.mu is held.
+// leftOut returns the error of a rank that the other ranks have excluded. s.mu is held.
 func (s *survivors) leftOut(p agreement.Proposal) *fault.Error {
 	rt := s.c.rt
 	e := fault.New(fault.NoQuorum, "agreement", rt.rank, "%d of %d members have agreed to go on without this rank, so end this process",
@@ -362,13 +375,13 @@ func (s *survivors) leftOut(p agreement.Proposal) *fault.Error {
 	return e
 }
 
-// floodRevoke revokes a communicator that this rank does not have on all other ranks.
+// floodRevoke revokes, on all other ranks, a communicator that this rank does not have.
 func (rt *rankRuntime) floodRevoke(id uint64, e *fault.Error) {
 	rt.mesh.Flood(floodRevoke, e.AppendWire(binary.LittleEndian.AppendUint64(nil, id)))
 }
 
-// handleAgreement handles another rank's notice. A notice for a communicator that this rank does not
-// have, or not yet, is dropped: its sender repeats it.
+// handleAgreement handles another rank's notice. It drops a notice for a communicator that this
+// rank does not have; the sender repeats the notice.
 func (rt *rankRuntime) handleAgreement(from int, body []byte) {
 	id, ok := parseAgreementID(body)
 	if !ok {
@@ -384,8 +397,8 @@ func (rt *rankRuntime) handleAgreement(from int, body []byte) {
 	}
 }
 
-// receive passes member r's State to the machine that it is for, and answers with this rank's own if
-// r has asked for it.
+// receive passes member r's State to the machine of its agreement. If r has asked for this rank's
+// State, receive sends it.
 func (s *survivors) receive(r int, n agreementNotice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -413,32 +426,33 @@ func (s *survivors) receive(r int, n agreementNotice) {
 	case m != nil && m.State().Calls != 0:
 		s.flood(n.number, m.State(), nil)
 	case s.failed != nil && n.number >= s.number:
-		// This rank will not enter that agreement any more, and the others must not wait for it.
+		// This rank will not enter that agreement any more, so the other ranks must not wait for
+		// it.
 		s.flood(n.number, agreement.State{Version: 1, Out: true}, nil)
 	}
 }
 
 // Times of an agreement.
 const (
-	firstAsk = 200 * time.Millisecond // before a rank asks for the States that it misses; doubles up to maxAsk
+	firstAsk = 200 * time.Millisecond // the wait before a rank asks for missing States; doubles up to maxAsk
 	maxAsk   = 2 * time.Second
-	pollDead = 20 * time.Millisecond // between two looks at the record of deaths, while there is no quorum
-	newsWait = 2 * time.Second       // for the record of deaths, which tuttirun writes within milliseconds
+	pollDead = 20 * time.Millisecond // the interval between two reads of the record of deaths, while there is no quorum
+	newsWait = 2 * time.Second       // the wait for the record of deaths, which tuttirun writes within milliseconds
 )
 
-// agree takes part in the current agreement, and returns what it decides. It waits until all members
-// that are left have entered, too.
+// agree takes part in the current agreement, and returns its decision. It also waits until all
+// remaining members have entered the agreement.
 func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls, bits uint64) (agreement.Proposal, error) {
 	recorded := s.c.rt.opt.exited != nil
 	begun := time.Now()
 	askAt, pause, next := begun.Add(firstAsk), firstAsk, 0
-	var aloneSince time.Time // since when this rank has had no quorum
+	var aloneSince time.Time // when this rank lost its quorum
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		s.update()
 		s.mu.Lock()
-		s.step(s.current, s.number, agreement.Enter{Calls: calls, Bits: bits}) // only the first counts
+		s.step(s.current, s.number, agreement.Enter{Calls: calls, Bits: bits}) // only the first Enter counts
 		now := time.Now()
 		if s.current.Quorum() {
 			aloneSince = time.Time{}
@@ -478,8 +492,9 @@ func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls,
 	}
 }
 
-// ask repeats this rank's State and asks maxQuestions of the members whose States it misses, from the
-// first-th on. s.mu is held.
+// ask repeats this rank's State and asks members for the States that it misses. It asks
+// maxQuestions of these members, and begins with the member at index first of the list. s.mu is
+// held.
 func (s *survivors) ask(first int) {
 	missing := s.current.Waiting()
 	if len(missing) == 0 {
@@ -492,7 +507,8 @@ func (s *survivors) ask(first int) {
 	s.flood(s.number, s.current.State(), some)
 }
 
-// result returns the end of the current agreement, or nil, and goes on to the next one. s.mu is held.
+// result returns the decision or the error of the current agreement, and advances to the next
+// agreement. It returns nil if the agreement is not over. s.mu is held.
 func (s *survivors) result(op string, calls agreement.Calls) (*agreement.Proposal, error) {
 	if s.failed != nil {
 		return nil, s.c.withOp(op, s.failed)
@@ -509,8 +525,8 @@ func (s *survivors) result(op string, calls agreement.Calls) (*agreement.Proposa
 	return p, nil
 }
 
-// ended is the error of a call that its context or the Timeout ended. It names the members that are
-// left and have not entered.
+// ended returns the error of a call that its context or the Timeout ended. It names the remaining
+// members that have not entered.
 func (s *survivors) ended(ctx context.Context, op string) error {
 	cause := context.Cause(ctx)
 	e := &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: op, Rank: s.c.rt.rank, Err: cause}

@@ -25,7 +25,7 @@ func TestShrinkReturnsTheRanksThatHaveNotClosed(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			err := Local(4, func(ctx context.Context, c *Comm) error {
 				if c.Rank() == 1 {
-					return nil // it closes
+					return nil // the rank closes
 				}
 				small, err := c.Shrink(ctx)
 				if err != nil {
@@ -72,7 +72,7 @@ func TestRevokeEndsEveryCallOfEveryMember(t *testing.T) {
 	err := Local(3, func(ctx context.Context, c *Comm) error {
 		var err error
 		switch c.Rank() {
-		case 0: // nobody sends this
+		case 0: // no rank sends this message
 			r := IRecv(c, 1, 7, make([]int, 1))
 			begun.Done()
 			_, err = r.Wait(ctx)

@@ -15,10 +15,10 @@ import (
 // Undefined is the color of a rank to which Split gives no communicator.
 const Undefined = -1
 
-// Split makes one communicator for each color among the ranks' arguments, of the ranks that
-// gave that color, ordered by key and then by their rank in c (MPI_Comm_split). All ranks of c
-// call it. A rank that gives Undefined gets nil. The new communicators choose their algorithms
-// by the table of c, and share memory where their ranks can, also if those of c cannot.
+// Split makes one communicator for each color that the ranks pass (MPI_Comm_split). Its members are
+// the ranks that passed the color, ordered by key and then by their rank in c. All ranks of c must
+// call Split. A rank that passes Undefined gets nil. The new communicators use the table of
+// algorithms of c. They share memory if their own ranks can, even if the ranks of c cannot.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if color < Undefined {
 		return nil, c.misuse("split", "color: got %d, want 0 or more, or Undefined", color)
@@ -29,7 +29,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if err := c.gatherWords(ctx, "split", all, mine); err != nil {
 		return nil, err
 	}
-	// Ranks that get no communicator count it, too, so that all count alike.
+	// Ranks that get no communicator count it, too, so that the counters of all ranks stay equal.
 	id := c.child(uint64(color))
 	if color == Undefined {
 		return nil, nil
@@ -46,10 +46,9 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 }
 
 // Dup makes a communicator of the same ranks, whose messages and collectives never match those of
-// c. All ranks of c must call it. The option Algorithm takes a list in the form of WithAlgorithm,
-// and forces these algorithms in the new communicator, for example to compare algorithms within
-// one job. An empty list forces no more than c does. Ranks that give different lists get
-// fault.Mismatch.
+// c. All ranks of c must call Dup. The option Algorithm takes a list in the form of WithAlgorithm,
+// and forces these algorithms in the new communicator, for example to compare algorithms within one
+// job. An empty list forces only what c forces. Ranks that pass different lists get fault.Mismatch.
 func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	table, list := c.table, ""
 	for _, o := range opts {
@@ -82,10 +81,10 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	return c.derive(ctx, "dup", id, members, table)
 }
 
-// Sub makes a communicator of some ranks of c, in the order given (MPI_Comm_create_group).
-// Only they call it, all with the same list; the other ranks take no part. It returns when all
-// of them have called it. Ranks that give the same ranks in another order get fault.Mismatch. Sub
-// works after the loss of a rank that is not in the list; see Lost.
+// Sub makes a communicator of some ranks of c, in the given order (MPI_Comm_create_group). Only
+// these ranks call Sub, all with the same list; the other ranks take no part. Sub returns when all
+// of these ranks have called it. Ranks that pass the same ranks in a different order get
+// fault.Mismatch. Sub works after the loss of a rank that is not in the list; see Lost.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if err := checkContext("sub", ctx); err != nil {
 		return nil, err
@@ -100,9 +99,9 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if !seen[c.Rank()] {
 		return nil, c.misuse("sub", "ranks: got %v, want a list with this rank, %d; only members call Sub", ranks, c.Rank())
 	}
-	// Only the members call Sub, so the communicator's own counter must not advance. Each set
-	// of ranks has a counter of its own. The order is left out: ranks that give different orders
-	// meet in one communicator, and find out there.
+	// Only the members call Sub, so the communicator's own counter must not advance. Each set of
+	// ranks has its own counter. The set ignores the order of the list, so ranks that pass
+	// different orders meet in one communicator, and detect the difference there.
 	set := hashRanks(slices.Sorted(slices.Values(ranks)))
 	c.mu.Lock()
 	if err := c.unusable(); err != nil {
@@ -116,8 +115,8 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	id := childID(c.id, set, c.subs[set])
 	c.mu.Unlock()
 	sub := c.member(id, ranks, c.table)
-	// The first collective shows whether all ranks have given the same list. Its name holds the
-	// list, so ranks whose lists differ get a mismatch that names both.
+	// The first collective shows whether all ranks have passed the same list. Its name contains the
+	// list, so ranks whose lists differ get a mismatch that names both lists.
 	if err := sub.executeAs(ctx, sub.listName(), barrier(new(plan))); err != nil {
 		sub.Close(ctx)
 		return nil, c.withOp("sub", err)
@@ -136,12 +135,12 @@ func hashRanks(ranks []int) uint64 {
 	return h.Sum64()
 }
 
-// maxListed bounds the ranks in the name of Sub's first collective. A longer list is completed by
-// its hash.
+// maxListed bounds the number of ranks in the name of Sub's first collective. The name of a longer
+// list contains a hash of the whole list instead of the other ranks.
 const maxListed = 16
 
-// listName returns the name of Sub's first collective, which differs between lists of ranks:
-// "sub of ranks [2 0 1]", with ranks of the job.
+// listName returns the name of Sub's first collective, which differs for different lists of ranks:
+// "sub of ranks [2 0 1]". The ranks are numbered in the job.
 func (c *Comm) listName() string {
 	ranks := make([]int, c.Size())
 	for i := range ranks {
@@ -153,8 +152,8 @@ func (c *Comm) listName() string {
 	return fmt.Sprintf("sub of %d ranks %v…, hash %x,", len(ranks), ranks[:maxListed], hashRanks(ranks))
 }
 
-// child returns the id of the next communicator made from c. All ranks of c count alike,
-// because making a communicator is a collective, so they agree on the id without a message.
+// child returns the id of the next communicator made from c. Making a communicator is a collective,
+// so the counters of all ranks are equal, and the ranks agree on the id without a message.
 func (c *Comm) child(color uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +161,8 @@ func (c *Comm) child(color uint64) uint64 {
 	return childID(c.id, c.children, color)
 }
 
-// childID hashes a communicator's id to 63 bits. Two communicators that exist at a time get
-// the same id with a probability of about 2 to the power of -63 per pair. The top bit stays
+// childID hashes a communicator's id to 63 bits. Two communicators that exist at the same time have
+// equal ids with a probability of about 2 to the power of -63 per pair. The top bit of the id stays
 // free.
 func childID(parent, n, color uint64) uint64 {
 	h := fnv.New64a()
@@ -175,9 +174,9 @@ func childID(parent, n, color uint64) uint64 {
 	return h.Sum64() >> 1
 }
 
-// derive makes the communicator of some ranks of c, with a table of algorithms, for the call that
-// call names. members are ranks of c, in their new order. All of these ranks call derive with the
-// same id.
+// derive makes the communicator of some ranks of c, with a table of algorithms. The parameter call
+// is the name of the exported call. The parameter members lists ranks of c, in their new order. All
+// members call derive with the same id.
 func (c *Comm) derive(ctx context.Context, call string, id uint64, members []int, table *collective.Table) (*Comm, error) {
 	return c.complete(ctx, call, c.member(id, members, table))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// makers are the calls that make a communicator of all ranks.
+// makers returns the calls that make a communicator of all ranks.
 func makers() map[string]func(ctx context.Context, c *comm.Comm) (*comm.Comm, error) {
 	return map[string]func(ctx context.Context, c *comm.Comm) (*comm.Comm, error){
 		"dup":   func(ctx context.Context, c *comm.Comm) (*comm.Comm, error) { return c.Dup(ctx) },
@@ -24,14 +24,14 @@ func makers() map[string]func(ctx context.Context, c *comm.Comm) (*comm.Comm, er
 	}
 }
 
-// A rank dies where the others wait for it to map the memory that all share. They wait for up to
-// 10 s for a rank that lives, and not for one that is known to be lost.
+// A rank dies while the other ranks wait for it to map the memory that all ranks share. They wait
+// up to 10 s for a live rank, but must not wait for a rank that is known to be lost.
 func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 	const n, victim = 4, 1
 	for name, make1 := range makers() {
 		for _, hosts := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/%d hosts", name, hosts), func(t *testing.T) {
-				// The victim's first Share is that of Init.
+				// The victim's first Share happens in Init.
 				script := flaky.New(flaky.Options{
 					Counts: func(s flaky.Step) bool { return s.Kind == flaky.Share },
 					Rules:  []flaky.Rule{flaky.Die(flaky.Before, 2).From(victim)},
@@ -42,12 +42,13 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 						began := time.Now()
 						_, err := make1(ctx, c)
 						if c.Rank() == victim {
-							// Reason: its return would end the job in another way; the bubble's clock.
+							// Reason: if this rank returned, it would end the job in another way.
+							// It is the bubble's clock.
 							time.Sleep(20 * time.Second)
 							return err
 						}
-						// Ranks on other hosts share no memory with the victim; they wait for it in the
-						// collective that follows.
+						// Ranks on other hosts share no memory with the victim. They wait for it in
+						// the next collective.
 						wantLoss(t, c.Rank(), err, victim)
 						if !strings.HasPrefix(err.Error(), name+": rank ") {
 							t.Errorf("rank %d got %v, want an error of %s", c.Rank(), err, name)
@@ -56,7 +57,8 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 							t.Errorf("rank %d was told after %v, want at most 1 s", c.Rank(), elapsed)
 						}
 						survivors.Add(1)
-						// Reason: nobody closes while another is still being told; the bubble's clock.
+						// Reason: no rank may close before all ranks have been notified. It is the
+						// bubble's clock.
 						time.Sleep(5 * time.Second)
 						return err
 					}, roundRobinHosts(hosts), comm.WithWrap(wrapBy(script)), comm.WithLogger(discardLog))
@@ -69,7 +71,7 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 	}
 }
 
-// wantLoss wants an error that names a lost rank and no other.
+// wantLoss checks that err names the lost rank and no other rank.
 func wantLoss(t *testing.T, rank int, err error, victim int) {
 	t.Helper()
 	var f *fault.Error

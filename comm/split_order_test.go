@@ -28,7 +28,7 @@ func TestSubWithTheRanksInAnotherOrderIsAMismatch(t *testing.T) {
 			if elapsed := time.Since(began); elapsed > time.Second {
 				t.Errorf("rank %d was told after %v", c.Rank(), elapsed)
 			}
-			// The next Sub of these ranks is another one.
+			// The next Sub of these ranks makes a different communicator.
 			_, err = c.Sub(ctx, 2, 0, 1)
 			return err
 		})

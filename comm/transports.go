@@ -11,12 +11,12 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// This file is all that comm knows of transports: the options that choose one, the default choice,
-// and the abilities that comm asks the chosen one for.
+// This file contains everything that comm knows about transports: the options that choose a
+// transport, the default choice, and the abilities that comm uses.
 
 // wireOptions are the options that choose a transport.
 type wireOptions struct {
-	transport string // by name; "": see transportName
+	transport string // the name of the transport; "" for the default, see transportName
 	extra     []transport.Transport
 	wrap      wrapper
 }
@@ -25,22 +25,22 @@ type wireOptions struct {
 type wrapper func(rank int, t transport.Transport) transport.Transport
 
 // WithTransport adds Transports that are not built into comm, such as grpc.New(grpc.Options{}).
-// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. A single
-// Transport is used unless WithTransportName or, for Init, TUTTI_TRANSPORT selects another one. Of
-// several Transports, such as those of wires.All(), the name selects one. The job owns the
-// Transports from Init on, and closes those that it uses. For Local a Transport needs the method
-// ForRank; see auto.Template.
+// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. If there is a
+// single Transport, the job uses it, unless WithTransportName or, for Init, TUTTI_TRANSPORT selects
+// another transport. If there are several, such as those of wires.All(), the name selects one of
+// them. The job owns the Transports from Init on, and closes those that it uses. For Local a
+// Transport needs the method ForRank; see auto.Template.
 func WithTransport(ts ...transport.Transport) Option {
 	return func(o *options) { o.extra = append(o.extra, ts...) }
 }
 
 // WithTransportName selects the transport by name: "auto" (the default), "memory", "shm", "tcp", or
-// a Transport of WithTransport. A transport that is named is used even between ranks of one process.
-// For Init, TUTTI_TRANSPORT does the same where the option is not given.
+// a Transport of WithTransport. The named transport is used even between ranks of one process. Init
+// uses TUTTI_TRANSPORT in the same way if the option is not given.
 func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
-// transportName returns the name of the transport to use: the requested name, else the name of the
-// only Transport of WithTransport, else auto.Name.
+// transportName returns the name of the transport to use: the requested name, or else the name of
+// the only Transport of WithTransport, or else auto.Name.
 func (o *wireOptions) transportName() string {
 	switch {
 	case o.transport != "":
@@ -51,33 +51,33 @@ func (o *wireOptions) transportName() string {
 	return auto.Name
 }
 
-// A wire is a rank's transport, with the abilities that comm asks for. A transport that lacks an
-// ability behaves as the method says.
+// A wire is a rank's transport. Each method uses one optional ability, and documents its result for
+// a transport that lacks the ability.
 type wire struct{ transport.Transport }
 
-// newWire makes the transport of a process with one rank. The caller closes it unless it is handed
-// on to member.start.
+// newWire makes the transport of a process with one rank. The caller must close it unless it passes
+// the transport to member.start.
 func (o *wireOptions) newWire(tls *tlsopt.Options) (wire, error) {
 	t, err := auto.New(o.transportName(), auto.Options{TLS: tls, Wires: o.extra})
 	return wire{t}, err
 }
 
-// newLoneWire makes the transport of a job of one rank, and the rank's address. Nobody dials it: a
-// message to the rank itself never leaves the matching table.
+// newLoneWire makes the transport of a job of one rank, and the rank's address. No rank dials the
+// address, because a message to the rank itself never leaves the matching table.
 func newLoneWire() (w wire, addr string) {
 	hub := memory.New()
 	return wire{hub.Transport()}, hub.Addr(0)
 }
 
-// localWires are the transports of the ranks of Local.
+// localWires holds the transports of the ranks of Local.
 type localWires struct {
-	id    string   // unique among those of this process
-	wires []wire   // by rank
-	addrs []string // by rank, if the ranks dial each other in memory; nil: they need listeners
+	id    string   // unique among the localWires of this process
+	wires []wire   // indexed by rank
+	addrs []string // indexed by rank; nil if the ranks do not dial each other in memory, and so need listeners
 }
 
-// newLocalWires makes the transports of n ranks of this process. Without a certain transport the
-// ranks hand messages over in memory.
+// newLocalWires makes the transports of n ranks of this process. If no option names a transport,
+// the ranks exchange messages in memory.
 func (o *wireOptions) newLocalWires(n int, tls *tlsopt.Options) (*localWires, error) {
 	hub := memory.New()
 	l := &localWires{id: hub.ID()}
@@ -88,7 +88,7 @@ func (o *wireOptions) newLocalWires(n int, tls *tlsopt.Options) (*localWires, er
 			l.addrs = append(l.addrs, hub.Addr(r))
 		}
 	}
-	for r := range n { // in the ranks' order, which is that of the hub's addresses
+	for r := range n { // in the order of the ranks, so that the hub's addresses have the same order
 		t, err := auto.New(name, auto.Options{Hub: hub, Rank: r, TLS: tls, Wires: o.extra})
 		if err != nil {
 			for _, w := range l.wires {
@@ -101,7 +101,8 @@ func (o *wireOptions) newLocalWires(n int, tls *tlsopt.Options) (*localWires, er
 	return l, nil
 }
 
-// wrapped returns the wire with the fault injector of a test around it, if there is one.
+// wrapped returns the wire inside a test's fault injector, or the wire itself if there is no
+// injector.
 func (o *wireOptions) wrapped(rank int, w wire) wire {
 	if o.wrap != nil {
 		w.Transport = o.wrap(rank, w.Transport)
@@ -109,8 +110,8 @@ func (o *wireOptions) wrapped(rank int, w wire) wire {
 	return w
 }
 
-// explain returns the name of the transport that reaches an address, and, after a colon, the reason
-// where it was chosen for this address.
+// explain returns the name of the transport that reaches an address. If the transport was chosen
+// for this address, a colon and the reason follow.
 func (w wire) explain(addr string) string {
 	if s, ok := w.Transport.(transport.Selector); ok {
 		return s.Explain(addr)
@@ -124,10 +125,11 @@ func (w wire) nameTo(addr string) string {
 	return name
 }
 
-// A memorySharer gives ranks one piece of memory.
+// A memorySharer gives several ranks the same memory.
 type memorySharer = transport.Sharer
 
-// sharerFor returns what can share memory among the ranks at these addresses; nil when nothing can.
+// sharerFor returns the transport's means to share memory among the ranks at these addresses, or
+// nil if there is none.
 func (w wire) sharerFor(addrs []string) memorySharer {
 	if s, ok := w.Transport.(transport.Selector); ok {
 		return s.SharerFor(addrs)
@@ -136,8 +138,8 @@ func (w wire) sharerFor(addrs []string) memorySharer {
 	return s
 }
 
-// alloc allocates memory that other ranks can write into. release is nil, without an error, where
-// the transport has no such memory.
+// alloc allocates memory that other ranks can write into. If the transport has no such memory,
+// release is nil, and there is no error.
 func (w wire) alloc(size int) (mem []byte, release func() error, err error) {
 	a, ok := w.Transport.(transport.Allocator)
 	if !ok {
@@ -150,14 +152,14 @@ func (w wire) alloc(size int) (mem []byte, release func() error, err error) {
 	return mem, release, err
 }
 
-// otherWire stands in tuning rules for every transport that they do not know by name.
+// In tuning rules, otherWire stands for every transport whose name the rules do not know.
 const otherWire = "other"
 
-// wireNames are the transports that tuning rules know, in the order of the bits of Comm.survey.
+// wireNames returns the transports that tuning rules know, in the order of the bits of Comm.survey.
 func wireNames() [6]string { return [...]string{"memory", "shm", "tcp", "grpc", "verbs", otherWire} }
 
-// tuningName returns what tuning rules call the transport of that name. RDMA is "verbs", also in
-// names such as "grpc+verbs", because the transport that sets it up carries no data.
+// tuningName returns the name that tuning rules use for a transport. RDMA is "verbs", even in names
+// such as "grpc+verbs", because the transport that sets up RDMA carries no data.
 func tuningName(name string) string {
 	if strings.HasSuffix(name, "+verbs") {
 		return "verbs"

@@ -15,10 +15,10 @@ import (
 // before it allocates memory.
 const maxModel = choose.MaxLinks * 256
 
-// broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file,
-// its own defaults, and what its options or environment force. All ranks must choose the same
-// algorithm for a call, so no rank consults its own file. What the tuning file says of the
-// machine's speed goes along, for Explain. An error of rank 0 ends Init on all ranks.
+// broadcastTable sends rank 0's table of algorithms to all ranks: the rules of a tuning file, rank
+// 0's defaults, and the algorithms that its options or environment force. All ranks must choose the
+// same algorithm for a call, so no other rank reads its own file. The message includes the tuning
+// file's model of the machine's speed, for Explain. An error of rank 0 ends Init on all ranks.
 func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective.Table, error) {
 	var rules, speed []byte
 	if rt.rank == 0 {
@@ -51,9 +51,8 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 	return collective.ParseTable(rules)
 }
 
-// broadcastBytes sends rank 0's bytes to all ranks, their length first. A length above most is
-// refused before memory is allocated for it: a rank that runs another program may send
-// anything.
+// broadcastBytes sends rank 0's bytes to all ranks, their length first. It refuses a length above
+// most before it allocates memory, because a rank that runs another program may send any length.
 func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
 	length := []int64{int64(len(b))}
 	if err := Broadcast(ctx, c, length, 0); err != nil {
@@ -68,9 +67,9 @@ func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, e
 	return b, Broadcast(ctx, c, b, 0)
 }
 
-// readTuning reads a tuning file. Without one there are no rules, and the default model. The
-// size of the file is bounded by choose.MaxFile, and a file with rules but no model gets the
-// default model.
+// readTuning reads a tuning file. Without a file it returns no rules and the default model. The
+// size of the file is bounded by choose.MaxFile. A file with rules but no model gets the default
+// model.
 func readTuning(file string) (*choose.TuningFile, error) {
 	if file == "" {
 		return &choose.TuningFile{Model: choose.DefaultModel()}, nil

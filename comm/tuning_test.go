@@ -20,7 +20,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// tuningFile writes one with those rules.
+// tuningFile writes a tuning file with the given rules and returns its name.
 func tuningFile(t *testing.T, rules string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tuning.json")
@@ -71,7 +71,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 		if x, err := c.Bridge().Explain("allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
 			return fmt.Errorf("got %v and %v, want a default rule", x, err)
 		}
-		for _, x := range []*comm.Comm{c, dup, half} { // in one segment, in one, and in two
+		for _, x := range []*comm.Comm{c, dup, half} { // the vector takes one segment on c and on dup, and two on half
 			v := []float64{float64(c.Rank()), 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 			if err := comm.AllReduce(ctx, x, v, comm.Sum); err != nil {
 				return err
@@ -142,10 +142,10 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 	}
 }
 
-// What Explain says of a forced algorithm is compared with what the call does.
+// The test compares what Explain says of a forced algorithm with what the call does.
 func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 	for name, x := range map[string]struct {
-		force, blocks, inOrder, noShared string // what stands in for why each fails; "": it runs
+		force, blocks, inOrder, noShared string // parts of the errors when each algorithm fails; "" if it runs
 		opts                             []comm.Option
 	}{
 		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}},
@@ -241,7 +241,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 		name    string
 		lists   [2]string
 		call    func(ctx context.Context, c *comm.Comm) error
-		details [2]string // the details that every rank reports of each, because the calls read alike
+		details [2]string // the details that every rank reports for each call, because the texts of the calls are equal
 	}{
 		{"segments", [2]string{"allreduce:ring@128", "allreduce:ring@256"}, sum,
 			[2]string{"int64 x100 sum by ring in segments of 128 bytes", "int64 x100 sum by ring in segments of 256 bytes"}},
@@ -296,9 +296,9 @@ func TestMismatchOmitsDetailsWhenTheCallsDiffer(t *testing.T) {
 	}
 }
 
-// The algorithm that a tuning file names is the one that carries calls out, on the job's
-// communicator and on a duplicate, and in a coordinator. The bits of a sum show which algorithm ran:
-// each of these folds in an order of its own.
+// Calls must run the algorithm that a tuning file names, on the job's communicator, on a duplicate,
+// and in a coordinator. The bits of a sum show which algorithm ran, because each algorithm adds in
+// a different order.
 func TestTheAlgorithmOfATuningFileIsTheOneThatRuns(t *testing.T) {
 	algorithms := []string{"ring", "pairwise", "recursive_doubling", "linear"}
 	for i, tuned := range algorithms {
@@ -331,8 +331,8 @@ func TestTheAlgorithmOfATuningFileIsTheOneThatRuns(t *testing.T) {
 }
 
 // compareTunedCalls returns an error if an allreduce of input that names no algorithm gives other
-// bits than want. A coordinator uses the algorithms for which coordinated is true on whole tensors;
-// for the others it has its own rules.
+// bits than want. If coordinated is true, it also checks a coordinator. A coordinator uses its own
+// rules for the other algorithms.
 func compareTunedCalls(ctx context.Context, c *comm.Comm, input, want []float32, coordinated bool) error {
 	dup, err := c.Dup(ctx)
 	if err != nil {
@@ -362,7 +362,7 @@ func compareTunedCalls(ctx context.Context, c *comm.Comm, input, want []float32,
 		calls = calls[:4]
 	}
 	for _, x := range calls {
-		for range 2 { // the second time with what the first has cached
+		for range 2 { // the second call uses what the first has cached
 			copy(sum, input)
 			if err := x.call(); err != nil {
 				return fmt.Errorf("%s: %w", x.name, err)

@@ -14,8 +14,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Rank 0 fills the credit and its spill buffer with messages that rank 1 does not
-// receive; then both want something else of each other.
+// Rank 0 fills the credit and its spill buffer with messages that rank 1 does not receive. Then
+// both ranks exchange other messages and collectives, which must not block.
 func TestUnreceivedMessagesDoNotBlockOthers(t *testing.T) {
 	const size = 1000
 	then := map[string]func(ctx context.Context, c *comm.Comm) error{
@@ -91,7 +91,7 @@ func TestAReceiveFromAnySourceOutlivesTheGoodbyeOfOthers(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		switch c.Rank() {
 		case 1:
-			return nil // closes at once
+			return nil // the rank closes at once
 		case 2:
 			return comm.Send(ctx, c, 0, 0, []int32{5})
 		}
@@ -150,12 +150,12 @@ func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 	}
 }
 
-// Every rank sends more than the buffers hold before it receives. That is a deadlock of the
-// program; each rank gets an error that says who waits for whom.
+// Every rank sends more than the buffers hold before it receives, so the program deadlocks. Each
+// rank must get an error that names the cycle of waiting ranks.
 func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {
-	for _, size := range []int{1000, 100_000} { // eager, and not
+	for _, size := range []int{1000, 100_000} { // an eager message, and a larger one
 		const n = 3
-		var sending sync.WaitGroup // a rank that has given up does not close before the others
+		var sending sync.WaitGroup // keeps a rank that has given up from closing before the others have
 		sending.Add(n)
 		err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 			defer sending.Wait()
@@ -173,7 +173,7 @@ func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {
 				return nil
 			}
 		}, comm.WithTimeout(time.Second), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
-		if err != nil && !errors.Is(err, fault.Closed) { // the messages that were accepted are not received
+		if err != nil && !errors.Is(err, fault.Closed) { // Close reports that accepted messages were not received
 			t.Error(err)
 		}
 	}

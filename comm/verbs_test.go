@@ -11,8 +11,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// testCounts are the lengths every collective is tried with on n ranks. The race
-// detector, which takes ten times as long, sees all there is to see in a few.
+// testCounts returns the vector lengths with which every collective is tested on n ranks. Under the
+// race detector, which takes ten times as long, a few lengths are enough.
 func testCounts(n int) []int {
 	if raceEnabled {
 		return []int{0, n + 1, 70_001}
@@ -20,7 +20,7 @@ func testCounts(n int) []int {
 	return []int{0, 1, n - 1, n, n + 1, 1000, 100_003}
 }
 
-// testRanks are the numbers of ranks.
+// testRanks returns the numbers of ranks with which every collective is tested.
 func testRanks() []int {
 	if raceEnabled {
 		return []int{1, 2, 3, 5}
@@ -28,7 +28,7 @@ func testRanks() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 }
 
-// transports are the wires every collective is tried over.
+// transports are the transports over which every collective is tested.
 var transports = wires()
 
 func wires() []string {
@@ -38,8 +38,8 @@ func wires() []string {
 	return []string{"memory", "tcp", "grpc"}
 }
 
-// TestEveryCollectiveOverEveryTransportRankCountAndLength goes by messages, too,
-// where the ranks could share memory.
+// TestEveryCollectiveOverEveryTransportRankCountAndLength also tests messages between ranks that
+// could share memory.
 func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range testRanks() {
@@ -53,7 +53,7 @@ func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 	}
 }
 
-// Over RDMA, with devices in software, set up over memory.
+// The test runs over RDMA with software devices. The transport memory sets up the connections.
 func TestEveryCollectiveOverRDMA(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4} {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {

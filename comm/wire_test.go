@@ -2,7 +2,7 @@ package comm
 
 import "testing"
 
-// Rules of a tuning file name RDMA "verbs", whatever sets it up.
+// Tuning rules must name RDMA "verbs", whichever transport sets it up.
 func TestTuningRulesKnowATransportByOneName(t *testing.T) {
 	for name, want := range map[string]string{
 		"memory": "memory", "shm": "shm", "tcp": "tcp", "grpc": "grpc",
