@@ -10,19 +10,19 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An arena is memory that Alloc has returned. It is registered in one piece. A part of it can be
-// sent from, or exposed, without another registration. registrationCache.arenas has a
-// registration for each arena.
+// An arena is memory that Alloc has returned. It is registered in one piece. So a part of an arena
+// can be sent or exposed without another registration. registrationCache.arenas has a registration
+// for each arena.
 //
-// In the local cache an arena stays registered until it is freed, or until Close of the
-// Transport. In the remote cache one registration of the arena serves one use at a time. If a
-// write of the peer may still be in flight when that use ends, the registration ends, too. The
-// next use then registers the whole arena again. If several parts are exposed at the same time,
-// the others get registrations of their own from the cache.
+// In the local cache an arena stays registered until it is freed, or until Close of the Transport.
+// In the remote cache one registration of the arena serves one use at a time. If a write of the
+// peer may still be in flight when that use ends, the registration ends, too. The next use then
+// registers the whole arena again. If several parts are exposed at the same time, the first part
+// uses the arena's registration, and each other part gets a registration of its own from the cache.
 
-// Alloc implements transport.Allocator. The memory is outside Go's heap, and registered and
-// pinned from the start, until free or Close of the Transport. fault.Exhausted: the device, the
-// limit on locked memory or the host has no room for it.
+// Alloc implements transport.Allocator. The memory is outside Go's heap, and registered and pinned
+// from the start, until free or Close of the Transport. It returns fault.Exhausted if the device,
+// the limit on locked memory or the host has no room for the memory.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
@@ -91,7 +91,7 @@ func byStart(l *registration, start uintptr) int {
 	return 0
 }
 
-// arenaOf returns the arena that b lies in, or nil. mu is held.
+// arenaOf returns the arena that contains b, or nil. mu is held.
 func (c *registrationCache) arenaOf(b []byte) *registration {
 	start := startOf(b)
 	i, found := slices.BinarySearchFunc(c.arenas, start, byStart)

@@ -39,7 +39,7 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
 		t.Error("the write is not where the memory was exposed")
 	}
-	if got := registrations(b.fabric); got > before+3 { // the requested buffer, the ring that came with it, and the body written
+	if got := registrations(b.fabric); got > before+3 { // the requested buffer, the ring that came with it, and the body that was written
 		t.Errorf("%d registrations, before %d", got, before)
 	}
 	release()
@@ -66,8 +66,8 @@ func waitDone(b *connPair, done <-chan error) <-chan error {
 	return out
 }
 
-// Two parts of one arena are exposed at once, and one is released before it was written. A late
-// write to it is refused, and the other part stays exposed.
+// Two parts of one arena are exposed at the same time, and one part is released before the peer has
+// written to it. A late write to that part must be refused, and the other part must stay exposed.
 func TestPartsOfAnArenaAreExposedAndReleasedSeparately(t *testing.T) {
 	f := softdevice.NewFabric()
 	d := f.Device(0)

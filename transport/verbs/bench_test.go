@@ -28,8 +28,8 @@ func (s *fixedSink) Copy(_ transport.Header, body []byte) {
 	s.n++
 }
 
-// A sender sends frames of one size from end 0 to end 1, each by the path for its size: in a
-// message, through the ring, into a requested buffer, or into exposed memory.
+// A sender sends frames of one size from end 0 to end 1, by one path: in a message, through the
+// ring, into a requested buffer, or into exposed memory.
 type sender struct {
 	*connPair
 	frame   transport.Frame
@@ -135,7 +135,7 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 			l.transferInline(b)
 		}
 	})
-	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // as ib_write_bw has many on their way
+	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // because ib_write_bw also has several writes in flight
 		const tensors, size = 4, 1 << 20
 		l := newSender(b, f, size, true)
 		b.SetBytes(tensors * size)
@@ -157,7 +157,7 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 	}
 }
 
-// stream transfers b.N frames, flying of them at a time.
+// stream transfers b.N frames. The argument flying is the number of frames in flight.
 func (l *sender) stream(b *testing.B, flying int) {
 	frames := make([]transport.Frame, flying)
 	sent := 0
@@ -193,7 +193,8 @@ func (l *sender) stream(b *testing.B, flying int) {
 // credits).
 var basicOptions = Options{Depth: minDepth, Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}
 
-// protocols are compared with each other. Each adds one optimization to those before it.
+// protocols are compared with each other. Each protocol adds one optimization to the previous
+// protocol.
 var protocols = []struct {
 	name string
 	o    Options

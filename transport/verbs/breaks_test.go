@@ -15,7 +15,7 @@ func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 	for name, c := range map[string]struct {
 		at         softdevice.Break
 		completion bool
-		come       int  // bytes in the peer's memory
+		come       int  // bytes that have come into the peer's memory
 		whole      bool // the frame arrives
 	}{
 		"before a write":             {softdevice.BreakBefore, false, 0, false},

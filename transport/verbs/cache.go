@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A registrationCache keeps memory registered that is used repeatedly. Registering 10 MB costs
-// about 2 ms, which is longer than sending 10 MB takes on a fast link. A Transport has two
-// caches. The local cache is for memory that is sent from, registered for local access only. The
-// remote cache is for memory that peers write to.
+// A registrationCache keeps memory registered, for memory that is used repeatedly. Registering 10
+// MB takes about 2 ms. On a fast link, sending 10 MB takes less time. A Transport has two caches.
+// The local cache is for memory from which bodies are sent. This memory is registered only for
+// local access. The remote cache is for memory into which peers write.
 //
 // In the remote cache no two uses share a registration. When a use ends, its registration stays
 // cached only if no write of the peer can be in flight. Otherwise the registration is
@@ -17,10 +17,10 @@ import (
 // key can still write to cached memory. Options.Fresh is for jobs that do not trust their own
 // ranks.
 //
-// A registration pins its memory. The garbage collector neither frees nor reuses pinned memory,
-// so an entry cannot become stale. The cost: up to limit bytes that the program no longer uses
-// stay allocated. Memory outside the Go heap that its owner unmaps must not be sent from or
-// exposed.
+// A registration pins its memory. The garbage collector neither frees nor reuses pinned memory, so
+// an entry cannot become stale. The cost is that up to the cache's limit of bytes stay allocated
+// although the program no longer uses them. If memory is outside the Go heap and its owner may
+// unmap it, it must not be sent or exposed.
 type registrationCache struct {
 	device rdma.Device
 	remote bool
@@ -30,7 +30,7 @@ type registrationCache struct {
 	entries map[uintptr]*registration
 	arenas  []*registration // sorted by address
 	unused  registration    // list head: next is the most recently used entry without uses
-	bytes   int             // of entries
+	bytes   int             // total bytes of entries
 }
 
 // A registration is registered memory and the number of its uses. In the local cache, uses of
@@ -93,7 +93,7 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 		l.unlink()
 		return l, nil
 	}
-	// Make room first: the new entry must not push the cache beyond its limit.
+	// Make room first, so that the cache does not exceed its limit because of the new entry.
 	c.shrink(c.limit - len(b))
 	r, err := c.register(b)
 	if err != nil {
@@ -215,7 +215,7 @@ func (l *registration) invalidate() {
 func (c *registrationCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Registrations in use are not evicted here: with a limit of 0 their last release does it.
+	// Registrations in use are not evicted here. With a limit of 0, their last release evicts them.
 	c.limit = 0
 	c.shrink(0)
 	for _, a := range c.arenas {

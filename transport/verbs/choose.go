@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A deviceInfo is what the system reports of a device.
+// A deviceInfo holds what the system reports about a device.
 type deviceInfo struct {
 	name  string
 	err   error // why it cannot be opened; nil if it can
 	ports []portInfo
 }
 
-// A portInfo is what the system reports of a port.
+// A portInfo holds what the system reports about a port.
 type portInfo struct {
 	number int
 	active bool
@@ -30,7 +30,7 @@ type gidInfo struct {
 	roce  int // version; 0: InfiniBand
 }
 
-// family returns the family of the address that a GID is made of.
+// family returns the family of the address from which a GID is made.
 func (g gidInfo) family() string {
 	if netip.AddrFrom16(g.gid).Is4In6() {
 		return "ipv4"
@@ -48,7 +48,7 @@ func (g gidInfo) String() string {
 
 // A selection is the device, port and GID that queue pairs use.
 type selection struct {
-	device int // its index in the list
+	device int // index of the device in the list
 	name   string
 	port   portInfo
 	gid    gidInfo
@@ -62,9 +62,9 @@ func (p *selection) String() string {
 	return fmt.Sprintf("%s port %d, %v%s, MTU %d", p.name, p.port.number, p.gid, lid, 128<<p.port.mtu)
 }
 
-// network names the network of a device. Two devices can reach each other if their names are
-// equal: a RoCE v2 address is routed wherever IP is; all others belong to one subnet, whose
-// prefix is the first half of a GID.
+// network names the network of a device. Two devices can reach each other if the names of their
+// networks are equal. A RoCE v2 address can be routed like IP. Any other address belongs to one
+// subnet, whose prefix is the first half of the GID.
 func (p *selection) network() string {
 	switch {
 	case p.gid.roce == 2 && p.gid.family() == "ipv4":
@@ -78,9 +78,9 @@ func (p *selection) network() string {
 }
 
 // choose selects the first device and port that the config allows. If the config lists several
-// ports, it selects the port of this process. A port must be active and have an allowed GID;
-// choose selects the best allowed GID. why has a line for each device, port and GID, which says
-// whether it is selected, and why not. The error lists all of these lines.
+// ports, it selects the port of this process. A port must be active and have an allowed GID; choose
+// selects the best allowed GID. The result why has a line for each device, port and GID. Each line
+// says whether the item is selected, or why not. The error lists all of these lines.
 func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
 	// If the config lists several ports, ownPort returns a config for one of them.
 	w, why = w.ownPort()
@@ -124,7 +124,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	return nil, why, errors.New(strings.Join(why, "; "))
 }
 
-// bestGID returns the GID to use of a port, or the reason why there is none.
+// bestGID returns the best allowed GID of a port, or the reason why there is none.
 func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	switch {
 	case w.port != 0 && w.port != p.number:
@@ -146,7 +146,7 @@ func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	return best, ""
 }
 
-// maxWaiters is how many goroutines may wait for the events of a device.
+// maxWaiters is the maximum number of goroutines that wait for the events of a device.
 const maxWaiters = 64
 
 // leastLoaded returns the first waiter with the fewest completion queues.
@@ -159,9 +159,9 @@ func leastLoaded(queues []int) (waiter int) {
 	return waiter
 }
 
-// score ranks GIDs; 0 means not allowed. RoCE version 2 counts most, because it can be routed.
-// Next is IPv4, which is what people set up. A link-local address counts least, because it is
-// known on one link only.
+// score ranks GIDs; 0 means not allowed. RoCE version 2 counts most, because it can be routed. Next
+// is IPv4, which is what people set up. A link-local address counts least, because it is valid on
+// only one link.
 func (w *config) score(g gidInfo) int {
 	if w.excludes(g) != "" {
 		return 0

@@ -29,7 +29,7 @@ func host() []deviceInfo {
 func TestDeviceAndGIDAreSelectedByTheConfig(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  map[string]string
-		want string // of the pick, or of the error
+		want string // a part of the selection, or of the error
 	}{
 		"the best":               {nil, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2, MTU 4096"},
 		"IPv6 before fe80":       {map[string]string{"TUTTI_VERBS_GID_FAMILY": "ipv6"}, "mlx5_2 port 1, GID 5, 2001:db8::1, RoCE v2, MTU 4096"},
@@ -100,7 +100,7 @@ func TestInvalidVariableIsNamedInTheError(t *testing.T) {
 			switch n {
 			case name:
 				return value
-			case "RDMA_DEVICE": // several, so that the rank counts
+			case "RDMA_DEVICE": // several devices, so that the rank matters
 				return "mlx5_0,mlx5_1"
 			}
 			return ""
@@ -149,7 +149,7 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 	}
 }
 
-// TestDeviceSpreadsItsQueuesOverItsWaiters tests that the queues of a device follow this.
+// TestDeviceSpreadsItsQueuesOverItsWaiters tests the same for the queues of a device.
 func TestNewQueuesGoToTheLeastLoadedWaiter(t *testing.T) {
 	load := make([]int, 3)
 	for range 7 {

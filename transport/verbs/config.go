@@ -13,14 +13,14 @@ import (
 // users of TensorFlow have such variables already. A config is immutable once readConfig has
 // returned. docs/verbs.md describes the variables.
 type config struct {
-	// Which device, port and GID; choose applies these.
+	// These settings restrict the device, port and GID. The function choose applies them.
 	device       string     // "": any; several, separated by commas, before ownPort
 	ports        []portName // in device
 	localRank    int        // number of this rank on its host; selects one of ports
-	localRankVar string     // the variable that has it
+	localRankVar string     // the name of the variable from which localRank was read
 	port         int        // 0: any
 	gid          int        // index; -1: the best
-	family       string     // of the GID: "ipv4", "ipv6" or "": any, ipv4 before ipv6
+	family       string     // family of the GID: "ipv4", "ipv6", or "": any, ipv4 before ipv6
 	roce         int        // version of the GID; 0: any, 2 before 1
 	// Attributes of queue pairs; the defaults are those of readConfig.
 	pkey    int // index
@@ -40,8 +40,8 @@ type config struct {
 	problems []error
 }
 
-// A variable is one setting: its name here, TensorFlow's name for the same
-// (contrib/verbs/README.md of TensorFlow 1.15; "" if it has none), and the values that it
+// A variable is one setting: its name here, TensorFlow's name for the same setting
+// (contrib/verbs/README.md of TensorFlow 1.15; "" if there is none), and the values that it
 // accepts.
 type variable struct {
 	name, tfName string
@@ -51,7 +51,7 @@ type variable struct {
 	choices      []string // of text; nil: any
 }
 
-// variables lists all settings with where their values go.
+// variables lists all settings. For each setting it has the field that gets the value.
 func (w *config) variables() []variable {
 	return []variable{
 		{name: "DEVICE", tfName: "RDMA_DEVICE", text: &w.device},
@@ -75,19 +75,19 @@ func (w *config) variables() []variable {
 	}
 }
 
-// ourPrefix begins the names of this module's variables.
+// ourPrefix is the prefix of the names of this module's variables.
 const ourPrefix = "TUTTI_VERBS_"
 
-// readConfig reads the variables. This module's names precede TensorFlow's. An invalid value is
-// an error that names the variable, never silently the default. Exception: TensorFlow's retry
-// count of 7 becomes 6, because some drivers retry forever with 7.
+// readConfig reads the variables. This module's names precede TensorFlow's. An invalid value is an
+// error that names the variable. It is never silently replaced by the default, with one exception:
+// TensorFlow's retry count of 7 becomes 6, because some drivers retry forever with 7.
 func readConfig(getenv func(string) string) (*config, error) {
-	// 4.096 µs * 2^14 is 67 ms, so that six retries end within about half a second.
+	// The timeout is 4.096 µs * 2^14 = 67 ms, so six retries end within about half a second.
 	w := &config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
-	setBy := make(map[string]string) // the variable that was set, by its name here
+	setBy := make(map[string]string) // maps this module's name of a setting to the variable that was set
 	for _, v := range w.variables() {
-		// This module's name wins, even if both are set: a script for TensorFlow may be the
-		// environment of this program.
+		// If both names are set, this module's name wins, because a script for TensorFlow may have
+		// set the other name.
 		name, text := ourPrefix+v.name, getenv(ourPrefix+v.name)
 		if text == "" && v.tfName != "" {
 			name, text = v.tfName, getenv(v.tfName)
@@ -106,8 +106,8 @@ func readConfig(getenv func(string) string) (*config, error) {
 	var err error
 	w.ports, err = parsePorts(setBy["DEVICE"], w.device)
 	w.addProblem(err)
-	// The local rank is needed only to choose among several ports. So a bad value is an error
-	// only then.
+	// The local rank is needed only to choose among several ports. So a bad value is an error only
+	// if there are several ports.
 	if len(w.ports) > 1 { // the number of the rank selects one
 		w.localRank, w.localRankVar, err = localRankOf(getenv)
 		w.addProblem(err)
@@ -126,8 +126,8 @@ func (w *config) addProblem(err error) {
 	}
 }
 
-// atMost limits a number for which TensorFlow accepts larger values: the depth of a queue is a
-// request, not a demand.
+// atMost reduces a number to a maximum. It is used for the depth of a queue, for which TensorFlow
+// accepts larger values and treats them as a request.
 func atMost(text string, most int) string {
 	if n, err := strconv.Atoi(text); err == nil && n > most {
 		return strconv.Itoa(most)
@@ -167,7 +167,7 @@ func mtuOf(bytes int) uint8 {
 	return 0
 }
 
-// apply completes the options that o leaves at zero.
+// apply sets the options that are zero in o.
 func (w *config) apply(o *Options) {
 	for _, p := range []struct {
 		to    *int

@@ -38,12 +38,12 @@ const (
 //
 //	err   closed  meaning
 //	nil   false   in use
-//	set   false   failed: what has arrived whole is still delivered, then err is returned
+//	set   false   failed: frames that have arrived whole are still delivered, then err is returned
 //	set   true    closed, or failed by the peer's protocol error: nothing is delivered
 //
-// Lock order: mu before locks of the device. mu is not held while the set-up link, a Sink, a
-// Done or ready is called. The goroutine that has set progressing is in Progress. No goroutine
-// waits for progressing.
+// Lock order: mu before locks of the device. mu is not held during calls of the set-up link, a
+// Sink, a Done or a ready callback. The goroutine that has set progressing is in Progress. No
+// goroutine waits for progressing.
 type conn struct {
 	// Immutable.
 	transport *Transport
@@ -66,29 +66,30 @@ type conn struct {
 
 	mu    sync.Mutex // guards the rest
 	stage stage
-	// Moving from the set-up link to the queue pair. Frames sent before holding is set go to
-	// setupQueue, all others to out. setupQueue ends with marker.
+	// Moving from the set-up link to the queue pair. Frames that are sent before the flag holding
+	// is set go to setupQueue. All later frames go to the queue out. setupQueue ends with marker.
 	wanted     bool             // a queue pair is wanted
 	admitted   bool             // accepting end: Admit has been called
 	holding    bool             // frames are for the queue pair from now on
 	setupQueue transport.Queue  // for the set-up link
 	flushing   bool             // a goroutine is sending setupQueue
-	marker     *transport.Frame // the last of setupQueue: this end's READY or OVER
-	// Sending over the queue pair. A frame waits in out. Then it becomes current: the flow has
-	// it, and its parts are being posted. Once all parts are posted, the frame belongs to the
-	// endpoint. Once the frame is acknowledged, it moves to finished, and its Done runs after mu
-	// is unlocked.
+	marker     *transport.Frame // the last frame of setupQueue: this end's READY or OVER
+	// Sending over the queue pair. A frame first waits in the queue out. Then it becomes the frame
+	// current: the flow has it, and its parts are being posted. Once all parts are posted, the
+	// frame belongs to the endpoint. Once the frame is acknowledged, it moves to finished, and its
+	// Done runs after mu is unlocked.
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame // frame that is being posted; nil: none
 	currentReg *registration    // registration of current's body
 	body       []byte           // body of current; if the body is in parts, a copy of it from staging
 	staging    [][]byte         // buffers that no frame uses; at most maxStaging
 	unposted   int              // bytes of current that are not posted yet
-	// What both ends have agreed on. peer is the hello that the peer has sent.
+	// These fields hold what both ends have agreed on. The field peer is the hello that the peer
+	// has sent.
 	flow     *flow
 	endpoint *endpoint // nil before stage negotiating
 	peer     hello
-	// Memory that the peer may write to.
+	// Memory into which the peer may write.
 	exposures []exposure      // by slot
 	bodyReg   *registration   // registration of the memory for the arriving body
 	finished  transport.Queue // frames whose Done is to run without an error
@@ -109,7 +110,7 @@ func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
 	return c
 }
 
-// Send queues f, and posts what credits permit.
+// Send queues f, and posts as many work requests as credits permit.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
 		f.Done(failure(fault.Misuse, "send", fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead)))
@@ -159,8 +160,8 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	c.mu.Unlock()
 }
 
-// ignore is the Done of frames whose result does not matter: if such a frame fails, the Conn
-// fails, too.
+// ignore is the Done of frames whose result does not matter, because if such a frame fails, the
+// Conn fails, too.
 func ignore(error) {}
 
 // progress does the work of Progress. Only the goroutine that has set progressing calls it.
@@ -190,8 +191,8 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	state, err := c.setup.Progress(&c.setupSink, 1)
 	c.setupSink.owner = nil
 	switch {
-	// The protocol violation that setupSink has found is more precise than the error that follows
-	// from it.
+	// If setupSink has found a protocol violation, that error is more precise than the error that
+	// follows from it.
 	case c.setupSink.err != nil:
 		c.fail(failure(fault.LinkLost, "protocol error of the peer on the set-up link", c.setupSink.err), true)
 	case err != nil:

@@ -24,11 +24,12 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// needsDevice skips what only `make test-verbs` can run.
+// needsDevice skips a test that needs a real device, which `make test-verbs` provides.
 func needsDevice(t testing.TB) {
 	t.Helper()
 	if _, err := openDeviceForTest(); err != nil {
-		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
+		// Reason: this test needs a real device, which `make test-verbs` provides. The tests of the
+		// software devices need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 }
@@ -48,7 +49,8 @@ func TestDeviceRefusesAWrongKey(t *testing.T) {
 	}
 }
 
-// openHard opens a device, which must hold nothing when the test ends.
+// openHard opens a device. When the test ends, the device must hold no queue pairs and no
+// registered memory.
 func openHard(t *testing.T) *ibDevice {
 	t.Helper()
 	needsDevice(t)
@@ -65,8 +67,9 @@ func openHard(t *testing.T) *ibDevice {
 	return d.(*ibDevice)
 }
 
-// The interface goes down and comes back while nothing is posted. The device reports it by
-// events, which end no queue pair. Only the interface of a VM of tools/verbs-vm is changed.
+// The interface goes down and comes back while nothing is posted. The device must report both by
+// events, which must end no queue pair. The test changes the interface only in a VM of
+// tools/verbs-vm.
 func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
 	p, err := h.NewQueuePair(minDepth, func() {})
@@ -98,8 +101,8 @@ func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	}
 }
 
-// An event of a queue pair ends that queue pair only. An event of the device ends all its queue
-// pairs. Each event fires Arm.
+// An event of a queue pair must end only that queue pair. An event of the device must end all its
+// queue pairs. Each of these events must fire Arm.
 func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	h := openHard(t)
 	var pairs [2]*ibQueuePair
@@ -133,8 +136,8 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	}
 }
 
-// A killingDevice kills its process at one step: before and after a call of the device, or when
-// a completion has been polled and not been handled.
+// A killingDevice kills its process at one chosen step. Steps are the moments before and after each
+// call of the device, and the moments at which a completion has been polled but not handled.
 type killingDevice struct {
 	rdma.Device
 	left *atomic.Int64
@@ -181,9 +184,9 @@ func (p killingQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 
 func (p killingQueuePair) Close() error { return p.QueuePair.Close() }
 
-// A scriptedEnd is one end of a conversation with frames of all kinds. The first byte of a
-// frame's head is a command: echo the body (e), write to the Token in the body (w), expose
-// memory to write to (s). A reply has r.
+// A scriptedEnd is one end of a conversation with frames of all kinds. The first byte of a frame's
+// head is a command: e echoes the body, w writes to the memory that the Token in the body names,
+// and s exposes memory for the sender. The head of a reply begins with r.
 type scriptedEnd struct {
 	testing.TB
 	c        *conn
@@ -223,7 +226,7 @@ func (p *scriptedEnd) Arrived(h transport.Header, n int) {
 	case 'w':
 		to := transport.Token(body)
 		p.deferred = append(p.deferred, func() {
-			for range 2 { // the second one must renew the memory
+			for range 2 { // the second write must renew the memory
 				p.c.Send(&transport.Frame{To: to, ID: shownID, Body: make([]byte, shownSize), Done: ignore})
 			}
 		})
@@ -236,7 +239,8 @@ func (p *scriptedEnd) send(what byte, body []byte) {
 	p.c.Send(&transport.Frame{Head: []byte{what}, Body: body, Done: ignore})
 }
 
-// expose asks the peer to write twice to exposed memory, and then calls full.
+// expose asks the peer to write twice to exposed memory. After both writes it calls the function
+// full.
 func (p *scriptedEnd) expose(full func()) {
 	to, release, err := p.c.Expose(shownID, make([]byte, shownSize))
 	if err != nil {
@@ -246,7 +250,7 @@ func (p *scriptedEnd) expose(full func()) {
 	p.send('w', to[:])
 }
 
-// progress progresses the Conn and runs what was deferred.
+// progress calls the Conn's Progress and runs the deferred functions.
 func (p *scriptedEnd) progress() error {
 	_, err := p.c.Progress(p, 1)
 	todo := p.deferred
@@ -271,10 +275,11 @@ const (
 	victimStepVar = "TUTTI_VERBS_TEST_STEP"
 )
 
-// TestDeviceVictim is the process that is killed. It passes if it survives.
+// TestDeviceVictim runs in the process that is killed. It passes if the process survives.
 func TestDeviceVictim(t *testing.T) {
 	if os.Getenv(victimAddrVar) == "" {
-		// Reason: it is no test by itself, but the process that the test named here kills.
+		// Reason: this is not a test by itself. It runs only in the process that
+		// TestDevicePeerIsKilledAtAnyStep starts.
 		t.Skip("TestDevicePeerIsKilledAtAnyStep starts this as a process of its own")
 	}
 	tr, err := New(Options{Setup: tcp.New(tcp.Options{})})
@@ -338,10 +343,11 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	}
 }
 
-// testTimeout bounds what an emulated machine may take.
+// testTimeout bounds the time of a test, also on an emulated machine.
 const testTimeout = 60 * time.Second
 
-// withVictim talks to a process that is killed at a step. It reports whether it was.
+// withVictim talks to a process that is killed at the given step. It reports whether the process
+// was killed.
 func withVictim(t *testing.T, addr string, step int, accepted chan transport.Conn) (killed bool) {
 	t.Helper()
 	victim := exec.Command(os.Args[0], "-test.run", "^TestDeviceVictim$")

@@ -93,7 +93,7 @@ func explainDevices(w *config) (why []string, err error) {
 	return why, err
 }
 
-// describeAll returns what choose needs to know of the devices.
+// describeAll returns the data about the devices that choose needs.
 func describeAll(list []*C.struct_ibv_device) []deviceInfo {
 	infos := make([]deviceInfo, len(list))
 	for i, dev := range list {
@@ -204,8 +204,8 @@ func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
-	// Remote access is granted only on request. A peer has no use for the key of memory that this
-	// end only sends from.
+	// Remote access is granted only on request, because a peer needs no key for memory that this
+	// end only sends.
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE)
 	if remote {
 		access |= C.IBV_ACCESS_REMOTE_WRITE

@@ -37,12 +37,13 @@ func TestDeviceKeepsTheContract(t *testing.T) {
 }
 
 // TestDevicesOfTwoMachinesKeepTheContract runs the suite between the devices of two machines.
-// tools/verbs-vm starts it on both; the nodes of one are remote nodes of the other.
+// tools/verbs-vm starts it on both machines. The nodes of one machine are remote nodes for the
+// other.
 func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 	needsDevice(t)
 	own, peer := os.Getenv("VERBS_IP"), os.Getenv("VERBS_PEER")
 	if own == "" || own == peer {
-		// Reason: it needs a second machine; tools/test-verbs.sh starts it on two.
+		// Reason: this test needs a second machine. tools/test-verbs.sh starts it on two machines.
 		t.Skip("there is no second machine: `make test-verbs` runs this test on two")
 	}
 	mk := nodesOverTCP(own, nil)
@@ -142,7 +143,8 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 }
 
-// The completion of a write of no bytes, without an address, stands for the frames before it.
+// A write of no bytes, without an address, must complete, and its completion must stand for the
+// frames before it.
 func TestDeviceCompletesTrySend(t *testing.T) {
 	needsDevice(t)
 	b := newConnPair(t, nil, Options{})

@@ -2,12 +2,12 @@
 // reliable-connected queue pairs, and the sender's device writes bodies straight into
 // the receiver's memory.
 //
-// A Transport has one device (TensorFlow calls the two manager and adapter). A Conn
-// (TensorFlow's channel) begins as a Conn of another transport, its set-up link. It gets
-// a queue pair and registered memory only once the peer is admitted. From then on frames
-// go over the queue pair, and the set-up link has one purpose: when it breaks, the peer
-// is gone. If the two ends cannot have a queue pair, the Conn fails with the reason; it
-// does not continue over the set-up link.
+// A Transport has one device (TensorFlow calls the two manager and adapter). A Conn (TensorFlow's
+// channel) begins as a Conn of another transport, its set-up link. It gets a queue pair and
+// registered memory only once the peer is admitted. From then on frames go over the queue pair. The
+// set-up link then has one purpose: when it breaks, this end knows that the peer is gone. If the
+// two ends cannot have a queue pair, the Conn fails with the reason; it does not continue over the
+// set-up link.
 //
 // For maintainers, from the inside out:
 //
@@ -38,14 +38,14 @@
 //
 // # Who calls what
 //
-// Any goroutine may call Send, TrySend, Expose, release, Unsent, Arm and Close. They hold
-// conn.mu while they step the flow and post to the device. One goroutine at a time is in
-// Progress; it alone polls for arrivals and calls the Sink, without conn.mu. Callbacks of
-// the device and of the set-up link take no lock but conn.mu, and only run the callback of
-// Arm. A Done may run in Send or Progress, and when the Conn fails.
+// Any goroutine may call Send, TrySend, Expose, release, Unsent, Arm and Close. These methods hold
+// conn.mu while they step the flow and post to the device. One goroutine at a time is in Progress.
+// Only that goroutine polls for arrivals and calls the Sink, without conn.mu. Callbacks of the
+// device and of the set-up link take only the lock conn.mu, and only run the callback of Arm. A
+// Done may run in Send or Progress, and when the Conn fails.
 //
-// Close of a Transport waits for everything that uses the device (acquireDevice): message
-// buffers until they are released, and calls that register memory.
+// Close of a Transport waits for all uses of the device (acquireDevice). These are message buffers
+// until they are released, and calls that register memory.
 //
 // # Bounds
 //
@@ -60,7 +60,8 @@
 //	set-up messages                         400 bytes                 protocol error
 //	frames before the peer is admitted      as on the set-up link     as on the set-up link
 //
-// Frames that wait in Send have no bound here: their owner bounds them by its own credits.
+// This package does not bound the frames that wait in Send. Their owner bounds them by its own
+// credits.
 //
 // # On the set-up link
 //

@@ -9,8 +9,8 @@ import (
 )
 
 // An endpoint consists of the device resources of a Conn: a queue pair, its message buffers, and
-// the eager ring. The mu of the Conn guards it. Exception: between its completion and its next
-// post, a receive buffer belongs to the goroutine in Progress.
+// the eager ring. The mu of the Conn guards it, with one exception: a receive buffer belongs to the
+// goroutine in Progress between its completion and its next post.
 //
 // Work requests are numbered from 1 in the order posted. Work request n uses send buffer n
 // modulo depth, so its completion frees that buffer. Always completed <= lastSignaled <= posted,
@@ -41,7 +41,7 @@ type endpoint struct {
 
 // An outstanding records what an outstanding work request uses until it completes.
 type outstanding struct {
-	frame  *transport.Frame // frame whose last work request this is; nil if it is not the last
+	frame  *transport.Frame // the frame, if this is its last work request; else nil
 	reg    *registration
 	bytes  int    // bytes of the frame that unsent subtracts on completion
 	staged []byte // copy of a body in parts; nil: no copy was made
@@ -149,7 +149,8 @@ func (l *endpoint) releaseBuffers() (first bool) {
 	return true
 }
 
-// setError sets the first error of the queue pair. Later ones follow from it.
+// setError sets the first error of the queue pair. It ignores later errors, because they follow
+// from the first.
 func (l *endpoint) setError(err error) {
 	if l.err == nil {
 		l.err = err
@@ -158,8 +159,8 @@ func (l *endpoint) setError(err error) {
 
 // abandon moves the frames of outstanding work requests to unfinished, after close.
 func (l *endpoint) abandon(unfinished *transport.Queue) {
-	// Without completions this end cannot know which frames the peer has received. All of them
-	// count as failed.
+	// Without completions this end cannot know which frames the peer has received. So all
+	// outstanding frames count as failed.
 	for ; l.completed < l.posted; l.completed++ {
 		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
 		if f.frame != nil {

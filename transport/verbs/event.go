@@ -21,8 +21,8 @@ const (
 	portError        event = 10
 )
 
-// endsQueuePair reports whether the event ends its queue pairs. A port that is down does not:
-// it may be back before the retries end.
+// endsQueuePair reports whether the event ends its queue pairs. A port that is down does not end a
+// queue pair, because the port may be up again before the retries end.
 func (e event) endsQueuePair() bool {
 	switch e {
 	case queueOverran, queuePairFatal, queuePairRequest, queuePairAccess, deviceFatal:

@@ -11,11 +11,11 @@ import (
 )
 
 // A flowPair is two flows and what is in flight between them. The explorer visits all orders in
-// which the two ends may act. It is the deadlock check of the protocol: when no end can act any
+// which the two ends may act. It checks the protocol for deadlocks: when neither end can act any
 // more, every frame must have arrived.
 type flowPair struct {
 	flows        [2]flow
-	queue        [2][]arrival  // to flow i, in order: the queue pair
+	queue        [2][]arrival  // arrivals on their way to flow i, in order, as on a queue pair
 	left         [2][]frame    // to be sent by flow i
 	got          [2]int        // frames that arrived at flow i
 	receivesUsed [2]int        // receives of flow i in use: on their way, or not reposted
@@ -52,7 +52,7 @@ func (p *flowPair) nextFrame(i int) {
 	}
 }
 
-// post posts one thing for end i, if that is allowed.
+// post posts one work request for end i, if the flow allows one.
 func (p *flowPair) post(i int) (moved bool, err error) {
 	p.nextFrame(i)
 	out, err := p.flows[i].step(input{op: inNext})
@@ -181,7 +181,7 @@ func (e *explorer) checkTrySend(p *flowPair, i int) {
 	}
 	fast, slow := p.clone(), p.clone()
 	at := &fast.flows[i]
-	if e.turn++; e.turn%7 == 0 { // one that fits no message
+	if e.turn++; e.turn%7 == 0 { // a frame that fits no message
 		at.payload, slow.flows[i].payload = 9, 9
 	}
 	before := *at
@@ -196,7 +196,7 @@ func (e *explorer) checkTrySend(p *flowPair, i int) {
 	if err != nil || ok != (out.op == outSend && out.last) {
 		e.Fatalf("goes at once: %v; offered and pulled, it comes to %+v, %v, in\n%+v", ok, out, err, before)
 	}
-	slow.flows[i].out = at.out // which has nothing of a frame that never was there
+	slow.flows[i].out = at.out // slow has no data of this frame, which it has never had
 	if ok && (got != out.packet || !reflect.DeepEqual(*at, slow.flows[i])) {
 		e.Fatalf("at once %+v, with\n%+v; offered and pulled %+v, with\n%+v", got, *at, out.packet, slow.flows[i])
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An exposure is the state of one slot of exposed memory. release is made once per slot, and
-// each Expose that uses the slot returns it.
+// An exposure is the state of one slot of exposed memory. Its function release is made once per
+// slot. Each Expose that uses the slot returns this function.
 //
 //	Expose      acquires a registration, announces it by TENSOR_REQUEST
 //	writes      arrive; handleWrite counts their bytes
@@ -26,15 +26,15 @@ type exposure struct {
 }
 
 // Expose implements transport.Exposer. It registers buf for the peer and announces it by a
-// TENSOR_REQUEST, which precedes all later frames. After release the device refuses late
-// writes; if none can be in flight, buf stays registered for its next use. With the ID
-// transport.NoNotify the peer writes any number of times without notification. Such a write
-// uses no receive, credit or completion here.
+// TENSOR_REQUEST, which precedes all later frames. After release the device refuses late writes. If
+// no write can be in flight, buf stays registered for its next use. With the ID transport.NoNotify
+// the peer writes any number of times without notification. Such a write uses no receive, credit or
+// completion here.
 //
-// fault.Exhausted: the device cannot register more memory, or the Conn has 4096 exposures.
-// fault.Refused: the Conn has no queue pair because its peer has not requested one
-// (Options.OnRequest), or the ID is transport.NoNotify and Options.Fresh is set, since such
-// memory stays registered for many uses.
+// It returns fault.Exhausted if the device cannot register more memory, or if the Conn has 4096
+// exposures. It returns fault.Refused if the Conn has no queue pair because its peer has not
+// requested one (Options.OnRequest). It also returns fault.Refused if the ID is transport.NoNotify
+// and Options.Fresh is set, because such memory stays registered for many uses.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.transport.acquireDevice() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
@@ -46,7 +46,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if id == transport.NoNotify && c.transport.opts.Fresh {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errFresh)
 	}
-	// Memory of no bytes is exposed without a registration: only frames of no bytes can be
+	// Memory of no bytes is exposed without a registration, because only frames of no bytes can be
 	// written there.
 	in := input{op: inExpose, id: id, noNotify: id == transport.NoNotify, size: uint64(len(buf))}
 	var l *registration
@@ -83,7 +83,7 @@ var (
 	errFresh       = errors.New("memory for many writes cannot be exposed: it stays registered, and Options.Fresh (TUTTI_VERBS_FRESH) forbids this; unset it, or expose memory for each write")
 )
 
-// isWanted reports whether there is to be a queue pair.
+// isWanted reports whether a queue pair is wanted.
 func (c *conn) isWanted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *conn) unexpose(slot int) {
 	x := &c.exposures[slot]
 	l := x.reg
 	x.reg = nil
-	// The Conn has failed: whether the peer still writes is not known.
+	// The Conn has failed, so it is unknown whether the peer still writes.
 	if c.err != nil {
 		c.mu.Unlock()
 		l.invalidate()
@@ -114,8 +114,8 @@ func (c *conn) unexpose(slot int) {
 	}
 	out, _ := c.flow.step(input{op: inUnexpose, handle: x.handle})
 	c.pumpAndUnlock()
-	// drained means that the peer has written all that it may. Only then can the registration
-	// serve another use.
+	// The field drained means that the peer has written as many bytes as it may. Only then can the
+	// registration serve another use.
 	if out.drained {
 		l.release()
 	} else {

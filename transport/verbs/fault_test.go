@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A connPair is two live Conns, on one Fabric or, without one, on this host's device. The
-// test's goroutine progresses both.
+// A connPair is two live Conns on one Fabric or, without a Fabric, on this host's device. The
+// test's goroutine progresses both Conns.
 type connPair struct {
 	testing.TB
 	fabric *softdevice.Fabric
@@ -81,7 +81,7 @@ func newConnPair(t testing.TB, f *softdevice.Fabric, o Options) *connPair {
 	return b
 }
 
-// expose exposes memory of end 1, and returns once end 0 knows of it.
+// expose exposes memory of end 1, and returns once end 0 knows about this memory.
 func (b *connPair) expose(size int) (mem []byte, to transport.Token, release func()) {
 	b.Helper()
 	mem = make([]byte, size)
@@ -97,7 +97,8 @@ func (b *connPair) expose(size int) (mem []byte, to transport.Token, release fun
 	return mem, to, release
 }
 
-// until progresses both ends until done returns true. It ignores errors; done must detect them.
+// until progresses both ends until the function done returns true. It ignores errors, so done must
+// detect them.
 func (b *connPair) until(what string, done func() bool) {
 	b.Helper()
 	within(b, what, func() bool {
@@ -111,7 +112,7 @@ func (b *connPair) until(what string, done func() bool) {
 	})
 }
 
-// within calls done until it returns true.
+// within calls the function done until it returns true.
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); {
@@ -121,7 +122,7 @@ func within(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// send sends a frame from end 0. The error of its Done will be in the channel.
+// send sends a frame from end 0. The returned channel gets the error of the frame's Done.
 func (b *connPair) send(f *transport.Frame) <-chan error {
 	done := make(chan error, 1)
 	f.Done = func(err error) { done <- err }
@@ -187,8 +188,8 @@ func TestHardwareErrorsNameTheRemedy(t *testing.T) {
 	}
 }
 
-// A device that fails while nothing is posted reports it by an event only. The event must fire
-// Arm.
+// A device that fails while nothing is posted reports the failure only by an event. The event must
+// fire Arm.
 func TestEventFiresArm(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
@@ -221,8 +222,8 @@ func TestFatalEventsNameTheRemedy(t *testing.T) {
 	}
 }
 
-// A lost completion looks like a slow one here. The owner ends the wait when it sees that
-// nothing is acknowledged.
+// A Conn cannot distinguish a lost completion from a slow completion. So the bytes must count as
+// unsent, and the owner ends the wait when nothing is acknowledged.
 func TestLostCompletionCountsAsUnsent(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
@@ -313,7 +314,7 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 
 func TestForeignTokenIsMisuse(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
-	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // its own, not its peer's
+	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // a Token of end 0 itself, not of its peer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +360,8 @@ func TestCacheIsBoundedAndReleasesAll(t *testing.T) {
 
 func TestMissingDeviceErrorNamesTheRemedy(t *testing.T) {
 	if Built {
-		// Reason: what is tested is the error of a build without verbs, which `make test` makes.
+		// Reason: this test checks the error of a build without verbs. `make test` makes such a
+		// build.
 		t.Skip("this build has verbs, and may find a device; the default build, which cannot, runs this test")
 	}
 	hub := memory.New().Transport()
@@ -375,8 +377,8 @@ func TestMissingDeviceErrorNamesTheRemedy(t *testing.T) {
 	}
 }
 
-// With Fresh no key is valid for longer than one use of memory by the peer. Memory without
-// notification is for many uses.
+// With Fresh, a key is valid only for one use of memory by the peer. Memory without notification is
+// for many uses, so it must be refused.
 func TestFreshRefusesMemoryWithoutNotification(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{Fresh: true})
 	_, _, err := b.ends[1].Expose(transport.NoNotify, make([]byte, 100))

@@ -13,16 +13,15 @@ import "fmt"
 //   - The last credit is kept for a message that grants credits. So two ends that
 //     have run out of credits never wait for each other ([MS-SMBD] 3.1.5.1 has
 //     the same rule).
-//   - An ACK grants credits only once they are half of all, and at least two. It
-//     costs one itself: two ends that answered each credit with one would do so
-//     forever.
+//   - An ACK is sent only once it can grant half of all credits, and at least two. An ACK itself
+//     costs one credit. So if two ends answered each credit with an ACK, they would do so forever.
 //
 // Order. The flow posts messages about memory first, then the current frame, then an ACK if one
 // is due. So a frame that names exposed memory never arrives before the TENSOR_REQUEST.
 //
-// Memory. A slot of locals is memory of this end that the peer may write to. Its handle contains
-// the generation of the slot, so that a stale handle is detected. A slot of remotes is memory of
-// the peer that this end may write to.
+// Memory. A slot of the table locals is memory of this end into which the peer may write. Its
+// handle contains the generation of the slot, so that a stale handle is detected. A slot of the
+// table remotes is memory of the peer into which this end may write.
 type flow struct {
 	depth   int // number of receives that this end keeps posted
 	payload int // maximum bytes of head and body in a message
@@ -65,12 +64,12 @@ const (
 	writing                // the destination is known; some writes are not posted yet
 )
 
-// An eagerRing is memory of one end to which the other end writes bodies that are too large for
-// a message and small enough for the ring. The writer places bodies one behind the other and
-// wraps around at the end. It does not request space for a body. The reader copies each body out
-// at once, which costs less than a request, a response and a registration. Both ends compute
-// where the next body lies. Messages of the reader tell the writer, along with credits, how many
-// bytes are free again.
+// An eagerRing is memory of one end to which the other end writes bodies that are too large for a
+// message and small enough for the ring. The writer places each body behind the previous body and
+// wraps around at the end. It does not request space for a body. The reader copies each body out at
+// once, which costs less than a request, a response and a registration. Both ends compute where the
+// next body lies. Messages of the reader tell the writer, along with credits, how many bytes are
+// free again.
 type eagerRing struct {
 	addr uint64
 	size uint64 // 0: there is no ring
@@ -102,7 +101,7 @@ type outgoing struct {
 	frame frame
 	to    remoteMemory // writing: the destination
 	sent  uint64
-	off   uint64 // inRing: offset of the body
+	off   uint64 // in phase inRing: offset of the body
 }
 
 // A frame is the part of a transport.Frame that the flow needs.
@@ -133,7 +132,7 @@ type remoteMemory struct {
 	noNotify  bool // writes to it are not reported, and not bounded
 }
 
-// A localMemory is memory of this end that the peer may write to, or was allowed to write to
+// A localMemory is memory of this end into which the peer may write, or into which it could write
 // earlier. Its kind stays the same until the slot is used again:
 //
 //	holdsOne  noNotify   kind
@@ -141,10 +140,11 @@ type remoteMemory struct {
 //	false     false      exposed; renewed after the peer has asked for that
 //	false     true       exposed without notification; never renewed
 //
-// open is false once this end has closed the memory. A write to closed memory is an error.
+// The field open is false once this end has closed the memory. A write to closed memory is an
+// error.
 type localMemory struct {
 	handle     uint32
-	id         uint32 // Header.ID of what is written to it
+	id         uint32 // Header.ID of frames that are written to this memory
 	size       uint64
 	frameBytes uint64 // bytes of the arriving frame that have arrived
 	totalBytes uint64 // bytes that have arrived since the memory was exposed or renewed
@@ -159,9 +159,9 @@ type localMemory struct {
 // certain.
 func (l *localMemory) drained() bool { return l.totalBytes == l.size && !l.renewed && !l.noNotify }
 
-// newFlow returns the flow of one end. This end keeps depth receives posted, and the peer keeps
-// peerDepth receives posted. A message carries at most payload bytes, head and body together. An
-// RDMA write carries at most segment bytes.
+// newFlow returns the flow of one end. The arguments are the number of receives that this end keeps
+// posted, the number that the peer keeps posted, the maximum size of a message's head and body
+// together, and the maximum size of an RDMA write.
 func newFlow(depth, peerDepth, payload, segment int) *flow {
 	return &flow{depth: depth, payload: payload, segment: segment, credits: peerDepth, arrivingSlot: -1}
 }
@@ -211,7 +211,7 @@ type output struct {
 	drained bool         // outUnexpose: no write can be in flight
 }
 
-// An outputOp says what is to be done.
+// An outputOp says what the caller must do.
 type outputOp uint8
 
 const (
@@ -258,7 +258,7 @@ func (f *flow) step(in input) (output, error) {
 		f.queueControl(packet{kind: bufferIdle, handle: in.handle})
 		return output{op: outUnexposed, drained: f.locals[slot].drained()}, nil
 	case inReposted:
-		// Only now has the body been copied out of the ring and the receive been posted again.
+		// By now the body has been copied out of the ring, and the receive has been posted again.
 		f.ungranted++
 		f.freed += f.ringUsed
 		f.ringUsed = 0
@@ -281,7 +281,7 @@ func (f *flow) next() (output, error) {
 			return out, err
 		}
 	case f.out.phase == renewing:
-		if _, _, err := f.target(); err != nil { // the memory was closed: BUFFER_IDLE arrived instead of a BUFFER_RESPONSE
+		if _, _, err := f.target(); err != nil { // the memory was closed, because BUFFER_IDLE arrived instead of a BUFFER_RESPONSE
 			return output{}, err
 		}
 	case f.out.phase == writing && (f.out.to.noNotify || f.credits > 1):
@@ -397,7 +397,7 @@ func (f *flow) beginExposed() (output, error) {
 		f.out.phase = renewing
 		return f.send(packet{kind: bufferRequest, flag: flagRenew, handle: to.handle}, false), nil
 	}
-	// All bytes of the frame are subtracted at once, because nothing comes between its writes.
+	// All bytes of the frame are subtracted at once, because nothing is posted between its writes.
 	f.remotes[slotOf(fr.handle)].left -= fr.size
 	f.out.phase, f.out.to = writing, to
 	if f.credits <= 1 {

@@ -215,8 +215,9 @@ var (
 	errNotified   = errors.New("got a write with notification into memory without")
 )
 
-// handleWrite counts n bytes that a write has put into memory of this end. imm is the immediate
-// value of the write: the handle, and a bit that says whether more writes of the frame follow.
+// handleWrite counts n bytes that a write has put into memory of this end. The argument imm is the
+// immediate value of the write. It contains the handle, and a bit that says whether more writes of
+// the frame follow.
 func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	slot, goesOn := slotOf(imm), imm&more != 0
 	if slot >= len(f.locals) || !f.locals[slot].open || f.locals[slot].handle != imm&^more {
@@ -232,7 +233,7 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	l.frameBytes += n
 	l.totalBytes += n
 	switch {
-	// Frames arrive one after the other. A write to a requested buffer must belong to the body
+	// Frames arrive one after the other. So a write to a requested buffer must belong to the body
 	// that is arriving. A write to exposed memory is valid only while no requested body is
 	// arriving.
 	case l.holdsOne && slot != f.arrivingSlot || !l.holdsOne && (f.requestedSize > 0 || f.arrivingSlot >= 0):

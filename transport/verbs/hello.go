@@ -10,13 +10,14 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// The kinds of messages on the set-up link: frames whose head is setupMark and one of these.
+// The kinds of messages on the set-up link: frames whose head is setupMark followed by one of
+// these.
 const (
 	setupOffer    = 1 // accepting end: the address of its queue pair
 	setupAnswer   = 2 // dialling end: the address of its queue pair, which can receive
 	setupReady    = 3 // accepting end: its next frame goes over the queue pair
 	setupSwitched = 4 // dialling end: its next frame goes over the queue pair
-	setupLiteral  = 5 // the next frame is the owner's, though it looks like one of these
+	setupLiteral  = 5 // the next frame belongs to the owner, though it looks like a set-up message
 	setupRefuse   = 6 // there is no queue pair; the body is the reason
 	setupRequest  = 7 // dialling end with OnRequest: requests an OFFER
 )
@@ -29,9 +30,9 @@ const (
 	maxRefusal   = 400 // bytes of text
 )
 
-// The bounds of what a hello and a message may contain. A Conn with a peer beyond them fails.
+// The bounds of the values in a hello and in a message. If a peer exceeds them, the Conn fails.
 const (
-	minDepth    = 3 // with two, credits could not reach the two that an ACK needs
+	minDepth    = 3 // with a depth of two, the two credits that an ACK needs could never accumulate
 	maxDepth    = 1024
 	minBuffer   = 256
 	maxBuffer   = 1 << 20
@@ -74,7 +75,8 @@ func parseHello(b []byte) (hello, error) {
 	}
 	copy(h.GID[:], b)
 	switch {
-	// The version first: in another version the other fields may mean something else.
+	// The version is checked first, because in another version the other fields may have another
+	// meaning.
 	case b[27] != helloVersion:
 		return h, fmt.Errorf("hello: got version %d, want %d; both ends must run the same version of tutti", b[27], helloVersion)
 	case h.MTU < 1 || h.MTU > 5 || h.QPN >= 1<<24 || h.PSN >= 1<<24:
@@ -90,7 +92,7 @@ func setupFrame(kind byte, body []byte, done func(error)) *transport.Frame {
 	return &transport.Frame{Head: append([]byte(setupMark), kind), Body: body, Done: done}
 }
 
-// looksLikeSetup reports whether a head could be mistaken for one of this package.
+// looksLikeSetup reports whether a head could be mistaken for the head of a set-up message.
 func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setupMark)) }
 
 // A setupSink is the Sink of the set-up link. It passes the owner's frames to the owner's Sink
@@ -98,7 +100,7 @@ func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setu
 type setupSink struct {
 	c       *conn
 	owner   transport.Sink // during one Progress
-	literal bool           // the next frame is the owner's
+	literal bool           // the next frame belongs to the owner
 	isSetup bool           // the arriving frame is a message of this package
 	body    [max(helloLen, maxRefusal)]byte
 	err     error // the peer has violated the protocol
@@ -117,7 +119,7 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 		return nil
 	case !r.isSetup:
 		return r.owner.Buffer(h)
-	// A set-up message is small, so that a peer cannot have this end buffer more.
+	// A set-up message is small, so that a peer cannot make this end buffer more bytes.
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
 		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d", len(h.Head), h.Size)
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A kind is one of the six messages of the protocol. Names and order are those of TensorFlow
+// A kind is one of the six messages of the protocol. The names and their order come from TensorFlow
 // (contrib/verbs/README.md of TensorFlow 1.3). doc.go describes what each message means here.
 type kind uint8
 
@@ -66,7 +66,7 @@ func (k kind) allows(flag byte) bool {
 // fields are 0.
 type packet struct {
 	kind   kind
-	flag   byte   // 0, or one that the kind allows
+	flag   byte   // 0, or a flag that the kind allows
 	head   int    // bytes of head that follow
 	credit uint32 // receives that the sender has posted again
 	freed  uint32 // bytes of the sender's ring that are free again

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A host may have several devices or ports. Its ranks select one each, in turn by their number
-// on the host. A Conn uses one port; all ports of a host are used by its ranks together. Every
+// A host may have several devices or ports. Each rank selects one port, in turn by its number on
+// the host. So a Conn uses one port, and the ranks of a host together use all its ports. Every
 // device must reach every other, as in a routed RoCE v2 network or one InfiniBand subnet.
 
 // A portName is one entry of TUTTI_VERBS_DEVICE: "mlx5_0", or with its port "mlx5_0:2".
@@ -23,7 +23,7 @@ func (r portName) String() string {
 	return fmt.Sprintf("%s:%d", r.device, r.port)
 }
 
-// parsePorts parses the ports in a variable, separated by commas; none for "".
+// parsePorts parses the ports in a variable, which are separated by commas. For "" it returns none.
 func parsePorts(variable, text string) (ports []portName, err error) {
 	if text == "" {
 		return nil, nil
@@ -42,10 +42,10 @@ func parsePorts(variable, text string) (ports []portName, err error) {
 	return ports, nil
 }
 
-// localRankVars are the variables in which launchers store the number of a rank on its host:
-// those of this module, Open MPI, Intel MPI and MPICH, Slurm, and torchrun. localRankOf checks
-// the variable of torchrun earlier if torchrun has started the process, because torchrun may run
-// under another launcher, whose variables its workers inherit.
+// localRankVars are the variables in which launchers store the number of a rank on its host. They
+// belong to this module, Open MPI, Intel MPI and MPICH, Slurm, and torchrun. If torchrun has
+// started the process, localRankOf checks the variable of torchrun earlier. The reason is that
+// torchrun may run under another launcher, and its workers inherit the variables of that launcher.
 var localRankVars = [...]string{localRankVar, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRankVar}
 
 const (
@@ -54,8 +54,8 @@ const (
 	torchRunIDVar     = "TORCHELASTIC_RUN_ID" // set by torchrun
 )
 
-// localRankOf returns the number of this process on its host, and the variable that has it. It
-// returns 0 and "" if none is set.
+// localRankOf returns the number of this process on its host, and the name of the variable that
+// contains it. It returns 0 and "" if no such variable is set.
 func localRankOf(getenv func(string) string) (rank int, variable string, err error) {
 	// If torchrun has not started this process, LOCAL_RANK may mean anything, so it is checked
 	// last.
@@ -76,8 +76,8 @@ func localRankOf(getenv func(string) string) (rank int, variable string, err err
 	return 0, "", nil
 }
 
-// ownPort returns w for the one port of this process, and a line for people if there are
-// several. If that port cannot be used, choose fails: no other one replaces it.
+// ownPort returns a config for the one port of this process and, if there are several ports, a line
+// for people. If this port cannot be used, choose fails and does not select another port.
 func (w *config) ownPort() (own *config, why []string) {
 	if len(w.ports) == 0 {
 		return w, nil

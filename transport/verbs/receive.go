@@ -9,9 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// deliver handles arrivals until one of them delivers something to the Sink. To find the first
-// arrival, the device is polled up to spins times. Later in the loop it is polled once per
-// arrival.
+// deliver handles arrivals until one of them delivers something to the Sink. It polls the device up
+// to the given number of times for the first arrival, and once for each later arrival.
 //
 // Each arrival passes through these steps. Its message buffer is not reused before the last
 // step:
@@ -49,8 +48,8 @@ func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.endpoint
-	// After a failure, arrivals that are complete are still delivered. Exception: the last frame
-	// that the peer sent on the set-up link is missing. Then the arrivals would be out of order.
+	// After a failure, complete arrivals are still delivered, with one exception: if the peer's
+	// last frame on the set-up link is missing, the arrivals would be out of order.
 	if l == nil || c.closed || c.err != nil && (l.arrivals.n == 0 || !c.recvSwitched.Load()) {
 		err = c.err
 		c.mu.Unlock()
@@ -218,8 +217,7 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if err != nil {
 		return err
 	}
-	// The ring is used by later bodies only. The current body still goes to the memory registered
-	// above.
+	// Only later bodies use the ring. The current body still goes to the memory registered above.
 	ring := c.newRing(int(p.size))
 	c.mu.Lock()
 	defer c.mu.Unlock()

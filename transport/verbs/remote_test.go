@@ -12,8 +12,8 @@ import (
 )
 
 // Half of the Nodes belong to another goroutine here, and to another machine in
-// TestDevicesOfTwoMachinesKeepTheContract. The race detector, which takes ten times as long,
-// runs the same suite with local nodes only.
+// TestDevicesOfTwoMachinesKeepTheContract. Under the race detector, which takes ten times as long,
+// the same suite runs only with local nodes.
 func TestVerbsKeepsTheContractWithRemoteNodes(t *testing.T) {
 	mk := nodesOverTCP("127.0.0.1", softdevice.NewFabric())
 	near, far := net.Pipe()

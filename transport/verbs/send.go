@@ -14,13 +14,14 @@ import (
 // can work on the first bytes while later bytes arrive.
 const segmentSize = 256 << 10
 
-// signalEvery is the minimum number of signaled work requests among depth of them. The last work
-// request of each post is always signaled. The other signaled work requests only free buffers.
+// signalEvery is the minimum number of signaled work requests among any depth consecutive work
+// requests, where depth is the number of buffers. The last work request of each post is always
+// signaled. The other signaled work requests only free buffers.
 const signalEvery = 4
 
-// pumpAndUnlock posts what can be posted, unlocks mu, and runs the Done of each finished frame.
-// If the owner has violated the contract, the Conn fails. It reports whether anything has been
-// posted.
+// pumpAndUnlock posts as many work requests as possible, unlocks mu, and runs the Done of each
+// finished frame. It reports whether it has posted anything. If the owner has violated the
+// contract, the Conn fails.
 func (c *conn) pumpAndUnlock() (posted bool) {
 	before := c.postedCount()
 	err := c.pump()
@@ -46,15 +47,15 @@ func (c *conn) postedCount() uint64 {
 // pump posts work requests in one call to the device. It stops when the endpoint has no room,
 // when the peer has no posted receive, or when nothing is left to post. mu is held.
 //
-// Each turn of the loop asks the flow for one thing to post:
+// In each turn of the loop, the flow chooses one work request to post:
 //
 //	nextFrame          gives the flow the next frame, if it has none
 //	flow.step          chooses: a message about memory, a part of the frame, or an ACK
 //	buildWorkRequest   encodes that into a send buffer, or refers to the frame's body
 //
-// A frame waits in out and then becomes current. Once all its work requests are posted, the last
-// of them refers to the frame. When that work request completes (completeThrough), the frame
-// moves to finished. Its Done runs after mu is unlocked.
+// A frame waits in the queue out and then becomes the frame current. Once all its work requests are
+// posted, the last of them refers to the frame. When that work request completes (completeThrough),
+// the frame moves to finished. Its Done runs after mu is unlocked.
 func (c *conn) pump() error {
 	l := c.endpoint
 	if c.stage != live || c.err != nil || l.err != nil {
@@ -68,8 +69,8 @@ func (c *conn) pump() error {
 			break
 		}
 		out, err := c.flow.step(input{op: inNext})
-		// The owner has caused the error: its frame names memory that is not exposed or is too
-		// small.
+		// The owner has caused the error, because its frame names memory that is not exposed or is
+		// too small.
 		if err != nil {
 			fail = failure(fault.Misuse, "send", err)
 		}
@@ -98,8 +99,8 @@ func (c *conn) post() {
 	}
 }
 
-// postFailed sets the error of an endpoint whose device refuses a work request. It also fires
-// Arm, because no completion may be outstanding that would fire it. mu is held.
+// postFailed sets the error of an endpoint whose device refuses a work request. It also fires Arm,
+// because there may be no outstanding completion that would fire it. mu is held.
 func (c *conn) postFailed(err error) {
 	for c.poll(1) > 0 { // a failed completion may contain the reason
 	}
@@ -162,7 +163,7 @@ func (c *conn) buildWorkRequest(out *output) {
 	}
 	var pending outstanding
 	switch {
-	// All of the frame ends with its last work request, because they complete in the order
+	// The last work request completes the whole frame, because work requests complete in the order
 	// posted.
 	case out.last:
 		pending = outstanding{frame: c.current, reg: c.currentReg, bytes: c.unposted}
@@ -176,7 +177,7 @@ func (c *conn) buildWorkRequest(out *output) {
 	l.batch = append(l.batch, w)
 }
 
-// skipFrame ends the frame that its receiver has declined. mu is held.
+// skipFrame ends the current frame, which the receiver has declined. mu is held.
 func (c *conn) skipFrame() {
 	c.unsent.sub(c.unposted)
 	c.finished.Push(c.current)
@@ -187,8 +188,9 @@ func (c *conn) skipFrame() {
 	c.current, c.currentReg, c.body = nil, nil, nil
 }
 
-// maxStaging is the maximum number of body copies that a Conn keeps for reuse. Reusing them
-// saves an allocation per frame in parts, and their memory stays registered.
+// maxStaging is the maximum number of buffers that a Conn keeps for copies of bodies in parts. With
+// a kept buffer, such a frame needs no allocation. The memory of a kept buffer also stays
+// registered.
 const maxStaging = 4
 
 // bodyOf returns the body of f in one piece, because a work request refers to one piece of

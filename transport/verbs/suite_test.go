@@ -35,21 +35,21 @@ func nodesOverMemory(o Options) transporttest.Maker {
 
 func TestVerbsKeepsTheContract(t *testing.T) { transporttest.Run(t, nodesOverMemory(Options{})) }
 
-// With the smallest buffers every frame but the shortest needs several messages, and every wait
-// for credits happens.
+// With the smallest buffers, every frame except the shortest needs several messages, and every kind
+// of wait for credits occurs.
 func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
 	transporttest.Run(t, nodesOverMemory(Options{Depth: 3, Buffer: 256, CacheBytes: -1}))
 }
 
-// Over tcp the set-up link has pending conns, limits and a listener.
+// This test is needed because over tcp, the set-up link has pending Conns, limits and a listener.
 func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		return nodesOverTCP("127.0.0.1", softdevice.NewFabric())(tb, n)
 	})
 }
 
-// nodesOverTCP makes Transports that are set up over tcp at an address, on a Fabric or, without
-// one, on this host's device.
+// nodesOverTCP makes Transports that are set up over tcp at the given address. They use a Fabric
+// or, without a Fabric, this host's device.
 func nodesOverTCP(ip string, fabric *softdevice.Fabric) transporttest.Maker {
 	return func(tb testing.TB, n int) []transporttest.Node {
 		nodes := make([]transporttest.Node, n)

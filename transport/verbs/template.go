@@ -33,7 +33,7 @@ func (v *LazyTransport) opened() (transport.Transport, error) {
 	return v.t, v.err
 }
 
-// Serve opens the device and serves. Without one the error is New's.
+// Serve opens the device and serves. Without a device, it returns the error of New.
 func (v *LazyTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	t, err := v.opened()
 	if err != nil {
@@ -42,7 +42,7 @@ func (v *LazyTransport) Serve(in net.Listener, accept func(transport.Conn)) (str
 	return t.Serve(in, accept)
 }
 
-// Dial opens the device and dials. Without one the error is New's.
+// Dial opens the device and dials. Without a device, it returns the error of New.
 func (v *LazyTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	t, err := v.opened()
 	if err != nil {
@@ -62,7 +62,7 @@ func (v *LazyTransport) Close() error {
 
 // ForRank opens the device for one rank, over a set-up wire for that rank.
 //
-// An error closes the set-up wire that was made for it.
+// After an error, ForRank closes the set-up wire that it has made.
 func (v *LazyTransport) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
 	o := v.options
 	if s, ok := o.Setup.(template); ok {
@@ -85,12 +85,12 @@ type template interface {
 	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
 }
 
-// Upgrade returns a Transport that is set up over tcp and moves a Conn to RDMA where both
-// ends have a device, and the name of the device's network. It returns nil without an
-// error where the program was built without verbs.
+// Upgrade returns a Transport that is set up over tcp, and the name of the device's network. The
+// Transport moves a Conn to RDMA if both ends have a device. If the program was built without
+// verbs, Upgrade returns nil without an error.
 //
-// Upgrade makes a queue pair once as a check. So it detects an unusable device before any peer
-// learns of the device.
+// Upgrade makes one queue pair as a check. So it detects an unusable device before any peer learns
+// about the device.
 func (v *LazyTransport) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
 	o := v.options
 	if !Built && o.Device == nil {

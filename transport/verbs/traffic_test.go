@@ -20,7 +20,8 @@ func (d *discard) Arrived(h transport.Header, n int) {
 	}
 }
 
-// A Conn whose peer has no device stays on the set-up link, and returns that link's counts.
+// A Conn whose peer has no device stays on the set-up link, so it must return the counts of that
+// link.
 func TestTrafficOfTheSetUpLinkIsReturned(t *testing.T) {
 	far, err := New(Options{Setup: tcp.New(tcp.Options{}), Device: softdevice.NewFabric().Device(0), OnRequest: true})
 	if err != nil {

@@ -18,45 +18,45 @@ import (
 // transport's, as in TensorFlow's "grpc+verbs".
 const Name = "verbs"
 
-// A Device is an RDMA device. Besides the hardware that New opens there are those of
+// A Device is an RDMA device. Besides the hardware devices that New opens, there are the devices of
 // package softdevice.
 type Device = rdma.Device
 
 // Options configures a Transport. Zero values mean the defaults, or what the variables in
 // docs/verbs.md set.
 type Options struct {
-	// Setup is the transport over which two ends find each other, agree on a queue pair, and
-	// notice that the other is gone. The Transport owns it from New on, and closes it.
+	// Setup is the transport over which two ends find each other, agree on a queue pair, and notice
+	// that the other end is gone. From New on, the Transport owns Setup, and closes it.
 	Setup transport.Transport
-	// Device, if not nil, is used in place of this host's hardware. The Transport owns
-	// it from New on, and closes it.
+	// Device, if not nil, is used in place of this host's hardware. From New on, the Transport owns
+	// it, and closes it.
 	Device Device
 
-	// OnRequest gives an accepted Conn a queue pair only if its peer has requested one. A peer
-	// does so by dialling with OnRequest itself. Otherwise the Conn stays on the set-up
-	// transport, also towards peers that know only that one, and exposes no memory. It is for
-	// owners that choose a transport per peer.
+	// OnRequest gives an accepted Conn a queue pair only if its peer has requested one. A peer does
+	// so by dialling with OnRequest itself. Otherwise the Conn stays on the set-up transport and
+	// exposes no memory. So a peer may also use the set-up transport alone. OnRequest is for owners
+	// that choose a transport per peer.
 	OnRequest bool
 
-	// Depth is how many messages and writes a peer may have in flight to this end on one Conn:
-	// 3 to 1024; 0 is 32.
+	// Depth is how many messages and writes a peer may have in flight to this end on one Conn. It
+	// is between 3 and 1024; 0 means 32.
 	Depth int
-	// Buffer is the size of a message buffer in bytes: 256 to 1 MiB; 0 is 8192. A Conn has
-	// twice Depth of them. Bodies that fit into one beside 40 bytes and their head are copied
-	// instead of registered.
+	// Buffer is the size of a message buffer in bytes. It is between 256 and 1 MiB; 0 means 8192. A
+	// Conn has twice Depth message buffers. If a body fits into one buffer together with its head
+	// and 40 bytes, it is copied and not registered.
 	Buffer int
-	// Ring is the size in bytes of a Conn's eager ring: 1 KiB to 1 GiB; 0 is 2 MiB, and
-	// negative means none. Bodies of up to a quarter of it that fit no message buffer are
-	// written there without a request, and copied out. It is allocated with the first such
-	// body.
+	// Ring is the size in bytes of a Conn's eager ring. It is between 1 KiB and 1 GiB; 0 means 2
+	// MiB, and a negative value means no ring. A body that fits no message buffer, but a quarter of
+	// the ring, is written to the ring without a request, and copied out. The ring is allocated
+	// with the first such body.
 	Ring int
-	// CacheBytes bounds the memory that stays registered after it was sent from, and as much
-	// again that peers have written to: 0 is 256 MiB; negative means none beyond what is in
-	// use.
+	// CacheBytes bounds the memory from which bodies were sent and which stays registered
+	// afterwards. The same bound applies, separately, to memory into which peers have written. 0
+	// means 256 MiB. With a negative value, only memory in use is registered.
 	CacheBytes int
-	// Fresh ends every registration for a peer with its use, so that no key is valid
-	// afterwards, not even for a peer that breaks the protocol. Expose then refuses the ID
-	// transport.NoNotify, because such memory is for many uses.
+	// With Fresh, every registration for a peer ends with its use. So no key is valid afterwards,
+	// even for a peer that breaks the protocol. Expose then refuses the ID transport.NoNotify,
+	// because such memory is for many uses.
 	Fresh bool
 }
 
@@ -65,8 +65,8 @@ type Options struct {
 type Transport struct {
 	opts        Options
 	device      rdma.Device
-	localCache  *registrationCache // memory that is sent from
-	remoteCache *registrationCache // memory that peers may write to
+	localCache  *registrationCache // memory from which bodies are sent
+	remoteCache *registrationCache // memory into which peers may write
 	caller      *poll.Caller
 	inUse       sync.WaitGroup // uses of the device: message buffers, and calls that register memory
 
@@ -76,13 +76,13 @@ type Transport struct {
 	closeDone chan struct{} // closed once Close has returned
 }
 
-// New opens a device: the first that has an active port and a GID, and of its GIDs the best,
-// RoCE version 2 over IPv4 if there is one. Explain lists the choices. The variables in
-// docs/verbs.md, TUTTI_VERBS_DEVICE and so on, override this, and complete what o leaves at
-// zero. The result is a transport.Greeter if the set-up transport is.
+// New opens the first device that has an active port and a GID. It uses the best GID, which is one
+// of RoCE version 2 over IPv4 if available. Explain lists the choices. The variables in
+// docs/verbs.md, such as TUTTI_VERBS_DEVICE, override this choice. They also set the options that
+// are zero in o. The result is a transport.Greeter if the set-up transport is a Greeter.
 //
-// fault.Misuse: o or a variable is invalid. fault.Refused, with the remedy: this program or
-// this host has no verbs. Setup stays open in both cases.
+// New returns fault.Misuse if o or a variable is invalid. It returns fault.Refused, with the
+// remedy, if this program or this host has no verbs. Setup stays open in both cases.
 func New(o Options) (transport.Transport, error) {
 	w, err := readConfig(os.Getenv)
 	if err != nil {
@@ -93,7 +93,7 @@ func New(o Options) (transport.Transport, error) {
 	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
-	// From here on o is valid, so that no device has to be closed again.
+	// From here on o is valid, so no later check can fail with an open device.
 	d := o.Device
 	if d == nil {
 		if d, err = openDevice(w); err != nil {
@@ -109,8 +109,8 @@ func New(o Options) (transport.Transport, error) {
 	return t, nil
 }
 
-// Explain returns a line for each device, port and GID of this host: whether New would select
-// it, and why not. The error is New's.
+// Explain returns a line for each device, port and GID of this host. The line says whether New
+// would select it, or why not. Explain returns the same error as New.
 func Explain() ([]string, error) {
 	w, err := readConfig(os.Getenv)
 	if err != nil {
@@ -123,7 +123,7 @@ func Explain() ([]string, error) {
 	return text, nil
 }
 
-// applyDefaults completes what is zero, and validates all.
+// applyDefaults sets the options that are zero, and validates all options.
 func (o *Options) applyDefaults() error {
 	if o.Depth == 0 {
 		o.Depth = 32
@@ -164,7 +164,7 @@ func (o *Options) remoteCacheBytes() int {
 func (t *Transport) Network() string { return t.device.Network() }
 
 // Try checks whether a Conn could be set up: it makes a queue pair with its message buffers and
-// releases them. The error is what the Conn's would be.
+// releases them. The error is the error that the Conn would have.
 func (t *Transport) Try() error {
 	c := newConn(t, nil, false)
 	l, err := c.newEndpoint()
@@ -195,8 +195,8 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	})
 }
 
-// Dial opens a Conn over the set-up transport. It gets a queue pair once the peer has admitted
-// it. If there can be none, the Conn fails then, with the reason.
+// Dial opens a Conn over the set-up transport. The Conn gets a queue pair once the peer has
+// admitted it. If a queue pair is impossible, the Conn fails at that moment, with the reason.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	s, err := t.opts.Setup.Dial(ctx, addr)
 	if err != nil {
@@ -212,7 +212,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// addConn makes a Conn that Close also closes; nil after Close has begun.
+// addConn makes a Conn that Close also closes. It returns nil after Close has begun.
 func (t *Transport) addConn(s transport.Conn, accepted bool) *conn {
 	c := newConn(t, s, accepted)
 	t.mu.Lock()
@@ -226,8 +226,8 @@ func (t *Transport) addConn(s transport.Conn, accepted bool) *conn {
 	return nil
 }
 
-// acquireDevice counts a use of the device, which Close waits for. It returns false if Close
-// has begun. releaseDevice undoes it.
+// acquireDevice counts a use of the device. Close waits until releaseDevice has ended each use.
+// acquireDevice returns false if Close has begun.
 func (t *Transport) acquireDevice() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -237,7 +237,7 @@ func (t *Transport) acquireDevice() bool {
 	return !t.closed
 }
 
-// releaseDevice undoes acquireDevice.
+// releaseDevice ends a use of the device that acquireDevice has counted.
 func (t *Transport) releaseDevice() { t.inUse.Done() }
 
 // removeConn forgets a Conn that holds nothing any more.
@@ -247,8 +247,8 @@ func (t *Transport) removeConn(c *conn) {
 	delete(t.conns, c)
 }
 
-// Close closes every Conn of the Transport, and returns once the device holds nothing of
-// theirs. It must not be called from a Sink.
+// Close closes every Conn of the Transport, and returns once the device holds no resources of these
+// Conns. It must not be called from a Sink.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	first := !t.closed

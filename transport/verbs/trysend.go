@@ -9,8 +9,8 @@ import (
 // TrySend implements transport.Conn. It posts a frame that fits a message if no other frame is
 // queued. The completion of such a frame only frees its message buffer. So its work request is
 // signaled only if isSignalDue says so; Unsent requests a completion when it needs one. Once a
-// later frame is Done, the device of the peer has acknowledged this frame, too. A Close before
-// that may discard the frame.
+// later frame is Done, the device of the peer has also acknowledged this frame. An earlier Close
+// may discard the frame.
 func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,8 +34,9 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return true // if posting failed, the Conn has failed, as it may after any frame
 }
 
-// Progress implements transport.Conn. It delivers at most one frame and posts what can be
-// posted. The device checks its completion queue up to spins times; all else happens once.
+// Progress implements transport.Conn. It delivers at most one frame and posts what can be posted.
+// The device checks its completion queue up to the given number of times. All other work is done
+// once.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.progressing.CompareAndSwap(false, true) {
 		return transport.Busy, nil

@@ -23,7 +23,7 @@ func (b *connPair) trySend(head, body string) {
 func (b *connPair) checkUnsent(want int) (since time.Time) {
 	b.Helper()
 	n, since := b.ends[0].Unsent()
-	if n != want || since.IsZero() != (n == 0) { // a time that is left over would make what comes next look old
+	if n != want || since.IsZero() != (n == 0) { // a time left from before would make later bytes look old
 		b.Errorf("Unsent() = %d, %v; want %d bytes, and a time if there are any", n, since, want)
 	}
 	return since
@@ -62,8 +62,8 @@ func TestLostCompletionOfTrySendCountsAsUnsent(t *testing.T) {
 	}
 }
 
-// A body may take longer than a link may stall. Each write that is acknowledged must count as
-// progress.
+// The transfer of a body may take longer than the limit on stalls. So each acknowledged write must
+// count as progress.
 func TestUnsentShrinksWithEachWriteOfABody(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{Depth: minDepth})
 	const size = 10 * segmentSize
@@ -74,7 +74,7 @@ func TestUnsentShrinksWithEachWriteOfABody(t *testing.T) {
 	near.mu.Lock()
 	near.unsent.since = time.Time{} // long ago
 	near.mu.Unlock()
-	for range 5 { // the peer, which gives no credit meanwhile, is not polled
+	for range 5 { // the peer is not polled, so it grants no credits meanwhile
 		near.Progress(&b.sinks[0], 1)
 	}
 	near.mu.Lock()
@@ -122,7 +122,7 @@ type decliningSink struct{}
 func (decliningSink) Buffer(transport.Header) []byte { return nil }
 func (decliningSink) Arrived(transport.Header, int)  {}
 
-// A recordingSink Sink keeps all bodies, as text.
+// A recordingSink is a Sink that keeps all bodies as text.
 type recordingSink struct {
 	countingSink
 	got []string
@@ -140,8 +140,8 @@ func (s *recordingSink) Arrived(h transport.Header, n int) {
 // such a frame.
 func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		at     softdevice.Break // where the device fails with the first frame; else this end closes
-		behind bool             // a frame is sent behind it, and Done
+		at     softdevice.Break // the point at which the device fails during the first frame; if not set, this end closes
+		behind bool             // another frame is sent behind the frame, and is Done
 		want   []string
 	}{
 		"a Close":                          {want: []string{"at once"}}, // a device may also not have sent it yet
@@ -193,8 +193,8 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// A device that refuses a work request reports that to the caller of post only. An end that
-// sleeps must be woken nevertheless.
+// If a device refuses a work request, only the caller of post gets the error. But an end that
+// sleeps must also be woken.
 func TestRefusedWorkFiresArm(t *testing.T) {
 	for name, post := range map[string]func(b *connPair){
 		"of TrySend": func(b *connPair) { b.trySend("", "refused") },

@@ -16,10 +16,10 @@ import (
 //	>0     zero      TrySend has added bytes to 0 without reading the clock; the next Unsent sets since
 type unsent struct {
 	bytes int
-	since time.Time // of the last acknowledgement
+	since time.Time // time of the last acknowledgement
 }
 
-// sizeOf returns the bytes that f counts for: head and body.
+// sizeOf returns the number of bytes of f, head and body.
 func sizeOf(f *transport.Frame) int { return len(f.Head) + f.Size() }
 
 // add counts n more bytes.
@@ -30,7 +30,7 @@ func (u *unsent) add(n int) {
 	u.bytes += n
 }
 
-// sub counts n bytes as acknowledged, which restarts the time of the others.
+// sub counts n bytes as acknowledged. This restarts the time of the remaining bytes.
 func (u *unsent) sub(n int) {
 	u.bytes -= n
 	u.since = time.Time{}

@@ -1,11 +1,10 @@
 // Package softdevice implements RDMA devices in software, for tests of the verbs transport and
 // of layers above it. The devices need no hardware, and a test can break them at each step.
 //
-// A Fabric joins devices within one process. Queue pairs, completion queues, registered
-// memory and its keys behave as hardware's do, also after mistakes: a wrong key, a
-// message longer than its buffer, or a completion queue that overruns ends the queue
-// pair with the status that hardware gives. Data is copied at once, by the goroutine
-// that posts.
+// A Fabric joins devices within one process. Queue pairs, completion queues, registered memory and
+// keys behave as in hardware, also after mistakes. A wrong key, a message longer than its buffer,
+// or an overrun completion queue ends the queue pair with the status that hardware gives. Data is
+// copied at once, by the goroutine that posts.
 //
 // Fabric.SetHook breaks a queue pair at a step that the test chooses. Methods of SoftQueuePair
 // inject the failures that hardware can have at any time.
@@ -37,8 +36,8 @@ func NewFabric() *Fabric {
 // Device returns a new device. Its Actions name it by number.
 func (f *Fabric) Device(number int) rdma.Device { return &device{fabric: f, number: number} }
 
-// NotReady returns the number of work requests that have found no posted receive. It must stay 0
-// if the protocol is right.
+// NotReady returns the number of work requests that have found no posted receive. It must stay 0 if
+// the protocol is correct.
 func (f *Fabric) NotReady() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +92,7 @@ func (f *Fabric) unlock() {
 	}
 }
 
-// A device is one end's device. Memory is registered with it alone.
+// A device is the device of one end. Memory is registered with one device only.
 type device struct {
 	fabric *Fabric
 	number int

@@ -2,12 +2,12 @@ package softdevice
 
 import "github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 
-// An Action is what a Fabric asks its hook about: a work request before it is executed, or the
-// completion of a work request or a receive.
+// An Action is a step at which a Fabric calls its hook: a work request before it is executed, or
+// the completion of a work request or a receive.
 type Action struct {
-	From, To   int // numbers of the devices: the one that acts, and its peer
+	From, To   int // the number of the device that acts, and the number of its peer
 	Completion bool
-	Message    []byte // of a work request that is a message; valid during the hook only
+	Message    []byte // the message, if the Action is a work request with a message; valid only during the hook
 }
 
 // Head returns the head of the frame that the message carries. The head follows the message
@@ -22,19 +22,19 @@ func (s Action) Head() []byte {
 // A Break is the point within an Action at which a queue pair breaks.
 type Break uint8
 
-// The breaks. After each of them the queue pair of the device that acts is in the error
-// state, as after its cable has come off. Nothing else that was posted is carried out,
-// and the peer's device is not notified.
+// The breaks. After each of them the queue pair of the device that acts is in the error state, as
+// after a cable has been unplugged. Nothing else that was posted is carried out, and the peer's
+// device is not notified.
 const (
 	NoBreak     Break = iota
 	BreakBefore       // a work request is not carried out; a completion is lost
-	BreakWithin       // half of a write is in the peer's memory; all else as BreakBefore
-	BreakAfter        // a work request is carried out but fails here; a completion is the last
+	BreakWithin       // half of a write is in the peer's memory; otherwise like BreakBefore
+	BreakAfter        // a work request is carried out but fails at this end; a completion is delivered as the last one
 )
 
-// SetHook sets the hook that is called before each Action, except for Actions that fail without
-// it. A nil hook breaks nothing. The hook runs while locks of the Fabric and of Conns are held,
-// so it must not call either.
+// SetHook sets the hook that is called before each Action, except for Actions that fail without the
+// hook. A nil hook breaks nothing. The hook runs while locks of the Fabric and of Conns are held,
+// so it must not call a Fabric or a Conn.
 func (f *Fabric) SetHook(hook func(Action) Break) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -63,8 +63,8 @@ func (p *SoftQueuePair) Connect(peer rdma.Address) error {
 	return nil
 }
 
-// Receive implements rdma.QueuePair. A broken queue pair ignores receives: its first
-// error has been reported.
+// Receive implements rdma.QueuePair. A broken queue pair ignores receives, because its first error
+// has been reported.
 func (p *SoftQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	f := p.device.fabric
 	f.mu.Lock()
@@ -161,7 +161,7 @@ func (p *SoftQueuePair) transfer(w *rdma.WorkRequest, peer *SoftQueuePair) {
 	}
 }
 
-// complete queues c, unless the hook breaks the queue pair before it. mu is held.
+// complete queues c, unless the hook breaks the queue pair first. mu is held.
 func (p *SoftQueuePair) complete(c rdma.Completion) {
 	at := NoBreak
 	if c.Status == rdma.Success {
