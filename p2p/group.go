@@ -1,13 +1,13 @@
 // Package p2p sends messages between the members of a group, addressed by rank and tag. It also
-// provides the rounds that collective algorithms are written with.
+// provides rounds, which collective algorithms use.
 //
 // A Group holds the ranks of a communicator. A Round is one collective operation on a Group. It
 // sends, receives and reduces whole vectors. Vectors travel in segments, within a window, and are
 // reduced as they arrive (Round.move). If the ranks share memory, the algorithm uses Fragments of
 // that memory instead, with a ready and a done flag per rank (Shared).
 //
-// The package moves bytes. It does not know element types, operators, which algorithm runs, or how
-// a group was created. The ranks of a group count from 0; errors name ranks of the job.
+// The package moves bytes. It does not know element types, operators, algorithms, or how a group
+// was created. The ranks of a group count from 0; errors name ranks of the job.
 package p2p
 
 import (
@@ -41,27 +41,27 @@ type MessageInfo struct {
 type Group struct {
 	e           *rendezvous.Engine
 	ranks       []int       // the job's rank of each member
-	index       map[int]int // the member with a rank of the job
+	index       map[int]int // maps ranks of the job to members
 	rank        int
 	messages    *rendezvous.MatchContext // of point-to-point messages and named tensors
 	collectives *rendezvous.MatchContext // ordered: see rendezvous.MatchContext.SetOrdered
 	segment     int                      // bytes of a segment
 	pool        scratchPool
 	all         subgroup // all members
-	host        subgroup // those on this rank's host
+	host        subgroup // the members on this rank's host
 
 	tracer func(TraceEvent) // nil in programs; see SetTracer
 }
 
-// Options of a Group. ID, Ranks and Segment are equal on all members.
+// Options of a Group. All members must pass the same ID, Ranks and Segment.
 type Options struct {
 	ID      uint64 // the communicator's id: unique among open communicators that have two ranks in common
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment
 	// OnUnexpected is called with each message of a collective that arrives before its receive is
-	// posted. world is the job rank of the sender, and seq is the sequence number of the round.
-	// OnUnexpected must be short and must not call the group. It may be nil.
+	// posted. The parameter world is the job rank of the sender, and seq is the sequence number of
+	// the round. OnUnexpected must be short and must not call the group. It may be nil.
 	OnUnexpected func(world int, seq uint32, fingerprint uint64)
 }
 
@@ -114,7 +114,7 @@ func (g *Group) Revoke(err error) {
 	g.collectives.Revoke(err)
 }
 
-// Close releases the group's contexts: later calls fail with err.
+// Close releases the group's contexts. Later calls fail with err.
 func (g *Group) Close(err error) {
 	g.messages.Close(err)
 	g.collectives.Close(err)
@@ -136,8 +136,8 @@ func (g *Group) source(from int) int {
 	return g.ranks[from]
 }
 
-// check returns an error if a rank or tag is out of range. wild says whether wildcards are allowed.
-// The error names the call op and the argument what.
+// check returns an error if a rank or tag is out of range. The parameter wild says whether
+// wildcards are allowed. The parameters op and what name the call and the argument in the error.
 func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 	switch {
 	case wild && rank == AnySource:
@@ -158,7 +158,7 @@ const MaxTag = 1<<31 - 1
 
 // Send sends b to a member (MPI's standard mode). It returns at once if the receiver's credit or
 // this rank's spill buffer has room for b. Otherwise it returns when a receive has matched the
-// message. The fingerprint is compared with the receive's; 0 matches any.
+// message. The fingerprint must equal the fingerprint of the receive; 0 matches any fingerprint.
 func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, fingerprint uint64, b []byte) error {
 	if err := g.check("send", "destination rank", to, tag, false); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, finger
 }
 
 // TrySend sends a small message if that is possible without waiting. It reports whether it has sent
-// the message. If not, the caller uses Send.
+// the message. If it has not, the caller uses Send.
 func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 	if uint(to) >= uint(len(g.ranks)) || to == g.rank || uint(tag) > MaxTag {
 		return false
@@ -176,7 +176,7 @@ func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 }
 
 // TryRecv receives a small message if it arrives while this rank spins. It reports whether it has
-// received the message. If not, the caller uses Recv.
+// received the message. If it has not, the caller uses Recv.
 func (g *Group) TryRecv(from, tag int, fingerprint uint64, b []byte) (MessageInfo, bool) {
 	if uint(from) >= uint(len(g.ranks)) || from == g.rank || uint(tag) > MaxTag {
 		return MessageInfo{}, false
@@ -212,10 +212,12 @@ func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	return st, ok, err
 }
 
-// A Reservation stands for the message that a matched probe has found. It is for one RecvReserved.
+// A Reservation stands for the message that a matched probe has found. It can be passed to
+// RecvReserved once.
 type Reservation = rendezvous.Reservation
 
-// MatchedProbe is like Probe, and reserves the message: only RecvReserved receives it.
+// MatchedProbe is like Probe, but also reserves the message. After that only RecvReserved can
+// receive it.
 func (g *Group) MatchedProbe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, Reservation, error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, Reservation{}, err
@@ -225,7 +227,7 @@ func (g *Group) MatchedProbe(ctx context.Context, p mesh.WaitPolicy, from, tag i
 	return st, c, err
 }
 
-// TryMatchedProbe is like TryProbe, and reserves the message.
+// TryMatchedProbe is like TryProbe, but also reserves the message.
 func (g *Group) TryMatchedProbe(from, tag int) (st MessageInfo, c Reservation, ok bool, err error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, Reservation{}, false, err
@@ -240,8 +242,10 @@ func (g *Group) RecvReserved(ctx context.Context, p mesh.WaitPolicy, c Reservati
 	return g.messages.RecvReserved(ctx, p, c, fingerprint, b)
 }
 
-// Exchange sends out to one member and receives into in from the same or another member, at the
-// same time. It never deadlocks, whatever the sizes are. The buffers must not overlap.
+// Exchange sends one message and receives another message at the same time. The two peers may be
+// different members. The parameter out is the message to send, and the parameter in is the buffer
+// for the received message. It never deadlocks, whatever the sizes are. The buffers must not
+// overlap.
 func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, fingerprint uint64) (MessageInfo, error) {
 	if err := g.check("exchange", "destination rank", to, tag, false); err != nil {
 		return MessageInfo{}, err
@@ -272,7 +276,7 @@ func (g *Group) RevokeCollectives(err error) { g.collectives.Revoke(err) }
 // Revoked reports whether the group's collectives have been revoked or closed.
 func (g *Group) Revoked() bool { return g.collectives.Dead() }
 
-// AwaitRevoke returns when the group's collectives have been revoked or closed, or ctx ends.
+// AwaitRevoke returns when the group's collectives have been revoked or closed, or when ctx ends.
 func (g *Group) AwaitRevoke(ctx context.Context) {
 	g.collectives.Await(ctx, nil, revoked{g.collectives})
 }

@@ -12,12 +12,12 @@ import (
 
 // A rank polls a flag in one of two ways. If it has a core of its own, it reads the flag
 // repeatedly, for at most pollTime. If there are more ranks than cores, it reads the flag a few
-// times and then yields the core between reads, because the rank that sets the flag may need the
-// core. If the flag is not set when polling ends, the rank sleeps until it is woken.
+// times. After that it yields the core between reads, because the rank that sets the flag may need
+// the core. If the flag is not set when polling ends, the rank sleeps until it is woken.
 const (
 	pollTime            = 200 * time.Microsecond
 	oversubscribedPolls = 20  // reads before the first yield
-	yields              = 200 // one read after each
+	yields              = 200 // number of yields, each followed by one read
 	pollsPerCheck       = 32  // reads between checks of ctx, failure and time: about a microsecond
 	coreCheckInterval   = 8   // checks between calls of separateCores
 )
@@ -67,7 +67,7 @@ func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64
 }
 
 // separateCores moves this rank away from the core of the rank that it waits for, if both are on
-// the same one. Two polling ranks on one core delay each other, and the scheduler takes long to
+// the same core. Two polling ranks on one core delay each other, and the scheduler takes long to
 // move one of them.
 func (p Fragment) separateCores(rank int) {
 	s, m := p.r.sub.shared, p.r.g.e.Mesh()
@@ -100,8 +100,8 @@ func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
 	return false
 }
 
-// sleep parks the goroutine until a member's flag has reached count, or until the wait fails. This
-// rank's asleep word in its control block asks the member for a wake-up.
+// sleep parks the goroutine until a member's flag has reached count, or until the wait fails. The
+// asleep word in this rank's control block asks the member for a wake-up.
 func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	g, s := p.r.g, p.r.sub.shared
 	ev := &p.r.flag

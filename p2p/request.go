@@ -37,7 +37,7 @@ func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageReque
 }
 
 // Wait blocks until the request is done. If ctx or p ends the wait first, Wait cancels a request
-// that is not matched yet. It waits further for a matched request.
+// that is not matched yet. If the request is matched, Wait still waits until it is done.
 func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageInfo, error) {
 	if r.req != nil {
 		r.g.e.Wait(ctx, r.req, p)
@@ -83,7 +83,7 @@ func (r *MessageRequest) Watch(w *mesh.Waiter) {
 	}
 }
 
-// activeLinks returns the links that the request's message can arrive or leave on.
+// activeLinks returns the links on which the request's message can arrive or leave.
 func (r *MessageRequest) activeLinks() []*mesh.Link {
 	if r.req == nil {
 		return nil

@@ -47,15 +47,15 @@ type Round struct {
 type operation struct {
 	g           *Group
 	p           mesh.WaitPolicy
-	tag         int32  // the sequence number
-	fingerprint uint64 // of the operation; all members' must agree
+	tag         int32  // the operation's sequence number
+	fingerprint uint64 // of the operation; must be equal on all members
 	historyHash uint64 // hash of the group's operations so far; see SetHistoryHash
 	segment     int    // bytes of a segment
 	markEnds    bool   // see MarkEnds
 
-	// The state of move. sends and recvs are the requests in flight; segment i has index i%window.
-	// links are the links that the requests use. next holds the oldest receive and the oldest send;
-	// move waits until one of the two is done.
+	// The state of the method move. sends and recvs hold the requests in flight, with segment i at
+	// index i%window. links holds the links that the requests use. next holds the oldest receive
+	// and the oldest send, because move waits until one of them is done.
 	sends, recvs [window]*rendezvous.Request
 	links        [2]*mesh.Link
 	next         rendezvous.Either
@@ -66,9 +66,9 @@ type operation struct {
 	// scratch is returned to the group's pool when the operation ends.
 	scratch []scratch
 
-	// recvStage receives the segments that are then reduced, or copied to several vectors.
-	// sendStage holds the segments that are assembled by copying: those longer than one frame. Each
-	// stage is used for one message at a time.
+	// recvStage receives segments that are then reduced, or copied to several vectors. In
+	// sendStage, segments that are longer than one frame are assembled. Each stage is used for one
+	// message at a time.
 	recvStage []byte
 	sendStage []byte
 
@@ -84,15 +84,16 @@ type operation struct {
 var operations = sync.Pool{New: func() any { return &operation{arena: new(roundArena)} }}
 
 // NewRound begins a round. seq is the number of the operation among the group's collectives. seq
-// and fingerprint must be the same on all members. p bounds the round's waits; it may be nil.
+// and fingerprint must be the same on all members. The wait policy p bounds the round's waits. It
+// may be nil.
 func (g *Group) NewRound(seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	o := operations.Get().(*operation)
 	o.g, o.p, o.tag, o.fingerprint, o.segment = g, p, int32(seq&MaxTag), fingerprint, g.segment
 	return o.round(g.all)
 }
 
-// ReuseRound is like NewRound but uses the memory of r. r must be a Round over all members of this
-// group that Clear has ended, or nil.
+// ReuseRound is like NewRound but uses the memory of r. r must be nil, or a Round over all members
+// of this group. Clear must have ended that Round.
 func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	if r == nil {
 		return g.NewRound(seq, fingerprint, p)
@@ -107,8 +108,9 @@ func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.Wait
 // moves no data has no fragment there, so only the hash shows that a member has called it.
 func (r *Round) SetHistoryHash(hash uint64) { r.historyHash = hash }
 
-// Unreceived returns a rank of the job from which a message of this round has arrived that this
-// rank has not received. The two ranks have then not executed the same operation.
+// Unreceived looks for a message of this round that has arrived and that this rank has not
+// received. It returns the sender's rank in the job. If there is such a message, the two ranks have
+// not executed the same operation.
 func (r *Round) Unreceived() (worldRank int, ok bool) { return r.g.collectives.Unreceived(r.tag) }
 
 // End ends the round and returns its memory.
@@ -176,8 +178,8 @@ func (r *Round) Recv(ctx context.Context, from int, b []byte) error {
 	return r.move(ctx, none, payload{}, from, flat(b), fold{})
 }
 
-// Exchange sends out and receives into in at the same time; it never deadlocks.
-// The buffers must not overlap.
+// Exchange sends the vector out and receives a vector into the buffer in, at the same time. It
+// never deadlocks. The buffers must not overlap.
 func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in []byte) error {
 	return r.move(ctx, to, flat(out), from, flat(in), fold{})
 }
@@ -188,15 +190,15 @@ func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Ker
 	return r.move(ctx, none, payload{}, from, flat(acc), fold{kernel: k, side: side})
 }
 
-// ExchangeFold sends out and does a RecvFold into acc at the same time. out and acc must not
-// overlap.
+// ExchangeFold sends the vector out. At the same time it receives a vector and reduces it into acc,
+// like RecvFold. The two slices must not overlap.
 func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, acc []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, to, flat(out), from, flat(acc), fold{kernel: k, side: side})
 }
 
-// ExchangeFoldTo sends out, receives a vector into dst, and combines it with own. The result in dst
-// is op(arrived, own) for Earlier and op(own, arrived) for Later. dst must overlap neither out nor
-// own.
+// ExchangeFoldTo sends the vector out. At the same time it receives a vector into dst, and combines
+// it with the vector own. The result in dst is op(arrived, own) for Earlier and op(own, arrived)
+// for Later. dst must not overlap out or own.
 func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int, dst, own []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, to, flat(out), from, flat(dst), fold{k, side, own})
 }
@@ -208,7 +210,7 @@ const none = -1
 type fold struct {
 	kernel reduce.Kernel
 	side   Side
-	own    []byte // the other operand; nil: the content of the destination
+	own    []byte // the other operand; nil: the destination is the other operand
 }
 
 // none reports whether f is the zero fold, which reduces nothing.
@@ -223,8 +225,8 @@ func (f *fold) apply(acc, own, arrived []byte) {
 	}
 }
 
-// move sends out and receives in, both in segments. All sends, receives and exchanges of a Round
-// call move.
+// move sends the payload out and receives the payload in, both in segments. All sends, receives and
+// exchanges of a Round call move.
 //
 //	posted   receives posted, at most window ahead of those reaped (got)
 //	started  sends started, at most window ahead of those reaped (sent), and, while
@@ -254,7 +256,7 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 	ns, nr := s.count, v.count
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
-		// Post receives first: a segment that finds a posted receive is not copied.
+		// Post receives first, because a segment that finds a posted receive is not copied.
 		for ; posted < nr && posted < got+window; posted++ {
 			r.recvs[posted%window] = v.post(posted)
 		}
@@ -268,17 +270,17 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 			}
 		}
 		if sent > reaped {
-			continue // the window has room for more, which the peer may be waiting for
+			continue // the window has room for another send, for which the peer may be waiting
 		}
-		// Reap one segment at a time: sends may finish while the segment is reduced.
+		// Reap one segment at a time, because sends may finish while a segment is reduced.
 		if got < posted && r.recvs[got%window].Met() {
 			if err := r.reapRecv(&got, &v); err != nil {
 				return r.fail(err)
 			}
 			continue
 		}
-		// No request is finished. Wait for the oldest of each direction: a finished send makes room
-		// for the next one, which the peer may be waiting for.
+		// No request is finished. Wait for the oldest request of each direction. A finished send
+		// makes room for the next send, for which the peer may be waiting.
 		if r.next = (rendezvous.Either{}); got < posted {
 			r.next.A = r.recvs[got%window]
 		}
@@ -308,10 +310,10 @@ func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 }
 
 // MarkEnds marks the last segment of each message of this round. It is for operations in which a
-// message may be shorter than its receiver expects. Without the mark, the receiver would take a
-// shorter message of whole segments for the beginning of the expected one, and wait for the rest.
-// All members must call MarkEnds and use the same segment size. It must be called before the
-// round's first message.
+// message may be shorter than its receiver expects. Without the mark, the receiver could take a
+// shorter message for the beginning of the expected message, and wait for the rest. All members
+// must call MarkEnds and use the same segment size. It must be called before the round's first
+// message.
 func (r *Round) MarkEnds() { r.markEnds = true }
 
 // segmentFingerprint returns the fingerprint of segment i of a message of n segments.
@@ -374,7 +376,7 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	*n++
 	want := r.segmentSize(v.payload.size, i)
 	// In Group.Recv, a message that does not fit is a misuse by this rank. In a round, the sender's
-	// arguments may be wrong just as well, so a message of an unexpected size is a mismatch.
+	// arguments may also be wrong, so a message of an unexpected size is a mismatch.
 	differs := err == nil && size != want || size > want && errors.Is(err, fault.Misuse)
 	switch {
 	case differs:
@@ -388,8 +390,8 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 }
 
 // fail revokes the group's collectives and ends the requests of this round. When it returns, no
-// request uses a buffer any more. A rank that has closed may have executed another operation
-// before, instead of this one: then the error is a mismatch.
+// request uses a buffer any more. If the peer has closed, it may have executed a different
+// operation instead of this one. In this case the error is a mismatch.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
 		if worldRank, ok := r.g.collectives.UnreceivedMismatch(r.tag, func(fingerprint uint64) bool { return !SameFingerprint(fingerprint, r.fingerprint) }); ok {

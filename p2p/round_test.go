@@ -15,11 +15,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// smallSegment is a segment that holds two elements.
+// smallSegment is the size in bytes of a segment with two elements.
 const smallSegment = 16
 
-// lengths are messages of no segment's worth, parts and many segments, in elements: around the ends
-// of a segment and of the window.
+// lengths holds message lengths in elements: no element, part of a segment, and lengths just below
+// and above whole segments and the window.
 var lengths = []int{0, 1, 2, 3, 2*p2p.Window - 1, 2 * p2p.Window, 2*p2p.Window + 1, 9 * p2p.Window}
 
 // numbers returns count elements that are unique to the given rank and message.
@@ -31,7 +31,8 @@ func numbers(rank, count int) []uint64 {
 	return s
 }
 
-// The two directions of an exchange end at different times, and the longer one goes on alone.
+// The two directions of an exchange may end at different times. The longer direction must then go
+// on alone.
 func TestExchangesOfAnyTwoLengthsComplete(t *testing.T) {
 	tm := teamtest.New(t, 2, smallSegment)
 	for _, there := range lengths {
@@ -54,8 +55,8 @@ func TestExchangesOfAnyTwoLengthsComplete(t *testing.T) {
 	}
 }
 
-// A rank in the middle of a chain forwards what it is still receiving. No rank may wait for an end
-// that comes only after it has gone on itself.
+// A rank in the middle of a chain forwards a message that it is still receiving. No rank may wait
+// for an event that happens only after this rank itself has gone on.
 func TestChainForwardsWhileReceiving(t *testing.T) {
 	const n = 4
 	tm := teamtest.New(t, n, smallSegment)
@@ -81,8 +82,8 @@ func TestChainForwardsWhileReceiving(t *testing.T) {
 	}
 }
 
-// orderedKernel returns an operator that is not commutative: it concatenates decimal digits, those
-// of the earlier operand first.
+// orderedKernel returns an operator that is not commutative: it concatenates decimal digits,
+// beginning with the digits of the earlier operand.
 func orderedKernel(t *testing.T) reduce.Kernel {
 	t.Helper()
 	k, err := reduce.Func("before", reduce.RankOrder, func(a, b uint64) uint64 { return 10*a + b }).Kernel(tensor.Uint64)
@@ -130,9 +131,9 @@ func TestFoldsKeepTheirSide(t *testing.T) {
 	}
 }
 
-// There are more fragments than flag sets and slots, small and large, so each slot is used again
-// while slower ranks still read it. Each rank reads a fragment as late after publishing its own as
-// it may. Operations follow each other without a pause.
+// There are more fragments than flag sets and slots, so ranks must use each slot again while slower
+// ranks may still be reading. Each rank publishes its own fragments as far ahead of its reads as is
+// allowed. Operations follow each other without a pause.
 func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 	for _, n := range []int{2, 3, 9} {
 		tm := teamtest.New(t, n, smallSegment)
@@ -152,7 +153,7 @@ func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 // exchangeFragments makes every rank publish a number of fragments, and checks the fragments of all
 // other ranks.
 func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) error {
-	const stride = 64 // elements between those that are written and read
+	const stride = 64 // distance between the elements that are written and read
 	lead := r.MaxLead()
 	if size <= p2p.SmallSize {
 		lead = 0
@@ -191,9 +192,10 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) e
 	return nil
 }
 
-// Operations in which all ranks wait, and operations in which one only sends, with few fragments
-// and many, small and large, follow each other in all orders. No rank may read a fragment of the
-// next operation as one of its own, nor overwrite one that another still reads.
+// In some operations all ranks wait for each other, and in others one rank only sends. They have
+// few or many fragments, which are small or large. The test runs them in all orders. No rank may
+// take a fragment of the next operation for a fragment of the current one, or overwrite a fragment
+// that another rank still reads.
 func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	const operations = 1000
 	sizes := []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize/2 + 8, p2p.SlotSize}
@@ -228,8 +230,8 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	}
 }
 
-// broadcastFragments lets the others read a number of root's fragments. The first and the last word
-// of each identify the operation and the fragment.
+// broadcastFragments publishes a number of fragments on the root, and all other ranks read them.
+// The first and the last word of a fragment identify the operation and the fragment.
 func broadcastFragments(ctx context.Context, r *p2p.Round, operation, root, fragments, size int) error {
 	number := func(i int) uint64 { return uint64(operation+1)<<32 | uint64(i) }
 	p := r.Fragments(fragments, size)
@@ -266,7 +268,8 @@ func TestRanksInDifferentOperationsReportMismatch(t *testing.T) {
 		err := p.AwaitDone(ctx, 1-i)
 		var f *fault.Error
 		if !errors.As(err, &f) || f.Kind != fault.Mismatch || len(f.Peers) != 1 || f.Peers[0].Rank != 1-i {
-			// The other rank may have revoked its own group first; it shares nothing else with ours.
+			// The other rank may have revoked its own group first, which has no effect on this
+			// rank's group.
 			return fmt.Errorf("got %v, want a mismatch with rank %d", err, 1-i)
 		}
 		return nil

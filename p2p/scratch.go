@@ -25,8 +25,8 @@ const (
 	maxPoolWords = 2 << maxClass // 128 MiB
 )
 
-// Scratch returns n bytes with arbitrary content, aligned for every element type. The caller may
-// use them until the round ends.
+// Scratch returns n bytes of memory with arbitrary content, aligned for every element type. The
+// caller may use the memory until the round ends.
 func (r *Round) Scratch(n int) []byte {
 	if n == 0 {
 		return nil

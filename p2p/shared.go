@@ -11,8 +11,8 @@ import (
 )
 
 // Shared memory consists of four areas: the control blocks of all ranks, then the cells, the flag
-// sets and the slots of all ranks. Words that one rank writes while others poll them have a cache
-// line of their own. Offsets are in bytes:
+// sets and the slots of all ranks. Words that one rank writes while other ranks poll them lie in
+// separate cache lines. Offsets are in bytes:
 //
 //	control block   0  asleep: 1 while this rank waits to be woken
 //	                8  core: where this rank last polled without success, plus one; 0: none yet
@@ -24,7 +24,7 @@ import (
 //	slot            0  the share of any other fragment
 //
 // Small fragment i uses cell i mod cells. Any other fragment i uses flag set i mod flagSets and
-// slot i mod slots. A fragment smaller than the slot uses a part of the slot, and successive
+// slot i mod slots. A fragment that is smaller than the slot uses a part of the slot. Successive
 // fragments in one slot use different parts.
 const (
 	controlSize = 64
@@ -37,8 +37,8 @@ const (
 	cellSize          = (inlineOffset + SmallSize + 63) / 64 * 64
 
 	// cells is the number of cells per rank. A rank may write its share of a small fragment when
-	// others are up to firstBehind fragments behind, and cells is large enough for that. It is
-	// small enough for the cells to stay in the first-level cache.
+	// other ranks are up to firstBehind fragments behind, so this number of cells is needed. The
+	// cells must also stay in the first-level cache.
 	cells = 4
 
 	// SmallSize is the maximum number of bytes of a small fragment.
@@ -61,8 +61,9 @@ const (
 //
 // A rank writes its share of fragment i when all members are done with fragment i-maxBehind. The
 // members then do not read fragments before i-maxBehind-lead = i-slots+1 any more, so the slot of
-// fragment i-slots is free. No rank is more than maxBehind fragments ahead of another, and a rank
-// reads flags of at most maxBehind fragments ago. So twice as many flag sets as slots are enough.
+// fragment i-slots is free. No rank is more than maxBehind fragments ahead of another rank. A rank
+// reads the flags of fragments that are at most maxBehind fragments old. So twice as many flag sets
+// as slots are enough.
 type slotLayout struct {
 	slots, flagSets int    // flagSets is a power of two
 	lead, maxBehind uint64 // fragments
@@ -96,8 +97,8 @@ func SharedSize(n int) int {
 
 // Shared is one rank's view of the memory that all members of a group, or its members on one host,
 // share. Only the goroutine in a blocking collective uses it, one fragment after the other. All
-// members number the fragments alike, because an algorithm uses the same number of fragments on all
-// members.
+// members give the same numbers to the fragments, because an algorithm uses the same number of
+// fragments on all members.
 //
 // A fragment has up to two stages, each with a flag per rank:
 //
@@ -116,38 +117,38 @@ type Shared struct {
 	rank  int   // this process's index in ranks
 
 	// mem is the shared memory. words is the same memory as a slice of words, for atomic access to
-	// flags. sleep points to the asleep word of each rank.
+	// flags. sleep holds a pointer to the asleep word of each rank.
 	mem   []byte
 	words []uint64
 	sleep []*uint64
 
-	// next is the number of the next fragment. first is the number of the current operation's first
-	// fragment.
+	// next is the number of the next fragment. The field first is the number of the current
+	// operation's first fragment.
 	next  uint64
 	first uint64
 
 	// slotBytes is the number of bytes of a slot that each fragment of the current operation uses.
 	slotBytes int
 
-	// history describes the fragments before the first fragment of the next operation. prevHistory
-	// describes the fragments before the first fragment of the current operation.
+	// history describes the last fragments before the next operation. prevHistory describes the
+	// last fragments before the current operation.
 	history     smallHistory
 	prevHistory smallHistory
 
 	// mapped says that the memory is not from the Go heap. The race detector then does not see the
-	// order that the flags establish, and the code must report it.
+	// order that the flags establish, so the code must report this order to it.
 	mapped bool
 
 	// flagHook is nil in programs; see SetFlagHook.
 	flagHook func(set func())
 }
 
-// firstFragment is the number of the first fragment. Every rank counts as done with the two numbers
-// before it.
+// firstFragment is the number of the first fragment. Every rank counts as done with the two
+// preceding numbers.
 const firstFragment = 2
 
-// SetShared gives the group shared memory of SharedSize bytes, zeroed, that all members have
-// mapped. Either all members call it or none, before the group's first round.
+// SetShared gives the group zeroed shared memory of SharedSize bytes, which all members have
+// mapped. Either all members call SetShared or none, before the group's first round.
 func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
 
 // SetHostShared is like SetShared for the members on this rank's host. Either all of these members
@@ -155,8 +156,8 @@ func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
 func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, mem) }
 
 // SetFlagHook registers hook, which is called instead of setting a flag in the memory of SetShared.
-// hook sets the flag by calling its argument. Tests use it to make a rank fail before or after it
-// sets a flag.
+// The hook sets the flag by a call of its argument. Tests use it to make a rank fail before or
+// after it sets a flag.
 func (g *Group) SetFlagHook(hook func(set func())) { g.all.shared.flagHook = hook }
 
 // newShared returns one rank's view of shared memory.
@@ -192,14 +193,14 @@ func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	return &s.words[at/8]
 }
 
-// A smallHistory says which of the last firstBehind fragments before an operation were small. The
-// flags of small fragments are in cells.
+// A smallHistory records which of the last firstBehind fragments before an operation were small.
+// The flags of small fragments are in cells.
 type smallHistory [firstBehind]bool
 
 // firstBehind is the number of fragments that other ranks may be behind when a rank writes its
 // share of an operation's first fragment, or of any small fragment. It is less than maxBehind,
-// which applies to the other fragments. A rank that only sends therefore reads the flags of the
-// others early, and learns whether they are in another operation.
+// which applies to the other fragments. Therefore a rank that only sends reads the flags of the
+// other ranks early, and learns whether these ranks are in another operation.
 const firstBehind = 2
 
 // A Fragment is one step of a collective in shared memory. It holds a share of at most SlotSize
@@ -212,13 +213,13 @@ const firstBehind = 2
 // it.
 type Fragment struct {
 	r     *Round
-	n     uint64 // its number
+	n     uint64 // the fragment's number
 	small bool   // the flags and the share are in a cell
 }
 
 // Fragments begins an operation's n fragments of at most size bytes and returns the first. The
-// fragments must be used in order, and earlier ones must not be used any more. Every member calls
-// Fragments with the same arguments.
+// fragments must be used in order, and earlier fragments must not be used any more. Every member
+// calls Fragments with the same arguments.
 func (r *Round) Fragments(n, size int) Fragment {
 	s := r.sub.shared
 	s.first, s.slotBytes, s.prevHistory = s.next, SmallSize, s.history
@@ -239,8 +240,8 @@ func (r *Round) Fragments(n, size int) Fragment {
 // Next returns the fragment after p.
 func (p Fragment) Next() Fragment { return Fragment{p.r, p.n + 1, p.small} }
 
-// flag returns a word in a rank's flag set for a fragment. The fragment must be one of p's
-// operation, or one of the firstBehind fragments before the operation.
+// flag returns a word in a rank's flag set for a fragment. The fragment must belong to p's
+// operation, or be one of the firstBehind fragments before the operation.
 func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	s, small := p.r.sub.shared, p.small
 	if fragment < s.first {
@@ -269,8 +270,8 @@ func (p Fragment) Slot(rank int) []byte {
 }
 
 // prefetchNext prefetches the cache lines that a small operation touches first: the line that this
-// rank will write, and the lines with the flags that AwaitFree reads. A line takes about as long to
-// arrive as a call spends on its checks, so the two overlap.
+// rank will write, and the lines with the flags that AwaitFree reads. A prefetch takes about as
+// long as the checks at the beginning of a call, so the two overlap.
 func (s *Shared) prefetchNext() {
 	cpu.PrefetchWrite(s.flag(s.rank, s.next, true, 0))
 	if len(s.ranks) > maxPrefetchRanks {
@@ -287,14 +288,14 @@ func (s *Shared) prefetchNext() {
 const maxPrefetchRanks = 8
 
 // AwaitFree waits until this rank may write its share. A rank that writes no share must also call
-// it, if it calls SetDone before it has waited for another rank: others may still read the flags
-// and the share in its cell.
+// AwaitFree if it calls SetDone before it has waited for another rank, because other ranks may
+// still read the flags and the share in its cell.
 func (p Fragment) AwaitFree(ctx context.Context) error {
 	s, last := p.r.sub.shared, p.n-firstBehind
 	if !p.small && p.n > s.first {
 		last = p.n - min(p.n, s.maxBehind)
 		if last <= s.first-firstBehind {
-			return nil // AwaitFree of the operation's first fragment has waited for it already
+			return nil // the call for the operation's first fragment has already waited
 		}
 	}
 	if last < firstFragment {
@@ -328,8 +329,8 @@ func (p Fragment) SetDone() { p.publish(0) }
 // the given offset.
 func (p Fragment) publish(at int) {
 	s := p.r.sub.shared
-	// Both flags of a fragment have the same fingerprint, so it may be stored already. Storing it
-	// again would invalidate the line in the caches of the ranks that poll it.
+	// Both flags of a fragment share one fingerprint, so the fingerprint may have been stored
+	// already. A second store would invalidate the line in the caches of the ranks that poll it.
 	mark, own := p.flag(s.rank, p.n, fingerprintOffset), p.fingerprint()
 	if *mark != own {
 		storeMark(mark, own)
@@ -344,9 +345,9 @@ func (p Fragment) publish(at int) {
 	p.set(at)
 }
 
-// set sets this rank's flag and wakes the ranks that are asleep. If the operation's first fragment
-// is not small, set also sets the flag in the fragment's cell: a rank that is in an operation of
-// small fragments by mistake polls the cell, and so detects the mismatch.
+// set sets this rank's flag and wakes the ranks that are asleep. For the first fragment of an
+// operation, if it is not small, set also sets the flag in the fragment's cell. A rank that is in
+// an operation of small fragments by mistake polls the cell, and so detects the mismatch.
 func (p Fragment) set(at int) {
 	s := p.r.sub.shared
 	flag := p.flag(s.rank, p.n, at)
@@ -358,7 +359,7 @@ func (p Fragment) set(at int) {
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, fingerprintOffset), p.fingerprint())
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, at), p.n)
 	}
-	for rank, asleep := range s.sleep { // must follow the store of the flag: a rank that falls asleep reads the flag once more
+	for rank, asleep := range s.sleep { // must follow the store of the flag, because a rank that falls asleep reads the flag once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
 			p.r.g.e.WakePeer(s.ranks[rank])
 		}
@@ -374,7 +375,8 @@ func (p Fragment) AwaitReady(ctx context.Context, rank int) error {
 func (p Fragment) AwaitDone(ctx context.Context, rank int) error { return p.awaitAgreed(ctx, rank, 0) }
 
 // fingerprint returns a fingerprint of the fragment's operation and of all operations before it. It
-// includes the earlier ones because an operation that moves no data has no fragment of its own.
+// includes the earlier operations, because an operation that moves no data has no fragment and no
+// other fingerprint.
 func (p Fragment) fingerprint() uint64 {
 	return p.r.fingerprint ^ (p.r.historyHash+uint64(uint32(p.r.tag)))*0x9e3779b97f4a7c15
 }
@@ -400,7 +402,7 @@ func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 		p.r.g.tracer(TraceEvent{flagEventKind(at, TraceSawReady, TraceSawDone), s.ranks[rank], p})
 	}
 	if !p.small && p.n == s.first && s.prevHistory[0] {
-		return nil // the member may have reused the previous fragment's cell; p's fingerprint covers that operation too
+		return nil // the member may have reused the previous fragment's cell; p's fingerprint also covers that operation
 	}
 	return p.compareFingerprints(rank, p.n-1)
 }
@@ -413,8 +415,9 @@ func flagEventKind(at int, ready, done TraceKind) TraceKind {
 	return done
 }
 
-// compareFingerprints compares a member's fingerprint of an earlier fragment with this rank's.
-// Without it, a root that only sends would not detect that another rank also acts as the root.
+// compareFingerprints compares a member's fingerprint of an earlier fragment with this rank's
+// fingerprint. Without this check, a root that only sends would not detect that another rank also
+// acts as the root.
 func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	s := p.r.sub.shared
 	if fragment >= firstFragment && atomic.LoadUint64(p.flag(rank, fragment, fingerprintOffset)) != atomic.LoadUint64(p.flag(s.rank, fragment, fingerprintOffset)) {

@@ -29,7 +29,7 @@ func (g *Group) SetLayout(l *topology.Layout) {
 	g.host.layout = &flat
 }
 
-// Layout returns the layout of the group: the hosts that the members run on.
+// Layout returns the layout of the group, that is, the hosts on which the members run.
 func (g *Group) Layout() *topology.Layout { return g.all.layout }
 
 // HasHostShared reports whether the members on this rank's host have shared memory. They have it
@@ -39,12 +39,12 @@ func (g *Group) HasHostShared() bool { return g.host.shared != nil || g.singleHo
 // singleHost reports whether all members are on one host.
 func (g *Group) singleHost() bool { return g.all.layout.Hosts() == 1 }
 
-// Layout returns the layout of the round's ranks: the hosts that they run on.
+// Layout returns the layout of the round's ranks, that is, the hosts on which they run.
 func (r *Round) Layout() *topology.Layout { return r.sub.layout }
 
 // DisableShared makes the round use no shared memory. Only one operation of the group at a time may
-// use shared memory, so a round that runs concurrently with others must not. DisableShared must be
-// called before the round's first message.
+// use shared memory, so a round that runs concurrently with other rounds must not use it.
+// DisableShared must be called before the round's first message.
 func (r *Round) DisableShared() {
 	r.noShared = true
 	r.sub.shared = nil
@@ -63,10 +63,10 @@ func (r *Round) Host() *Round {
 	return r.round(on)
 }
 
-// Among returns a Round over a subset of r's ranks. pick(i) is the rank in r of rank i of the new
-// Round, and l is the layout of the new Round. Among returns nil if this rank is not in the subset.
-// Two ranks may be in several such Rounds of one operation, if both use the Rounds in the same
-// order. The list of ranks is kept until the operation ends.
+// Among returns a Round over a subset of r's ranks. The parameter l is the layout of the new Round.
+// The function pick maps a rank of the new Round to its rank in r. Among returns nil if this rank
+// is not in the subset. Two ranks may both be in several such Rounds of one operation, if they use
+// these Rounds in the same order. The list of ranks is kept until the operation ends.
 func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	on := subgroup{ranks: r.arena.allocRanks(l.Size()), rank: none}
 	for i := range on.ranks {
@@ -133,7 +133,8 @@ func (rs *roundArena) allocRanks(n int) []int {
 	return rs.ranks[at : at+n : at+n]
 }
 
-// clear frees all Rounds except the first kept Rounds, and all layouts and lists of ranks.
+// clear frees all Rounds, layouts and lists of ranks. It keeps only the first Rounds, whose number
+// is the parameter kept.
 func (rs *roundArena) clear(kept int) {
 	clear(rs.rounds[kept:rs.roundsUsed])
 	clear(rs.layouts[:rs.layoutsUsed])

@@ -8,11 +8,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Vectors treats several vectors, which need not be contiguous in memory, as one. Chunk i of
+// Vectors treats several vectors as one vector. They need not be contiguous in memory. Chunk i of
 // Vectors is the concatenation of chunk i of each vector.
 type Vectors struct {
-	List   [][]byte // of whole elements
-	Chunks int      // number of chunks of each vector; the first ones may be longer by an element
+	List   [][]byte // vectors of whole elements
+	Chunks int      // number of chunks of each vector; the first chunks may be one element longer
 	Elem   int      // bytes of an element
 	chunk  int      // the selected chunk; see Chunk
 }
@@ -23,7 +23,7 @@ func (v Vectors) Chunk(i int) Vectors {
 	return v
 }
 
-// bounds returns where v's chunk begins and ends in a vector of size bytes.
+// bounds returns the bounds of v's chunk in a vector of the given size in bytes.
 func (v *Vectors) bounds(size int) (lo, hi int) {
 	lo, hi = tensor.Chunk(size/v.Elem, v.Chunks, v.chunk)
 	return lo * v.Elem, hi * v.Elem
@@ -50,7 +50,7 @@ func (v *Vectors) size() int {
 // A payload is the content of a message: contiguous bytes, or a chunk of Vectors.
 type payload struct {
 	flat []byte
-	vec  *Vectors // nil: flat
+	vec  *Vectors // nil: the payload is flat
 	size int      // bytes
 }
 
@@ -63,11 +63,11 @@ func (v *Vectors) payload() payload { return payload{vec: v, size: v.size()} }
 // A vectorCursor reads a chunk of vectors from front to back.
 type vectorCursor struct {
 	v         *Vectors
-	nextIndex int // of its List
+	nextIndex int // index of the next vector in List
 	rest      []byte
 }
 
-// next appends the slices that hold the next n bytes to into, and returns the result.
+// next appends to the list into the slices that hold the next n bytes, and returns the longer list.
 func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	for n > 0 {
 		if len(c.rest) == 0 {
@@ -112,10 +112,10 @@ func (p *Iovecs) reset() {
 	}
 }
 
-// ExchangeVectors is like Exchange for chunks of vectors, which must not overlap. The link gathers an
-// outgoing segment that fits into one frame. A longer segment is assembled in a stage. An incoming
-// segment that lies in one vector is received straight into it. A segment that spans several vectors
-// is received into a stage, and copied while the next segments arrive.
+// ExchangeVectors is like Exchange for chunks of vectors, which must not overlap. If an outgoing
+// segment fits into one frame, the link gathers its parts. A longer segment is assembled in a
+// stage. An incoming segment that lies in one vector is received straight into it. A segment that
+// spans several vectors is received into a stage, and copied while the next segments arrive.
 func (r *Round) ExchangeVectors(ctx context.Context, to int, out Vectors, from int, in Vectors) error {
 	r.vectors = [2]Vectors{out, in}
 	return r.move(ctx, to, r.vectors[0].payload(), from, r.vectors[1].payload(), fold{})
@@ -134,7 +134,7 @@ type sender struct {
 	payload payload
 	cursor  vectorCursor
 	count   int    // of segments
-	stage   []byte // where segments are assembled that PostSendParts does not send
+	stage   []byte // memory to assemble segments that PostSendParts cannot send
 }
 
 // sender returns the sender of a message to a rank of the round.
@@ -145,7 +145,7 @@ func (r *Round) sender(to int, what payload) sender {
 }
 
 // start begins to send segment i, which must be the next one. Segments are sent eagerly, because
-// their receives are posted ahead.
+// their receives are posted in advance.
 func (s *sender) start(i int) *rendezvous.Request {
 	r := s.r
 	mark := r.segmentFingerprint(i, s.count)
@@ -184,7 +184,7 @@ func (s *sender) start(i int) *rendezvous.Request {
 //	in several vectors  into the stage, then copied to them
 //
 // The stage has room for a window of segments, so a segment is reduced or copied while the next
-// ones arrive.
+// segments arrive.
 
 // A receiver posts the receives of one message's segments, and reduces or copies the segments that
 // arrive.
@@ -215,8 +215,8 @@ func (v *receiver) post(i int) *rendezvous.Request {
 	return v.r.g.collectives.PostRecv(v.from, v.r.tag, v.r.segmentFingerprint(i, v.count), v.recvBuffer(i))
 }
 
-// recvBuffer returns the memory that segment i is received into. Segment i must be the next one to
-// be posted.
+// recvBuffer returns the memory into which segment i is received. Segment i must be the next
+// segment to be posted.
 func (v *receiver) recvBuffer(i int) []byte {
 	if v.payload.vec == nil {
 		return v.r.recvBuffer(v.payload.flat, v.stage, i)
@@ -239,7 +239,7 @@ func (v *receiver) recvBuffer(i int) []byte {
 }
 
 // arrived reduces segment i or copies it to its vectors, unless it was received in place. Segment i
-// must be the next one to be reaped.
+// must be the next segment to be reaped.
 func (v *receiver) arrived(i int) {
 	if v.payload.vec == nil {
 		if v.f.none() {

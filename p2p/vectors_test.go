@@ -10,10 +10,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A ring of many ranks has many messages, of chunks that consist of several vectors. Over links
-// that do not gather, each message is first copied together, all of them into the same stage.
+// A ring of many ranks sends many messages, and each message is a chunk of several vectors. If the
+// links do not gather, each message is first assembled by copying. All messages must use the same
+// stage for that.
 func TestMessagesWithoutGatherShareOneStage(t *testing.T) {
-	const n, each = 5, 100_000 // elements of each vector; a chunk of three is longer than a frame
+	const n, each = 5, 100_000 // number of elements of each vector; a chunk of three vectors is longer than a frame
 	tm := teamtest.New(t, n, 1<<20)
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		list := make([][]byte, 3)

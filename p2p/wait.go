@@ -6,14 +6,15 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// A Waiter is what a goroutine waits on, and what wakes it. NewWaiter makes one, and Free ends it.
+// A Waiter parks a goroutine until another goroutine wakes it. NewWaiter returns a Waiter, and Free
+// frees it.
 type Waiter = mesh.Waiter
 
 // NewWaiter returns a Waiter for Group.Wait.
 func (g *Group) NewWaiter() *Waiter { return g.e.Mesh().NewWaiter() }
 
-// Wait waits on w until cond is met, and makes progress on the links of the requests meanwhile. What
-// meets cond must wake w. ctx and p bound the wait; p may be nil.
+// Wait waits on w until cond is met. Meanwhile it makes progress on the links of the requests. The
+// code that meets the condition must wake w. ctx and p bound the wait; p may be nil.
 func (g *Group) Wait(ctx context.Context, w *Waiter, cond mesh.Condition, p mesh.WaitPolicy, reqs ...*MessageRequest) error {
 	var links []*mesh.Link
 	for _, r := range reqs {
@@ -29,7 +30,7 @@ type LinkPoller struct {
 	links []*mesh.Link
 }
 
-// NewPoller returns a LinkPoller of the links to some members.
+// NewPoller returns a LinkPoller for the links to the given members.
 func (g *Group) NewPoller(from ...int) *LinkPoller {
 	p := &LinkPoller{mesh: g.e.Mesh()}
 	for _, r := range from {
@@ -39,7 +40,7 @@ func (g *Group) NewPoller(from ...int) *LinkPoller {
 }
 
 // Poll makes progress on the links for a bounded time, until cond is met or ctx has ended. It
-// reports whether cond is met. If not, the links are armed.
+// reports whether cond is met. If cond is not met, Poll has armed the links.
 func (p *LinkPoller) Poll(ctx context.Context, cond mesh.Condition) bool {
 	if p.mesh.Poll(ctx, cond, nil, p.links) {
 		return true
