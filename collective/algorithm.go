@@ -10,11 +10,11 @@ import (
 )
 
 // An Algorithm is one way to carry out one collective operation. It is an immutable, comparable
-// value. The zero Algorithm stands for no algorithm; every call refuses it.
+// value. The zero Algorithm stands for no algorithm, and every call refuses it.
 type Algorithm struct{ number uint8 } // index in the catalogue, plus one
 
-// Find returns the algorithm of verb with that name. An unknown name is fault.Misuse; the error
-// lists the known ones.
+// Find returns the algorithm with the given verb and name. For an unknown name it returns
+// fault.Misuse, and the error lists the known names.
 func Find(verb Verb, name string) (Algorithm, error) {
 	for i := range catalogue {
 		if v := &catalogue[i]; v.verb == verb && v.name == name {
@@ -28,8 +28,8 @@ func Find(verb Verb, name string) (Algorithm, error) {
 	return Algorithm{}, misuse("collective.Find", "algorithm for %v: got %q, want one of %s", verb, name, strings.Join(names, ", "))
 }
 
-// Algorithms lists the algorithms of verb in the order of the catalogue. The first one has no
-// conditions: it runs on any ranks, for any operator, without shared memory.
+// Algorithms lists the algorithms of a verb in the order of the catalogue. The first algorithm has
+// no conditions: it runs on any ranks, for any operator, and without shared memory.
 func Algorithms(verb Verb) []Algorithm {
 	var all []Algorithm
 	for i := range catalogue {
@@ -60,7 +60,7 @@ func (a Algorithm) Name() string { return a.entry().name }
 // Verb returns the operation that the algorithm carries out.
 func (a Algorithm) Verb() Verb { return a.entry().verb }
 
-// String returns verb and name in the form of TUTTI_ALGORITHM, such as "allreduce:ring".
+// String returns the verb and the name in the form of TUTTI_ALGORITHM, such as "allreduce:ring".
 func (a Algorithm) String() string { return a.Verb().String() + ":" + a.Name() }
 
 // SupportsOrder reports whether the algorithm keeps the order of folds that an operator needs.
@@ -69,14 +69,14 @@ func (a Algorithm) SupportsOrder(order reduce.Order) bool {
 	return order != reduce.RankOrder || a.entry().order != reduce.Commutative
 }
 
-// Cost returns what the algorithm needs on n ranks for a vector of m bytes, cut into segments of
-// the given number of bytes: the messages started (alpha), the bytes moved (beta) and the bytes
-// folded (gamma). It counts only the critical path: work that ranks do at the same time counts
-// once. alpha·α + beta·β + gamma·γ is the predicted time.
+// Cost returns the cost of the algorithm on n ranks, for a vector of m bytes in segments of the
+// given size in bytes. The cost consists of the messages started (alpha), the bytes moved (beta)
+// and the bytes folded (gamma). It counts only the critical path, so work that ranks do at the same
+// time counts once. The predicted time is alpha·α + beta·β + gamma·γ.
 //
-// In shared memory, alpha counts the fragments handed over and beta the bytes copied. For a
-// hierarchical algorithm n counts hosts, and the cost covers what moves and is folded between
-// them. The zero Algorithm costs nothing.
+// In shared memory, alpha counts the fragments handed over, and beta counts the bytes copied. For a
+// hierarchical algorithm n counts hosts, and the cost covers only the work between hosts. The zero
+// Algorithm costs nothing.
 func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 	v := a.entry()
 	if v.cost == nil {
@@ -88,20 +88,22 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 // The function types of the catalogue. Each is named after the operation that it carries out.
 // dst and src never share memory, unless the type's comment allows it.
 type (
-	// dst receives the finished result. It may be src.
+	// dst receives the finished result. It may be the same memory as src.
 	allReduce func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
-	// buf holds this rank's share, and then the finished result.
+	// On entry buf holds this rank's share. On return it holds the finished result.
 	allReduceInPlace func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
-	// dst, on the root only, receives the unfinished fold. It may be src.
+	// On the root, dst receives the unfinished fold. It may be the same memory as src. Other ranks
+	// ignore dst.
 	reduceToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
-	// dst receives the unfinished fold of this rank's chunk. It may be that chunk of src.
+	// dst receives the unfinished fold of this rank's chunk. It may be the same memory as that
+	// chunk of src.
 	reduceScatter func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
 	// The root sends buf. The other ranks receive into it.
 	broadcast func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
-	// buf receives all chunks. own is this rank's chunk: either that part of buf, or memory
-	// outside buf.
+	// buf receives all chunks. own is this rank's chunk. It is either its position in buf, or
+	// memory outside buf.
 	allGather func(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error
-	// buf holds this rank's chunk, and then all chunks.
+	// On entry buf holds this rank's chunk. On return it holds all chunks.
 	allGatherInPlace func(ctx context.Context, r *p2p.Round, buf chunks) error
 	// dst is empty on all ranks but the root. src may be the root's chunk of dst.
 	gather func(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error
@@ -109,15 +111,15 @@ type (
 	scatter func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
 	// Chunk i of src goes to rank i. Chunk i of dst comes from rank i.
 	allToAll func(ctx context.Context, r *p2p.Round, dst, src chunks) error
-	// buf holds this rank's share, and then the unfinished fold of the shares up to this rank.
-	// An exclusive scan leaves this rank's own share out.
+	// On entry buf holds this rank's share. On return it holds the unfinished fold of the shares of
+	// all ranks up to this rank. An exclusive scan leaves out this rank's own share.
 	inclusiveScan func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// No data moves.
 	barrier func(ctx context.Context, r *p2p.Round) error
 )
 
-// check returns fault.Misuse if the algorithm belongs to another verb, or does not support op on
-// the ranks of r.
+// check returns fault.Misuse if the algorithm belongs to another verb, or if it does not support
+// the operator on the ranks of the round.
 func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
 	e := a.entry()
 	switch {
@@ -131,8 +133,8 @@ func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
 	return nil
 }
 
-// implementationOf returns the function that implements a. It returns the error of check if
-// there is one. F is the function type of the verb.
+// implementationOf returns the function that implements a. If check returns an error,
+// implementationOf returns that error. F is the function type of the verb.
 func implementationOf[F any](r *p2p.Round, verb Verb, a Algorithm, op reduce.Op) (run F, err error) {
 	if err := a.check(r, verb, op); err != nil {
 		return run, err

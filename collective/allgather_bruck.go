@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// bruckAllGather gives every rank the chunks of all others. Its own chunk is in buf already.
-// All chunks are equally long.
+// bruckAllGather gives every rank the chunks of all other ranks. On entry, each rank's own chunk is
+// in buf. All chunks are equally long.
 //
 // Each rank holds a run of consecutive chunks that begins with its own chunk. In every step it
-// receives the run of the rank whose chunk follows this run. Each step therefore doubles the
-// run. With five ranks:
+// receives the run of the rank whose chunk follows this run. So the run doubles in each step. With
+// five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 4    01 → 3   0 → 1
@@ -39,7 +39,7 @@ func bruckAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 			return err
 		}
 	}
-	first := (n - me) * size // bytes of the run that belong to chunks me to n-1
+	first := (n - me) * size // number of bytes of chunks me to n-1 in the run
 	copy(buf.buf[me*size:], run[:first])
 	copy(buf.buf, run[first:])
 	return nil

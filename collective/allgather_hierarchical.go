@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// hierarchicalAllGather gives every rank the chunks of all others. Its own chunk is in buf
-// already.
+// hierarchicalAllGather gives every rank the chunks of all other ranks. On entry, each rank's own
+// chunk is in buf.
 //
 // The ranks of a host exchange their chunks. One rank of each host takes part in a ring, in
 // which all chunks of a host travel together. Then this rank broadcasts the other hosts' chunks
@@ -23,8 +23,8 @@ import (
 // and a broadcast of all others, in two parts; m bytes of scratch memory unless hosts are in
 // rank order.
 //
-// Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
-// host. The ring passes hosts in the order of racks.
+// Nothing is folded. Chunks may differ in length; each step then takes the time of the host with
+// the longest chunks. The ring passes hosts in the order of racks.
 func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	v := permute(r, buf)
 	host, own := r.Host(), v.ownHost()

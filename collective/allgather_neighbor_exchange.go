@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// neighborExchangeAllGather gives every rank the chunks of all others. Its own chunk is in buf
-// already.
+// neighborExchangeAllGather gives every rank the chunks of all other ranks. On entry, each rank's
+// own chunk is in buf.
 //
 // Neighbours exchange their chunks two by two. Then each rank exchanges the two chunks that
 // arrived last, with its left and its right neighbour in turn. The algorithm needs an even
@@ -24,7 +24,7 @@ import (
 // Cost: n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β.
 //
 // Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
-// ones.
+// chunks.
 //
 // Chen, Zhang, Zhang and Yuan, "Performance evaluation of allgather algorithms on terascale
 // Linux cluster with fast Ethernet", HPC Asia 2005.
@@ -39,8 +39,8 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 		return err
 	}
 	latest := me / 2 // the pair whose chunks arrived last
-	// The direction alternates, so each step brings the pair that is adjacent to the chunks that
-	// this rank has: on one side, then on the other side.
+	// The direction alternates, so each step brings the pair of chunks next to the chunks of this
+	// rank, on one side and the other in turn.
 	for step := 1; step < n/2; step++ {
 		side = -side
 		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)

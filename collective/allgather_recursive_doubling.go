@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// recursiveDoublingAllGather gives every rank the chunks of all others. Its own chunk is in buf
-// already.
+// recursiveDoublingAllGather gives every rank the chunks of all other ranks. On entry, each rank's
+// own chunk is in buf.
 //
 // Partners at distance 1, 2, 4, … exchange all chunks that they have. Each step doubles the
 // number of chunks that a rank has. Ranks beyond the largest power of two send their chunk to a

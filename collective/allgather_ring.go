@@ -6,7 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// ringAllGather gives every rank the chunks of all others. Its own chunk is in buf already.
+// ringAllGather gives every rank the chunks of all other ranks. On entry, each rank's own chunk is
+// in buf.
 //
 // A chunk goes around the ring once, and every rank that it passes keeps a copy. With four
 // ranks:
@@ -20,8 +21,8 @@ import (
 // Cost: (n-1)α + m(n-1)/n β.
 //
 // Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
-// one. The ring passes the ranks in the order of their hosts and racks: in each step one
-// message enters each host and one leaves it.
+// chunk. The ring passes the ranks in the order of their hosts and racks, so in each step one
+// message enters each host and one message leaves it.
 //
 // This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth optimal
 // all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.

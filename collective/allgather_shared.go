@@ -15,9 +15,9 @@ import (
 //	rank 0   A → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   B → slot 1   A ← slot 0, B ← slot 1
 //
-// The drawing does not distinguish a slot from the chunk that was copied into it. A rank copies
-// its own chunk from the source, not from the slot; if source and destination are the same
-// memory, it does not copy the chunk at all.
+// The drawing does not distinguish a slot from the chunk that was copied into it. A rank copies its
+// own chunk from the source, not from the slot. If source and destination are the same memory, it
+// does not copy the chunk at all.
 //
 // Cost: α + mβ, in cache; α per fragment.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {
@@ -32,7 +32,7 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) 
 		switch {
 		case rank != me:
 			copyOut(blockOf(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
-		case !inPlace: // what has just been read is in the cache still
+		case !inPlace: // the chunk that was just read is still in the cache
 			copyOut(blockOf(buf.of(me), i, p2p.SlotSize), blockOf(own, i, p2p.SlotSize))
 		}
 	}

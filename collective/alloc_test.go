@@ -14,9 +14,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Once the pools are filled, a call allocates nothing: scratch memory is the group's. How many
-// calls fill the pools depends on how far ranks run ahead of each other, so each algorithm gets
-// several tries. An algorithm that allocates in every call fails all tries.
+// When the pools are filled, a call must allocate nothing, because scratch memory comes from the
+// group's pool. The number of calls that fill the pools depends on how far ranks run ahead of each
+// other, so each algorithm gets several tries. An algorithm that allocates in every call fails all
+// tries.
 func TestAlgorithmsAllocateNothing(t *testing.T) {
 	if underRace() {
 		t.Skip("under the race detector pools forget at random, so that races with their users are found")
@@ -45,8 +46,8 @@ func allocateNothing(t *testing.T, tm *teamtest.Team) {
 	})
 }
 
-// allocations returns the allocations per call and rank of a. A barrier after each call keeps
-// ranks that only send from running ahead.
+// allocations returns the number of allocations per call and rank of an algorithm. A barrier
+// follows each call, so that ranks that only send do not run ahead.
 func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 	const width, warm, calls = 50, 50, 200
 	k, err := reduce.Sum.Kernel(tensor.Uint64)

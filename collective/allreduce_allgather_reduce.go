@@ -7,10 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// allGatherReduceAllReduce reduces the buf of all ranks and leaves the result on every rank.
+// allGatherReduceAllReduce reduces the vectors that the ranks hold in buf, and leaves the result in
+// buf on every rank.
 //
-// Every rank gathers all vectors and folds them itself: bruckAllGather and a loop. It suits
-// vectors that are very short: for them only the number of steps counts. With three ranks:
+// Every rank gathers all vectors with bruckAllGather, and folds them in a loop. The algorithm suits
+// very short vectors, because only the number of steps counts for them. With three ranks:
 //
 //	         step 0   step 1
 //	rank 0   0 → 2    0 → 1
@@ -19,8 +20,8 @@ import (
 //
 // Cost: ⌈log₂n⌉α + (n-1)mβ + (n-1)mγ, and 2nm bytes of scratch memory.
 //
-// Every rank folds the shares in the order 0, 1, …, n-1, one after the other. The bits are those
-// of a serial loop over the ranks, and equal on all ranks. op need not commute.
+// Every rank folds the shares in the order 0, 1, …, n-1, one after the other. The result has the
+// bits of a serial loop over the ranks, on all ranks. The operator need not commute.
 func allGatherReduceAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	all := evenChunks(r, r.Scratch(n*len(buf)), 1)

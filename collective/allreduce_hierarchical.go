@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalAllReduce reduces the buf of all ranks and leaves the result on every rank.
+// hierarchicalAllReduce reduces the vectors that the ranks hold in buf, and leaves the result in
+// buf on every rank.
 //
 // On each host one rank, the leader, reduces the host's vectors. The leaders run recursive
 // doubling among themselves. Then each leader broadcasts the result on its host. With six ranks
@@ -25,10 +26,10 @@ import (
 // two; on each host that of a reduction and a broadcast.
 //
 // Shares of a host are folded in the order of its ranks, one after the other. The results of
-// neighbouring blocks of hosts are folded next, the earlier block as the earlier operand. The
-// order depends on the placement alone, and the result is copied, so equal runs give equal bits
-// on all ranks, with or without shared memory. Where hosts are in rank order, folds are in rank
-// order, too, and op need not commute.
+// neighbouring blocks of hosts are folded next, the earlier block as the earlier operand. The order
+// depends on the placement alone, and the result is copied, so equal runs give equal bits on all
+// ranks, with or without shared memory. Where hosts are in rank order, folds are in rank order,
+// too, and the operator need not commute.
 func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
 	if err := reduceOnHost(ctx, host, 0, buf, buf, k); err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// hierarchicalSplitAllReduce reduces the buf of all ranks and leaves the result on every rank.
+// hierarchicalSplitAllReduce reduces the vectors that the ranks hold in buf, and leaves the result
+// in buf on every rank.
 //
-// The vector is cut into as many parts as the smallest host has ranks. On each host, a rank
-// folds its part of the host's vectors. The ranks that have the same part on different hosts run
-// a ring all-reduce. Then the ranks of a host exchange their parts. With four ranks on two
-// hosts:
+// The vector is cut into as many parts as the smallest host has ranks. On each host, every rank
+// folds its part of the host's vectors. The ranks that have the same part on different hosts run a
+// ring all-reduce. Then the ranks of a host exchange their parts. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2     step 3
 //	rank 0   0 → 1    01 → 2   2301 → 2   2301 → 1
@@ -25,13 +25,13 @@ import (
 // that of a reduce-scatter and an allgather; m bytes of scratch memory unless the host's ranks
 // share memory.
 //
-// A part has a chunk for each host. Within a host, shares of chunk c are folded in the order of
-// the host's ranks. The results of the hosts are folded in the order c+1, c+2, …, c, where hosts
-// are counted in the order of racks. The order depends on the placement and the chunk alone, and
-// every chunk is folded on one rank, so equal runs give equal bits on all ranks, with or without
-// shared memory. The order is not rank order, so op must commute.
+// A part has a chunk for each host. Within a host, shares of chunk c are folded in the order of the
+// host's ranks. The results of the hosts are folded in the order c+1, c+2, …, c, where hosts are
+// counted in the order of racks. The order depends on the placement and the chunk alone, and every
+// chunk is folded on one rank, so equal runs give equal bits on all ranks, with or without shared
+// memory. The order is not rank order, so the operator must commute.
 //
-// The scheme is that of Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for
+// The scheme comes from Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for
 // deep learning on heterogeneous network hierarchy", MLSys 2019.
 func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
@@ -56,8 +56,8 @@ func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 	return allGatherOnHost(ctx, host, parts)
 }
 
-// partsOf cuts buf into parts, one for each of the first ranks of a host. The other ranks'
-// parts are empty.
+// partsOf cuts buf into the given number of parts, one for each of the first ranks of a host. The
+// parts of the other ranks are empty.
 func partsOf(host *p2p.Round, buf []byte, parts, elem int) chunks {
 	n := host.Size()
 	starts := tensor.Elements[int64](host.Scratch(8 * (n + 1)))

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearAllReduce reduces the buf of all ranks and leaves the result on every rank.
+// linearAllReduce reduces the vectors that the ranks hold in buf, and leaves the result in buf on
+// every rank.
 //
 // Rank 0 receives all vectors, in rank order, and sends the result to each rank. It is the
 // baseline for measurements of the other algorithms. With four ranks:
@@ -20,8 +21,8 @@ import (
 //
 // Cost: 2(n-1)(α + mβ) + (n-1)mγ.
 //
-// Shares are folded in the order 0, 1, …, n-1, one after the other. The bits are those of a
-// serial loop over the ranks, and equal on all ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, n-1, one after the other. The result has the bits of a
+// serial loop over the ranks, on all ranks. The operator need not commute.
 func linearAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	if r.Rank() != 0 {

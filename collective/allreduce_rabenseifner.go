@@ -7,12 +7,13 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// rabenseifnerAllReduce reduces the buf of all ranks and leaves the result on every rank.
+// rabenseifnerAllReduce reduces the vectors that the ranks hold in buf, and leaves the result in
+// buf on every rank.
 //
-// In step s, partners at distance 2^s each fold one half of the part that both still have. Then
-// they exchange the finished parts in the opposite order of steps. Ranks beyond the largest
-// power of two send their share to a neighbour first, and receive the result last. With five
-// ranks, and in brackets the ranks whose shares are folded:
+// In step s, partners at distance 2^s halve the part that both still have, and each of them folds
+// one half. Then they exchange the finished parts in the opposite order of steps. Ranks beyond the
+// largest power of two send their share to a neighbour first, and receive the result last. With
+// five ranks, and in brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3          step 4           step 5
 //	rank 0                  34(01) → 2   2(012) → 3   01(01234) → 3   012(01234) → 2   01234(01234) → 1
@@ -24,9 +25,10 @@ import (
 // Cost: 2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and 2α + 2mβ
 // + mγ more unless n is one.
 //
-// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order,
-// and so the bits, are those of recursiveDoublingAllReduce. Every part is folded on one rank, so
-// equal runs give equal bits on all ranks. The order is rank order, so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order is the
+// same as in recursiveDoublingAllReduce, so the bits are the same, too. Every part is folded on one
+// rank, so equal runs give equal bits on all ranks. The order is rank order, so the operator need
+// not commute.
 //
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. As in that paper,
 // the nearest partners come first.

@@ -8,16 +8,18 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// directBytes is the largest vector, in bytes, that every rank folds as a whole. Folding the
-// whole vector takes one hand-over between the ranks; folding one part per rank takes two.
+// directBytes is the size in bytes of the largest vector that every rank folds as a whole. Folding
+// the whole vector takes one hand-over between the ranks. Folding one part per rank takes two
+// hand-overs.
 const directBytes = p2p.SmallSize
 
-// sharedAllReduce reduces the src of all ranks and leaves the result in dst on every rank.
+// sharedAllReduce reduces the vectors that the ranks hold in src, and leaves the result in dst on
+// every rank.
 //
-// For a small vector, each rank copies its share into its slot and folds all slots. A larger
-// vector goes fragment by fragment, and each fragment has one part per rank. Each rank copies
-// its share of the other ranks' parts into its slot, folds its own part over all slots into its
-// own slot, and copies all parts out of the slots. With two ranks:
+// For a small vector, each rank copies its share into its slot and folds all slots. A larger vector
+// is reduced fragment by fragment, and each fragment has one part per rank. Each rank copies its
+// share of the other ranks' parts into its slot, folds its own part over all slots into its own
+// slot, and copies all parts out of the slots. With two ranks:
 //
 //	         step 0        step 1                step 2
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
@@ -28,11 +30,11 @@ const directBytes = p2p.SmallSize
 // Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment. Small vectors take α, and
 // fold m(n-1).
 //
-// Shares are folded in rank order, element by element, so equal runs give equal bits on all
-// ranks, whatever the sizes of the fragments. op need not commute.
+// Shares are folded in rank order, element by element, so equal runs give equal bits on all ranks,
+// whatever the sizes of the fragments. The operator need not commute.
 //
-// The scheme is that of shared-memory collectives in MPI libraries; see Graham and Shipman,
-// "MPI support for multi-core architectures", EuroPVM/MPI 2008.
+// Shared-memory collectives of MPI libraries use the same scheme; see Graham and Shipman, "MPI
+// support for multi-core architectures", EuroPVM/MPI 2008.
 func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	if len(src) <= directBytes {
 		return allReduceDirect(ctx, r, dst, src, k)
@@ -51,7 +53,7 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
-	own := src // not the slot: its cache lines have moved to the readers
+	own := src // src, not the slot, because the slot's cache lines have moved to the readers
 	if r.Rank() > 1 && same(dst, src) {
 		own = p.Slot(r.Rank())[:len(src)]
 	}
@@ -60,9 +62,9 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	return nil
 }
 
-// allReduceFragments reduces all longer vectors. Every rank folds one part of each fragment. It
-// fills its slot of the next fragment before it folds this one, so that the copy overlaps the
-// other ranks' folds.
+// allReduceFragments reduces a vector that is longer than a small fragment. Every rank folds one
+// part of each fragment. Before it folds a fragment, it fills its slot for the next fragment, so
+// that this copy overlaps the other ranks' folds.
 func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
@@ -91,8 +93,8 @@ func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k re
 	return nil
 }
 
-// copyIn copies this rank's share of a fragment into its slot, except the part that it folds
-// itself, which no other rank reads.
+// copyIn copies this rank's share of a fragment into its slot. It leaves out the part that this
+// rank folds itself, because no other rank reads that part.
 func copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, share []byte, elem int) error {
 	if err := p.AwaitFree(ctx); err != nil {
 		return err

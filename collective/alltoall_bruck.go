@@ -33,12 +33,12 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	for d := range n {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
-	// No jump moves more than half of the chunks.
+	// A jump moves at most half of the chunks.
 	half := (n + 1) / 2 * size
 	outgoing, incoming := r.Scratch(half), r.Scratch(half)
 	for jump := 1; jump < n; jump *= 2 {
 		packed := 0
-		for d := jump; d < n; d = (d + 1) | jump { // the chunks whose distance contains this jump
+		for d := jump; d < n; d = (d + 1) | jump { // the chunks whose distance, as a sum of jumps, contains this jump
 			packed += copy(outgoing[packed:], ahead.of(d))
 		}
 		if err := r.Exchange(ctx, modulo(me+jump, n), outgoing[:packed], modulo(me-jump, n), incoming[:packed]); err != nil {

@@ -9,8 +9,8 @@ import (
 // sharedAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i. All
 // chunks are equally long.
 //
-// Fragment by fragment, every rank copies a subrange of each chunk into its slot, side by side,
-// and copies its own subrange from each of the other slots. With two ranks:
+// Fragment by fragment, every rank copies one subrange of each chunk into its slot, side by side.
+// Then it copies the subrange for itself out of each of the other slots. With two ranks:
 //
 //	         step 0        step 1
 //	rank 0   B0 → slot 0   A1 ← slot 1
@@ -19,8 +19,8 @@ import (
 // Cost: α + 2m(n-1)/n β, in cache; α per fragment.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
-	// A slot holds one subrange for each rank. It is never 0 bytes long, because a
-	// fragment must hold something for ranks to hand over.
+	// A slot holds one subrange for each rank. A subrange is never 0 bytes long, because ranks
+	// cannot hand over an empty fragment.
 	subrange := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := fragmentCount(len(src.of(me)), subrange)
 	p := r.Fragments(count, n*subrange)
@@ -35,7 +35,7 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	read := func(p p2p.Fragment, i, rank int) {
 		if rank != me {
 			copyOut(blockOf(dst.of(rank), i, subrange), p.Slot(rank)[me*subrange:])
-		} else if i == count-1 { // whole, because no rank waits for this rank's share any more
+		} else if i == count-1 { // copied at once, because no rank waits for this rank's share any more
 			copyCached(dst.of(me), src.of(me))
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedBarrier returns when every rank has called it: each sets its flag and waits for all the
-// others' flags. With two ranks:
+// sharedBarrier returns when every rank has called it. Each rank sets its flag and waits for the
+// flags of all other ranks. With two ranks:
 //
 //	         step 0         step 1
 //	rank 0   shows flag 0   sees flag 1

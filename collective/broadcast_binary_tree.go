@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binaryTreeBroadcast copies the root's buf to every rank.
+// binaryTreeBroadcast copies buf from the root to every rank.
 //
 // Rank v sends the vector on to ranks 2v+1 and 2v+2. It sends each segment while the following
 // segment arrives. With four ranks and two segments, from root 0:
@@ -21,7 +21,7 @@ import (
 // Nothing is folded. If the root is another rank, ranks are counted from the root in the order
 // of hosts and racks.
 //
-// The tree is the binary tree of Open MPI's broadcasts, ompi/mca/coll/base/coll_base_bcast.c.
+// Open MPI's broadcasts use the same binary tree: ompi/mca/coll/base/coll_base_bcast.c.
 func binaryTreeBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	n, nodes := r.Size(), r.Layout().From(root)
 	if n == 1 {

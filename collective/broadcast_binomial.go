@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialBroadcast copies the root's buf to every rank.
+// binomialBroadcast copies buf from the root to every rank.
 //
-// In every step each rank that has the vector sends it to one rank that does not. With six
+// In every step, each rank that has the vector sends it to one rank that does not have it. With six
 // ranks, from root 0:
 //
 //	         step 0   step 1   step 2
@@ -24,7 +24,7 @@ import (
 // first ranks of its hosts, then within each host its ranks. So the vector enters every host and
 // every rack once, except the root's own.
 //
-// The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
+// The tree comes from van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	t := treeFrom(r, root)
 	if t.me != 0 {

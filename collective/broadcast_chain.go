@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// chainBroadcast copies the root's buf to every rank.
+// chainBroadcast copies buf from the root to every rank.
 //
 // Every rank sends the vector on to the next rank. It sends each segment while the following
 // segment arrives. With three ranks and three segments, from root 0:
@@ -22,7 +22,7 @@ import (
 // of hosts and racks. So the vector enters every host and every rack once, except the root's
 // own.
 //
-// The algorithm is the chain, with a fanout of one, of Open MPI's broadcasts,
+// Open MPI's broadcasts use the same chain, with a fanout of one:
 // ompi/mca/coll/base/coll_base_bcast.c.
 func chainBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	n, nodes := r.Size(), r.Layout().From(root)

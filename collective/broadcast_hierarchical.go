@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// hierarchicalBroadcast copies the root's buf to every rank.
+// hierarchicalBroadcast copies buf from the root to every rank.
 //
 // The vector goes down a binomial tree that has one rank of each host. Each of these ranks
 // broadcasts the vector on its host. With six ranks on three hosts, from root 1:

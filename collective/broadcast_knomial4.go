@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// knomial4Broadcast copies the root's buf to every rank.
+// knomial4Broadcast copies buf from the root to every rank.
 //
-// In every level each rank that has the vector sends it to three ranks that do not. With six
-// ranks, from root 0:
+// In every level, each rank that has the vector sends it to three ranks that do not have it. With
+// six ranks, from root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 0   → 4      → 1      → 2      → 3
@@ -20,7 +20,7 @@ import (
 // Nothing is folded. If the root is another rank, ranks are counted from the root in the order
 // of hosts and racks.
 //
-// The k-nomial trees are those of MPICH, src/mpi/coll/bcast/bcast_intra_tree.c.
+// MPICH uses the same k-nomial trees: src/mpi/coll/bcast/bcast_intra_tree.c.
 func knomial4Broadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	t := knomialFrom(r, root)
 	if t.me != 0 {

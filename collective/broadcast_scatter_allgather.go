@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// scatterAllGatherBroadcast copies the root's buf to every rank.
+// scatterAllGatherBroadcast copies buf from the root to every rank.
 //
 // The root scatters one chunk to each rank through a binomial tree. Then all chunks go around a
 // ring. With four ranks, from root 0:
@@ -27,7 +27,7 @@ import (
 // communication library (InterCom)", SHPCC 1994.
 func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	t := treeFrom(r, root)
-	parts := evenChunks(r, buf, 1) // numbered by nodes, not by ranks
+	parts := evenChunks(r, buf, 1) // indexed by node, not by rank
 	if t.me != 0 {
 		if err := r.Recv(ctx, t.parent(), parts.span(t.me, t.me+t.size())); err != nil {
 			return err

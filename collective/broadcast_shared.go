@@ -6,19 +6,18 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedBroadcast copies the root's buf to every rank.
+// sharedBroadcast copies buf from the root to every rank.
 //
-// Fragment by fragment, the root copies into its slot, and the others copy out of it. With two
-// ranks, from root 0:
+// Fragment by fragment, the root copies the vector into its slot, and the other ranks copy it out
+// of the slot. With two ranks, from root 0:
 //
 //	         step 0       step 1       step 2
 //	rank 0   A → slot 0   B → slot 0
 //	rank 1                A ← slot 0   B ← slot 0
 //
-// The root may be ahead of the slowest rank by as many fragments as the slots hold. With two
-// ranks, fragments fit into the first-level cache. With more ranks, fragments are larger,
-// because all ranks wait for each fragment, and this wait is longest where ranks outnumber the
-// cores.
+// The root may be ahead of the slowest rank by as many fragments as the slots hold. With two ranks,
+// fragments fit into the first-level cache. With more ranks, fragments are larger, because all
+// ranks wait for each fragment. This wait is longest if there are more ranks than cores.
 //
 // Cost: α + mβ, in cache: in and out at the same time; α per fragment.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {

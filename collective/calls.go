@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// AllReduce reduces the src of all ranks and leaves the result in dst on every rank. Both hold
-// whole elements, the same number on all ranks. dst may be src.
+// AllReduce reduces the vectors that the ranks hold in src, and leaves the result in dst on every
+// rank. src and dst hold whole elements, the same number on all ranks. They may be the same memory.
 func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
@@ -21,8 +21,9 @@ func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	return a.entry().run.(allReduceInPlace)(ctx, r, dst, k)
 }
 
-// Reduce reduces the src of all ranks and leaves the result in dst on the root. src has the same
-// length on all ranks. dst may be src, and is ignored on the other ranks.
+// Reduce reduces the vectors that the ranks hold in src, and leaves the result in dst on the root.
+// src has the same length on all ranks. dst may be the same memory as src, and is ignored on the
+// other ranks.
 func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, k reduce.Kernel) error {
 	run, err := implementationOf[reduceToRoot](r, VerbReduce, a, k.Op())
 	if err != nil {
@@ -38,7 +39,7 @@ func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	return nil
 }
 
-// Broadcast copies the root's buf to every rank. buf has the same length on all ranks.
+// Broadcast copies buf from the root to every rank. buf has the same length on all ranks.
 func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []byte) error {
 	run, err := implementationOf[broadcast](r, VerbBroadcast, a, reduce.Sum)
 	if err != nil {
@@ -47,20 +48,20 @@ func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []b
 	return run(ctx, r, root, buf)
 }
 
-// AllGather leaves the src of all ranks in dst on every rank, one after the other in rank order.
-// src has the same length on all ranks, and may be this rank's chunk of dst.
+// AllGather concatenates the src slices of all ranks in rank order, and leaves the result in dst on
+// every rank. src has the same length on all ranks. It may be this rank's chunk of dst.
 func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
 	return runAllGather(ctx, r, VerbAllGather, a, evenChunks(r, dst, 1), src)
 }
 
-// AllGatherV is AllGather with counts[i] elements of elem bytes from each rank i. The counts are
-// equal on all ranks.
+// AllGatherV is like AllGather, with counts[i] elements of elem bytes from each rank i. The counts
+// are equal on all ranks.
 func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
 	return runAllGather(ctx, r, VerbAllGatherV, a, cutByCounts(r, dst, counts, elem), src)
 }
 
-// runAllGather carries out AllGather and AllGatherV. If src overlaps another part of all,
-// runAllGather first copies it to this rank's chunk, because arriving chunks would overwrite it.
+// runAllGather carries out AllGather and AllGatherV. If src overlaps another part of the result,
+// runAllGather first copies src to this rank's chunk, because arriving chunks would overwrite src.
 func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
 	if err := a.check(r, verb, reduce.Sum); err != nil {
 		return err
@@ -78,9 +79,9 @@ func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all
 	return run(ctx, r, all, src)
 }
 
-// Gather leaves the src of all ranks in dst on the root, one after the other in rank order. src
-// has the same length on all ranks; the root's src may be its chunk of dst. dst is ignored on
-// the other ranks.
+// Gather concatenates the src slices of all ranks in rank order, and leaves the result in dst on
+// the root. src has the same length on all ranks. On the root, src may be its chunk of dst. dst is
+// ignored on the other ranks.
 func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
 	run, err := implementationOf[gather](r, VerbGather, a, reduce.Sum)
 	if err != nil {
@@ -92,8 +93,8 @@ func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	return run(ctx, r, root, evenChunks(r, dst, 1), src)
 }
 
-// GatherV is Gather with counts[i] elements of elem bytes from each rank i. dst and counts are
-// ignored on ranks other than the root.
+// GatherV is like Gather, with counts[i] elements of elem bytes from each rank i. dst and counts
+// are ignored on ranks other than the root.
 func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
 	run, err := implementationOf[gather](r, VerbGatherV, a, reduce.Sum)
 	if err != nil {
@@ -105,8 +106,8 @@ func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	return run(ctx, r, root, cutByCounts(r, dst, counts, elem), src)
 }
 
-// Scatter leaves chunk i of the root's src in dst on each rank i. dst has the same length on all
-// ranks; the root's dst may be its chunk of src. src is ignored on the other ranks.
+// Scatter copies chunk i of src on the root to dst on each rank i. dst has the same length on all
+// ranks. On the root, dst may be its chunk of src. src is ignored on the other ranks.
 func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
 	run, err := implementationOf[scatter](r, VerbScatter, a, reduce.Sum)
 	if err != nil {
@@ -118,8 +119,8 @@ func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	return run(ctx, r, root, dst, evenChunks(r, src, 1))
 }
 
-// ScatterV is Scatter with counts[i] elements of elem bytes to each rank i. src and counts are
-// ignored on ranks other than the root.
+// ScatterV is like Scatter, with counts[i] elements of elem bytes to each rank i. src and counts
+// are ignored on ranks other than the root.
 func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
 	run, err := implementationOf[scatter](r, VerbScatterV, a, reduce.Sum)
 	if err != nil {
@@ -131,10 +132,10 @@ func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src
 	return run(ctx, r, root, dst, cutByCounts(r, src, counts, elem))
 }
 
-// ReduceScatter reduces the src of all ranks and leaves chunk i of the result in dst on each
-// rank i. src holds whole elements, the same number on all ranks, and is cut by tensor.Chunk.
-// dst is as long as this rank's chunk. It may be that chunk of src, or the beginning of src;
-// otherwise src is not changed.
+// ReduceScatter reduces the vectors that the ranks hold in src, and leaves chunk i of the result in
+// dst on each rank i. src holds whole elements, the same number on all ranks. tensor.Chunk defines
+// the chunks. dst is as long as this rank's chunk. It may be the same memory as that chunk of src,
+// or as the beginning of src. Otherwise src is not changed.
 func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	run, err := implementationOf[reduceScatter](r, VerbReduceScatter, a, k.Op())
 	if err != nil {
@@ -143,8 +144,8 @@ func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []by
 	return run.execute(ctx, r, dst, evenChunks(r, src, k.DType().Size()), k)
 }
 
-// ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts are
-// equal on all ranks.
+// ReduceScatterV is like ReduceScatter, with chunks of counts[i] elements. The counts are equal on
+// all ranks.
 func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, k reduce.Kernel) error {
 	run, err := implementationOf[reduceScatter](r, VerbReduceScatterV, a, k.Op())
 	if err != nil {
@@ -154,7 +155,8 @@ func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []b
 }
 
 // execute runs the algorithm and finishes the fold. If dst is the beginning of src, it overlaps
-// chunks that this rank has yet to send, so execute computes the result in scratch memory first.
+// chunks that this rank has not sent yet. In this case execute computes the result in scratch
+// memory first.
 func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	to := dst
 	if same(dst, src.buf) && !same(dst, src.of(r.Rank())) {
@@ -168,8 +170,8 @@ func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, dst []byte, 
 	return nil
 }
 
-// AllToAll sends chunk i of src to rank i, and receives chunk i of dst from rank i. All chunks
-// have the same length on all ranks. dst may be src, at the cost of a copy.
+// AllToAll sends chunk i of src to rank i, and receives chunk i of dst from rank i. All chunks have
+// the same length on all ranks. dst may be the same memory as src, which costs a copy.
 func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
 	run, err := implementationOf[allToAll](r, VerbAllToAll, a, reduce.Sum)
 	if err != nil {
@@ -178,9 +180,8 @@ func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) e
 	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, copyIfSame(r, dst, src), 1))
 }
 
-// AllToAllV is AllToAll with sends[i] elements of elem bytes to each rank i, and recvs[i]
-// elements from it. If rank a sends k elements to rank b, then rank b receives k elements from
-// rank a.
+// AllToAllV is like AllToAll, with sends[i] elements of elem bytes to each rank i, and recvs[i]
+// elements from each rank i. If sends[j] is k on rank i, then recvs[i] must be k on rank j.
 func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, recvs, sends []int, elem int) error {
 	run, err := implementationOf[allToAll](r, VerbAllToAllV, a, reduce.Sum)
 	if err != nil {
@@ -200,21 +201,21 @@ func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	return own
 }
 
-// Scan reduces the src of ranks 0 to i and leaves the result in dst on each rank i. src holds
-// whole elements, the same number on all ranks. dst may be src.
+// Scan reduces the vectors that ranks 0 to i hold in src, and leaves the result in dst on each rank
+// i. src holds whole elements, the same number on all ranks. dst may be the same memory as src.
 func Scan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
 }
 
-// ExScan reduces the src of ranks 0 to i-1 and leaves the result in dst on each rank i. src
-// holds whole elements, the same number on all ranks. dst may be src. Rank 0's dst is not
-// changed.
+// ExScan reduces the vectors that ranks 0 to i-1 hold in src, and leaves the result in dst on each
+// rank i. src holds whole elements, the same number on all ranks. dst may be the same memory as
+// src. On rank 0 dst is not changed.
 func ExScan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
 }
 
-// runScan carries out Scan and ExScan. shares is the number of ranks whose shares are folded
-// into this rank's result. If shares is 0, dst is not changed.
+// runScan carries out Scan and ExScan. The parameter shares is the number of ranks whose vectors
+// are folded into this rank's result. If it is 0, dst is not changed.
 func runScan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
 	run, err := implementationOf[inclusiveScan](r, verb, a, k.Op())
 	if err != nil {

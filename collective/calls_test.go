@@ -46,8 +46,8 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			return nil
 		})
 	}
-	// The failed call has sent nothing that a later round could receive, so the team still
-	// works.
+	// The failed call must have sent nothing that a later round could receive, so the team must
+	// still work.
 	testCase{a: pick(VerbAllReduce), n: 3, count: 10}.run(t, tm)
 }
 
@@ -73,7 +73,8 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 	}
 }
 
-// This rank's chunk may lie where other ranks' chunks will arrive.
+// The input of AllGather may lie in the result, at a position where the chunks of other ranks
+// arrive.
 func TestAllGatherReadsItsChunkFromAnywhereInItsResult(t *testing.T) {
 	const n, count = 4, 9 * p2p.SlotSize / 8
 	tm := teamtest.StartAt(t, onHosts(n, 1), teamtest.SharedMemory, 0, teamtest.NoWrapper)

@@ -13,24 +13,24 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A testCase is one collective on all ranks of a team, with inputs whose result is known. Its
-// numbers are small enough for float32 to be exact.
+// A testCase is one collective on all ranks of a team, with inputs whose result is known. All
+// numbers are so small that sums in float32 are exact.
 type testCase struct {
 	a     Algorithm
 	n     int
 	count int // elements of the whole vector
 	root  int
 	dst   destination
-	cut   int // which of the v-variants' divisions
+	cut   int // index of the division into chunks, for v-variants
 }
 
-// A destination says where the result goes.
+// A destination says in which memory the result is stored.
 type destination int
 
 const (
 	outOfPlace destination = iota
 	inPlace                // dst is this rank's part of the input, or the input is this rank's part of dst
-	atStart                // the input's beginning, for reduce_scatter
+	atStart                // dst is the beginning of the input, for reduce_scatter
 )
 
 func (x testCase) String() string {
@@ -40,7 +40,7 @@ func (x testCase) String() string {
 // cuts is the number of divisions that chunks knows.
 const cuts = 4
 
-// chunks returns the number of elements of each rank.
+// chunks returns the number of elements in each rank's chunk.
 func (x testCase) chunks() []int {
 	counts := make([]int, x.n)
 	switch verb := x.a.Verb(); {
@@ -53,13 +53,13 @@ func (x testCase) chunks() []int {
 			lo, hi := tensor.Chunk(x.count, x.n, i)
 			counts[i] = hi - lo
 		}
-	case x.cut == 1: // one rank has all
+	case x.cut == 1: // one rank has all elements
 		counts[x.count%x.n] = x.count
-	case x.cut == 2: // every second rank has nothing
+	case x.cut == 2: // every second rank has no elements
 		for i := 0; i < x.n; i += 2 {
 			counts[i] = x.count / x.n
 		}
-	default: // the last ones have more
+	default: // the last ranks have more elements
 		for i := range counts {
 			counts[i] = x.count * i / (x.n * x.n)
 		}
@@ -70,7 +70,7 @@ func (x testCase) chunks() []int {
 // number lists the element types of test vectors.
 type number interface{ int32 | float32 }
 
-// share returns element i of rank's vector.
+// share returns element i of the given rank's vector.
 func share[T number](rank, i int) T { return T((rank + 1) * (i%1009 + 1)) }
 
 func shares[T number](rank, from, count int) []T {
@@ -81,12 +81,12 @@ func shares[T number](rank, from, count int) []T {
 	return s
 }
 
-// sums returns the sum of the ranks' vectors.
+// sums returns count elements of the sum of the vectors of n ranks, beginning with element from.
 func sums[T number](n, from, count int) []T {
 	return shares[T](n*(n+1)/2-1, from, count)
 }
 
-// junk returns memory that a collective must overwrite.
+// junk returns memory with values that a collective must overwrite.
 func junk[T number](count int) []T { return slices.Repeat([]T{-7}, count) }
 
 // attempt makes one rank's call of x, and returns an error if its result is wrong.
@@ -145,7 +145,7 @@ func attemptScan[T number](ctx context.Context, r *p2p.Round, x testCase, k redu
 	if x.a.Verb() == VerbExScan {
 		call, want = ExScan, sums[T](r.Rank(), 0, x.count)
 		if r.Rank() == 0 {
-			want = slices.Clone(dst) // as it was
+			want = slices.Clone(dst) // dst must not change
 		}
 	}
 	err := call(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), k)
@@ -176,7 +176,7 @@ func attemptReduce[T number](ctx context.Context, r *p2p.Round, x testCase, k re
 	return err
 }
 
-// gathered returns the vectors of n ranks, of counts[i] elements each, one after the other.
+// gathered returns the concatenated vectors of all ranks, with counts[i] elements from each rank i.
 func gathered[T number](counts []int) []T {
 	var all []T
 	for rank, count := range counts {
@@ -185,7 +185,7 @@ func gathered[T number](counts []int) []T {
 	return all
 }
 
-// span returns the bounds of rank i's part.
+// span returns the bounds of rank i's part in elements.
 func span(counts []int, i int) (lo, hi int) {
 	for _, c := range counts[:i] {
 		lo += c
@@ -276,7 +276,7 @@ func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x testCas
 	return verify(err, "dst", dst, sums[T](x.n, lo, hi-lo))
 }
 
-// payload returns what from sends to to.
+// payload returns the elements that rank from sends to rank to.
 func payload[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
 
 func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x testCase) error {
@@ -313,7 +313,8 @@ func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x testCase) e
 	return verify(verify(err, "src", src, before), "dst", dst, want)
 }
 
-// verify returns err, or an error for the first element that is wrong.
+// verify returns err if it is not nil. Otherwise it returns an error for the first wrong element,
+// or nil.
 func verify[T number](err error, what string, got, want []T) error {
 	if err != nil {
 		return err
@@ -329,8 +330,8 @@ func verify[T number](err error, what string, got, want []T) error {
 	return nil
 }
 
-// testCases returns the cases of a on n ranks and count elements. If few is true, it omits most
-// roots and divisions.
+// testCases returns the test cases of an algorithm on n ranks and count elements. If the parameter
+// few is true, testCases omits most roots and divisions.
 func testCases(a Algorithm, n, count int, few bool) []testCase {
 	roots, destinations, divisions := 1, 2, 1
 	switch a.Verb() {
@@ -365,7 +366,7 @@ func testCases(a Algorithm, n, count int, few bool) []testCase {
 	return all
 }
 
-// everyAlgorithm calls do for each algorithm.
+// everyAlgorithm calls a function for each algorithm.
 func everyAlgorithm(do func(a Algorithm)) {
 	for _, verb := range Verbs() {
 		for _, a := range Algorithms(verb) {
@@ -392,13 +393,13 @@ func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	if underRace() {
-		ranks = []int{3, 5} // larger teams find no more races
+		ranks = []int{3, 5} // larger teams would find no further races
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
 			tm := teamtest.New(t, n, 64)
 			everyAlgorithm(func(a Algorithm) {
-				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // segments are of 16
+				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // a segment has 16 elements
 					for _, x := range testCases(a, n, count, true) {
 						x.run(t, tm)
 					}
@@ -411,7 +412,7 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	if underRace() {
-		ranks = []int{2, 5} // with the race detector, tests take fifteen times as long, and larger teams find no more races
+		ranks = []int{2, 5} // with the race detector, tests take fifteen times as long, and larger teams would find no further races
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
@@ -425,8 +426,8 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	}
 }
 
-// smallSegment makes three segments of 1000 elements of four bytes, the last one shorter. It is
-// a multiple of every element's size.
+// smallSegment is a segment size in bytes. It cuts 1000 elements of four bytes into three segments,
+// and is a multiple of every element size.
 const smallSegment = 1600
 
 // run runs x with both types of number.

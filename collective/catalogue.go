@@ -9,9 +9,9 @@ import (
 //go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
 
 // An entry describes one algorithm in the catalogue. The type of run must be one of the function
-// types that the exported function of the verb accepts. Everything else follows from the entry:
+// types that the exported function of the verb accepts. An entry is all that an algorithm needs:
 // the table may choose the algorithm, docs/algorithms.md lists it, tuttibench times it, and the
-// tests run it, redraw its header and compare its cost.
+// tests run it, redraw its drawing and compare its cost.
 type entry struct {
 	verb     Verb
 	name     string
@@ -22,14 +22,14 @@ type entry struct {
 }
 
 // A cost returns the number of messages started (alpha), bytes moved (beta) and bytes folded
-// (gamma) on the critical path, for n ranks, m bytes and segments of s bytes. The cost of an
-// algorithm in shared memory counts each hand-over of a fragment as a message, and bytes copied
-// as bytes moved. The cost of a hierarchical algorithm covers n hosts, as if each host had one
-// rank. m may be any number. n is at least 1.
+// (gamma) on the critical path, for n ranks, m bytes and segments of s bytes. For an algorithm in
+// shared memory, alpha counts hand-overs of fragments, and beta counts copied bytes. The cost of a
+// hierarchical algorithm covers n hosts, as if each host had one rank. m may be any number. n is at
+// least 1.
 type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
-// catalogue lists every algorithm. The first one of each verb has no conditions, so that any
-// table can fall back on it. An entry's position is not part of any format.
+// catalogue lists every algorithm. The first algorithm of each verb has no conditions, so that any
+// table can fall back on it. No format contains the position of an entry.
 var catalogue = [...]entry{
 	{VerbAllReduce, "linear", reduce.RankOrder,
 		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
@@ -175,12 +175,12 @@ const (
 func linearMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 
 // treeMoveCost counts the messages of a binomial tree through which the root scatters or gathers
-// chunks: m(n-1)/n bytes pass the root in all.
+// chunks. In total m(n-1)/n bytes pass the root.
 func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), m * (n - 1) / n, 0
 }
 
-// linearFoldCost is linearMoveCost plus a fold of every chunk that arrives.
+// linearFoldCost is linearMoveCost plus one fold of each arriving chunk.
 func linearFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n - 1, m * (n - 1) / n, m * (n - 1) / n
 }
@@ -191,12 +191,13 @@ func reduceScatterAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-// gatherThenScatterCost is the cost of n-1 whole vectors to rank 0, and of n-1 chunks back.
+// gatherThenScatterCost counts n-1 messages of a whole vector to rank 0, and n-1 messages of a
+// chunk back.
 func gatherThenScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
 }
 
-// recursiveDoublingCost counts one exchange per step. If the number of ranks is no power of two,
+// recursiveDoublingCost counts one exchange per step. If the number of ranks is not a power of two,
 // it also counts the two messages of an extra rank.
 func recursiveDoublingCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	floor := math.Floor(math.Log2(n))

@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// chunks is a vector cut into one chunk per rank, in rank order.
+// The type chunks is a vector that is cut into one chunk per rank, in rank order.
 //
-// If starts is nil, the cut is even, as by tensor.Chunk. Otherwise starts gives the chunks'
-// offsets. If width > 0, each chunk stands for one of its subranges only: bytes sub*width up to
+// If starts is nil, the cut is even, as in tensor.Chunk. Otherwise starts holds the offsets of the
+// chunks. If width > 0, only one subrange of each chunk is selected: bytes sub*width up to
 // (sub+1)*width.
 type chunks struct {
 	buf    []byte
@@ -17,7 +17,7 @@ type chunks struct {
 	elem   int     // bytes of an element
 	starts []int64 // offsets of chunks 0 to n in bytes, n being the end; nil for an even cut
 	size   int     // bytes of the shorter chunks of an even cut
-	longer int     // how many chunks, the first ones, have one element more
+	longer int     // the first longer chunks have one element more
 	sub    int     // index of the subrange
 	width  int     // bytes of a subrange; 0: chunks are whole
 }
@@ -30,8 +30,8 @@ func (c *chunks) of(i int) []byte {
 	return c.span(i, i+1)
 }
 
-// longest returns the length of the longest chunk in bytes. The first chunk of an even cut is a
-// longest one.
+// longest returns the length of the longest chunk in bytes. In an even cut, no chunk is longer than
+// the first chunk.
 func (c *chunks) longest() (most int) {
 	if c.starts == nil { // the first chunk, because longer chunks come first
 		return len(c.of(0))
@@ -57,8 +57,8 @@ func (c *chunks) span(lo, hi int) []byte {
 	return c.buf[c.start(lo):c.start(hi)]
 }
 
-// start returns the offset of chunk i of an even cut. It needs no division, because size and
-// longer were computed once, for the whole cut. A division takes as long as copying a few bytes.
+// start returns the offset of chunk i of an even cut. It needs no division, because cutEvenly has
+// computed size and longer. A division would take as long as a copy of a few bytes.
 func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
 // withBuffer returns buf, cut in the same way as c.
@@ -96,7 +96,7 @@ func cutByCounts(r *p2p.Round, buf []byte, counts []int, elem int) chunks {
 	return chunks{buf: buf, n: n, elem: elem, starts: starts}
 }
 
-// modulo returns a modulo n, which is never negative.
+// modulo returns the remainder of a divided by n. The result is never negative.
 func modulo(a, n int) int { return (a%n + n) % n }
 
 // same reports whether a and b begin at the same byte of memory.
@@ -126,8 +126,8 @@ func copyCached(dst, src []byte) {
 	copy(dst, src)
 }
 
-// copyCached copies in blocks of cachedBlock bytes if the chunk has at most cachedBytes. A
-// longer chunk does not fit into the caches beside the slots.
+// copyCached copies in blocks of cachedBlock bytes if the chunk has at most cachedBytes. A longer
+// chunk does not fit into the caches together with the slots.
 const (
 	cachedBlock = 256 << 10
 	cachedBytes = cpu.MinNonTemporal / 4

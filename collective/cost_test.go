@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// evenWidth is the number of elements per chunk that makes a vector divisible by all numbers of
-// ranks, chunks and segments in this file, so that costs are exact.
+// evenWidth is a number of elements per chunk. With it, all numbers of ranks, chunks and segments
+// in this file divide a vector evenly, so that costs are exact.
 const evenWidth = 24
 
 func TestCostsAreThoseOfARun(t *testing.T) {
@@ -27,12 +27,12 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 			}
 			for _, segments := range []int{1, 2, 3, 8} {
 				if segments > 1 && !a.pipelines() {
-					return // each of its messages would have several segments
+					return // each message of the algorithm would have several segments
 				}
 				m := 8 * n * width
 				segment := m / segments
 				if segments == 1 {
-					segment = 0 // also of messages longer than the vector
+					segment = 0 // one segment per message, also if a message is longer than the vector
 				}
 				all := record(t, tm, seen, a, 0, width, segment)
 				steps := schedule(t, all)
@@ -45,8 +45,8 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 	})
 }
 
-// onHostsOfCosts runs do on 1 to 9 ranks, on one host and on one host each, which the cost of a
-// hierarchical algorithm assumes.
+// onHostsOfCosts runs a test on 1 to 9 ranks. The ranks are first on one host, and then each on its
+// own host. The cost of a hierarchical algorithm assumes the second case.
 func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
 	for n := 1; n <= 9; n++ {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { do(t, n, 1) })
@@ -56,17 +56,17 @@ func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
 	}
 }
 
-// pipelines reports whether each step of a moves one segment of the vector.
+// pipelines reports whether each step of an algorithm moves one segment of the vector.
 func (a Algorithm) pipelines() bool { return a.Name() == "chain" || a.Name() == "binary_tree" }
 
-// passesOn reports whether, in algorithm a, each rank folds its share into the fold of the
-// earlier ranks, and so waits for their folds.
+// passesOn reports whether each rank folds its share into the fold of the earlier ranks, and
+// therefore waits for their folds.
 func (a Algorithm) passesOn() bool {
 	scans := a.Verb() == VerbScan || a.Verb() == VerbExScan
 	return scans && (a.Name() == "linear" || a.Name() == "chain")
 }
 
-// longest returns the bytes of each step's longest message, summed over all steps.
+// longest returns the sum over all steps of the size in bytes of the longest message.
 func longest(all []*message, steps int) int {
 	most := make([]int, steps)
 	for _, m := range all {
@@ -79,9 +79,9 @@ func longest(all []*message, steps int) int {
 	return bytes
 }
 
-// In every algorithm, the busiest rank folds as many bytes as the cost counts, so that no other
-// fold is on the critical path. If ranks pass folds on from one to the next, no rank folds more
-// than the vector.
+// In every algorithm, the busiest rank must fold exactly as many bytes as the cost counts. Then no
+// other fold is on the critical path. If each rank passes its fold on to the next rank, no rank may
+// fold more than one vector.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
 		tm := teamtest.StartAt(t, onHosts(n, hosts), teamtest.SharedMemory, 0, teamtest.NoWrapper)
@@ -89,13 +89,13 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 			if a.Hierarchical() != (hosts > 1) {
 				return
 			}
-			for _, width := range []int{evenWidth, 3000} { // small enough for one fold by each rank, and more
+			for _, width := range []int{evenWidth, 3000} { // a vector that each rank folds as a whole, and a longer one
 				got := mostFolded(t, tm, a, width)
 				_, _, gamma := a.Cost(n, 8*n*width, p2p.DefaultSegment)
 				if a.passesOn() {
 					gamma = min(gamma, float64(8*n*width))
 				}
-				if math.Abs(gamma-float64(got)) > gamma/200+.5 { // parts of a piece differ by an element
+				if math.Abs(gamma-float64(got)) > gamma/200+.5 { // parts of a fragment differ by one element
 					t.Errorf("%v on %d ranks: %d bytes are folded of %d, want %v", a, n, got, 8*n*width, gamma)
 				}
 			}
@@ -103,8 +103,8 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	})
 }
 
-// mostFolded runs a, with width elements per chunk, and returns the bytes that the busiest rank
-// has folded.
+// mostFolded runs an algorithm with the given number of elements per chunk. It returns the number
+// of bytes that the busiest rank has folded.
 func mostFolded(t testing.TB, tm *teamtest.Team, a Algorithm, width int) int {
 	t.Helper()
 	folded := make([]atomic.Int64, len(tm.Ranks))

@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// The cost functions below are used by one algorithm, or by one family of algorithms.
+// Each cost function below belongs to one algorithm, or to one family of algorithms.
 
 // power returns the largest power of two that is at most n.
 func power(n float64) float64 { return math.Exp2(math.Floor(math.Log2(n))) }
 
 // rabenseifnerCost returns the cost of recursive halving followed by recursive doubling. If the
-// number of ranks is no power of two, it adds the given numbers of messages and of whole
-// vectors.
+// number of ranks is not a power of two, the cost includes the given numbers of additional messages
+// and of whole vectors.
 func rabenseifnerCost(steps, vectors float64) cost {
 	return func(n, m, _ float64) (alpha, beta, gamma float64) {
 		p := power(n)
@@ -26,9 +26,9 @@ func rabenseifnerCost(steps, vectors float64) cost {
 
 const halvingFold = "⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at most m(2+2/n)β + 2mγ"
 
-// halvingFoldCost counts the chunks that a vertex moves and folds. Each step moves one half of
-// the chunks that are left. The cost assumes the longer half, which has more vertices that stand
-// for two ranks.
+// halvingFoldCost counts the chunks that a vertex moves and folds. Each step moves one half of the
+// remaining chunks. The cost assumes the half with more vertices that stand for two ranks, because
+// that half is longer.
 func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -45,8 +45,8 @@ func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const doublingMove = "⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ"
 
-// doublingMoveCost counts the chunks that the first vertices send, because these stand for two
-// ranks each.
+// doublingMoveCost counts the chunks that the first vertices send. These vertices send most,
+// because each of them stands for two ranks.
 func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -62,8 +62,8 @@ func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const neighborMove = "n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β"
 
-// neighborMoveCost counts n/2 exchanges: the first moves one chunk, each other one moves two. An
-// odd number of ranks uses the ring.
+// neighborMoveCost counts n/2 exchanges. The first exchange moves one chunk, and every later
+// exchange moves two chunks. An odd number of ranks uses the ring.
 func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	if math.Mod(n, 2) != 0 {
 		return linearMoveCost(n, m, 0)
@@ -81,9 +81,9 @@ func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), beta, 0
 }
 
-// knomialSteps returns the number of messages on the critical path of a k-nomial broadcast:
-// those that the root sends to its children of each level, and then those in the subtree of its
-// last child.
+// knomialSteps returns the number of messages on the critical path of a k-nomial broadcast. It
+// counts the messages that the root sends to its children of each level, and then the messages in
+// the subtree of its last child.
 func knomialSteps(n float64) float64 {
 	steps, width := 0, 1
 	for width < int(n) {
@@ -98,23 +98,24 @@ func knomialSteps(n float64) float64 {
 	return float64(steps)
 }
 
-// segmentedRingCost is the ring's cost with α counted once for each subrange of the longest
-// chunk.
+// segmentedRingCost is like the cost of the ring, but each message counts once for every subrange
+// of the longest chunk.
 func segmentedRingCost(n, m, s float64) (alpha, beta, gamma float64) {
 	subranges := max(1, math.Ceil(m/n/(ringSubrangeSegments*s)))
 	return 2 * (n - 1) * subranges, 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-// pipelined returns the cost until the last segment has arrived. steps is the number of steps
-// that the first segment takes. each is the number of steps between two successive segments.
+// pipelined returns the cost until the last segment has arrived. The parameter steps is the number
+// of steps of the first segment. The parameter each is the number of steps between two successive
+// segments.
 func pipelined(steps, each, m, s float64) (alpha, beta float64) {
 	segments := max(1, math.Ceil(m/s))
 	steps += each * (segments - 1)
 	return steps, steps * m / segments
 }
 
-// chainMoveCost counts the steps until the last segment reaches the last rank. A segment takes
-// n-1 hops, and segments follow one step apart.
+// chainMoveCost counts the steps until the last segment reaches the last rank. A segment takes n-1
+// hops, and one segment starts in each step.
 func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n == 1 {
 		return 0, 0, 0
@@ -129,7 +130,7 @@ func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, beta
 }
 
-// chainExScanCost is chainFoldCost without the last rank, which folds nothing.
+// chainExScanCost is chainFoldCost without the fold of the last rank.
 func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	if n > 2 {
@@ -139,15 +140,15 @@ func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 }
 
 // binaryTreeCost counts the steps until the last segment has arrived everywhere. The root first
-// sends all earlier segments, each twice. Then the last segment goes down the tree: a hop to a
-// left child takes one step, a hop to a right child takes two.
+// sends all earlier segments, each twice. Then the last segment goes down the tree: a hop to a left
+// child takes one step, and a hop to a right child takes two steps.
 func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n <= 2 {
 		return chainMoveCost(n, m, s)
 	}
 	// The binary digits of v+1 after the first digit are the path to node v: 0 is left and 1 is
-	// right. The last node of the level above the last one, which is full, may be farther from
-	// the root than every node of the last level.
+	// right. The level above the last level is full. Its last node may be farther from the root
+	// than every node of the last level.
 	last := uint(n)
 	levels := bits.Len(last) - 1
 	depth := max(2*(levels-1), levels+bits.OnesCount(last)-1)
@@ -160,8 +161,9 @@ func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
-// recursiveDoublingExScanCost counts the folds of the busiest rank, whose number is a power of
-// two. In each step it folds twice: into the vector that it sends later, and into its result.
+// recursiveDoublingExScanCost counts the folds of the busiest rank. The number of this rank is a
+// power of two. In each step it folds twice: into the vector that it sends later, and into its
+// result.
 func recursiveDoublingExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	most := 0
 	for rank, results := 1, 0; rank < int(n); rank, results = rank*2, results+1 {

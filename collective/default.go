@@ -10,9 +10,9 @@ func DefaultTable() *Table {
 }
 
 // DefaultRules returns the rules of DefaultTable. Algorithms in shared memory come first, then
-// hierarchical ones, then those that send messages. A Chooser drops the rules that a
-// communicator cannot use. docs/adr/0021 and the comments below explain the limits. They are
-// approximate; tuttibench tune measures better limits for a machine.
+// hierarchical algorithms, then all other algorithms. A Chooser drops the rules that a communicator
+// cannot use. docs/adr/0021 and the comments below explain the limits. They are approximate;
+// tuttibench tune measures better limits for a machine.
 func DefaultRules() []TableRule {
 	rule := func(verb Verb, name string, maxBytes uint64) TableRule {
 		a, err := Find(verb, name)
@@ -21,21 +21,22 @@ func DefaultRules() []TableRule {
 		}
 		return TableRule{Algorithm: a, MaxBytes: maxBytes}
 	}
-	// Up to small bytes, the number of steps decides; above, the number of bytes moved decides.
+	// For vectors of up to small bytes, the number of steps determines the time. For longer
+	// vectors, the number of bytes moved determines it.
 	const small = 64 << 10
-	// Above large bytes, a chunk that a rank has folded is no longer in the cache when the rank
-	// sends it on. The segmented ring avoids this by handling one subrange after the other. It
-	// reduced the time of an allreduce over loopback from 8.1 to 7.1 ms for 16 MiB, and from 33
-	// to 30 ms for 64 MiB. At 4 MiB there was no difference. (Two ranks on two cores of an AMD
-	// EPYC:
+	// If a vector has more than large bytes, a chunk that a rank has folded is no longer in the
+	// cache when the rank sends it on. The segmented ring avoids this, because it handles one short
+	// subrange after the other. It reduced the time of an allreduce over loopback from 8.1 to 7.1
+	// ms for 16 MiB, and from 33 to 30 ms for 64 MiB. At 4 MiB there was no difference. (Two ranks
+	// on two cores of an AMD EPYC:
 	//	TUTTI_ALGORITHM=allreduce:segmented_ring tuttirun -np 2 tuttibench -transport tcp -min 4Mi)
 	const large = 8 << 20
-	// Up to tiny bytes, algorithms with few steps are also faster if the number of ranks is no
-	// power of two, although they then move more bytes. Up to long bytes, three or four ranks
-	// reduce whole vectors through a tree faster than they reduce chunks pairwise. Above tall
-	// bytes, a chain broadcasts faster than a tree, because its ranks do not wait for whole
-	// vectors. docs/adr/0021 has the measurements for these limits, and for the numbers of ranks
-	// below.
+	// These constants are limits in bytes. Up to the limit tiny, algorithms with few steps are
+	// faster even if the number of ranks is not a power of two, although they move more bytes in
+	// that case. Up to the limit long, three or four ranks reduce whole vectors through a tree
+	// faster than they reduce chunks pairwise. Above the limit tall, a chain broadcasts faster than
+	// a tree, because its ranks do not wait for whole vectors. docs/adr/0021 has the measurements
+	// for these limits, and for the numbers of ranks below.
 	const tiny, long, tall = 8 << 10, 2 << 20, 4 << 20
 	among := func(least, most uint32, u TableRule) TableRule {
 		u.MinRanks, u.MaxRanks = least, most

@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// docsRanks are the numbers of ranks for which docs/algorithms.md gives the costs.
+// docsRanks holds the numbers of ranks for which docs/algorithms.md gives the costs.
 var docsRanks = []int{2, 4, 8, 64}
 
 func TestTheAlgorithmsPageIsUpToDate(t *testing.T) {
@@ -83,7 +83,8 @@ func operators(a Algorithm) string {
 	return "–"
 }
 
-// worked returns the cost on n ranks in numbers; in shared memory, that of one slot.
+// worked returns the cost on n ranks in numbers. For an algorithm in shared memory, it returns the
+// cost for one slot.
 func worked(a Algorithm, n int) string {
 	m := 1e6
 	if a.NeedsShared() {

@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A provenance is an element that records where it has been: its chunk in the top byte, and
-// below it one hexadecimal digit, rank + 1, for each share folded into it, in the order of the
+// A provenance is an element that records its own history. The top byte is its chunk. The lower
+// bytes have one hexadecimal digit, rank + 1, for each share folded into it, in the order of the
 // fold.
 type provenance = uint64
 
@@ -39,7 +39,7 @@ func ranksOf(s provenance) []int {
 	return ranks
 }
 
-// join appends the ranks of later to those of earlier.
+// join returns a provenance with the ranks of earlier, followed by the ranks of later.
 func join(earlier, later provenance) provenance {
 	digits := later & (1<<chunkShift - 1)
 	kept := earlier & (1<<chunkShift - 1)
@@ -59,21 +59,21 @@ func provenanceKernel(t testing.TB, order reduce.Order) reduce.Kernel {
 	return k
 }
 
-// A message is one that a recorded run sent.
+// A message is a message of a recorded run.
 type message struct {
 	from, to int
 	bytes    int
 	elems    []provenance
-	after    []receipt // what the sender had received before; recorded only if contents do not show it
+	after    []receipt // the messages that the sender had received before; only for empty messages
 	step     int
 }
 
-// A receipt is the nth message that a rank received from another.
+// A receipt identifies a received message: the nth message from the rank from.
 type receipt struct{ from, nth int }
 
-// record runs a with width elements per chunk and the given segment size in bytes (0: one
-// segment per message). It returns all messages of the run; messages of one sender are in the
-// order sent.
+// record runs an algorithm with the given number of elements per chunk and the given segment size
+// in bytes; 0 means one segment per message. It returns all messages of the run. Messages of one
+// sender are in the order sent.
 func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
 	k := provenanceKernel(t, reduce.Commutative)
@@ -91,9 +91,9 @@ func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorith
 	return all
 }
 
-// recordEmpty is record for an algorithm with empty messages. An empty message does not show
-// which messages its sender waited for, so recordEmpty records what each sender had received
-// before.
+// recordEmpty is like record, for an algorithm with empty messages. An empty message does not show
+// for which messages its sender waited. So recordEmpty records the messages that each sender had
+// received before.
 func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	t.Helper()
 	sent := make([][]*message, len(tm.Ranks))
@@ -115,8 +115,8 @@ func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	return slices.Concat(sent...)
 }
 
-// A fixture holds one rank's buffers in a recorded run, for any collective. Their elements are
-// provenances of the rank's own share.
+// A fixture holds one rank's buffers in a recorded run, for any collective. On entry the elements
+// are provenances of the rank's own share.
 type fixture struct {
 	all, other []byte // every chunk
 	own        []byte // this rank's chunk
@@ -135,7 +135,7 @@ func newFixture(n, me, width int, k reduce.Kernel) *fixture {
 	return s
 }
 
-// call makes this rank's call of a.
+// call makes this rank's call of the algorithm.
 func (s *fixture) call(ctx context.Context, r *p2p.Round, a Algorithm, root int) error {
 	switch a.Verb() {
 	case VerbAllReduce:
@@ -174,9 +174,9 @@ func (s *fixture) call(ctx context.Context, r *p2p.Round, a Algorithm, root int)
 	return fmt.Errorf("no call for %v", a)
 }
 
-// schedule gives every message the first step in which it could move. A rank sends one message
-// and receives one message per step. A message moves after all messages whose contents it
-// carries, and after its sender's earlier messages. schedule returns the number of steps.
+// schedule gives every message the first step in which it could move. A rank sends one message and
+// receives one message per step. A message moves after all messages whose contents it contains, and
+// after the earlier messages of its sender. schedule returns the number of steps.
 func schedule(t testing.TB, all []*message) int {
 	t.Helper()
 	left := slices.Clone(all)
@@ -191,7 +191,7 @@ func schedule(t testing.TB, all []*message) int {
 		for _, m := range left {
 			if sending[m.from] || receiving[m.to] || !ready(m, done, left) {
 				later = append(later, m)
-				sending[m.from] = true // its later ones wait, too
+				sending[m.from] = true // later messages of this sender wait, too
 				continue
 			}
 			m.step = step
@@ -226,8 +226,8 @@ func ready(m *message, done, left []*message) bool {
 	return true
 }
 
-// contains reports whether m carries something that part brought to m's sender, and that the
-// sender did not have before.
+// contains reports whether m has content that the sender of m received with the message part, and
+// did not have before.
 func contains(m, part *message, done []*message) bool {
 	for _, e := range m.elems {
 		var had []int
@@ -246,7 +246,7 @@ func contains(m, part *message, done []*message) bool {
 	return false
 }
 
-// arrived returns the ranks whose shares in e have arrived at a rank.
+// arrived returns those ranks in e whose shares have arrived at the given rank.
 func arrived(e provenance, at int, done []*message) []int {
 	var ranks []int
 	for _, other := range done {
@@ -266,12 +266,13 @@ func subset(some, all []int) bool {
 	return !slices.ContainsFunc(some, func(x int) bool { return !slices.Contains(all, x) })
 }
 
-// A view says what the rows of a drawing are, and what stands before an arrow: the ranks whose
-// shares are folded, the chunks that are carried, or chunks with ranks in brackets.
+// A view describes the form of a drawing: whether its rows are chunks or ranks, and what is written
+// before an arrow. That is the list of ranks whose shares are folded, the list of chunks in the
+// message, or both, with the ranks in brackets.
 type view struct{ byChunk, shares, chunks bool }
 
-// viewOf returns the view of a's drawing. Where several are possible, it is that of the drawing
-// in the header.
+// viewOf returns the view for an algorithm's drawing. If several views are possible, it returns the
+// view that the drawing in the header uses.
 func viewOf(a Algorithm, image string) view {
 	l := view{byChunk: strings.Contains(image, "chunk")}
 	brackets, carries := strings.Contains(image, "("), regexp.MustCompile(`\d → `).MatchString(image)
@@ -309,8 +310,8 @@ func (l view) cell(m *message) string {
 	return fmt.Sprintf("→ %d", m.to)
 }
 
-// contents returns the chunks that m carries. Each run of chunks with shares of the same ranks
-// is followed by these in brackets: "01(23)".
+// contents returns the chunks that m carries. Each run of chunks with shares of the same ranks is
+// followed by these ranks in brackets: "01(23)".
 func (m *message) contents() string {
 	var b strings.Builder
 	for i, e := range m.elems {
@@ -386,13 +387,13 @@ func aligned(lines [][]string) string {
 	return b.String()
 }
 
-// redraw returns the drawing of a run of a.
+// redraw runs an algorithm and returns the drawing of the run.
 func (h header) redraw(t testing.TB, a Algorithm) string {
 	t.Helper()
 	if a.NeedsShared() {
 		return redrawSlots(t, a, h.ranks, h.root)
 	}
-	tm, seen := newRecordedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
+	tm, seen := newRecordedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // no shared memory, so that messages within hosts are recorded
 	var all []*message
 	switch {
 	case a.Verb() == VerbBarrier:
@@ -448,7 +449,7 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 	}
 }
 
-// What reads without waiting has a drawing of its own.
+// A copy that does not wait for its slot must be drawn differently from a copy that waits.
 func TestADrawingOfSlotsShowsWhatWaits(t *testing.T) {
 	a := find(t, VerbBroadcast, shared)
 	recorders := recordSlots(t, a, 2, 0) // a piece for each rank

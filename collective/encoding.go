@@ -8,8 +8,7 @@ import (
 )
 
 // Rank 0 sends its table to the other ranks in this encoding. Integers are little-endian. An
-// algorithm is encoded by name, so that ranks of different builds detect a mismatch before they
-// run different algorithms.
+// algorithm is encoded by name, not by number, because numbers may differ between builds.
 //
 //	offset size
 //	     0    1  version: 2
@@ -71,8 +70,8 @@ func appendText(b []byte, text string) []byte {
 }
 
 // ParseTable parses b, which must be exactly one table as AppendEncoded encodes it. It keeps no
-// reference to b. An encoding of another version, or with an algorithm that this build does not
-// have, is fault.Mismatch.
+// reference to b. For an encoding of another version, or with an algorithm that this build does not
+// have, it returns fault.Mismatch.
 func ParseTable(b []byte) (*Table, error) {
 	if len(b) < tableHeaderSize || len(b) > MaxEncodedTable {
 		return nil, malformed("table: got %d bytes, want %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
@@ -107,8 +106,8 @@ func ParseTable(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// A tableDecoder reads the encoding of a table. err is the error for the first value that is not
-// allowed. After that value, or after the end of the input, all methods return zero values.
+// A tableDecoder reads the encoding of a table. The field err is the error for the first invalid
+// value. After that value, or after the end of the input, all methods return zero values.
 type tableDecoder struct {
 	wire.Reader
 	err error
@@ -141,7 +140,7 @@ func (d *tableDecoder) check(u TableRule) {
 	}
 }
 
-// malformed returns the error for bytes that are no valid encoding.
+// malformed returns the error for bytes that are not a valid encoding.
 func malformed(format string, args ...any) error {
 	return fault.New(fault.Mismatch, "collective.ParseTable", -1, format, args...)
 }

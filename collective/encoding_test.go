@@ -98,8 +98,8 @@ func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 	}
 }
 
-// FuzzParseTable checks that any bytes are either refused, or give a table that can be encoded
-// again and that chooses.
+// FuzzParseTable checks that ParseTable either refuses its input, or returns a table that works and
+// can be encoded again.
 func FuzzParseTable(f *testing.F) {
 	for _, table := range samples(f) {
 		f.Add(table.AppendEncoded(nil))
@@ -124,7 +124,8 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
-// FuzzForce checks that any text is either refused as misuse, or forces what it names.
+// FuzzForce checks that Force either refuses a text with fault.Misuse, or forces the algorithms
+// that the text names.
 func FuzzForce(f *testing.F) {
 	f.Add("allreduce:ring, broadcast:binomial,")
 	f.Add("allreduce:")

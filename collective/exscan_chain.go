@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// chainExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r. Rank 0's buf
-// is not changed.
+// chainExScan reduces the vectors that ranks 0 to r-1 hold in buf, and leaves the result in buf on
+// each rank r. On rank 0 buf is not changed.
 //
-// It is linearExScan in a pipeline: every rank sends a segment on while the following segment
-// arrives. With three ranks and three segments:
+// It is like linearExScan, but with a pipeline: every rank sends a segment on while the following
+// segment arrives. With three ranks and three segments:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   0 → 1    1 → 2
@@ -20,8 +20,8 @@ import (
 //
 // Cost: (n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments, and m bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, r-1, one after the other. The bits are those of a
-// serial loop over the ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, r-1, one after the other. The result has the bits of a
+// serial loop over the ranks. The operator need not commute.
 func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	switch {
@@ -32,8 +32,8 @@ func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel)
 	case me == n-1:
 		return r.Recv(ctx, me-1, buf)
 	}
-	// buf becomes the result: the fold of the earlier ranks' shares. own becomes the vector to
-	// send on: the fold that includes this rank's share.
+	// buf becomes the result, which is the fold of the earlier ranks' shares. own becomes the
+	// vector to send on, which also includes this rank's share.
 	own := r.Scratch(len(buf))
 	copy(own, buf)
 	before, partial := pipelineOf(r, buf), pipelineOf(r, own)

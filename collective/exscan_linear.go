@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r. Rank 0's buf
-// is not changed.
+// linearExScan reduces the vectors that ranks 0 to r-1 hold in buf, and leaves the result in buf on
+// each rank r. On rank 0 buf is not changed.
 //
-// Every rank receives the fold of the ranks before it, and sends on the fold that includes its
-// own share. It is the baseline for measurements of the other algorithms. With four ranks:
+// Every rank receives the fold of the ranks before it, adds its own share, and sends the new fold
+// on. It is the baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1
@@ -20,8 +20,8 @@ import (
 //
 // Cost: (n-1)(α + mβ) + (n-2)mγ, and m bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, r-1, one after the other. The bits are those of a
-// serial loop over the ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, r-1, one after the other. The result has the bits of a
+// serial loop over the ranks. The operator need not commute.
 func linearExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	if me == n-1 {

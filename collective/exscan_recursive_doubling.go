@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// recursiveDoublingExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r.
-// Rank 0's buf is not changed.
+// recursiveDoublingExScan reduces the vectors that ranks 0 to r-1 hold in buf, and leaves the
+// result in buf on each rank r. On rank 0 buf is not changed.
 //
-// In step s each rank sends the fold of all shares that it has, its own included, to the rank
-// 2^s after it. With five ranks:
+// In step s each rank sends a fold to the rank 2^s positions after it. The fold has all shares that
+// the rank has received, and its own. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    0 → 2    0 → 4
@@ -22,8 +22,8 @@ import (
 // Cost: ⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ; 2m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on the rank alone, so equal runs give equal bits. The order is rank order, so op need
-// not commute.
+// depends on the rank alone, so equal runs give equal bits. The order is rank order, so the
+// operator need not commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
@@ -50,7 +50,7 @@ func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k re
 		if err != nil {
 			return err
 		}
-		if receives && me+2*distance < n { // inclusive is sent in the next step
+		if receives && me+2*distance < n { // the next step sends inclusive
 			k.Fold(inclusive, into, inclusive)
 		}
 		if receives && distance > 1 {

@@ -15,14 +15,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A fold is the order in which shares are folded: a rank's share, or op(earlier, later) of two
-// folds.
+// A fold is an expression that describes the order in which shares are folded. It is either the
+// share of one rank, or op(earlier, later) of two folds.
 type fold struct {
 	rank           int
 	earlier, later *fold
 }
 
-// serial folds each share into the result so far.
+// serial returns the fold of a loop over the given ranks: op(op(first, second), third), and so on.
 func serial(ranks ...int) *fold {
 	f := &fold{rank: ranks[0]}
 	for _, r := range ranks[1:] {
@@ -31,7 +31,7 @@ func serial(ranks ...int) *fold {
 	return f
 }
 
-// fromLast folds the result so far into each share, the last share first.
+// fromLast returns the fold of ranks lo to hi that begins at the last rank: op(lo, op(lo+1, …)).
 func fromLast(lo, hi int) *fold {
 	f := &fold{rank: hi}
 	for r := hi - 1; r >= lo; r-- {
@@ -40,7 +40,7 @@ func fromLast(lo, hi int) *fold {
 	return f
 }
 
-// upTo lists n ranks in order from first.
+// upTo lists the n ranks in order, beginning with the rank first and wrapping around.
 func upTo(n, first int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -49,7 +49,7 @@ func upTo(n, first int) []int {
 	return ranks
 }
 
-// around is the fold of chunk c by pairwise algorithms.
+// around returns the order in which pairwise algorithms fold chunk c.
 func around(n, c int) *fold {
 	if c == n-1 {
 		return fromLast(0, c)
@@ -57,8 +57,8 @@ func around(n, c int) *fold {
 	return &fold{earlier: fromLast(0, c), later: fromLast(c+1, n-1)}
 }
 
-// upTree is the fold by a k-nomial tree, with k the radix, of the subtree of a node that has at
-// most width nodes.
+// upTree returns the order in which a k-nomial tree with the given radix folds the subtree of a
+// node. The subtree has at most width nodes.
 func upTree(n, root, node, width, radix int) *fold {
 	f := &fold{rank: (node + root) % n}
 	for d := 1; d < width; d *= radix {
@@ -69,8 +69,8 @@ func upTree(n, root, node, width, radix int) *fold {
 	return f
 }
 
-// lastOf is the fold by recursive doubling of the last ranks up to one: a power of two of them,
-// or all there are.
+// lastOf returns the order in which recursive doubling folds the last ranks up to a given rank.
+// Their number is a power of two, unless there are fewer ranks.
 func lastOf(ranks, upTo int) *fold {
 	if ranks == 1 {
 		return &fold{rank: upTo}
@@ -82,7 +82,7 @@ func lastOf(ranks, upTo int) *fold {
 	return &fold{earlier: lastOf(half, upTo-half), later: lastOf(half, upTo)}
 }
 
-// lastBefore is lastOf without the rank itself. The fold of nothing is nil.
+// lastBefore is like lastOf, without the given rank itself. It returns nil if no rank is left.
 func lastBefore(ranks, rank int) *fold {
 	if ranks == 1 || rank == 0 {
 		return nil
@@ -98,8 +98,8 @@ func lastBefore(ranks, rank int) *fold {
 	return &fold{earlier: lastOf(half, rank-half), later: later}
 }
 
-// documentedScan returns the order that the header of a, a scan, documents for a rank, or nil
-// if there is nothing to fold.
+// documentedScan returns the order that the header of a scan documents for a rank, or nil if there
+// is nothing to fold.
 func documentedScan(t testing.TB, a Algorithm, n, rank int) *fold {
 	before := a.Verb() == VerbExScan
 	width := 1 << bits.Len(uint(n-1))
@@ -118,11 +118,11 @@ func documentedScan(t testing.TB, a Algorithm, n, rank int) *fold {
 	return serial(upTo(rank+1, 0)...)
 }
 
-// isScan reports whether a's results differ from rank to rank.
+// isScan reports whether the algorithm's results differ from rank to rank.
 func (a Algorithm) isScan() bool { return a.Verb() == VerbScan || a.Verb() == VerbExScan }
 
-// doubled is the fold by recursive doubling: extra ranks with their neighbours first, and then
-// halves.
+// doubled returns the order of recursive doubling: extra ranks are folded with their neighbours
+// first, and then the halves.
 func doubled(n int) *fold {
 	power := 1 << (bits.Len(uint(n)) - 1)
 	var blocks []*fold
@@ -144,12 +144,12 @@ func doubled(n int) *fold {
 	return blocks[0]
 }
 
-// documented returns the order that a's header documents for a chunk.
+// documented returns the order that the algorithm's header documents for a chunk.
 func documented(t testing.TB, a Algorithm, n, root, chunk int) *fold {
 	switch a.Name() {
 	case "linear", "allgather_reduce", shared, hierarchical: // on one host
 		return serial(upTo(n, 0)...)
-	case hierarchicalSplit: // on one host, whose ranks fold a part each
+	case hierarchicalSplit: // on one host, where each rank folds one part
 		return serial(upTo(n, 0)...)
 	case "ring", "segmented_ring":
 		return serial(upTo(n, (chunk+1)%n)...)
@@ -178,7 +178,7 @@ func (f *fold) of(k reduce.Kernel, share func(rank int) []byte) []byte {
 	return earlier
 }
 
-// reducing calls do for each algorithm that folds.
+// reducing calls a function for each algorithm that folds.
 func reducing(do func(a Algorithm)) {
 	everyAlgorithm(func(a Algorithm) {
 		if a.entry().order != 0 {
@@ -187,7 +187,7 @@ func reducing(do func(a Algorithm)) {
 	})
 }
 
-// A folding is a reduction of arbitrary elements, whose result must have the bits of the
+// A folding is a test case: a reduction of arbitrary elements. The result must have the bits of the
 // documented order.
 type folding struct {
 	a      Algorithm
@@ -196,7 +196,7 @@ type folding struct {
 	inputs [][]byte // by rank
 }
 
-// run reduces, and compares every rank's result bit for bit.
+// run makes the reduction, and compares every rank's result with the expected one, bit for bit.
 func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
@@ -227,7 +227,7 @@ func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	})
 }
 
-// scan is run for scans, where every rank has a result of its own.
+// scan is like run, for scans, where each rank has a different result.
 func (x folding) scan(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n := len(x.inputs)
@@ -297,7 +297,7 @@ func aligned8(b []byte) []byte {
 	return c
 }
 
-// value returns b without the padding after a Loc's value.
+// value returns the elements in b. If d is a Loc type, it leaves out the padding after each value.
 func value(d tensor.DType, b []byte) []byte {
 	if !d.IsLoc() {
 		return b
@@ -360,8 +360,8 @@ func builtins() []reduce.Op {
 	}
 }
 
-// Every pair of operator and type goes through every algorithm once; the folding
-// itself is tested in package reduce.
+// This test runs every pair of operator and type once with every algorithm. Package reduce tests
+// the operators themselves.
 func TestEveryOperatorAndTypeGivesTheBitsOfTheDocumentedOrder(t *testing.T) {
 	const n, count = 5, 23
 	tm := teamtest.New(t, n, 64)
@@ -371,7 +371,7 @@ func TestEveryOperatorAndTypeGivesTheBitsOfTheDocumentedOrder(t *testing.T) {
 		for _, op := range builtins() {
 			k, err := op.Kernel(d)
 			if err != nil {
-				continue // package reduce says which pairs there are
+				continue // package reduce does not support this pair
 			}
 			pairs++
 			inputs := randomInputs(rng, d, n, count)
@@ -414,8 +414,9 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrder(t *testing.T) {
 	}
 }
 
-// An affine map x ↦ ax + b modulo 2^32 is a in the upper half and b in the lower.
-// compose applies the earlier one first; it is associative and does not commute.
+// A uint64 stands for an affine map x ↦ ax + b modulo 2^32, with a in the upper half and b in the
+// lower half. compose returns the map that applies earlier first and later second. It is
+// associative and does not commute.
 func compose(earlier, later uint64) uint64 {
 	a1, b1 := uint32(earlier>>32), uint32(earlier)
 	a2, b2 := uint32(later>>32), uint32(later)
@@ -458,7 +459,7 @@ func checkScan(t testing.TB, tm *teamtest.Team, x folding) {
 		got := aligned8(x.inputs[r.Rank()])
 		call, before := Scan, r.Rank()+1
 		if x.a.Verb() == VerbExScan {
-			call, before = ExScan, max(1, r.Rank()) // rank 0's is its own share
+			call, before = ExScan, max(1, r.Rank()) // rank 0's result is its own share
 		}
 		if err := call(ctx, r, x.a, got, got, x.k); err != nil {
 			return err

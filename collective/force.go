@@ -7,10 +7,11 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Force makes t choose the named algorithms regardless of its rules. text has the form of
-// TUTTI_ALGORITHM, for example "allreduce:ring,broadcast:binomial@256Ki". The number after "@"
-// is the segment size in bytes. An empty text changes nothing. Errors are fault.Misuse, list
-// what is allowed, and leave t unchanged. Call Force before the table is in use.
+// Force makes t choose the named algorithms regardless of its rules. The text has the form of
+// TUTTI_ALGORITHM, for example "allreduce:ring,broadcast:binomial@256Ki". The number after "@" is
+// the segment size in bytes. An empty text changes nothing. If the text is invalid, Force returns
+// fault.Misuse with a list of the allowed values, and does not change t. Call Force before the
+// table is in use.
 func (t *Table) Force(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -45,7 +46,7 @@ func (t *Table) WithForced(text string) (*Table, error) {
 	return &changed, changed.Force(text)
 }
 
-// parseSelection parses "allreduce:ring@256Ki". The segment may be missing.
+// parseSelection parses "allreduce:ring@256Ki". The segment size may be missing.
 func parseSelection(text string) (selection, error) {
 	name, size, cut := strings.Cut(text, "@")
 	a, err := parseAlgorithm(name)
@@ -66,7 +67,7 @@ func parseSelection(text string) (selection, error) {
 	return selection{a, u.Segment}, u.Check()
 }
 
-// ParseSize parses a number of bytes: "64", "64Ki", "4Mi", "1Gi". Anything else is
+// ParseSize parses a number of bytes: "64", "64Ki", "4Mi", "1Gi". For any other text it returns
 // fault.Misuse.
 func ParseSize(text string) (uint64, error) {
 	number, shift := text, 0
@@ -83,7 +84,7 @@ func ParseSize(text string) (uint64, error) {
 	return n << shift, nil
 }
 
-// parseAlgorithm parses what Algorithm.String returns.
+// parseAlgorithm parses a text in the form that Algorithm.String returns.
 func parseAlgorithm(text string) (Algorithm, error) {
 	verbName, name, ok := strings.Cut(text, ":")
 	if !ok {

@@ -6,8 +6,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialGather gathers the src of every rank in dst on the root, each as its rank's chunk.
-// All chunks are equally long. The root's src may be its chunk of dst.
+// binomialGather gathers one chunk from each rank. Every rank passes its chunk in src, and the root
+// receives all chunks in dst. All chunks are equally long. On the root, src may be its chunk of
+// dst.
 //
 // Chunks are gathered up a binomial tree. Every rank sends the chunks of its subtree in one
 // message. With six ranks, to root 0:
@@ -30,9 +31,9 @@ import (
 func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
 	t := treeFrom(r, root)
 	size := len(src)
-	// A leaf sends its own chunk. An inner node needs memory for its subtree, except the
-	// root in rank order, whose subtree is dst itself.
-	run := src // the chunks of this rank's subtree, its own first
+	// A leaf sends its own chunk. An inner node needs memory for its subtree. If node numbers are
+	// ranks, the root uses dst as this memory.
+	run := src // the chunks of this rank's subtree, beginning with its own chunk
 	switch {
 	case t.me == 0 && t.inRankOrder(r):
 		run = dst.buf

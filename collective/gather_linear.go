@@ -6,8 +6,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// linearGather gathers the src of every rank in dst on the root, each as its rank's chunk. The
-// root's src may be its chunk of dst. dst is ignored on the other ranks.
+// linearGather gathers one chunk from each rank. Every rank passes its chunk in src, and the root
+// receives all chunks in dst. On the root, src may be its chunk of dst. dst is ignored on the other
+// ranks.
 //
 // The root receives the chunks one after the other. With four ranks, to root 1:
 //

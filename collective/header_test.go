@@ -13,11 +13,11 @@ import (
 
 // A header is the comment above an algorithm's function.
 type header struct {
-	text    string // all of it, each paragraph on one line
+	text    string // the whole comment without the drawing, on one line
 	drawing string // the drawing
-	ranks   int    // that the drawing has
+	ranks   int    // number of ranks in the drawing
 	hosts   int
-	cuts    int // segments of its vectors; 0: as many as messages have
+	cuts    int // number of segments of a vector; 0: not given
 	root    int
 }
 
@@ -26,7 +26,7 @@ var (
 	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?: on (\w+) hosts| and (\w+) segments)?(?:, (?:to|from) root (\d))?(?:, and in brackets[^:]*)?:`)
 )
 
-// source returns the file of an algorithm. A v-variant shares its verb's.
+// source returns the file of an algorithm. A v-variant shares the file of the verb without v.
 func source(a Algorithm) string {
 	verb := strings.TrimSuffix(a.Verb().String(), "v")
 	return strings.ReplaceAll(verb, "_", "") + "_" + a.Name() + ".go"

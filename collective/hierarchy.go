@@ -9,13 +9,13 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// The algorithms of this family work in two levels. Within a host, ranks use shared memory if
-// they have it, and messages otherwise. Between hosts, one rank of each host runs another
-// algorithm, or several ranks of each host do, each with a part of the vector. A host may have
-// any number of ranks, and ranks may be placed in any way.
+// The algorithms of this family work in two levels. Within a host, ranks use shared memory if they
+// have it, and messages otherwise. Between hosts, one rank of each host runs another algorithm. In
+// the split algorithm several ranks of each host do so, each with a part of the vector. A host may
+// have any number of ranks, and ranks may be placed in any way.
 //
-// Within a host, shares are folded one after the other in the order of its ranks, with or
-// without shared memory, so both ways give the same bits.
+// Within a host, shares are folded one after the other in the order of the host's ranks. The order
+// is the same with and without shared memory, so both give the same bits.
 
 // The names of the hierarchical algorithms.
 const (
@@ -24,21 +24,22 @@ const (
 )
 
 // Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses shared
-// memory within a host if the host's ranks have it; all ranks of a round must agree on whether
-// they have it. On one host, or with one rank per host, such an algorithm has no advantage.
+// memory within a host if the host's ranks have it. Either the ranks of every host in a round have
+// shared memory, or the ranks of no host. On one host, or with one rank per host, a hierarchical
+// algorithm has no advantage.
 func (a Algorithm) Hierarchical() bool {
 	name := a.Name()
 	return name == hierarchical || name == hierarchicalSplit
 }
 
-// SupportsOrderOn is SupportsOrder for ranks with the placement l. A hierarchical algorithm
+// SupportsOrderOn is like SupportsOrder, for ranks with the placement l. A hierarchical algorithm
 // folds in rank order only if the placement's hosts are in rank order.
 func (a Algorithm) SupportsOrderOn(order reduce.Order, l *topology.Layout) bool {
 	return a.SupportsOrder(order) && (order != reduce.RankOrder || !a.Hierarchical() || l.InOrder())
 }
 
-// crossHost returns r restricted to the ranks with local index i, one per host. It returns nil
-// on other ranks. Every host must have more than i ranks.
+// crossHost returns r restricted to the ranks with local index i, one per host. It returns nil on
+// all other ranks. Every host must have more than i ranks.
 func crossHost(r *p2p.Round, i int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.HostLayout(), func(host int) int {
@@ -47,8 +48,9 @@ func crossHost(r *p2p.Round, i int) *p2p.Round {
 	})
 }
 
-// leaders returns r restricted to one rank of each host, numbered by host: the root on its own
-// host, the first rank on the others. It returns nil on other ranks.
+// leaders returns r restricted to one rank of each host, numbered by host. On the root's host this
+// rank is the root, and on every other host it is the first rank. leaders returns nil on all other
+// ranks.
 func leaders(r *p2p.Round, root int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.HostLayout(), func(host int) int {
@@ -71,8 +73,9 @@ func leaderOf(r *p2p.Round, root int) int {
 	return l.Position(root) - first
 }
 
-// reduceOnHost folds the src of a host's ranks in their order, and leaves the unfinished fold in
-// dst on the root. dst may be src, and is ignored on other ranks.
+// reduceOnHost folds the vectors that a host's ranks hold in src, in the order of the ranks, and
+// leaves the unfinished fold in dst on the root. dst may be the same memory as src, and is ignored
+// on other ranks.
 func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduce(ctx, host, root, dst, src, k)
@@ -80,7 +83,7 @@ func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byt
 	return linearReduce(ctx, host, root, dst, src, k)
 }
 
-// broadcastOnHost copies the root's buf to every rank of a host.
+// broadcastOnHost copies buf from the root to every rank of a host.
 func broadcastOnHost(ctx context.Context, host *p2p.Round, root int, buf []byte) error {
 	if host.HasShared() {
 		return sharedBroadcast(ctx, host, root, buf)
@@ -121,15 +124,15 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	return ringAllGather(ctx, host, buf)
 }
 
-// A permutation is a vector whose chunks are reordered host by host. With ranks 0 and 2 on one
-// host, and 1 and 3 on another:
+// A permutation holds a vector and a copy of it whose chunks are reordered host by host. With ranks
+// 0 and 2 on one host, and 1 and 3 on another:
 //
 //	byRank       chunk 0   chunk 1   chunk 2   chunk 3
 //	byPosition   chunk 0   chunk 2   chunk 1   chunk 3
 //	byHost       chunks 0 and 2      chunks 1 and 3
 //
-// All chunks of a host are adjacent in the reordered vector, so one message between hosts can
-// carry them.
+// All chunks of a host are adjacent in the reordered vector, so one message can carry them to
+// another host.
 type permutation struct {
 	byRank     chunks // the caller's vector
 	byPosition chunks // the reordered vector; the same memory where hosts are in rank order
@@ -137,8 +140,8 @@ type permutation struct {
 	r          *p2p.Round
 }
 
-// permute returns the permutation of all. It allocates the reordered vector, unless hosts are in
-// rank order; in that case the reordered vector is the caller's. It copies no chunks.
+// permute returns the permutation of a vector. It allocates the reordered vector, but copies no
+// chunks. If hosts are in rank order, the reordered vector is the caller's vector.
 func permute(r *p2p.Round, all chunks) permutation {
 	l, n := r.Layout(), r.Size()
 	// One piece of scratch memory holds the offsets of the chunks and the offsets of the hosts.
@@ -164,7 +167,7 @@ func permute(r *p2p.Round, all chunks) permutation {
 	}
 }
 
-// ownHost returns the chunks of this rank's host, one per rank of it.
+// ownHost returns the chunks of this rank's host, one chunk per rank of the host.
 func (v permutation) ownHost() chunks {
 	l := v.r.Layout()
 	first, end := l.Host(l.HostOf(v.r.Rank()))
@@ -189,8 +192,8 @@ func (v permutation) copyOut() {
 	v.each(func(ordered, ranked []byte) { copy(ranked, ordered) })
 }
 
-// each calls visit once for every chunk, with the chunk's memory in the reordered vector and in
-// the caller's. It does nothing if both vectors are the same memory.
+// each calls the function visit once for every chunk. It passes the chunk's memory in the reordered
+// vector and in the caller's vector. It does nothing if both vectors are the same memory.
 func (v permutation) each(visit func(ordered, ranked []byte)) {
 	if same(v.byPosition.buf, v.byRank.buf) {
 		return

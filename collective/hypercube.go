@@ -29,7 +29,7 @@ import (
 type foldedHypercube struct {
 	me, root int // ranks; the root is never extra
 	power    int // number of vertices
-	extras   int // how many vertices, the first ones, stand for two ranks
+	extras   int // the first extras vertices stand for two ranks each
 }
 
 func hypercubeOf(r *p2p.Round, root int) foldedHypercube {
@@ -37,7 +37,7 @@ func hypercubeOf(r *p2p.Round, root int) foldedHypercube {
 	return foldedHypercube{me: r.Rank(), root: root, power: power, extras: r.Size() - power}
 }
 
-// vertex returns this rank's vertex. The vertex of an extra rank is that of its proxy.
+// vertex returns this rank's vertex. An extra rank has the same vertex as its proxy.
 func (d foldedHypercube) vertex() int {
 	if d.me < 2*d.extras {
 		return d.me / 2
@@ -45,8 +45,8 @@ func (d foldedHypercube) vertex() int {
 	return d.me - d.extras
 }
 
-// first returns the first rank that a vertex stands for. first(power) is the number of ranks,
-// so a run of vertices stands for a run of ranks.
+// first returns the first rank that a vertex stands for. For the number of vertices, it returns the
+// number of ranks. So first(lo) and first(hi) bound the ranks of vertices lo to hi-1.
 func (d foldedHypercube) first(vertex int) int { return vertex + min(d.extras, vertex) }
 
 // rank returns the rank that acts for a vertex.
@@ -61,7 +61,7 @@ func (d foldedHypercube) rank(vertex int) int {
 // neighbour returns the proxy of an extra rank, and the extra rank of a proxy.
 func (d foldedHypercube) neighbour() int { return d.me ^ 1 }
 
-// isExtra reports whether another rank acts for this one.
+// isExtra reports whether another rank acts for this rank.
 func (d foldedHypercube) isExtra() bool { return d.rank(d.vertex()) != d.me }
 
 // isProxy reports whether this rank also acts for an extra rank.
@@ -89,13 +89,13 @@ func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte
 }
 
 // reduceScatter runs recursive halving over buf, which has one chunk per vertex. It returns the
-// number of the chunk that holds the complete fold on this vertex. That number is the vertex
-// number with its bits reversed, because the nearest partners come first. This order of partners
-// keeps folds in rank order. The other chunks of buf hold partial folds afterwards.
+// number of the chunk whose fold is complete on this vertex. This is the vertex number with its
+// bits reversed, because the nearest partners come first. With this order of partners, folds are in
+// rank order. Afterwards the other chunks of buf hold partial folds.
 func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) (own int, err error) {
-	// Each step halves the run of chunks that starts at own. The bit of the vertex number for
-	// this distance selects the half that the vertex keeps, so partners keep different halves
-	// without exchanging a message about it.
+	// Each step halves the run of chunks that starts at own. The vertex number has one bit for each
+	// distance. The bit for this distance selects the half that the vertex keeps, so partners keep
+	// different halves.
 	for distance, half := 1, d.power/2; distance < d.power; distance, half = distance*2, half/2 {
 		keeping, outgoing := buf.span(own, own+half), buf.span(own+half, own+2*half)
 		if d.vertex()&distance != 0 {
@@ -110,7 +110,8 @@ func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf ch
 	return own, nil
 }
 
-// allGather gives every vertex all chunks of buf. own is the chunk that reduceScatter returned.
+// allGather gives every vertex all chunks of buf. The parameter own is the chunk number that
+// reduceScatter returned.
 func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
 	for distance, held := d.power/2, 1; distance > 0; distance, held = distance/2, held*2 {
 		partner, other := d.partner(distance), own^held
@@ -122,8 +123,9 @@ func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks
 	return nil
 }
 
-// gather is allGather for the root alone. In each step, the partner whose vertex differs from
-// the root's in the step's bit sends its chunks and is then finished.
+// gather is like allGather, but only the root gets all chunks. In each step, a vertex that differs
+// from the root's vertex in the bit of that step sends its chunks to its partner, and is then
+// finished.
 func (d foldedHypercube) gather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
 	// The bits in which this vertex differs from the root's.
 	away := d.vertex() ^ foldedHypercube{me: d.root, root: d.root, extras: d.extras}.vertex()

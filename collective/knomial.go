@@ -6,8 +6,9 @@ import (
 )
 
 // radix is the radix of the k-nomial trees. One level of a 4-nomial tree, with three children,
-// replaces two levels of a binomial tree, with two children. A parent sends to its children
-// without waiting in between, so the level that is saved outweighs the extra message.
+// replaces two levels of a binomial tree, with two children. A parent sends to its children without
+// a wait between two messages. So the time for one level less outweighs the time for one message
+// more.
 const radix = 4
 
 // A knomial is the 4-nomial tree over a round's ranks, as one rank sees it. Nodes are ranks

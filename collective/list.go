@@ -7,14 +7,13 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// AllReduceList reduces each vector of list over all ranks, in place. All ranks pass the same
+// AllReduceList reduces each vector of a list over all ranks, in place. All ranks pass the same
 // number of vectors, with the same lengths. Vectors hold whole elements and do not overlap. The
 // whole list is one operation.
 //
-// Each vector is cut into chunks separately, and chunk i of the list consists of chunk i of
-// every vector. The result for each vector is therefore bit-identical to that of AllReduce on
-// this vector alone with the same algorithm. An algorithm for which SupportsLists returns false
-// is fault.Misuse.
+// Each vector is cut into chunks separately, and chunk i of the list consists of chunk i of every
+// vector. So each vector gets the same bits as from AllReduce on this vector alone, with the same
+// algorithm. If SupportsLists returns false for the algorithm, AllReduceList returns fault.Misuse.
 func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte, k reduce.Kernel) error {
 	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
@@ -28,16 +27,16 @@ func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte
 	return misuse(VerbAllReduce.String(), "algorithm for a list of vectors: got %s, want %s or %s", a.Name(), ring, shared)
 }
 
-// SupportsLists reports whether AllReduceList can run a.
+// SupportsLists reports whether AllReduceList supports the algorithm.
 func (a Algorithm) SupportsLists() bool {
 	return a.Verb() == VerbAllReduce && (a.Name() == shared || a.Name() == ring)
 }
 
-// ring is the common name of the algorithms that pass chunks around a ring.
+// The constant ring is the common name of the algorithms that pass chunks around a ring.
 const ring = "ring"
 
-// ringAllReduceList is ringAllReduce of vectors in separate memory. Chunk i of the list
-// is chunk i of each vector. With two ranks and two vectors:
+// ringAllReduceList is like ringAllReduce, for vectors in separate memory. Chunk i of the list is
+// chunk i of each vector. With two ranks and two vectors:
 //
 //	vector 0   a0 a1 | a2 a3
 //	vector 1   b0 | b1
@@ -66,9 +65,9 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	return nil
 }
 
-// sharedAllReduceList is sharedAllReduce of vectors in separate memory. Shares are copied
-// directly from the vectors into the slots, and results directly back. The fold is in rank
-// order, so the position of an element within a fragment does not change its result.
+// sharedAllReduceList is like sharedAllReduce, for vectors in separate memory. It copies shares
+// directly from the vectors into the slots, and results directly back. The fold is in rank order,
+// so the position of an element within a fragment does not change its result.
 func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	total := 0
 	for _, v := range list {
@@ -81,7 +80,7 @@ func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k red
 	return listFragments(ctx, r, &s, total, k)
 }
 
-// listDirect is allReduceDirect of a list.
+// listDirect is like allReduceDirect, for a list.
 func listDirect(ctx context.Context, r *p2p.Round, list iovRange, total int, k reduce.Kernel) error {
 	p := r.Fragments(1, total)
 	if err := p.AwaitFree(ctx); err != nil {
@@ -100,7 +99,7 @@ func listDirect(ctx context.Context, r *p2p.Round, list iovRange, total int, k r
 	return nil
 }
 
-// listFragments is allReduceFragments of a list.
+// listFragments is like allReduceFragments, for a list.
 func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
@@ -131,7 +130,7 @@ func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k
 	return nil
 }
 
-// copyIn is the function copyIn for a range of a list.
+// copyIn is like the function copyIn, for a range of a list.
 func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int) error {
 	if err := p.AwaitFree(ctx); err != nil {
 		return err
@@ -145,7 +144,7 @@ func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, ele
 	return nil
 }
 
-// fold is foldPart for a range of a list.
+// fold is like foldPart, for a range of a list.
 func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
@@ -159,7 +158,7 @@ func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem 
 	return nil
 }
 
-// copyOut is copyOutParts for a range of a list.
+// copyOut is like copyOutParts, for a range of a list.
 func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
@@ -181,7 +180,8 @@ type iovCursor struct {
 	at   int // bytes of the first slice that have been read
 }
 
-// An iovRange is consecutive bytes of a list, as the slices that they lie in.
+// An iovRange is a range of consecutive bytes of a list. It holds the slices that contain the
+// bytes.
 type iovRange struct {
 	parts [][]byte
 	size  int
@@ -207,8 +207,8 @@ func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
 	return out
 }
 
-// each calls f for every slice v, or part of a slice, between bytes lo and hi of the range, with
-// the bounds of v in the range.
+// each calls f for every slice, or part of a slice, that lies between bytes lo and hi of the range.
+// It passes the slice and the slice's bounds in the range.
 func (s *iovRange) each(lo, hi int, f func(lo, hi int, v []byte)) {
 	at := 0
 	for _, v := range s.parts {

@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// onHosts places n ranks evenly on hosts, host by host.
+// onHosts places n ranks evenly on the given number of hosts, host by host.
 func onHosts(n, hosts int) []topology.Place {
 	placement := make([]topology.Place, n)
 	for rank := range placement {
@@ -26,7 +26,7 @@ func onHosts(n, hosts int) []topology.Place {
 	return placement
 }
 
-// at parses "a/n0 a/n1 n2", the place of each rank.
+// at parses a text such as "a/n0 a/n1 n2", which has one place per rank.
 func at(text string) []topology.Place {
 	var placement []topology.Place
 	for item := range strings.FieldsSeq(text) {
@@ -39,8 +39,8 @@ func at(text string) []topology.Place {
 	return placement
 }
 
-// placements are those that tests use: in order and round robin, even and uneven, with racks
-// and without.
+// placements returns the placements that tests use. They are in order and round robin, even and
+// uneven, with racks and without racks.
 func placements() []string {
 	all := []string{
 		"n0 n0 n1 n1",
@@ -58,8 +58,8 @@ func placements() []string {
 	return all
 }
 
-// atPlacements runs do on a team for every placement, with and without memory that the ranks of
-// a host share.
+// atPlacements runs a test on a team for every placement, with and without shared memory within
+// each host.
 func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, placement []topology.Place)) {
 	for _, text := range placements() {
 		for _, share := range []bool{teamtest.SharedMemory, teamtest.NoSharedMemory} {
@@ -82,15 +82,15 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 					x.run(t, tm)
 				}
 			}
-			for _, x := range testCases(a, n, 50_003, true)[:1] { // several pieces of shared memory
+			for _, x := range testCases(a, n, 50_003, true)[:1] { // several fragments of shared memory
 				x.run(t, tm)
 			}
 		})
 	})
 }
 
-// grouped returns the ranks by rack and by host, beginning with root's: a second, simpler
-// account of the order than package topology's.
+// grouped returns the ranks by rack and by host, beginning with the root's rack and host. It
+// computes the order in a simpler way than package topology, and serves as a reference.
 func grouped(placement []topology.Place, root int) [][][]int {
 	var racks [][][]int
 	for rank, p := range placement {
@@ -110,7 +110,7 @@ func grouped(placement []topology.Place, root int) [][][]int {
 	return racks
 }
 
-// rotate rotates items until first accepts the first one.
+// rotate rotates items until the function first returns true for the first item.
 func rotate[T any](items []T, first func(T) bool) {
 	for i := slices.IndexFunc(items, first); i > 0; i-- {
 		item := items[0]
@@ -119,7 +119,7 @@ func rotate[T any](items []T, first func(T) bool) {
 	}
 }
 
-// inTree is the fold of items by a binomial tree.
+// inTree returns the order in which a binomial tree folds the items.
 func inTree(items []*fold) *fold {
 	f := items[0]
 	for d := 1; d < len(items); d *= 2 {
@@ -138,20 +138,20 @@ func mapped[A, B any](items []A, f func(A) B) []B {
 	return all
 }
 
-// documentedAt returns the order that a's header documents for the element at offset i of
-// count, in chunk c, for ranks at these places.
+// documentedAt returns the order that the algorithm's header documents for one element, for ranks
+// with the given placement. The element has offset i of count and lies in chunk c.
 func documentedAt(t testing.TB, a Algorithm, placement []topology.Place, root, c, i, count int, commutes bool) *fold {
 	n := len(placement)
 	hosts := func(root int) [][]int { return slices.Concat(grouped(placement, root)...) }
 	eachHost := func(root int) []*fold {
 		return mapped(hosts(root), func(h []int) *fold { slices.Sort(h); return serial(h...) })
 	}
-	ring := func(chunk int) []int { // the ranks from the one after chunk on, chunk last
+	ring := func(chunk int) []int { // the ranks in ring order, from the rank after chunk to chunk
 		order := slices.Concat(hosts(0)...)
 		rotate(order, func(rank int) bool { return rank == chunk })
 		return append(order[1:], order[0])
 	}
-	afterHost := func(h int) *fold { // the hosts from the one after h on, h last
+	afterHost := func(h int) *fold { // the hosts in order, from the host after h to h
 		folds := eachHost(0)
 		return chain(append(folds[h+1:], folds[:h+1]...))
 	}
@@ -202,7 +202,7 @@ func documentedAt(t testing.TB, a Algorithm, placement []topology.Place, root, c
 	return documented(t, a, n, root, c)
 }
 
-// chain folds each item into the result so far.
+// chain returns the fold of a loop over the given folds.
 func chain(folds []*fold) *fold {
 	f := folds[0]
 	for _, later := range folds[1:] {
@@ -211,7 +211,7 @@ func chain(folds []*fold) *fold {
 	return f
 }
 
-// doubledOf is doubled for folds instead of ranks.
+// doubledOf is like doubled, for folds instead of ranks.
 func doubledOf(items []*fold) *fold {
 	var put func(f *fold) *fold
 	put = func(f *fold) *fold {
@@ -223,7 +223,8 @@ func doubledOf(items []*fold) *fold {
 	return put(doubled(len(items)))
 }
 
-// partAround returns the bounds of the part of count elements that contains element i.
+// partAround cuts count elements into parts, and returns the bounds of the part that contains
+// element i.
 func partAround(count, parts, i int) (lo, hi int) {
 	p, _ := chunkAround(count, parts, i)
 	return tensor.Chunk(count, parts, p)
@@ -239,7 +240,7 @@ func chunkAround(count, n, i int) (chunk, lo int) {
 	return 0, 0
 }
 
-// Elements are folded one by one here, so that each may have an order of its own.
+// This test folds the elements one by one, because each element may have a different order.
 func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	mean, err := reduce.Mean.Kernel(tensor.Float32)
@@ -264,7 +265,7 @@ func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, placement []topo
 	n, size := len(placement), x.k.DType().Size()
 	count := len(x.inputs[0]) / size
 	if x.a.isScan() {
-		x.scan(t, tm) // in rank order, wherever they are
+		x.scan(t, tm) // scans fold in rank order on any placement
 		return
 	}
 	var want []byte
@@ -314,8 +315,8 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 	})
 }
 
-// crossings counts the messages of a recorded run that enter and leave each group. group
-// returns the name of a rank's group.
+// crossings counts the messages of a recorded run that enter and leave each group. The parameter
+// group returns the name of a rank's group.
 func crossings(all []*message, group func(rank int) string) (entries, exits map[string]int, pairs map[[2]int]bool) {
 	entries, exits, pairs = map[string]int{}, map[string]int{}, map[[2]int]bool{}
 	for _, m := range all {
@@ -386,13 +387,13 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	}
 }
 
-// checkTree checks that one message crosses the boundary of each group, away from the root's
-// group or towards it.
+// checkTree checks that exactly one message crosses the boundary of each group except the root's.
+// Its direction is away from the root's group, or towards it.
 func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
 	for what, group := range groupings(placement) {
 		enter, exits, pairs := crossings(all, group)
-		once := enter // a broadcast or scatter enters every group except the root's
+		once := enter // a broadcast or scatter enters every group once, except the root's group
 		if a.Verb() == VerbReduce || a.Verb() == VerbGather {
 			once = exits
 		}
@@ -415,8 +416,8 @@ func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.P
 	}
 }
 
-// The bytes that a hierarchical algorithm moves between hosts do not grow with the number of
-// ranks per host. Within a host that shares memory, it sends no messages.
+// The number of bytes that a hierarchical algorithm moves between hosts must not grow with the
+// number of ranks per host. Within a host that shares memory, the algorithm must send no messages.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A sentFrame is a frame that a recorded run sent.
+// A sentFrame is a frame of a recorded run.
 type sentFrame struct {
 	from, to int
 	body     []byte
@@ -24,19 +24,20 @@ type frameRecorder struct {
 	mu   sync.Mutex // guards seen
 	seen []sentFrame
 
-	dialing  sync.Mutex // one dial at a time, so that its other end is known
+	dialing  sync.Mutex // one dial at a time, so that the next accepted Conn is the dialled Conn's other end
 	dialer   int
 	accepted chan struct{}
 }
 
-// newRecordedTeam returns a team whose messages are recorded. The function returns those since
-// its last call, each rank's in the order sent. They must be short enough for one segment.
+// newRecordedTeam returns a team whose messages are recorded. The function seen returns the
+// messages since its last call. Messages of one rank are in the order sent. Each message must fit
+// into one segment.
 func newRecordedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
 	return newRecordedTeamAt(t, make([]topology.Place, n), teamtest.SharedMemory)
 }
 
-// newRecordedTeamAt is newRecordedTeam with a rank at each place.
+// newRecordedTeamAt is like newRecordedTeam, with one rank at each of the given places.
 func newRecordedTeamAt(t testing.TB, placement []topology.Place, share bool) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
 	w := &frameRecorder{accepted: make(chan struct{})}
@@ -52,7 +53,7 @@ func newRecordedTeamAt(t testing.TB, placement []topology.Place, share bool) (tm
 	}
 }
 
-// A recordingTransport hides every optional ability of the wrapped one.
+// A recordingTransport hides all optional interfaces of the wrapped Transport.
 type recordingTransport struct {
 	transport.Transport
 	w    *frameRecorder
@@ -75,7 +76,7 @@ func (t *recordingTransport) Dial(ctx context.Context, addr string) (transport.C
 	if err != nil {
 		return nil, err
 	}
-	<-t.w.accepted // memory hands every dialled Conn to the one who serves
+	<-t.w.accepted // the memory transport passes each dialled Conn to the serving side
 	peer := int(addr[len(addr)-1] - '0')
 	return &recordingConn{c, t.w, t.rank, peer}, nil
 }
@@ -87,8 +88,8 @@ type recordingConn struct {
 	to   int
 }
 
-// The parts of a message's head that tell it from other frames; package
-// rendezvous has the layout.
+// The offsets of header fields that distinguish a message from other frames. Package rendezvous
+// documents the layout.
 const (
 	kindEager   = 1
 	atContext   = 12

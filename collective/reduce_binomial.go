@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// binomialReduce reduces the src of all ranks into dst on the root. dst may be src, and is
-// ignored on other ranks.
+// binomialReduce reduces the vectors that the ranks hold in src, and leaves the result in dst on
+// the root. dst may be the same memory as src, and is ignored on other ranks.
 //
 // Vectors are folded up a binomial tree. In every step, half of the remaining ranks send their
 // folds to a neighbour. With six ranks, to root 0:
@@ -23,19 +23,19 @@ import (
 // Cost: ⌈log₂n⌉(α + mβ + mγ), and up to two steps more where there are several hosts; m bytes
 // of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, counted from the root on, the first block as the
-// earlier operand: in each host, then in each rack, then all of them, each a binomial tree in
-// the order of hosts and racks. One message leaves every host and every rack, except the root's
-// own. The order depends on n, that placement and the root alone, so equal runs give equal bits.
-// With root 0, the order is rank order, unless the hosts' ranks are interleaved. For operators
-// that do not commute, which only reduceBroadcastAllReduce passes, the order is always rank
-// order. All other callers need an op that commutes.
+// Ranks are counted from the root in the order of hosts and racks. Neighbouring blocks of ranks are
+// folded, the first block as the earlier operand. A binomial tree folds the ranks of each host,
+// then the hosts of each rack, then the racks. One message leaves every host and every rack, except
+// the root's own. The order depends on n, that placement and the root alone, so equal runs give
+// equal bits. With root 0, the order is rank order, unless the hosts' ranks are interleaved. For
+// operators that do not commute, the order is always rank order. Only reduceBroadcastAllReduce
+// passes such operators. All other callers need an operator that commutes.
 //
-// The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
+// The tree comes from van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	t := treeFrom(r, root)
 	if !k.Op().Commutative() {
-		t = treeInRankOrder(r) // only reduceBroadcastAllReduce uses such operators, with root 0
+		t = treeInRankOrder(r) // only reduceBroadcastAllReduce passes such operators, with root 0
 	}
 	// A leaf sends its share as it is, and needs no memory.
 	gathered := src

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalReduce reduces the src of all ranks into dst on the root. dst may be src, and is
-// ignored on other ranks.
+// hierarchicalReduce reduces the vectors that the ranks hold in src, and leaves the result in dst
+// on the root. dst may be the same memory as src, and is ignored on other ranks.
 //
 // On each host one rank reduces the host's vectors; on the root's host, this rank is the root.
 // The results go up a binomial tree of these ranks. With six ranks on three hosts, to root 1:
@@ -23,19 +23,19 @@ import (
 // Cost: between h hosts ⌈log₂h⌉(α + mβ + mγ); on each host that of a reduction; 2m bytes of
 // scratch memory on some ranks.
 //
-// Shares of a host are folded in the order of its ranks, one after the other. Neighbouring
-// blocks of hosts, counted from the root's in the order of racks, are folded next, the first
-// block as the earlier operand. The order depends on the placement and the root's host alone, so
-// equal runs give equal bits, with or without shared memory. The order is not rank order, so op
-// must commute.
+// Shares of a host are folded in the order of its ranks, one after the other. Hosts are counted
+// from the root's host in the order of racks. Neighbouring blocks of hosts are folded next, the
+// first block as the earlier operand. The order depends on the placement and the root's host alone,
+// so equal runs give equal bits, with or without shared memory. The order is not rank order, so the
+// operator must commute.
 func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	among := leaders(r, root)
 	folded := dst
 	if among != nil && r.Rank() != root {
 		folded = r.Scratch(len(src))
 	}
-	// Each leader has the fold of its host, and the tree folds those. The root leads its
-	// own host, so the result ends there.
+	// Each leader has the fold of its host, and the tree folds the folds of all leaders. The root
+	// leads its own host, so the result ends there.
 	if err := reduceOnHost(ctx, r.Host(), leaderOf(r, root), folded, src, k); err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// knomial4Reduce reduces the src of all ranks into dst on the root. dst may be src, and is
-// ignored on other ranks.
+// knomial4Reduce reduces the vectors that the ranks hold in src, and leaves the result in dst on
+// the root. dst may be the same memory as src, and is ignored on other ranks.
 //
 // Vectors are folded up a 4-nomial tree. In every level, three of four ranks send their folds to
 // the fourth. With six ranks, to root 0:
@@ -23,11 +23,11 @@ import (
 // Cost: at most 3⌈log₄n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.
 //
 // Neighbouring blocks of ranks are folded, counted from the root on in the order of hosts and
-// racks, one after the other. The order depends on n, that placement and the root alone, so
-// equal runs give equal bits. With root 0, the order is rank order, unless the hosts' ranks are
-// interleaved. In all other cases op must commute.
+// racks, one after the other. The order depends on n, that placement and the root alone, so equal
+// runs give equal bits. With root 0, the order is rank order, unless the hosts' ranks are
+// interleaved. In all other cases the operator must commute.
 //
-// The k-nomial trees are those of MPICH, src/mpi/coll/reduce/reduce_intra_tree.c.
+// MPICH uses the same k-nomial trees: src/mpi/coll/reduce/reduce_intra_tree.c.
 func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	t := knomialFrom(r, root)
 	// A leaf sends its share as it is, and needs no memory.

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearReduce reduces the src of all ranks into dst on the root. dst may be src, and is
-// ignored on other ranks.
+// linearReduce reduces the vectors that the ranks hold in src, and leaves the result in dst on the
+// root. dst may be the same memory as src, and is ignored on other ranks.
 //
 // The root receives the vectors one after the other. With four ranks, to root 1:
 //
@@ -19,19 +19,19 @@ import (
 //
 // Cost: (n-1)(α + mβ + mγ), and m bytes of scratch memory on the root unless it is rank 0.
 //
-// Shares are folded in the order 0, 1, …, n-1, one after the other. The bits are those of a
-// serial loop over the ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, n-1, one after the other. The result has the bits of a
+// serial loop over the ranks. The operator need not commute.
 func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if r.Rank() != root {
 		return r.Send(ctx, root, src)
 	}
 	own := src
 	if root != 0 && same(dst, src) {
-		own = r.Scratch(len(src)) // dst receives rank 0's share first
+		own = r.Scratch(len(src)) // a copy, because dst receives rank 0's share first
 		copy(own, src)
 	}
-	// Rank 0's share goes to dst first, so that every fold is op(so far, next) in rank
-	// order, also where the root is another rank.
+	// Rank 0's share goes to dst first, so that every fold is op(so far, next) in rank order, also
+	// if the root is another rank.
 	for from := range r.Size() {
 		var err error
 		switch {

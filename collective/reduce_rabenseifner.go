@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// rabenseifnerReduce reduces the src of all ranks into dst on the root. dst may be src, and is
-// ignored on other ranks.
+// rabenseifnerReduce reduces the vectors that the ranks hold in src, and leaves the result in dst
+// on the root. dst may be the same memory as src, and is ignored on other ranks.
 //
 // In step s, partners at distance 2^s each fold one half of the part that both still have. Then
 // the root gathers the folded parts in the opposite order of steps. Ranks beyond the largest
@@ -26,8 +26,8 @@ import (
 // mγ more unless n is one; m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on n alone, so equal runs give equal bits, whatever the root. The order is rank order,
-// so op need not commute.
+// depends on n alone, so equal runs give equal bits, whatever the root. The order is rank order, so
+// the operator need not commute.
 //
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 func rabenseifnerReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// sharedReduce folds the src of all ranks into dst on the root. The fold is unfinished.
+// sharedReduce folds the vectors that the ranks hold in src, and leaves the fold in dst on the
+// root. The fold is unfinished.
 //
 // As in sharedAllReduce, every rank folds one part of each fragment over all slots, and leaves
 // the result in its own slot. Only the root copies the parts out. With two ranks, to root 0:
@@ -18,7 +19,8 @@ import (
 //
 // Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment.
 //
-// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and the operator need not
+// commute.
 func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)

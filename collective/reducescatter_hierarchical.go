@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be
-// that chunk.
+// hierarchicalReduceScatter reduces chunk r of the vectors that the ranks hold in src, and leaves
+// the result in dst on each rank r. dst may be that chunk of src.
 //
 // On each host one rank, the leader, reduces the host's vectors. The leaders run the first half
 // of a ring all-reduce, in which all chunks of a host travel together. Then each leader scatters
@@ -23,10 +23,10 @@ import (
 // Cost: between h hosts (h-1)α + m(h-1)/h (β+γ); on each host that of a reduction of the vector
 // and a scatter of its chunks; up to 2m bytes of scratch memory.
 //
-// Shares of a host are folded in the order of its ranks, one after the other. The hosts'
-// results, for chunks of host h, are folded in the order h+1, h+2, …, h, counted in the order of
-// racks. The order depends on the placement alone, so equal runs give equal bits, with or
-// without shared memory. The order is not rank order, so op must commute.
+// Shares of a host are folded in the order of its ranks, one after the other. For the chunks of
+// host h, the results of the hosts are folded in the order h+1, h+2, …, h, where hosts are counted
+// in the order of racks. The order depends on the placement alone, so equal runs give equal bits,
+// with or without shared memory. The order is not rank order, so the operator must commute.
 func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	v := permute(r, src)
 	v.copyIn()
@@ -43,6 +43,6 @@ func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, sr
 			return err
 		}
 	}
-	// Only rank 0 of the host has folded chunks; on the others folded is nil.
+	// Only rank 0 of the host has folded chunks; on the other ranks the variable folded is nil.
 	return linearScatter(ctx, host, 0, dst, v.ownHost().withBuffer(folded))
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be that
-// chunk. The rest of src is not changed.
+// linearReduceScatter reduces chunk r of the vectors that the ranks hold in src, and leaves the
+// result in dst on each rank r. dst may be that chunk of src. The rest of src is not changed.
 //
-// Rank 0 receives all vectors, in rank order, and scatters the chunks: linearReduce and
-// linearScatter. It is the baseline for measurements of the other algorithms. With three ranks:
+// Rank 0 receives all vectors, in rank order, and scatters the chunks. The two functions are
+// linearReduce and linearScatter. It is the baseline for measurements of the other algorithms. With
+// three ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0                     012 → 1   012 → 2
@@ -20,8 +21,8 @@ import (
 //
 // Cost: 2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ, and m bytes of scratch memory on rank 0.
 //
-// Shares are folded in the order 0, 1, …, n-1, one after the other. The bits are those of a
-// serial loop over the ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, n-1, one after the other. The result has the bits of a
+// serial loop over the ranks. The operator need not commute.
 func linearReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	var all chunks
 	if r.Rank() == 0 {

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// pairwiseReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be that
-// chunk. The rest of src is not changed.
+// pairwiseReduceScatter reduces chunk r of the vectors that the ranks hold in src, and leaves the
+// result in dst on each rank r. dst may be that chunk of src. The rest of src is not changed.
 //
-// Every share goes straight to the owner of its chunk. The owner receives from the ranks before
-// it, from the nearest to rank 0, and then from those after it, from the last to the nearest.
-// With four ranks:
+// Every rank sends its share of a chunk directly to the owner of the chunk. The owner first
+// receives from the ranks before it, from the nearest rank to rank 0. Then it receives from the
+// ranks after it, from the last rank to the nearest. With four ranks:
 //
 //	          step 0   step 1   step 2
 //	chunk 0   3 → 0    2 → 0    1 → 0
@@ -22,13 +22,14 @@ import (
 //
 // Cost: (n-1)α + m(n-1)/n (β+γ), and one chunk of scratch memory.
 //
-// Chunk r becomes op(a, b), where a is the fold of ranks 0 to r and b is the fold of the ranks
-// after r, each begun at its last rank: op(0, op(1, … op(r-1, r))). The order depends on n
-// alone, so equal runs give equal bits. The order is rank order, so op need not commute.
+// Chunk r becomes op(a, b), where a is the fold of ranks 0 to r, and b is the fold of the ranks
+// after r. Both folds begin at their last rank, so a is op(0, op(1, … op(r-1, r))). The order
+// depends on n alone, so equal runs give equal bits. The order is rank order, so the operator need
+// not commute.
 //
-// The exchanges are those of the pairwise algorithm for long vectors in Thakur, Rabenseifner
-// and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19(1),
-// 2005; the second accumulator makes it rank order.
+// The exchanges follow the pairwise algorithm for long vectors in Thakur, Rabenseifner and Gropp,
+// "Optimization of collective communication operations in MPICH", IJHPCA 19(1), 2005; here a second
+// accumulator keeps the fold in rank order.
 func pairwiseReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	before, after := dst, r.Scratch(len(dst))

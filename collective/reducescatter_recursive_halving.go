@@ -9,13 +9,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// recursiveHalvingReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may
-// be that chunk. The rest of src is not changed.
+// recursiveHalvingReduceScatter reduces chunk r of the vectors that the ranks hold in src, and
+// leaves the result in dst on each rank r. dst may be that chunk of src. The rest of src is not
+// changed.
 //
-// Partners at distance 1, 2, 4, … each fold one half of the chunks that they still have: those
-// of ranks whose vertex has the same bit as their own. Ranks beyond the largest power of two
-// send their share to a neighbour first, and receive their chunk last. With five ranks, and in
-// brackets the ranks whose shares are folded:
+// Partners at distance 1, 2, 4, … halve the chunks that they still have, and each of them folds one
+// half. In each step, one bit of a chunk's vertex number determines the partner that folds the
+// chunk. Ranks beyond the largest power of two send their share to a neighbour first, and receive
+// their chunk last. With five ranks, and in brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3
 //	rank 0                  24(01) → 2   3(012) → 3   1(01234) → 1
@@ -28,12 +29,12 @@ import (
 // m(2+2/n)β + 2mγ. m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on n alone, so equal runs give equal bits. The order is rank order, so op need not
-// commute.
+// depends on n alone, so equal runs give equal bits. The order is rank order, so the operator need
+// not commute.
 //
-// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-// MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest partners come first, which needs
-// operators that commute.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+// IJHPCA 19(1), 2005, section 4.4; there the farthest partners come first, so operators must
+// commute.
 func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	d := hypercubeOf(r, 0)
 	work := d.bitReversed(r, src)
@@ -50,7 +51,7 @@ func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte
 	if err != nil {
 		return err
 	}
-	// A proxy's part holds two chunks: its own, and then that of its extra rank.
+	// A proxy's part holds two chunks: its own chunk, and then the chunk of its extra rank.
 	mine := work.of(own)
 	copy(dst, mine)
 	if d.isProxy() {
@@ -59,8 +60,9 @@ func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte
 	return nil
 }
 
-// bitReversed returns a copy of src with one chunk per vertex: the chunks of the vertex's
-// ranks, in the bit-reversed order in which reduceScatter hands them out.
+// bitReversed returns a copy of src with one chunk per vertex, which holds the chunks of the
+// vertex's ranks. The vertices are in bit-reversed order, because reduceScatter leaves the chunks
+// in that order.
 func (d foldedHypercube) bitReversed(r *p2p.Round, src chunks) chunks {
 	c := cutEvenly(r.Scratch(len(src.buf)), d.power, src.elem)
 	c.starts = tensor.Elements[int64](r.Scratch(8 * (d.power + 1)))

@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// ringReduceScatter reduces every rank's chunk r and leaves the result on rank r.
+// ringReduceScatter reduces chunk r of all ranks, and leaves the result in buf on each rank r.
 //
-// A chunk goes around the ring once. It starts just after its owner, collects each rank's share
-// as it passes, and arrives at its owner complete. With four ranks:
+// A chunk goes around the ring once. It starts at the rank after its owner. Each rank that it
+// passes adds its share, and the chunk is complete when it arrives at its owner. With four ranks:
 //
 //	          step 0   step 1   step 2
 //	chunk 0   1 → 2    2 → 3    3 → 0
@@ -20,10 +20,10 @@ import (
 //
 // Cost: (n-1)α + m(n-1)/n (β+γ).
 //
-// Shares are folded into chunk r in the order r+1, r+2, …, r, one after the other. Where ranks
-// are on several hosts, r+1 stands for the rank that follows r in the order of hosts and racks,
-// so that in each step one message enters each host and one leaves it. The order depends on n
-// and that placement alone, so equal runs give equal bits. The order is not rank order, so op
+// Shares are folded into chunk r in the order r+1, r+2, …, r, one after the other. Where ranks are
+// on several hosts, r+1 stands for the rank that follows r in the order of hosts and racks, so that
+// in each step one message enters each host and one message leaves it. The order depends on n and
+// that placement alone, so equal runs give equal bits. The order is not rank order, so the operator
 // must commute. The rest of buf is left half reduced.
 //
 // This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth optimal
@@ -43,8 +43,8 @@ func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.K
 	return nil
 }
 
-// ringReduceScatterAcross is ringReduceScatter from src to dst, which may be the same. If they
-// differ, each chunk arrives at its position in dst and is folded there.
+// ringReduceScatterAcross is like ringReduceScatter, from src to dst. The two may be the same
+// memory. If they differ, each chunk arrives at its position in dst and is folded there.
 func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks, k reduce.Kernel) error {
 	if same(dst.buf, src.buf) {
 		return ringReduceScatter(ctx, r, dst, k)
@@ -64,8 +64,8 @@ func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks,
 	return nil
 }
 
-// ringReduceScatterTo is ringReduceScatter of src with the result in dst, which may be this
-// rank's chunk of src.
+// ringReduceScatterTo is like ringReduceScatter, from src to dst, where dst has room for one chunk
+// only. It may be this rank's chunk of src.
 func ringReduceScatterTo(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	work := src.withBuffer(r.Scratch(len(src.buf)))
 	if err := ringReduceScatterAcross(ctx, r, work, src, k); err != nil {

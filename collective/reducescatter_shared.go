@@ -10,8 +10,8 @@ import (
 // sharedReduceScatter folds all ranks' shares of this rank's chunk into dst. The fold is
 // unfinished.
 //
-// Fragment by fragment, every rank copies a subrange of each chunk but its own into its slot,
-// side by side, and folds the subranges of its own chunk over all slots. With two ranks:
+// Fragment by fragment, every rank copies one subrange of each other rank's chunk into its slot,
+// side by side. Then it folds the subrange of its own chunk over all slots. With two ranks:
 //
 //	         step 0        step 1
 //	rank 0   B0 → slot 0   op(A0, A1)
@@ -19,7 +19,8 @@ import (
 //
 // Cost: α + m(n-1)/n (β+γ), in cache; α per fragment.
 //
-// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and the operator need not
+// commute.
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	// A slot holds one subrange for each rank, in whole elements.

@@ -5,8 +5,8 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A ringOrder is the order in which a ring passes a round's ranks: host by host and rack by
-// rack. In each step, one message enters each host and one leaves it.
+// A ringOrder is the order in which a ring passes a round's ranks: host by host and rack by rack.
+// In each step, one message enters each host and one message leaves it.
 type ringOrder struct {
 	l  *topology.Layout
 	n  int
@@ -18,6 +18,6 @@ func ringOrderOf(r *p2p.Round) ringOrder {
 	return ringOrder{l: l, n: r.Size(), me: l.Position(r.Rank())}
 }
 
-// at returns the rank that is distance positions after this one, or before it if distance is
-// negative.
+// at returns the rank at the given distance after this rank. A negative distance gives a rank
+// before this rank.
 func (c ringOrder) at(distance int) int { return c.l.Rank(modulo(c.me+distance, c.n)) }

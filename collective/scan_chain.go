@@ -7,10 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// chainScan reduces the buf of ranks 0 to r and leaves the result on rank r.
+// chainScan reduces the vectors that ranks 0 to r hold in buf, and leaves the result in buf on each
+// rank r.
 //
-// It is linearScan in a pipeline: every rank sends a segment on while the following one
-// arrives. With three ranks and three segments:
+// It is like linearScan, but with a pipeline: every rank sends a segment on while the following
+// segment arrives. With three ranks and three segments:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   0 → 1    1 → 2
@@ -19,8 +20,8 @@ import (
 //
 // Cost: (n-2+s)(α + m/s (β+γ)), for s segments.
 //
-// Shares are folded in the order 0, 1, …, r, one after the other. The bits are those of a
-// serial loop over the ranks. op need not commute.
+// Shares are folded in the order 0, 1, …, r, one after the other. The result has the bits of a
+// serial loop over the ranks. The operator need not commute.
 func chainScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	switch {

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// recursiveDoublingScan reduces the buf of ranks 0 to r and leaves the result on rank r.
+// recursiveDoublingScan reduces the vectors that ranks 0 to r hold in buf, and leaves the result in
+// buf on each rank r.
 //
 // In step s each rank sends its fold to the rank 2^s after it. The number of shares in a rank's
 // fold doubles in each step, until the fold begins at rank 0. With five ranks:
@@ -21,8 +22,8 @@ import (
 // Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory.
 //
 // Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
-// depends on the rank alone, so equal runs give equal bits. The order is rank order, so op need
-// not commute.
+// depends on the rank alone, so equal runs give equal bits. The order is rank order, so the
+// operator need not commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {

@@ -7,10 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// sharedScan reduces the buf of ranks 0 to r and leaves the result on rank r.
+// sharedScan reduces the vectors that ranks 0 to r hold in buf, and leaves the result in buf on
+// each rank r.
 //
-// Fragment by fragment, every rank copies its share into its slot, and folds the shares of the
-// ranks before it and its own. With three ranks:
+// Fragment by fragment, every rank copies its share into its slot. Then it folds the shares of the
+// ranks before it and its own share. With three ranks:
 //
 //	         step 0        step 1
 //	rank 0   A0 → slot 0
@@ -19,14 +20,15 @@ import (
 //
 // Cost: α + mβ + m(n-1)γ, in cache; α per fragment.
 //
-// Shares are folded in rank order, so equal runs give equal bits, and op need not commute.
+// Shares are folded in rank order, so equal runs give equal bits, and the operator need not
+// commute.
 func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	return scanSlots(ctx, r, buf, k, r.Rank()+1)
 }
 
 // scanSlots replaces buf by the fold of the shares of ranks 0 to ranks-1. If ranks is 0, it does
-// not change buf. No rank reads the last rank's share, so it is not copied into a slot, unless
-// the last rank folds it itself.
+// not change buf. No other rank reads the last rank's share, so the last rank copies it into its
+// slot only if it folds the share itself.
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	size := fragmentSize(k.DType().Size())
 	count := fragmentCount(len(buf), size)

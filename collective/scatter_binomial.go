@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialScatter copies to dst on every rank its chunk of the root's src. All chunks are
-// equally long. The root's dst may be its chunk of src.
+// binomialScatter copies one chunk of src from the root to dst on each rank. All chunks are equally
+// long. On the root, dst may be its chunk of src.
 //
 // Chunks go down a binomial tree. Every rank receives the chunks of its subtree in one message.
 // With six ranks, from root 0:
@@ -29,9 +29,9 @@ import (
 func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error {
 	t := treeFrom(r, root)
 	size := len(dst)
-	// A leaf receives its own chunk. An inner node needs memory for its subtree, except
-	// the root in rank order, whose subtree is src itself.
-	run := dst // the chunks of this rank's subtree, its own first
+	// A leaf receives its own chunk. An inner node needs memory for its subtree. If node numbers
+	// are ranks, the root uses src as this memory.
+	run := dst // the chunks of this rank's subtree, beginning with its own chunk
 	switch {
 	case t.me == 0 && t.inRankOrder(r):
 		run = src.buf

@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// linearScatter copies to dst on every rank its chunk of the root's src. The root's dst may be
+// linearScatter copies one chunk of src from the root to dst on each rank. On the root, dst may be
 // its chunk of src. src is ignored on the other ranks.
 //
 // The root sends the chunks one after the other. With four ranks, from root 1:

@@ -11,7 +11,7 @@ import (
 func TestARoundMayHaveSegmentsOfItsOwn(t *testing.T) {
 	tm, seen := newRecordedTeam(t, 2)
 	ring := find(t, VerbAllGather, "ring")
-	const width = 30 // elements of a chunk: the one message that each rank sends
+	const width = 30 // elements of a chunk; each rank sends one chunk, as one message
 	for _, c := range []struct{ segment, want int }{
 		{0, 1}, {8 * width, 1}, {64, 4}, {8 * width / 2, 2}, {0, 1},
 	} {

@@ -9,14 +9,14 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// The algorithms of this family work in memory that all ranks share, fragment by
-// fragment. p2p.Fragment says which rank may touch what, and when. They exchange no
-// messages, and copy a share at most once in and a result at most once out.
-// Fragments are small enough to stay in cache between the rank that writes them and
-// the ranks that read them.
+// The algorithms of this family work in memory that all ranks share, fragment by fragment.
+// p2p.Fragment documents which rank may access which memory, and when. The algorithms exchange no
+// messages. They copy a share into a slot at most once, and a result out of a slot at most once.
+// Fragments are small enough to stay in cache between the rank that writes them and the ranks that
+// read them.
 //
-// They fold in rank order, so bits do not depend on how a vector is cut, and
-// operators need not commute.
+// The algorithms fold in rank order. So the bits of a result do not depend on how the vector is
+// cut, and operators need not commute.
 
 // fragmentSize returns how many bytes of a rank's share fit into a fragment, in whole elements.
 func fragmentSize(elem int) int { return p2p.SlotSize / elem * elem }
@@ -26,7 +26,8 @@ func fragmentSize(elem int) int { return p2p.SlotSize / elem * elem }
 // failure of another rank.
 func fragmentCount(m, size int) int { return max(1, (m+size-1)/size) }
 
-// shared is the name of this family's algorithms. They run only where all ranks share memory.
+// The constant shared is the name of the algorithms of this family. They run only if all ranks
+// share memory.
 const shared = "shared"
 
 // NeedsShared reports whether an algorithm works in memory that the ranks share.
@@ -41,9 +42,9 @@ func blockOf(b []byte, i, size int) []byte {
 // A copyFunc copies bytes as the built-in copy does.
 type copyFunc func(dst, src []byte) int
 
-// resultCopy returns the function that copies results out of the slots. bytes is what all ranks
-// together write. Results that are larger than the caches are written with stores that bypass
-// the caches.
+// resultCopy returns the function that copies results out of the slots. The parameter bytes is the
+// number of bytes that all ranks together write. If these bytes do not fit into the caches, the
+// function uses stores that bypass the caches.
 func resultCopy(bytes int) copyFunc {
 	if bytes >= cpu.MinNonTemporal {
 		return cpu.CopyNonTemporal
@@ -51,9 +52,10 @@ func resultCopy(bytes int) copyFunc {
 	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
-// exchangeFragments hands over count fragments, beginning with p, among all ranks. For each, it
-// calls write to fill this rank's slot, and read for every rank's slot: first for its own, which
-// it has just written, then for the others, beginning with the next rank.
+// exchangeFragments hands over count fragments, beginning with p, among all ranks. For each
+// fragment, it calls the function write to fill this rank's slot, and the function read for every
+// rank's slot. It reads its own slot first, because it has just written it. Then it reads the other
+// slots, beginning with the next rank.
 //
 // It delays its reads of the other ranks' slots: it reads fragment i after it has written
 // fragment i+lead. With three fragments and a lead of 1:
@@ -91,12 +93,13 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count 
 	return nil
 }
 
-// foldSlots folds all ranks' shares of bytes lo to hi of a fragment, in rank order, into dst.
-// own is this rank's share, which may lie outside its slot. dst may be own.
+// foldSlots folds all ranks' shares of bytes lo to hi of a fragment, in rank order, into dst. The
+// parameter own is this rank's share, which may lie outside its slot. dst may be the same memory as
+// own.
 //
-// The first fold needs the shares of ranks 0 and 1, so on a higher rank it would overwrite a
-// share that lies in dst before its turn. Such a share is first saved in this rank's slot. No
-// other rank reads that part of the slot meanwhile.
+// The first fold needs the shares of ranks 0 and 1, so on a higher rank it would overwrite a share
+// in dst that is folded later. Such a share is first saved in this rank's slot. No other rank reads
+// that part of the slot meanwhile.
 func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k reduce.Kernel) {
 	n, me := r.Size(), r.Rank()
 	share := func(rank int) []byte {
@@ -140,13 +143,13 @@ func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	return nil
 }
 
-// fragmentsOf returns the number of fragments that m bytes need. Their costs count, as α, how
-// often a rank waits for the others: once or twice per fragment. A fragment counts as full,
-// whatever the element size.
+// fragmentsOf returns the number of fragments that m bytes need. In a cost, α counts the waits of a
+// rank for the other ranks: once or twice per fragment. A fragment counts as full, whatever the
+// element size.
 func fragmentsOf(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
 
-// sharedAllReduceCost counts one hand-over for a small vector, of which every rank folds all,
-// and two for a longer one.
+// sharedAllReduceCost counts one hand-over for a small vector, which every rank folds as a whole.
+// It counts two hand-overs per fragment of a longer vector.
 func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if m <= directBytes {
 		return fragmentsOf(m), m, m * (n - 1)
@@ -154,8 +157,9 @@ func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return sharedReduceCost(n, m, s)
 }
 
-// sharedReduceCost counts two hand-overs per fragment: the shares, and the results. A rank
-// copies its share in except its own part, folds that part, and copies all results out.
+// sharedReduceCost counts two hand-overs per fragment, one of the shares and one of the results. A
+// rank copies its share into its slot, except for its own part. It folds its own part, and copies
+// all results out.
 func sharedReduceCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * fragmentsOf(m), m * (2 - 1/n), m * (n - 1) / n
 }
@@ -170,13 +174,14 @@ func sharedAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m / n), m, 0
 }
 
-// sharedAllToAllCost counts the chunks for the other ranks, in and out.
+// sharedAllToAllCost counts the copies of the chunks for the other ranks, into the slots and out of
+// them.
 func sharedAllToAllCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), 2 * m * (n - 1) / n, 0
 }
 
-// sharedReduceScatterCost counts one hand-over per fragment. A rank copies in what the others
-// fold, and folds its own chunk.
+// sharedReduceScatterCost counts one hand-over per fragment. A rank copies the chunks of the other
+// ranks into its slot, and folds its own chunk.
 func sharedReduceScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m), m * (n - 1) / n, m * (n - 1) / n
 }

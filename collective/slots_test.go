@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A run in shared memory sends no messages. The recorder derives its steps from three
-// observations of each rank: what its memory holds when it sets a flag, which flags it has seen
-// before, and which elements it has folded.
+// A run in shared memory sends no messages. The recorder derives its steps from three observations
+// of each rank: the content of its memory when it sets a flag, the flags that it has seen before,
+// and the elements that it has folded.
 
 // A signal is a flag that a rank sets for one stage of a fragment.
 type signal struct {
@@ -25,14 +25,14 @@ type signal struct {
 	act   p2p.TraceKind // ShowsReady or ShowsDone
 }
 
-// A stage is what one rank does up to, and including, setting a flag, or up to its end.
+// A stage is the work of one rank up to the moment when it sets a flag, or up to its end.
 type stage struct {
 	rank  int
-	sees  []signal     // in their order
-	shows *signal      // nil: none, its part is over
-	puts  []provenance // what it has written into its slot
-	gets  []provenance // what it has written into its own buffers
-	holds []provenance // what its slot holds
+	sees  []signal     // in the order in which the rank saw them
+	shows *signal      // the flag at the end of the stage; nil for the last stage
+	puts  []provenance // elements that the rank has written into its slot
+	gets  []provenance // elements that the rank has written into its own buffers
+	holds []provenance // elements in the rank's slot at the end of the stage
 	step  int
 }
 
@@ -42,9 +42,9 @@ type slotRecorder struct {
 	fixture *fixture
 	now     stage
 	stages  []*stage
-	folds   map[provenance][2]provenance // what each result is the fold of
-	slots   map[*byte][]provenance       // what the rank's slots held last
-	own     []provenance                 // what its buffers held last
+	folds   map[provenance][2]provenance // the two operands of each result
+	slots   map[*byte][]provenance       // the content of the rank's slots at the end of the last stage
+	own     []provenance                 // the content of the rank's buffers at the end of the last stage
 }
 
 // observe is the rank's trace hook.
@@ -75,13 +75,12 @@ func (w *slotRecorder) close() {
 	w.now = stage{}
 }
 
-// held returns everything in the caller's buffers.
+// held returns all elements in the caller's buffers.
 func (s *fixture) held() []provenance {
 	return slices.Concat(tensor.Elements[provenance](s.all), tensor.Elements[provenance](s.other), tensor.Elements[provenance](s.own))
 }
 
-// fresh returns each element of now, once, that differs from the element of before at its
-// position.
+// fresh compares two lists of elements by position. It returns each new element that differs, once.
 func fresh(before, now []provenance) []provenance {
 	var all []provenance
 	for i, e := range now {
@@ -92,7 +91,7 @@ func fresh(before, now []provenance) []provenance {
 	return all
 }
 
-// kernel returns an operator that joins provenances and records what is folded with what.
+// kernel returns an operator that joins provenances, and records the two operands of each result.
 func (w *slotRecorder) kernel(t testing.TB) reduce.Kernel {
 	k, err := reduce.Func("spell", reduce.RankOrder, func(earlier, later provenance) provenance {
 		w.folds[join(earlier, later)] = [2]provenance{earlier, later}
@@ -104,12 +103,12 @@ func (w *slotRecorder) kernel(t testing.TB) reduce.Kernel {
 	return k
 }
 
-// slotWidth is the number of elements per chunk that makes a vector of two chunks too long for
-// the small slots, and each chunk one fragment for algorithms that hand over a quarter of a
-// slot.
+// slotWidth is the number of elements per chunk. With it, a vector of two chunks is too long for a
+// small fragment. For algorithms that hand over a quarter of a slot at a time, each chunk is one
+// fragment.
 const slotWidth = p2p.SlotSize / 4 / 8
 
-// recordSlots runs a on n ranks that share memory.
+// recordSlots runs an algorithm on n ranks that share memory.
 func recordSlots(t testing.TB, a Algorithm, n, root int) []*slotRecorder {
 	t.Helper()
 	tm := teamtest.New(t, n, 0)
@@ -117,7 +116,7 @@ func recordSlots(t testing.TB, a Algorithm, n, root int) []*slotRecorder {
 	for rank := range recorders {
 		w := &slotRecorder{rank: rank, folds: map[provenance][2]provenance{}, slots: map[*byte][]provenance{}}
 		w.fixture = newFixture(n, rank, slotWidth, w.kernel(t))
-		if a.isScan() { // the whole vector is treated alike
+		if a.isScan() { // a scan handles all chunks in the same way
 			for i, e := range tensor.Elements[provenance](w.fixture.all) {
 				tensor.Elements[provenance](w.fixture.all)[i] = newProvenance(0, ranksOf(e)[0])
 			}
@@ -135,14 +134,14 @@ func recordSlots(t testing.TB, a Algorithm, n, root int) []*slotRecorder {
 	return recorders
 }
 
-// inSteps gives every stage the first step in which it could run: after the rank's earlier
-// stages that do something, and after those that set the flags it sees. It returns the stages
-// that do something, and the number of steps.
+// inSteps gives every stage the first step in which it could run. A stage runs after the earlier
+// stages of its rank, and after the stages that set the flags that it sees. A stage that moves
+// nothing takes no step. inSteps returns the other stages, and the number of steps.
 func inSteps(t testing.TB, a Algorithm, recorders []*slotRecorder) (all []*stage, steps int) {
 	t.Helper()
 	shown := map[signal]int{} // the step of each flag
 	next := make([]int, len(recorders))
-	free := make([]int, len(recorders)) // each rank's first step that is free
+	free := make([]int, len(recorders)) // the first free step of each rank
 	for progress := true; progress; {
 		progress = false
 		for rank, w := range recorders {
@@ -154,7 +153,7 @@ func inSteps(t testing.TB, a Algorithm, recorders []*slotRecorder) (all []*stage
 				for _, f := range x.sees {
 					x.step = max(x.step, shown[f]+1)
 				}
-				after := x.step - 1 // a stage that does nothing takes no step
+				after := x.step - 1 // a stage that moves nothing takes no step
 				if w.text(a, x, recorders) != "" {
 					all = append(all, x)
 					after = x.step
@@ -182,7 +181,7 @@ func allShown(shown map[signal]int, flags []signal) bool {
 	})
 }
 
-// text returns what a drawing shows of a stage.
+// text returns a stage as a drawing shows it.
 func (w *slotRecorder) text(a Algorithm, x *stage, all []*slotRecorder) string {
 	if a.Verb() == VerbBarrier {
 		return x.flags()
@@ -201,7 +200,7 @@ func (w *slotRecorder) text(a Algorithm, x *stage, all []*slotRecorder) string {
 	for _, e := range slices.Concat(x.gets, fresh(x.gets, x.puts)) {
 		_, isFold := w.folds[e]
 		switch text := w.expression(e); {
-		case isFold && w.before(x, e): // it takes what it has folded itself
+		case isFold && w.before(x, e): // the rank copies a result that it has folded itself
 			reads = append(reads, e)
 		case isFold && !slices.Contains(folded, text):
 			folded = append(folded, text)
@@ -232,8 +231,8 @@ func (w *slotRecorder) before(x *stage, e provenance) bool {
 	return false
 }
 
-// readFrom returns the ranks from whose slots this rank has copied elements: those that it has
-// neither folded nor had before.
+// readFrom returns the ranks from whose slots this rank has copied elements. An element counts as
+// copied if this rank has neither folded it nor had it before.
 func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []*slotRecorder) []string {
 	var texts []string
 	for rank, other := range all {
@@ -250,8 +249,8 @@ func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []
 	return texts
 }
 
-// visibleTo reports whether the rank had e in a slot whose flag x has seen. A flag of its own
-// must have been set before.
+// visibleTo reports whether the rank had e in a slot whose flag x has seen. If the flag is the
+// rank's own flag, the rank must have set it before.
 func (w *slotRecorder) visibleTo(e provenance, x *stage, own bool) bool {
 	return slices.ContainsFunc(w.stages, func(y *stage) bool {
 		if y.shows == nil || !slices.Contains(y.holds, e) {
@@ -275,8 +274,8 @@ func (x *stage) flags() string {
 	return strings.Join(texts, ", ")
 }
 
-// label returns a drawing's name of an element: A0 is rank 0's share of chunk A. What all ranks
-// have alike, or is finished, has no number.
+// label returns a drawing's name of an element: A0 is rank 0's share of chunk A. An element that is
+// equal on all ranks, or whose fold is finished, has no number.
 func label(a Algorithm, e provenance) string {
 	chunk := string(rune('A' + chunkOf(e)))
 	reduces := a.entry().order != 0
@@ -287,7 +286,7 @@ func label(a Algorithm, e provenance) string {
 	return chunk
 }
 
-// expression returns e as it was folded: "op(A0, A1)".
+// expression returns the fold that has produced e, such as "op(A0, A1)".
 func (w *slotRecorder) expression(e provenance) string {
 	parts, ok := w.folds[e]
 	if !ok {
@@ -312,7 +311,8 @@ func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 	return aligned(lines)
 }
 
-// Overlapping memory must be copied as by the built-in copy, even if the copy is done in pieces.
+// A copy between overlapping slices must have the same result as the built-in copy, even if it is
+// done in blocks.
 func TestAnOverlappingChunkIsCopiedWhole(t *testing.T) {
 	const far = 100
 	buf := make([]byte, 2*cachedBlock+far)

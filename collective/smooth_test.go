@@ -18,9 +18,9 @@ var speeds = []struct {
 	{"tcp", false, 1e-5, 5e-10, 5e-11},
 }
 
-// By the costs of the default algorithms, a call with a number of ranks that is no power of two,
-// or with an odd count, takes at most 1.5 times as long as a call with the next power of two and
-// whole chunks.
+// The number of ranks may not be a power of two, and the count may be odd. By the costs of the
+// default algorithms, such a call must take at most 1.5 times as long as a call with the next power
+// of two and equal chunks.
 func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	for _, s := range speeds {
 		predicted := func(verb Verb, n, m int) float64 {
@@ -48,8 +48,8 @@ func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	}
 }
 
-// More than two ranks hand broadcasts over in as few fragments as possible, whatever their
-// number.
+// With more than two ranks, a broadcast must use as few fragments as possible, whatever the number
+// of ranks.
 func TestABroadcastOfManyRanksHasFewPieces(t *testing.T) {
 	a := find(t, VerbBroadcast, shared)
 	for n := 3; n <= 9; n++ {

@@ -8,16 +8,16 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A TableRule names an algorithm, a segment size, and the calls that use them: those with
-// vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are connected by Wire. A field
-// that is 0, or "", sets no limit.
+// A TableRule names an algorithm, a segment size, and the calls that use them. It covers calls with
+// vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are connected by Wire. A limit
+// that is 0 or "" does not apply.
 type TableRule struct {
 	Algorithm Algorithm
 	MaxBytes  uint64
 	MinRanks  uint32
 	MaxRanks  uint32
 	Segment   uint32 // bytes; 0: the communicator's default
-	Wire      string // the communicator's name for its wires; it is only compared
+	Wire      string // the name of the communicator's wires, as passed to Table.Chooser
 }
 
 // appliesTo reports whether the rule covers any call of a communicator with the given number of
@@ -26,7 +26,7 @@ func (u TableRule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
 
-// Bounds of what a Table may hold.
+// The bounds of a Table.
 const (
 	MaxRules    = 512
 	MinSegment  = 64
@@ -46,22 +46,24 @@ const (
 // of a communicator use an equal table and give equal arguments, so they choose alike without a
 // message.
 //
-// Goroutines may share a Table that none of them changes.
+// Several goroutines may use a Table at the same time, as long as none of them changes it.
 type Table struct {
 	rules  []TableRule
-	tuned  int // number of rules, the first ones, that were measured
+	tuned  int // the first tuned rules were measured
 	forced [len(verbNames)]selection
 }
 
-// A selection is an algorithm with its segment size in bytes; 0 stands for any.
+// A selection is an algorithm with a segment size in bytes. The size 0 means that no size is
+// given.
 type selection struct {
 	algorithm Algorithm
 	segment   uint32
 }
 
-// NewTable returns a table of the measured rules in tuned and the rules in others. The rules in
-// others decide only calls for which no measured rule does. More than MaxRules rules, or a rule
-// for which Check fails, are fault.Misuse.
+// NewTable returns a table with two lists of rules. The list tuned holds measured rules, and the
+// list others holds all other rules. The other rules decide only calls that no measured rule
+// decides. For more than MaxRules rules, or for a rule for which Check fails, NewTable returns
+// fault.Misuse.
 func NewTable(tuned, others []TableRule) (*Table, error) {
 	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
 	if len(t.rules) > MaxRules {
@@ -91,9 +93,9 @@ func (u TableRule) Check() error {
 	return CheckSegment(int(u.Segment))
 }
 
-// CheckSegment returns fault.Misuse for a segment size that is not allowed. 0 means the
-// default. Any other size is a multiple of 16 bytes, the largest element, within MinSegment and
-// MaxSegment.
+// CheckSegment returns fault.Misuse for an invalid segment size. The size 0, which means the
+// default, is valid. Any other size must be a multiple of 16 bytes, the size of the largest
+// element, and lie between MinSegment and MaxSegment.
 func CheckSegment(bytes int) error {
 	if bytes != 0 && (bytes < MinSegment || bytes > MaxSegment || bytes%16 != 0) {
 		return misuse("collective.CheckSegment", "segment: got %d bytes, want a multiple of 16 from %d to %d", bytes, MinSegment, MaxSegment)
@@ -101,7 +103,7 @@ func CheckSegment(bytes int) error {
 	return nil
 }
 
-// Rules returns a copy of the table's rules, without what Force added.
+// Rules returns a copy of the table's rules. It does not include the algorithms that Force has set.
 func (t *Table) Rules() []TableRule { return slices.Clone(t.rules) }
 
 // A Reason says why an algorithm was chosen.
@@ -115,16 +117,16 @@ const (
 	Fallback                   // because no rule covers the call
 )
 
-// A Choice is what a table answers for a call.
+// A Choice is the result of Choose for one call.
 type Choice struct {
 	Algorithm Algorithm
 	Segment   int // bytes; 0: the communicator's default
 	Reason    Reason
-	Rule      int // the number of the rule, from 1, where the reason is one
+	Rule      int // the number of the rule, from 1, if Reason is Tuned or Default
 }
 
-// A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a
-// call of that communicator, so that a choice takes nanoseconds; more would slow down small
+// A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a call
+// of that communicator, so that a choice takes only nanoseconds and does not slow down small
 // collectives. A Chooser never changes.
 type Chooser struct {
 	forced [len(verbNames)]selection
@@ -143,15 +145,15 @@ type candidate struct {
 	number           int
 }
 
-// Chooser returns the Chooser of t for a communicator with the given number of ranks on one
-// host, connected by wire. Equal tables and arguments choose alike.
+// Chooser returns the Chooser of t for a communicator with the given number of ranks on one host,
+// connected by the given wire. Equal tables and arguments give equal Choosers.
 func (t *Table) Chooser(ranks int, wire string) *Chooser {
 	flat := topology.Flat(ranks)
 	return t.ChooserOn(&flat, wire)
 }
 
-// ChooserOn is Chooser for ranks with the placement l. Rules for hierarchical algorithms apply
-// only if there are several hosts and one of them has several ranks.
+// ChooserOn is like Chooser, for ranks with the placement l. Rules for hierarchical algorithms
+// apply only if there are several hosts and one of them has several ranks.
 func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
 	levels := l.Hosts() > 1 && l.MaxRanksPerHost() > 1
@@ -173,13 +175,14 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	return c
 }
 
-// Choose returns the algorithm and the segment size for a call. commutative describes the
-// operator, and hasShared says whether the call may use shared memory.
+// Choose returns the algorithm and the segment size for a call. The parameter commutative says
+// whether the operator commutes. The parameter hasShared says whether the call may use shared
+// memory.
 //
-// bytes is the length of the whole vector, which includes the chunks of all ranks. It is 0 for
-// gatherv, scatterv and alltoallv, where ranks may not know the length. Choose returns a forced
-// algorithm even where it does not support the operator, or where it needs shared memory and
-// there is none; the call then fails with fault.Misuse.
+// The parameter bytes is the length of the whole vector, which includes the chunks of all ranks. It
+// is 0 for gatherv, scatterv and alltoallv, because ranks may not know the length. Choose returns a
+// forced algorithm even if it does not support the operator, or if it needs shared memory and the
+// call has none. Such a call then fails with fault.Misuse.
 func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choice {
 	if int(verb) >= len(c.forced) {
 		return Choice{}
@@ -196,7 +199,7 @@ func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choi
 	return Choice{Algorithm: fallbackFor(verb), Reason: Fallback}
 }
 
-// fallbackFor returns the first of verb's algorithms in the catalogue, which has no conditions.
+// fallbackFor returns the verb's first algorithm in the catalogue, which has no conditions.
 func fallbackFor(verb Verb) Algorithm {
 	for i := range catalogue {
 		if catalogue[i].verb == verb {

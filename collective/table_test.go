@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// find is Find for names that exist.
+// find is like Find, but fails the test if the name does not exist.
 func find(t testing.TB, verb Verb, name string) Algorithm {
 	t.Helper()
 	a, err := Find(verb, name)

@@ -7,9 +7,10 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A tree is the binomial tree over a round's ranks, as one rank sees it. Nodes are ranks
-// counted from the root in the order of the round's layout. On one host, node v has the
-// children v+1, v+2, v+4, … below v plus the lowest bit of v. Its subtree is v, v+1, ….
+// A tree is the binomial tree over a round's ranks, as one rank sees it. Nodes are ranks counted
+// from the root in the order of the round's layout. On one host, node v has the children v+1, v+2,
+// v+4, and so on, below v plus the lowest bit of v. Its subtree is a run of nodes that begins with
+// v.
 //
 //	0 ─┬─ 1
 //	   ├─ 2 ─── 3
@@ -30,11 +31,11 @@ type tree struct {
 	childNodes [maxChildren]childNode
 }
 
-// A childNode is a child of this rank's node, with its subtree.
+// A childNode describes the subtree of a child of this rank's node.
 type childNode struct {
 	rank int
-	node int // the first node of the subtree
-	size int // number of nodes in it
+	node int // the child, which is the first node of the subtree
+	size int // number of nodes in the subtree
 }
 
 // maxChildren is larger than the number of children that a node can have in a job of 2^31 ranks.
@@ -43,9 +44,8 @@ const maxChildren = 36
 // treeFrom returns the tree from root in the order of the round's layout.
 func treeFrom(r *p2p.Round, root int) tree { return treeOver(r, r.Layout(), root) }
 
-// treeInRankOrder returns the tree from rank 0 whose nodes are ranks. Operators that do not
-// commute need it. It equals the tree of treeFrom where the layout keeps the order of the
-// ranks.
+// treeInRankOrder returns the tree from rank 0 whose nodes are ranks. Operators that do not commute
+// need it. It equals the result of treeFrom if the layout keeps the order of the ranks.
 func treeInRankOrder(r *p2p.Round) tree {
 	if l := r.Layout(); l.InOrder() {
 		return treeOver(r, l, 0)
@@ -59,8 +59,8 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	t := tree{walk: w, n: r.Size(), root: root, me: w.Node(r.Rank())}
 	spot := w.Coordinates(r.Rank())
 
-	// Within the host, whose nodes begin at start. At each of the three levels, the parent's
-	// index is this node's index without its lowest bit.
+	// The tree within the host, whose nodes begin at start. At each of the three levels, the
+	// parent's index is this node's index without its lowest bit.
 	start := w.HostStart(spot.Rack, spot.Host)
 	t.parentNode = start + spot.Local&(spot.Local-1)
 	t.end = t.me + 1
@@ -69,7 +69,7 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	if spot.Local > 0 {
 		return t
 	}
-	// Among the hosts of the rack.
+	// The tree over the hosts of the rack.
 	if spot.Host > 0 {
 		t.parentNode = w.HostStart(spot.Rack, spot.Host&(spot.Host-1))
 	}
@@ -77,15 +77,15 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	if spot.Host > 0 {
 		return t
 	}
-	// Among the racks.
+	// The tree over the racks.
 	t.parentNode = w.RackStart(spot.Rack & (spot.Rack - 1))
 	t.addChildren(spot.Rack, w.Racks(), w.RackStart)
 	return t
 }
 
-// addChildren adds the children i+1, i+2, i+4, … of item i in a binomial tree over count items.
-// The items are groups of nodes, and this node is the first node of item i. firstNode(j) returns
-// the first node of item j; firstNode(count) returns the node after the last item.
+// addChildren adds the children i+1, i+2, i+4, … of item i in a binomial tree over count items. The
+// items are groups of nodes, and this node is the first node of item i. The function firstNode
+// returns the first node of an item; firstNode(count) is the node after the last item.
 func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	// The subtree of item i has i&-i items. The subtree of item 0 has all items.
 	width := i & -i
@@ -100,7 +100,8 @@ func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	}
 }
 
-// children returns this node's children, the nearest first. Their subtrees follow one another.
+// children returns this node's children, the nearest child first. The subtrees of the children are
+// consecutive.
 func (t *tree) children() []childNode { return t.childNodes[:t.count] }
 
 // parent returns the rank of the parent.

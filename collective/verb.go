@@ -5,7 +5,7 @@ import "strings"
 // A Verb is a collective operation. Its numbers are part of the wire format and never change.
 type Verb uint8
 
-// The collective operations. Those that end in V have a count per rank.
+// The collective operations. The verbs that end in V have a count per rank.
 const (
 	VerbAllReduce      Verb = 1
 	VerbReduce         Verb = 2
@@ -64,7 +64,7 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// ParseVerb parses what String returns. An unknown name is fault.Misuse.
+// ParseVerb parses a name that String returns. For an unknown name it returns fault.Misuse.
 func ParseVerb(name string) (Verb, error) {
 	for _, v := range Verbs() {
 		if v.String() == name {
