@@ -1,10 +1,11 @@
-// Package bootstrap finds, in the environment that a launcher left behind, this process's rank and
-// the addresses of the other ranks.
+// Package bootstrap finds this process's rank and the addresses of the other ranks in the
+// environment that a launcher has set.
 //
-// Find asks one source after another, and the first that applies decides. Sources closer to this
-// process come first: what this module's launcher or the user set by name; then launchers that start
-// each rank themselves; last, variables that are set once per machine, pod or job and may be left
-// over from an outer level. TUTTI_BOOTSTRAP names one source and skips the others.
+// Find asks one source after another, and the first source that applies decides. Sources closer to
+// this process come first. The first are variables that this module's launcher or the user sets by
+// name. Then come launchers that start each rank themselves. The last are variables that are set
+// once per machine, pod or job, because they may be left over from an outer level. TUTTI_BOOTSTRAP
+// names one source and skips all others.
 //
 //	#  name       applies when
 //	1  tuttirun   TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
@@ -21,11 +22,11 @@
 //
 // torchrun comes before PMI, PMIx and Slurm, because under "srun torchrun" the variables of the
 // outer, node-level task are still set. env comes after them, because RANK and WORLD_SIZE of a pod
-// survive into an mpirun inside it. Slurm's variables count only inside a step.
+// are still set under an mpirun inside the pod. Slurm's variables count only inside a step.
 //
-// A source that applies and is incomplete or malformed is an error that names the variable, its
-// value and the remedy. Find never tries the next source then: N processes would silently become N
-// jobs of one rank.
+// If a source applies and is incomplete or malformed, Find returns an error that names the
+// variable, its value and the remedy. It does not try the next source then, because N processes
+// would silently become N jobs of one rank.
 //
 // # Secrets
 //
@@ -36,16 +37,17 @@
 //	TUTTI_SECRET       hex, for jobs that are started by hand
 //
 // Find removes the variables TUTTI_SECRET_FD and TUTTI_SECRET and closes the descriptor, so that no
-// child of this process inherits them, and keeps what it has read for the next Find: a program may
-// start a second job after the first. Environment and descriptors belong to the whole process, and so
-// does what is kept. /proc/PID/environ goes on to show what a process was started with to the same
-// user and to root, who can read its memory as well. A Find with a Lookup removes nothing.
+// child of this process inherits them. It keeps what it has read for the next Find, because a
+// program may start a second job after the first. The kept secret belongs to the whole process, as
+// environment and descriptors do. /proc/PID/environ still shows the variables that a process was
+// started with to the same user and to root. These users can read the memory of the process as
+// well. A Find with a Lookup removes nothing.
 //
 // A job without a secret listens on loopback only, unless Options.Insecure allows more.
 //
 // # What it does not know
 //
-// The package does not know transports, the handshake or what the secret is used for, but for one
-// use: Job.Credentials returns the certificate that follows from it. It never talks to another rank:
-// Find only reads, and Listen opens the one listener.
+// The package does not know transports or the handshake. It uses the secret only in
+// Job.Credentials, which returns the certificate derived from the secret. It never talks to another
+// rank: Find only reads, and Listen opens the one listener.
 package bootstrap

@@ -13,17 +13,18 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// itoa shortens strconv.Itoa in the messages of this package.
+// itoa is a short name for strconv.Itoa, for the messages of this package.
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// refuse returns an error about the environment. rank is unknown (-1) until it has been read.
+// refuse returns an error about the environment. The parameter rank is unknown (-1) until the rank
+// has been read.
 func refuse(rank int, format string, args ...any) error {
 	return fault.New(fault.Refused, op, rank, format, args...)
 }
 
-// badVariable refuses the value of a variable: it says why and what to do. The value is quoted and
-// cut, because it may be long or binary, and the message goes to logs. Secrets are never passed
-// here.
+// badVariable refuses the value of a variable. The error says why and what to do. It quotes and
+// truncates the value, because the value may be long or binary, and the message goes to logs.
+// Callers never pass secrets.
 func badVariable(rank int, name, value, why, remedy string) error {
 	if len(value) > 80 {
 		value = value[:80] + "…"
@@ -31,8 +32,8 @@ func badVariable(rank int, name, value, why, remedy string) error {
 	return refuse(rank, "%s=%q %s: %s", name, value, why, remedy)
 }
 
-// get returns a variable that is set and not empty. Scripts often clear a variable by setting it to
-// "", so an empty one counts as not set.
+// get returns a variable that is set and not empty. A variable set to "" counts as not set, because
+// scripts often clear a variable in this way.
 func (f *finder) get(name string) (string, bool) {
 	v, ok := f.lookup(name)
 	return v, ok && v != ""
@@ -44,8 +45,8 @@ func (f *finder) has(name string) bool {
 	return ok
 }
 
-// number reads a decimal number from lo to hi. If the variable is not set, ok is false and err is
-// nil. If its value is not a number in that range, number returns an error.
+// number reads a decimal number in the range from lo to hi. If the variable is not set, ok is false
+// and err is nil. If its value is not a number in that range, number returns an error.
 func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -72,7 +73,7 @@ func (f *finder) flag(rank int, name string) (bool, error) {
 }
 
 // duration reads a Go duration such as 90s, or a plain number of seconds, as other launchers use
-// it. Negative ones are errors.
+// it. A negative duration is an error.
 func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	v, ok := f.get(name)
 	if !ok {
@@ -88,15 +89,15 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	return d, true, nil
 }
 
-// newJob returns a job whose host layout is unknown, as most sources start. Its name is "tutti"
-// until a source finds a better one.
+// newJob returns a job whose host layout is unknown. Most sources begin with such a job. Its name
+// is "tutti" until a source finds a better name.
 func newJob(source string) *Job {
 	return &Job{LocalRank: -1, LocalSize: -1, listenFD: -1, Name: "tutti", Source: source}
 }
 
-// rankAndSize reads the two numbers that every source of several ranks needs. One without the other
-// is an error: a launcher sets both, and a rank that guessed the other would wait for ranks that do
-// not exist.
+// rankAndSize reads the two numbers that every source of several ranks needs. If only one of them
+// is set, rankAndSize returns an error: a launcher sets both, and a rank that guessed the missing
+// number would wait for ranks that do not exist.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
 		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {
@@ -120,7 +121,7 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 }
 
 // localRank reads this rank's index among the ranks of this host, and the number of these ranks. If
-// either variable is missing, LocalRank and LocalSize stay -1, since a source may not know the
+// either variable is missing, LocalRank and LocalSize stay -1, because a source may not know the
 // layout of hosts.
 func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
@@ -140,8 +141,8 @@ func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	return nil
 }
 
-// plainName reports whether a job's name is fit for handshakes and for names of files and of shared
-// memory: 1 to 64 letters, digits and .-_:@.
+// plainName reports whether a job's name is valid in handshakes, and in names of files and of
+// shared memory: 1 to 64 letters, digits and the characters .-_:@.
 func plainName(s string) bool {
 	if len(s) == 0 || len(s) > 64 {
 		return false
@@ -149,9 +150,9 @@ func plainName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:@") == ""
 }
 
-// nameFrom makes a job's name from any text: the prefix and the text when that is fit, else the
-// prefix and a hash of the text. All ranks compute the same name from the same text, without
-// talking to each other.
+// nameFrom makes a job's name from any text. If the text is a valid name, the result is the prefix
+// and the text. Otherwise it is the prefix and a hash of the text. All ranks compute the same name
+// from the same text, without a message.
 func nameFrom(prefix, s string) string {
 	if name := prefix + "." + s; plainName(name) {
 		return name
@@ -160,8 +161,8 @@ func nameFrom(prefix, s string) string {
 	return prefix + "." + hex.EncodeToString(sum[:8])
 }
 
-// checkAddr checks that s is host:port, with both parts. It does not look up the name, since the
-// host may not exist yet.
+// checkAddr checks that s has the form host:port, with both parts. It does not resolve the name,
+// because the host may not exist yet.
 func checkAddr(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -176,8 +177,8 @@ func checkAddr(s string) error {
 	return nil
 }
 
-// splitListen splits host, host:port or :port; port is "" when it is missing. An IPv6 address
-// without a port may have brackets or not.
+// splitListen splits host, host:port or :port. If the port is missing, port is "". An IPv6 address
+// without a port may be in brackets.
 func splitListen(s string) (host, port string, err error) {
 	if host, port, err = net.SplitHostPort(s); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
@@ -198,8 +199,8 @@ func splitListen(s string) (host, port string, err error) {
 }
 
 // isLoopback reports whether an address, with or without a port, is loopback by its spelling alone.
-// It resolves no name but localhost: whether a job may stay on loopback must not depend on a
-// resolver.
+// It resolves no name except localhost, because the result of a resolver must not decide whether a
+// job may stay on loopback.
 func isLoopback(s string) bool {
 	host, _, err := splitListen(s)
 	if err != nil {

@@ -5,8 +5,9 @@ import (
 )
 
 // exits reads the launcher's record of ranks that have ended. It returns a function that reports
-// whether a rank has ended, or nil if there is no record. A descriptor that holds anything else
-// belongs to somebody else and is not touched: the variable may have reached a child of a rank.
+// whether a rank has ended, or nil if there is no record. If the descriptor is not such a record,
+// exits does not touch it: the variable may have reached a child of a rank, where the number means
+// another file.
 func (f *finder) exits(j *Job) func(rank int) bool {
 	fd, set, err := f.number(j.Rank, vars.ExitsFD, 3, 1<<20)
 	if err != nil || !set || !f.own {

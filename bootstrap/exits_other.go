@@ -2,5 +2,5 @@
 
 package bootstrap
 
-// openExits returns nil: no launcher passes descriptors on this system.
+// openExits returns nil, because no launcher passes descriptors on this system.
 func openExits(int, int, int) func(int) bool { return nil }

@@ -10,9 +10,10 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// openExits writes into the record behind fd that this process is rank, so that the end of the
-// process that the launcher has started is the end of the rank. It returns a function that reports
-// whether a rank has ended, or nil if fd is no record of a job of size ranks.
+// openExits writes this process's id into the record behind fd, in the entry of the given rank. The
+// rank then counts as ended only if this very process was started by the launcher and has ended.
+// openExits returns a function that reports whether a rank has ended, or nil if fd is no record of
+// a job with the given number of ranks.
 func openExits(fd, rank, size int) func(rank int) bool {
 	var st syscall.Stat_t
 	magic := make([]byte, len(vars.ExitsMagic))

@@ -26,8 +26,8 @@ func record(t *testing.T, n int) *os.File {
 	return f
 }
 
-// TestARankHasEndedWhenTheProcessThatJoinedHas covers a script whose child is the rank: the end of
-// the script says nothing about its child.
+// TestARankHasEndedWhenTheProcessThatJoinedHas covers a script whose child is the rank. The end of
+// the script does not mean that its child has ended.
 func TestARankHasEndedWhenTheProcessThatJoinedHas(t *testing.T) {
 	f := record(t, 3)
 	number := func(at int64, n int) { f.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(n)), at) }
@@ -41,11 +41,11 @@ func TestARankHasEndedWhenTheProcessThatJoinedHas(t *testing.T) {
 		}
 	}
 	number(int64(vars.ExitsSize(1))+4, os.Getpid())
-	number(int64(vars.ExitsSize(0))+4, 77) // a process that has not joined
+	number(int64(vars.ExitsSize(0))+4, 77) // the end of a process that has not joined
 	if !exited(1) || exited(0) {
 		t.Errorf("got %v for rank 1 and %v for rank 0, want true and false", exited(1), exited(0))
 	}
-	number(int64(vars.ExitsSize(0)), 78) // its child has
+	number(int64(vars.ExitsSize(0)), 78) // the end of the process that has joined
 	if exited(0) {
 		t.Error("the end of a script counts as the end of the rank that it runs")
 	}

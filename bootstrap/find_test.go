@@ -84,7 +84,7 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 			}
 			root := j.Root
 			if host, _, _ := net.SplitHostPort(root); strings.HasSuffix(c.root, ":*") && root != host+":29500" {
-				root = host + ":*" // a derived port, which has a test of its own below
+				root = host + ":*" // a derived port, which a separate test checks
 			}
 			got := want{j.Rank, j.Size, j.LocalRank, j.LocalSize, root, strings.Join(j.Peers, ","), c.source}
 			if got != c.want {

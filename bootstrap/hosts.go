@@ -13,12 +13,12 @@ import (
 // maxText bounds the size, in bytes, of a list of hosts or a TF_CONFIG.
 const maxText = 4 << 20
 
-// hosts reads a static list of addresses, one per rank in rank order. There is no exchange of
-// addresses then, and no rank has to be there first.
+// hosts reads a static list of addresses, one per rank in rank order. The ranks need not exchange
+// their addresses, so they may start in any order.
 //
-// The rank is TUTTI_RANK, or else the one entry that is an address of this machine. So on hosts
-// with one rank each all processes can be started with the same environment. TUTTI_SIZE is not
-// needed; when it is set it must match.
+// The rank is TUTTI_RANK, or else the index of the one entry that is an address of this machine. If
+// each host has one rank, all processes can therefore be started with the same environment.
+// TUTTI_SIZE is not needed. If it is set, it must match the list.
 func (f *finder) hosts() (*Job, error) {
 	text, ok := f.get(vars.Hosts)
 	if !ok {
@@ -48,9 +48,10 @@ func (f *finder) hosts() (*Job, error) {
 	return j, f.identity(j)
 }
 
-// jobOfList returns the job of a rank whose peers' addresses are known. Ranks whose hosts are
-// spelled the same count as ranks of one host. All ranks see the same spelling and so agree,
-// whereas the results of look-ups could differ. The job's name is derived from the list.
+// jobOfList returns the job of a rank if the addresses of all ranks are known. Two ranks count as
+// ranks of one host if the list spells their hosts the same. jobOfList compares the spelling
+// because it is equal on all ranks, and the result of a look-up might not be. It derives the job's
+// name from the list.
 func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers
@@ -71,7 +72,7 @@ func jobOfList(source, kind string, rank int, peers []string) *Job {
 }
 
 // parseHosts splits a comma separated list, and checks each entry. It allows white space around
-// entries, and an empty last entry, which scripts that join with commas leave.
+// entries. It also allows an empty last entry, because scripts often end the list with a comma.
 func parseHosts(text string) ([]string, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -87,8 +88,8 @@ func parseHosts(text string) ([]string, error) {
 	return entries, checkPeers(entries)
 }
 
-// checkPeers checks that every address is valid and that none occurs twice: two ranks cannot listen
-// on one address, and the second entry is mostly a typing error.
+// checkPeers checks that every address is valid, and that no address occurs twice. Two ranks cannot
+// listen on one address, and a repeated entry is usually a typing error.
 func checkPeers(peers []string) error {
 	if len(peers) == 0 {
 		return errors.New("lists no address")
@@ -106,14 +107,15 @@ func checkPeers(peers []string) error {
 	return nil
 }
 
-// ownEntry returns the one entry that is this machine:
+// ownEntry returns the index of the one entry that is this machine:
 //
 //	entry           matches                                       precedence
 //	an IP address   an address of this machine                    full
 //	a name          this machine's name, whatever the case        full
 //	a name          the same name up to the first dot             only without a full match
 //
-// It resolves no names. No match, or several full ones, are an error that asks for TUTTI_RANK.
+// It resolves no names. If no entry matches, or several entries match fully, the error asks for
+// TUTTI_RANK.
 func (f *finder) ownEntry(peers []string) (int, error) {
 	var full, short []int
 	name := strings.ToLower(f.host())

@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A proof is what a rank has of its job's secret, from one source.
+// A proof holds a rank's secret and credentials, read from one source.
 //
 //	source                           secret  credentials
 //	TUTTI_SECRET_FD                  set     set
@@ -20,22 +20,22 @@ type proof struct {
 	credentials *jobca.Credentials
 }
 
-// inherited is what Find has removed from where children would inherit it. It is a variable of the
+// inherited keeps what Find has removed so that children do not inherit it. It is a variable of the
 // package, because the environment and the descriptors belong to the whole process.
 var inherited keeper
 
-// A keeper keeps a secret for a later Find, which takes it where its environment has none.
+// A keeper keeps a secret for a later Find. That Find uses it if its environment has no secret.
 type keeper struct {
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	secret []byte     // from TUTTI_SECRET
 	bundle *jobca.Bundle
 }
 
 // proof reads the secret from the first source that is set: TUTTI_SECRET_FD, TUTTI_SECRET_FILE,
-// TUTTI_SECRET, or else what an earlier Find has kept.
+// TUTTI_SECRET, or else the keeper of an earlier Find.
 //
-// If the finder reads this process's own environment, proof removes the descriptor and the variable,
-// so that no child inherits them, and keeps what it has read.
+// If the finder reads this process's own environment, proof closes the descriptor and removes the
+// variable, so that no child inherits them. It keeps what it has read.
 func (f *finder) proof(j *Job) (proof, error) {
 	inherited.mu.Lock()
 	defer inherited.mu.Unlock()
@@ -54,8 +54,8 @@ func (f *finder) proof(j *Job) (proof, error) {
 	return proof{secret: secret}, err
 }
 
-// bundle reads what the launcher has put behind TUTTI_SECRET_FD, or what k has of it for this rank.
-// ok is false if there is neither.
+// bundle reads what the launcher has written to TUTTI_SECRET_FD, or what k has kept of it for this
+// rank. If there is neither, ok is false.
 func (f *finder) bundle(j *Job, k *keeper) (p proof, ok bool, err error) {
 	name := jobca.NewName(j.Name, j.Incarnation, j.Rank)
 	fd, set, err := f.number(j.Rank, vars.SecretFD, 3, 1<<20)
@@ -72,7 +72,8 @@ func (f *finder) bundle(j *Job, k *keeper) (p proof, ok bool, err error) {
 	if err != nil {
 		return proof{}, false, badVariable(j.Rank, vars.SecretFD, itoa(fd), "holds no credentials ("+err.Error()+")", remedy)
 	}
-	// The variables of one job and the descriptor of another one do not fit together.
+	// The variables belong to one job and the descriptor to another, so they cannot be used
+	// together.
 	if got := b.Credentials.Name(); got != name {
 		return proof{}, false, badVariable(j.Rank, vars.SecretFD, itoa(fd), fmt.Sprintf("holds the credentials of %v, not of %v", got, name), remedy)
 	}
@@ -81,7 +82,7 @@ func (f *finder) bundle(j *Job, k *keeper) (p proof, ok bool, err error) {
 		markRead(fd)
 		closeFD(fd)
 		os.Unsetenv(vars.SecretFD)
-		os.Unsetenv(vars.Secret) // not used, and perhaps another job's
+		os.Unsetenv(vars.Secret) // the variable is not used, and may belong to another job
 	}
 	return proof{b.Secret, b.Credentials}, true, nil
 }
@@ -95,8 +96,9 @@ func readBundle(fd int) (*jobca.Bundle, error) {
 	return jobca.ParseBundle(text)
 }
 
-// Credentials returns what this rank proves its identity with under the job's CA: what the launcher
-// has given it, or else what follows from the secret. It is nil for a job without a secret.
+// Credentials returns the credentials by which this rank proves its identity under the job's CA.
+// They come from the launcher, or else are derived from the secret. For a job without a secret the
+// result is nil.
 func (j *Job) Credentials() (*jobca.Credentials, error) {
 	if j.credentials != nil || len(j.Secret) == 0 {
 		return j.credentials, nil

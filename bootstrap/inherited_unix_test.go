@@ -83,7 +83,8 @@ func TestChildrenDoNotInheritTheSecretAndALaterFindHasIt(t *testing.T) {
 			t.Errorf("call %d: a child would inherit %s=%s", i, vars.Secret, v)
 		}
 	}
-	// One that is set later counts, and one in Options more.
+	// A variable that is set later must replace the kept secret, and Options.Secret must replace
+	// both.
 	t.Setenv(vars.Secret, strings.Repeat("ab", 16))
 	if j, err := Find(Options{}); err != nil || j.Secret[0] != 0xab {
 		t.Errorf("got %x and %v, want the secret that was set last", j.Secret, err)
@@ -118,7 +119,8 @@ func TestARankReadsItsCredentialsOnceAndKeepsThem(t *testing.T) {
 			var fd int
 			if kind == "file" {
 				fd = descriptor(t, text)
-				// Another process may have read it before: the position is shared.
+				// Another process may have read the file before, and the processes share its
+				// position.
 				syscall.Seek(fd, 0, 2)
 			} else {
 				var p [2]int
@@ -143,7 +145,7 @@ func TestARankReadsItsCredentialsOnceAndKeepsThem(t *testing.T) {
 					t.Errorf("a child would inherit the variable: %v, or the descriptor: %v", set, isOpen(fd))
 				}
 			}
-			// Another rank's Find does not get them.
+			// The Find of another rank must not get these credentials.
 			t.Setenv(vars.Rank, "2")
 			if j, err := Find(Options{}); err != nil || len(j.Secret) > 0 || j.credentials != nil {
 				t.Errorf("rank 2 got %q and %v, want nothing of rank 1's", j.Secret, err)

@@ -14,13 +14,13 @@ import (
 )
 
 // MaxRanks is the maximum number of ranks that a description of a job may ask for. It guards
-// against numbers that are garbage, and does not promise that a job of that size works.
+// against malformed numbers. It does not promise that a job of that size works.
 const MaxRanks = 1 << 16
 
-// op is the operation in the errors of this package.
+// op is the name of the operation in the errors of this package.
 const op = "bootstrap"
 
-// unknown is the rank in errors that occur before the rank is known.
+// unknown is the rank in errors that happen before the rank is known.
 const unknown = -1
 
 // Options change where Find looks and what it accepts. The zero value reads the environment of this
@@ -30,7 +30,7 @@ type Options struct {
 	// set. A program that sets options in code passes a Lookup that returns them first.
 	Lookup func(name string) (value string, ok bool)
 
-	// Secret, when not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FD,
+	// Secret, if not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FD,
 	// TUTTI_SECRET_FILE and TUTTI_SECRET then have no effect.
 	Secret []byte
 
@@ -38,7 +38,7 @@ type Options struct {
 	// reach the port can join the job.
 	Insecure bool
 
-	// Listen, when not "", replaces TUTTI_LISTEN.
+	// Listen, if not "", replaces TUTTI_LISTEN.
 	Listen string
 }
 
@@ -47,24 +47,25 @@ type Options struct {
 type Job struct {
 	Rank, Size int
 
-	// LocalRank is the rank among the LocalSize ranks of this host. Both are -1 when the source
-	// does not say.
+	// LocalRank is the index of this rank among the LocalSize ranks of this host. Both are -1 if
+	// the source does not provide them.
 	LocalRank, LocalSize int
 
-	// Name is unique among the jobs that run on these hosts; at most 64 bytes. Incarnation counts
-	// the restarts of one job, so that a process left over from the last one is refused.
+	// Name is unique among the jobs that run on these hosts; it has at most 64 bytes. Incarnation
+	// counts the restarts of one job, so that ranks refuse a process left over from an earlier
+	// incarnation.
 	Name        string
 	Incarnation uint32
 
-	// Secret proves that a process belongs to the job; empty when there is none. Credentials
-	// returns what follows from it.
+	// Secret proves that a process belongs to the job; it is empty if there is none. Credentials
+	// returns the credentials derived from it.
 	Secret []byte
 
 	// Exited reports whether the launcher has seen the process of a rank end. It is nil if no
 	// launcher records that.
 	Exited func(rank int) bool
 
-	// Root is the host:port where rank 0 can be reached. It is "" when Peers has the addresses of
+	// Root is the host:port at which rank 0 can be reached. It is "" if Peers has the addresses of
 	// all ranks, and for a job of one rank.
 	Root  string
 	Peers []string
@@ -72,10 +73,10 @@ type Job struct {
 	// Host is this machine's name, for messages.
 	Host string
 
-	// Source names the source that decided, and the variables it used.
+	// Source names the source that decided, and the variables that it used.
 	Source string
 
-	// Settings that this package passes on without reading them; "" when not set.
+	// Settings that this package passes on without interpreting them; "" if not set.
 	Transport       string // a transport by name, or "auto"
 	Algorithm       string // operation:algorithm[,...]
 	Tuning          string // a file that tuttibench tune wrote
@@ -84,7 +85,8 @@ type Job struct {
 	Rack            string // the rack of this host
 	Topology        string // a file that says which rack each host is in
 
-	// Timeout is the default deadline of calls, 0 for none. It counts only when TimeoutSet.
+	// Timeout is the default deadline of calls, or 0 for none. It is valid only if TimeoutSet is
+	// true.
 	Timeout    time.Duration
 	TimeoutSet bool
 
@@ -93,9 +95,9 @@ type Job struct {
 	Loopback bool
 	Warnings []string
 
-	listen      string             // TUTTI_LISTEN: host or host:port; "" to choose
-	listenFD    int                // an inherited listener's descriptor; -1 for none
-	credentials *jobca.Credentials // the launcher's; nil: none
+	listen      string             // TUTTI_LISTEN: host or host:port; "" if Listen chooses
+	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
+	credentials *jobca.Credentials // the credentials from the launcher; nil if there are none
 }
 
 // String returns the rank, the size, the host and the source of the job, without the secret.
@@ -103,10 +105,10 @@ func (j Job) String() string {
 	return fmt.Sprintf("rank %d of %d on %s, by %s", j.Rank, j.Size, j.Host, j.Source)
 }
 
-// Find returns the job that this process belongs to, or a *fault.Error: Refused when the
-// environment is incomplete, malformed or contradictory (it names the variable, its value and the
-// remedy), Misuse when the options are wrong. It reads variables and at most one file, and opens no
-// socket.
+// Find returns the job that this process belongs to, or a *fault.Error. The error is Refused if the
+// environment is incomplete, malformed or contradictory; it names the variable, its value and the
+// remedy. It is Misuse if the options are wrong. Find reads variables and at most one file, and
+// opens no socket.
 //
 // Without a Lookup it removes the secret from what children inherit; see the package comment.
 func Find(o Options) (*Job, error) {
@@ -117,8 +119,8 @@ func Find(o Options) (*Job, error) {
 	return f.find(o)
 }
 
-// A finder is one call of Find. Its fields are what Find asks the machine; a test sets them to
-// those of another machine.
+// A finder is one call of Find. Its fields are the functions by which Find queries the machine. A
+// test sets them to describe another machine.
 type finder struct {
 	own      bool // lookup reads this process's environment
 	lookup   func(string) (string, bool)
@@ -143,7 +145,7 @@ func (f *finder) find(o Options) (*Job, error) {
 	if j.listen == "" || o.Listen != "" {
 		j.listen = o.Listen
 	}
-	p, err := f.proof(j) // also with Options.Secret, so that no child inherits another secret
+	p, err := f.proof(j) // runs even with Options.Secret, so that no child inherits another secret
 	if len(o.Secret) > 0 {
 		p, err = proof{secret: o.Secret}, nil
 	}
@@ -155,7 +157,7 @@ func (f *finder) find(o Options) (*Job, error) {
 	return j, j.confineToLoopback(o.Insecure)
 }
 
-// decide asks the sources in their order, or only the one that TUTTI_BOOTSTRAP names. If the named
+// decide asks the sources in order, or only the source that TUTTI_BOOTSTRAP names. If the named
 // source does not apply, decide returns an error that says when it would apply.
 func (f *finder) decide() (*Job, error) {
 	only, forced := f.get(vars.Bootstrap)
@@ -184,8 +186,8 @@ func (f *finder) decide() (*Job, error) {
 		"use one of "+strings.Join(names, ", ")+", or unset it")
 }
 
-// settings reads the settings that are passed on with the job and do not depend on its source.
-// Package comm checks their values, since this package does not know transports or algorithms.
+// settings reads the settings that do not depend on the source and are passed on with the job.
+// Package comm checks their values, because this package does not know transports or algorithms.
 func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)
@@ -213,7 +215,7 @@ func (f *finder) settings(j *Job) error {
 //	no      no        any other     is refused
 //
 // Without this rule a job without a secret would accept any process that reaches its ports. An
-// error now is better than ranks that cannot reach each other later.
+// early error is better than ranks that cannot reach each other later.
 func (j *Job) confineToLoopback(insecure bool) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
@@ -240,8 +242,8 @@ func (j *Job) confineToLoopback(insecure bool) error {
 	return nil
 }
 
-// host returns this machine's name, for messages; it is never empty. It is not used to reach
-// anything: names need not resolve.
+// host returns this machine's name, for messages. The result is never empty. It is not used as an
+// address, because the name need not resolve.
 func (f *finder) host() string {
 	if h, err := f.hostname(); err == nil && h != "" {
 		return h

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// lookupLimit and lookupPause bound the wait for rank 0's name: in Kubernetes the name of a pod
-// appears some time after the pod, and the ranks of a job are started together.
+// lookupLimit and lookupPause bound the wait for rank 0's name. In Kubernetes the name of a pod
+// appears some time after the pod starts, and all ranks of a job start at the same time.
 const (
 	lookupLimit = 2 * time.Minute
 	lookupPause = 250 * time.Millisecond
@@ -22,22 +22,23 @@ const (
 // Listen opens this process's one TCP listener, at an address that the other ranks can dial. It
 // uses the first of these addresses that applies:
 //
-//   - the descriptor that rank 0 inherited (close-on-exec is set on it);
+//   - the address of the descriptor that rank 0 inherited (Listen sets close-on-exec on it);
 //   - TUTTI_LISTEN; without a port, the port that the job's addresses give this rank;
-//   - this rank's own address: Root for rank 0, Peers[Rank] for any;
-//   - loopback with a port of the system's choice, for a job that stays on loopback;
-//   - the address of this machine that faces Root, with such a port.
+//   - this rank's own address: Root for rank 0, or Peers[Rank] for any rank;
+//   - loopback with a port that the system chooses, for a job that stays on loopback;
+//   - the address of this machine from which Root is reached, with a port that the system chooses.
 //
-// Only the last case waits, for the look-up of Root's name: at most two minutes, and no longer than
-// ctx. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
+// Only the last case waits, because it resolves Root's name. It waits at most two minutes, and ends
+// when ctx ends. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	own := j.ownAddr()
 	if j.listenFD >= 0 {
 		if l, err := adoptFD(j.listenFD, own); err == nil {
 			return l, nil
 		}
-		// This process has adopted it before, or is a child of rank 0 that did not inherit it.
-		// Listening on the address itself shows which: it is free, or in use.
+		// This process has adopted the descriptor before, or it is a child of rank 0 that did not
+		// inherit it. Listening on the address itself shows which case it is: the address is free,
+		// or in use.
 	}
 	if j.listen != "" {
 		host, port, err := splitListen(j.listen)
@@ -70,7 +71,8 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 }
 
 // ownAddr returns the address at which the other ranks expect this rank, or "" if they expect none.
-// With Root alone, all ranks but 0 may listen anywhere, since they send their addresses to rank 0.
+// If the job has only Root, all ranks except 0 may listen anywhere, because they send their
+// addresses to rank 0.
 func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:
@@ -81,7 +83,7 @@ func (j *Job) ownAddr() string {
 	return ""
 }
 
-// portOrZero returns the port, or "0" for one of the system's choice.
+// portOrZero returns the port, or "0", which lets the system choose a port.
 func portOrZero(port string) string {
 	if port == "" {
 		return "0"
@@ -89,10 +91,10 @@ func portOrZero(port string) string {
 	return port
 }
 
-// bindOwn listens on a given address. It falls back to the port on all interfaces where the host is
-// not of this machine (the address of a service, a forwarded one), and where the name is loopback
-// on this machine only, as in Debian's hosts file. It never does so for a job that must stay on
-// loopback.
+// bindOwn listens on a given address. In two cases it listens on the same port of all interfaces
+// instead: the host is not an address of this machine (but of a service or a forwarder), or the
+// name is loopback on this machine only, as in Debian's hosts file. It never does so for a job that
+// must stay on loopback.
 func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
 	l, err := j.bind(ctx, own)
 	if j.Loopback || isLoopback(own) {
@@ -110,8 +112,8 @@ func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
 	return l, err
 }
 
-// bindLoopback listens on loopback: in the address family of Root, so that rank 0 and this rank can
-// reach each other, else IPv4, else what there is.
+// bindLoopback listens on loopback. It prefers the address family of Root, so that rank 0 and this
+// rank can reach each other, then IPv4, then any family that is available.
 func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	if host, _, err := net.SplitHostPort(j.Root); err == nil && host != "localhost" && isLoopback(j.Root) {
 		return j.bind(ctx, net.JoinHostPort(host, "0"))
@@ -125,8 +127,8 @@ func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
-// bind listens on addr. When the address is in use its error lists the usual owners: a rank that
-// was started twice, an Init before this one, or a job that has not ended.
+// bind listens on addr. If the address is in use, the error lists the usual reasons: a rank that
+// was started twice, an earlier Init, or a job that has not ended.
 func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	var config net.ListenConfig
 	// Multipath TCP would change what the transports can do with the sockets.
@@ -142,8 +144,8 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
 }
 
-// addrTowards returns the address of this machine from which root is reached. It retries while
-// root's name cannot be resolved, up to lookupLimit.
+// addrTowards returns the address of this machine from which root is reached. If root's name does
+// not resolve, it retries up to lookupLimit.
 func addrTowards(ctx context.Context, root string) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, lookupLimit)
 	defer stop()
@@ -160,8 +162,8 @@ func addrTowards(ctx context.Context, root string) (string, error) {
 	}
 }
 
-// routeTo connects a datagram socket, which asks the routing table for the local address and sends
-// nothing.
+// routeTo returns the local address of the route to addr. It connects a datagram socket, which asks
+// the routing table and sends nothing.
 func routeTo(ctx context.Context, addr string) (string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "udp", addr)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// adoptFD always fails here: descriptors are not inherited by number.
+// adoptFD always fails, because processes do not inherit descriptors by number on this system.
 func adoptFD(int, string) (net.Listener, error) {
 	return nil, errors.New("no inherited listeners on this system")
 }

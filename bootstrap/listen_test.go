@@ -26,7 +26,7 @@ func TestListenChoosesItsAddress(t *testing.T) {
 	secret := "TUTTI_SECRET=" + testSecret
 	for name, c := range map[string]struct {
 		env  string
-		want string // a part of the listener's address
+		want string // part of the listener's address
 	}{
 		"alone":                      {"", "127.0.0.1:"},
 		"rank 0 at the root":         {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=" + addr, addr},

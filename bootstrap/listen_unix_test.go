@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// inheritedFD returns the descriptor of a listener as a launcher passes it on: open, and not
-// close-on-exec.
+// inheritedFD returns the descriptor of a listener in the state in which a launcher passes it on:
+// open, without close-on-exec.
 func inheritedFD(t *testing.T) (fd int, addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A file holds a secret of jobca.MinSecret to maxSecret bytes.
+// A secret in a file has at least jobca.MinSecret and at most maxSecret bytes.
 const maxSecret = 4 << 10
 
-// secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The bytes of the file, without surrounding
-// white space, are the secret; the variable is in hex, so that it can hold any bytes. It returns
-// nil when neither is set.
+// secret reads TUTTI_SECRET_FILE, or else TUTTI_SECRET. The bytes of the file, without surrounding
+// white space, are the secret. The variable is in hex, so that it can hold any bytes. If neither is
+// set, secret returns nil.
 func (f *finder) secret(rank int) ([]byte, error) {
 	if path, ok := f.get(vars.SecretFile); ok {
 		return secretFile(rank, path)
@@ -24,7 +24,7 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	if !ok {
 		return nil, nil
 	}
-	// Errors never show the value: they are printed and logged.
+	// Errors never show the value, because they are printed and logged.
 	const remedy = "set it to the same 32 or more hex digits for all ranks, as from: openssl rand -hex 16"
 	b, err := hex.DecodeString(text)
 	if err != nil {
@@ -36,12 +36,12 @@ func (f *finder) secret(rank int) ([]byte, error) {
 	return b, nil
 }
 
-// secretFile reads a secret from a file that only this user may read. A file that others can read
-// is refused rather than used with a warning: the secret may be known already. Devices and FIFOs
-// are refused, because reading them may block for ever.
+// secretFile reads a secret from a file that only this user may read. It refuses a file that other
+// users can read, and does not only warn, because they may know the secret already. It refuses
+// devices and FIFOs, because reading them may block for ever.
 func secretFile(rank int, path string) ([]byte, error) {
 	const remedy = "write one with: (umask 077; openssl rand -hex 16 > FILE)"
-	// Checked before opening, because opening a FIFO waits for its writer.
+	// The check comes before the open, because opening a FIFO waits for its writer.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, badVariable(rank, vars.SecretFile, path, "is not a regular file", remedy)
 	}

@@ -4,5 +4,5 @@ package bootstrap
 
 import "io/fs"
 
-// readableByOthers is false: Go's file modes do not show access control lists here.
+// readableByOthers returns false, because Go's file modes do not show access control lists here.
 func readableByOthers(fs.FileMode) bool { return false }

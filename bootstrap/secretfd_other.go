@@ -4,7 +4,7 @@ package bootstrap
 
 import "errors"
 
-// readFD fails: no launcher passes descriptors on this system.
+// readFD fails, because no launcher passes descriptors on this system.
 func readFD(int, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // markRead does nothing.

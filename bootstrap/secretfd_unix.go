@@ -7,9 +7,10 @@ import (
 	"syscall"
 )
 
-// readFD returns what a descriptor holds, at most most bytes, and leaves it open. It reads a file
-// from its start without moving its position: the ranks that a script starts one after another share
-// the position. It reads a pipe to its end.
+// readFD returns the content of a descriptor, and leaves the descriptor open. The parameter most is
+// the largest number of bytes. readFD reads a file from its start without moving its position,
+// because ranks that a script starts one after another share the position. It reads a pipe to its
+// end.
 func readFD(fd, most int) ([]byte, error) {
 	text := make([]byte, most)
 	n := 0
@@ -31,8 +32,9 @@ func readFD(fd, most int) ([]byte, error) {
 	return nil, errors.New("it is too long")
 }
 
-// markRead moves the position of the descriptor's file. The launcher shares the position, and sees
-// from it that a program of this rank has called Init. A pipe has no position.
+// markRead moves the position of the descriptor's file. The launcher shares the position. When it
+// sees that the position has moved, it knows that a program of this rank has called Init. A pipe
+// has no position.
 func markRead(fd int) { syscall.Seek(fd, 1, 0) }
 
 // closeFD closes a descriptor.

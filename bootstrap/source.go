@@ -4,15 +4,15 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A source is one way to find the job. find returns nil, nil when the source does not apply.
+// A source is one way to find the job. If the source does not apply, find returns nil, nil.
 type source struct {
 	name    string
-	applies string // when it applies, for messages
+	applies string // the condition under which it applies, for messages
 	find    func(*finder) (*Job, error)
 }
 
-// sources returns the sources in the order of the package comment; a new source goes where that
-// table has room for it. What each one sets:
+// sources returns the sources in the order of the package comment. The table there reserves places
+// for new sources. Each source sets:
 //
 //	source     rank and size          addresses                    name of the job
 //	tuttirun   TUTTI_RANK, _SIZE      Root: TUTTI_ROOT             TUTTI_JOB, else "tutti"
@@ -25,8 +25,8 @@ type source struct {
 //	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
 //	single     0 of 1                 none                         "single"
 //
-// Local ranks come from TUTTI_LOCAL_RANK or LOCAL_RANK and their sizes, or from a list of addresses
-// by the spelling of the hosts.
+// Local ranks come from TUTTI_LOCAL_RANK or LOCAL_RANK and their sizes. With a list of addresses,
+// they come from the spelling of the hosts.
 func sources() []source {
 	return []source{
 		{"tuttirun", vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
@@ -38,8 +38,8 @@ func sources() []source {
 	}
 }
 
-// tuttirun reads the variables that this module's launcher sets, or a user by hand. A static list
-// is left to the source hosts, even when the rank is given.
+// tuttirun reads the variables that this module's launcher sets, or that a user sets by hand. If
+// there is a static list, the source hosts reads it, even if the rank is set.
 func (f *finder) tuttirun() (*Job, error) {
 	if f.has(vars.Hosts) || !f.has(vars.Rank) && !f.has(vars.Size) && !f.has(vars.Root) {
 		return nil, nil
@@ -70,9 +70,10 @@ func (f *finder) tuttirun() (*Job, error) {
 	return j, f.inheritedListener(j)
 }
 
-// inheritedListener reads the descriptor of the listener that rank 0 inherited from the launcher,
-// which has sent the listener's address to the other ranks. No other process can take the port in
-// between. Other ranks ignore the variable: a shell may have passed it on.
+// inheritedListener reads the descriptor of the listener that rank 0 inherited from the launcher.
+// The launcher has sent the listener's address to the other ranks. Because the port is already
+// bound, no other process can take it. Other ranks ignore the variable, because a shell may have
+// passed it on.
 func (f *finder) inheritedListener(j *Job) error {
 	if j.Rank != 0 {
 		return nil
@@ -90,8 +91,8 @@ func (f *finder) inheritedListener(j *Job) error {
 	return nil
 }
 
-// identity reads the job's name and incarnation, where they are set. They take precedence over what
-// the source derived.
+// identity reads the job's name and incarnation, if they are set. They take precedence over the
+// values that the source derived.
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
@@ -104,9 +105,9 @@ func (f *finder) identity(j *Job) error {
 	return err
 }
 
-// single is the last source: a job of one rank. It refuses when another launcher's variables show
-// that there are more processes, because a program that computes the same N times looks like one
-// that works. TUTTI_BOOTSTRAP=single says that it is meant.
+// single is the last source: a job of one rank. It returns an error if another launcher's variables
+// show that there are more processes, because N independent jobs of one rank would look like a job
+// that works. TUTTI_BOOTSTRAP=single says that one rank is intended.
 func (f *finder) single() (*Job, error) {
 	only, _ := f.get(vars.Bootstrap)
 	j := newJob("no launcher's variables")
@@ -129,8 +130,8 @@ func (f *finder) single() (*Job, error) {
 }
 
 // sizeHint returns the variable, if any, by which launcher l shows that there is more than one
-// rank: a size above 1, or a rank above 0. It ignores values that are not numbers, which are not
-// this module's to check.
+// rank: a size above 1, or a rank above 0. It ignores values that are not numbers, because this
+// module does not check variables of other launchers.
 func (f *finder) sizeHint(l vars.Launcher) (name string, value int) {
 	if n, _, err := f.number(unknown, l.Size, 0, MaxRanks); err == nil && n > 1 {
 		return l.Size, n

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// tfRoles are the jobs of a TensorFlow cluster in the order of their ranks. A parameter server is a
-// rank like any other here; it comes last, so that the workers' ranks are contiguous from 0.
+// tfRoles are the roles in a TensorFlow cluster, in the order of their ranks. Here a parameter
+// server is an ordinary rank. It comes last, so that the workers' ranks are contiguous from 0.
 var tfRoles = [...]string{"chief", "master", "worker", "ps"}
 
 // tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. A TF_CONFIG without a
@@ -34,10 +34,10 @@ func (f *finder) tfConfig() (*Job, error) {
 	return j, f.identity(j)
 }
 
-// A tfIndex is a number that some schedulers write as a string.
+// A tfIndex is a number that some schedulers write as a JSON string.
 type tfIndex int
 
-// UnmarshalJSON accepts both forms.
+// UnmarshalJSON accepts a number and a string.
 func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	n, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 31)
 	if err != nil {
@@ -47,9 +47,10 @@ func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// parseTFConfig returns the task's rank and the addresses of all ranks; none when there is no
-// cluster. Ranks are numbered by role in the order of tfRoles, then by index, so that the chief is
-// rank 0. A task of type evaluator is an error: evaluators do not train, and have no rank.
+// parseTFConfig returns the task's rank and the addresses of all ranks. If there is no cluster, it
+// returns no addresses. Ranks are numbered by role in the order of tfRoles, then by index, so that
+// the chief is rank 0. A task of type evaluator is an error, because evaluators do not train, and
+// have no rank.
 func parseTFConfig(text string) (rank int, peers []string, err error) {
 	if len(text) > maxText {
 		return 0, nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -83,8 +84,8 @@ func parseTFConfig(text string) (rank int, peers []string, err error) {
 	return 0, nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
 }
 
-// tfCluster returns the addresses in rank order, and which of them belong to role. It refuses roles
-// that it does not know, since leaving them out would renumber the ranks.
+// tfCluster returns the addresses in rank order, and which of them belong to the given role. It
+// refuses unknown roles, because leaving them out would renumber the ranks.
 func tfCluster(cluster map[string]json.RawMessage, role string) (first, count int, peers []string, err error) {
 	for name := range cluster {
 		if name != "evaluator" && !slices.Contains(tfRoles[:], name) {

@@ -14,10 +14,10 @@ const defaultPort = "29500"
 
 // torchrun reads the variables that torchrun sets for its workers.
 //
-// MASTER_PORT is in use: the agent of node 0, or torch's own store, listens on it. All ranks derive
-// another port from it and from the run's id. The restart count enters only when there is one node,
-// because each agent counts its own restarts, and the counts of several agents differ after a
-// failure.
+// MASTER_PORT is in use: the agent of node 0, or torch's own store, listens on it. All ranks
+// therefore derive another port from it and from the run's id. The port depends on the restart
+// count only if there is one node, because each agent counts its own restarts, and the counts of
+// several agents differ after a failure.
 func (f *finder) torchrun() (*Job, error) {
 	id, ok := f.get(vars.TorchRunID)
 	if !ok || !f.has(vars.TorchRank) {
@@ -49,7 +49,7 @@ func (f *finder) torchrun() (*Job, error) {
 }
 
 // env reads MASTER_ADDR, and the rank and the size under torch's names, as scripts and training
-// operators set them. Here nothing else listens on MASTER_PORT, so rank 0 uses it.
+// operators set them. With this source no other process listens on MASTER_PORT, so rank 0 uses it.
 func (f *finder) env() (*Job, error) {
 	if !f.has(vars.TorchAddr) || !f.has(vars.TorchRank) && !f.has(vars.TorchSize) {
 		return nil, nil
@@ -65,8 +65,8 @@ func (f *finder) env() (*Job, error) {
 	return j, err
 }
 
-// torch reads what both sources have in common: rank, size, local rank and rank 0's address. When
-// all ranks are on this host, rank 0 is reached by loopback, whatever name its launcher gives it,
+// torch reads what the sources torchrun and env have in common: rank, size, local rank and rank 0's
+// address. If all ranks are on this host, torch replaces the host of rank 0's address by loopback,
 // so that such a job needs no secret.
 func (f *finder) torch(source string) (*Job, error) {
 	j := newJob(source)
@@ -95,15 +95,15 @@ func (f *finder) torch(source string) (*Job, error) {
 		return nil, badVariable(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
 	}
 	if j.LocalSize == j.Size {
-		host = "127.0.0.1" // all ranks are on this host, whatever name its launcher gives it
+		host = "127.0.0.1" // all ranks are on this host, so the name that the launcher gives it does not matter
 	}
 	j.Root = net.JoinHostPort(host, port)
 	return j, nil
 }
 
-// checkForeignRank refuses when a launcher that starts each rank itself reports another rank: RANK
-// is then the rank of the pod or node, not of this process, and all processes of a pod would claim
-// the same rank. srun is left out, because it often starts one process per node, which then starts
+// checkForeignRank returns an error if a launcher that starts each rank itself reports a different
+// rank. RANK is then the rank of the pod or node, and all processes of a pod would claim the same
+// rank. checkForeignRank ignores srun, which often starts one process per node, which then starts
 // the ranks.
 func (f *finder) checkForeignRank(j *Job) error {
 	for _, l := range vars.Launchers() {

@@ -38,9 +38,7 @@ func (c *Comm) Revoke() {
 //   - they are more than half of the previous members
 //   - they are exactly half of the previous members, and include the lowest rank of these
 //   - all other previous members are known to be dead: tuttirun saw their processes end, or they
-//     have
-//
-// closed
+//     have closed
 //
 // Otherwise another part of a broken network might go on, too. The call then ends with
 // fault.NoQuorum on all ranks of this part, and so do later calls of Agree and Shrink on the

@@ -18,25 +18,26 @@ import (
 //	event                                              mandatory
 //	a rank enters                                      yes
 //	a rank receives a State of another                 if they are linked
-//	a rank loses one that was killed or evicted        yes
-//	a rank loses one that a linked rank has lost       yes
+//	a rank loses a rank that was killed or evicted     yes
+//	a rank loses a rank that a linked rank has lost    yes
 //	a rank that another has lost is evicted, or loses  one of the two
 //	  the other
 //	a rank without a quorum gives up                   yes
 //	a rank is killed                                   no; bounded
-//	a rank loses a live one by mistake                 no; bounded
-//	a rank loses one of another side                   no
+//	a rank loses a live rank by mistake                no; bounded
+//	a rank loses a rank of another side                no
 //	a rank learns that another was killed              no
 type situation struct {
 	nodes    []node
-	kills    int // that may still happen
-	mistakes int // that may still happen
+	kills    int // how many ranks may still be killed
+	mistakes int // how many mistakes may still happen
 	sides    []int
-	records  bool // deaths are recorded: ranks may learn of them
-	late     bool // a rank may lose a killed one before it learns of the death
+	records  bool // deaths are recorded, so ranks may learn of them
+	late     bool // a rank may lose a killed rank before it learns of the death
 }
 
-// A node is one rank of a situation. sent holds all States that it has flooded: each may still arrive.
+// A node is one rank of a situation. The field sent holds all States that the rank has flooded.
+// Each of them may still arrive.
 type node struct {
 	m       Machine
 	sent    []State
@@ -49,11 +50,11 @@ type node struct {
 // up reports whether the rank runs and belongs to the job.
 func (x *node) up() bool { return !x.killed && !x.evicted }
 
-// active reports whether the rank may still change what others do. A rank that has failed has said
-// its last word.
+// active reports whether the rank may still change what other ranks do. A rank that has failed
+// floods no further State.
 func (x *node) active() bool { return x.up() && !x.failed }
 
-// ended reports whether nothing is expected of the rank any more.
+// ended reports whether the rank has no mandatory event left.
 func (x *node) ended() bool { return !x.active() || x.result != nil }
 
 func (x *node) hasBegun() bool { return x.m.State().Calls != 0 }
@@ -75,7 +76,7 @@ func (x node) step(in Input) node {
 	return x
 }
 
-// differs reports whether two situations of a node differ in more than what it has received.
+// differs reports whether two nodes differ in more than the States that they have received.
 func (x *node) differs(y *node) bool {
 	return len(x.sent) != len(y.sent) || x.result != y.result || x.m.view() != y.m.view()
 }
@@ -99,7 +100,7 @@ func (w *situation) enterAll() *situation {
 
 func enter(r int) Input { return Enter{Shrink, ^uint64(1 << r)} }
 
-// with returns w with another node r, or an error if a promise is broken.
+// with returns w with the node of rank r replaced by x, or an error if a promise is broken.
 func (w *situation) with(r int, x node) (*situation, error) {
 	c := *w
 	c.nodes = slices.Clone(w.nodes)
@@ -133,7 +134,7 @@ func (w *situation) linked(r, q int) bool {
 	return r != q && w.nodes[r].up() && w.nodes[q].up() && !w.lost(r, q) && !w.lost(q, r)
 }
 
-// An event leads from one situation to the next: rank gets an Input, or is killed or evicted.
+// An event leads from one situation to the next: a rank gets an Input, or is killed or evicted.
 type event struct {
 	rank      int
 	in        Input
@@ -159,7 +160,7 @@ func (w *situation) do(ev event) (*situation, error) {
 	return c, err
 }
 
-// events returns the events that can happen in w, except for those that States arrive.
+// events returns the events that can happen in w, except for arrivals of States.
 func (w *situation) events() (list []event) {
 	add := func(mandatory bool, r int, in Input, kind string) { list = append(list, event{r, in, kind, mandatory}) }
 	for r := range w.nodes {
@@ -206,7 +207,7 @@ func (w *situation) events() (list []event) {
 	return list
 }
 
-// mustLose reports whether r loses q sooner or later.
+// mustLose reports whether r must lose q sooner or later.
 func (w *situation) mustLose(r, q int) bool {
 	must := !w.nodes[q].up() || w.lost(q, r)
 	for k := range w.nodes {
@@ -256,7 +257,7 @@ func (e *explorer) key(w *situation) [2]uint64 {
 	return [2]uint64{maphash.Bytes(e.seeds[0], b), maphash.Bytes(e.seeds[1], b)}
 }
 
-// visit explores what can follow from w. It returns an error if a promise is broken.
+// visit explores all situations that can follow w. It returns an error if a promise is broken.
 func (e *explorer) visit(w *situation) error {
 	k := e.key(w)
 	if _, ok := e.seen[k]; ok {
@@ -302,10 +303,11 @@ func (e *explorer) visit(w *situation) error {
 	return nil
 }
 
-// receive lets rank r of w, whose node is x by now, receive States of ranks from q on, until one of
-// them has an effect that others can notice, and explores what follows. States without such an
-// effect concern nobody else, so it is enough to let them arrive at the latest moment. If mandatory
-// States alone have led to an effect, w is not quiet.
+// receive delivers States to rank r of w. The parameter x is the rank's node so far, and q is the
+// first rank whose States are delivered. receive stops at a State that has an effect on other
+// ranks, and explores the situations that follow. A State without such an effect concerns no other
+// rank, so it is enough to deliver it at the latest possible moment. If mandatory States alone have
+// had an effect, w is not quiet.
 func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet *bool) error {
 	for ; q < len(w.nodes); q++ {
 		sent := w.nodes[q].sent
@@ -333,7 +335,7 @@ func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet
 	return nil
 }
 
-// explore visits the situations that can follow from w, up to a limit.
+// explore visits the situations that can follow w, up to a limit.
 func explore(t *testing.T, w *situation, limit int) {
 	t.Helper()
 	e := &explorer{
@@ -350,14 +352,14 @@ func explore(t *testing.T, w *situation, limit int) {
 	}
 }
 
-// TestEveryOrderOfEventsOfAFewRanksKeepsTheRules explores what a few ranks can go through. With
+// TestEveryOrderOfEventsOfAFewRanksKeepsTheRules explores all situations of a few ranks. With
 // TUTTI_SOAK it also explores four ranks in every partition, which takes far longer.
 func TestEveryOrderOfEventsOfAFewRanksKeepsTheRules(t *testing.T) {
 	type testCase struct {
 		name  string
 		ranks int
 		set   func(w *situation)
-		long  bool // too long for a race detector
+		long  bool // takes too long under the race detector
 	}
 	cases := []testCase{
 		{"3 ranks, 2 killed, news of deaths late", 3, func(w *situation) { w.kills, w.late = 2, true }, false},
@@ -386,7 +388,8 @@ func TestEveryOrderOfEventsOfAFewRanksKeepsTheRules(t *testing.T) {
 	}
 }
 
-// partitions returns all ways to divide n ranks into sides, as the side of each rank.
+// partitions returns all ways to divide n ranks into sides. Each element holds the side of each
+// rank.
 func partitions(n int) (all [][]int) {
 	if n == 0 {
 		return [][]int{{}}
@@ -399,8 +402,8 @@ func partitions(n int) (all [][]int) {
 	return all
 }
 
-// TestRandomRunsKeepTheRules runs four and five ranks through random orders of events: partitions,
-// mistakes, kills, and States that arrive late, or out of order.
+// TestRandomRunsKeepTheRules runs four and five ranks through random orders of events. The events
+// are partitions, mistakes, kills, and States that arrive late or out of order.
 func TestRandomRunsKeepTheRules(t *testing.T) {
 	runs := 4_000
 	if raceEnabled {
@@ -422,7 +425,7 @@ func TestRandomRunsKeepTheRules(t *testing.T) {
 			if !slices.ContainsFunc(list, func(ev event) bool { return ev.mandatory }) {
 				break
 			}
-			// Mistakes and kills are rare, so that most runs get far.
+			// Mistakes and kills are rare, so that most runs make many steps.
 			ev := list[rng.IntN(len(list))]
 			if !ev.mandatory && rng.IntN(4) > 0 {
 				continue
@@ -441,7 +444,7 @@ func TestRandomRunsKeepTheRules(t *testing.T) {
 	}
 }
 
-// arrivals appends the events that a State arrives at rank r.
+// arrivals appends the events in which a State arrives at rank r.
 func (w *situation) arrivals(list []event, r int) []event {
 	x := &w.nodes[r]
 	for q := range w.nodes {

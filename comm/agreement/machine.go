@@ -2,58 +2,59 @@ package agreement
 
 import "slices"
 
-// Calls are the calls by which members entered an agreement, as bits. All members must make the same
-// call; a decision with two bits says that they did not.
+// Calls is a bit set of the calls by which members entered an agreement. All members must make the
+// same call. If a decision has two bits, they did not.
 type Calls uint8
 
 // The calls.
 const (
-	Agree  Calls = 1 << iota // the AND of bits
-	Shrink                   // the members that go on
+	Agree  Calls = 1 << iota // decides the AND of the bits
+	Shrink                   // decides the members that go on
 )
 
-// One reports whether all members made the same call.
+// One reports whether exactly one of the calls was made.
 func (c Calls) One() bool { return c == Agree || c == Shrink }
 
-// A Proposal is what a leader proposes, and what members decide.
+// A Proposal is the value that a leader proposes and that members decide.
 type Proposal struct {
 	Side    Set    // the members that may accept it
 	Members Set    // the members that go on
-	Bits    uint64 // the AND of what they contributed
+	Bits    uint64 // the AND of the members' bits
 	Calls   Calls
 }
 
-// A State is what a rank tells the others about itself. The zero State says that nothing was heard.
+// A State is what a rank tells the other ranks about itself. The zero State means that nothing has
+// arrived from the rank.
 //
 //	Calls  Term  Accepted  Out    the rank
 //	0      0     0         false  has not entered
 //	set    r+1   0         false  follows leader r, and accepts nothing of a lower term
 //	set    r+1   q+1       false  and has accepted the Proposal of leader q, where q <= r
-//	set    any   any       true   has failed for want of a quorum
+//	set    any   any       true   has failed because there is no quorum
 type State struct {
-	Version  uint32 // counts the changes; the later State of a rank replaces the earlier one
+	Version  uint32 // counts the changes; a State with a higher Version replaces an earlier State of the rank
 	Calls    Calls
 	Bits     uint64
 	Term     int
-	Accepted int // the term of Proposal; 0: none
+	Accepted int // the term of Proposal; 0 if there is none
 	Proposal Proposal
 	Out      bool
-	Dead     Set // the members that it knows to be dead
+	Dead     Set // the members that the rank knows to be dead
 }
 
-// An Input is an event of this rank. Ranks are those of the communicator.
+// An Input is an event of this rank. Ranks are numbered in the communicator.
 type Input interface{ apply(m *Machine) }
 
 // The inputs.
 type (
-	// Enter is this rank's call. Only the first one counts.
+	// Enter is this rank's call. Only the first Enter counts.
 	Enter struct {
 		Calls Calls
 		Bits  uint64
 	}
 	// Lost says that Rank is lost to this rank for good. It may be alive.
 	Lost struct{ Rank int }
-	// Dead says that Rank will never send or decide anything again: its process was seen to end, or
+	// Dead says that Rank will never send or decide anything again. Its process was seen to end, or
 	// the rank has closed.
 	Dead struct{ Rank int }
 	// LinkLost says that members A and B are alive and cannot reach each other. Only one of them
@@ -75,11 +76,11 @@ type Output interface{ output() }
 type (
 	// Flood sends this rank's State to all other members.
 	Flood struct{ State State }
-	// Decided ends the agreement of this rank. The caller goes on answering with its State, because
-	// other members may need it.
+	// Decided ends the agreement of this rank. The caller must still answer with the rank's State,
+	// because other members may need it.
 	Decided struct{ Proposal Proposal }
-	// Failed ends the agreement of this rank: it reaches Seen of the base's members, itself included,
-	// and these are no quorum.
+	// Failed ends the agreement of this rank. Seen is the set of the base's members that this rank
+	// reaches, itself included. They are no quorum.
 	Failed struct{ Seen Set }
 )
 
@@ -91,14 +92,15 @@ func (Failed) output()  {}
 type Machine struct {
 	me      int
 	base    Set
-	lost    Set // members that this rank waits for no more; includes those known to be dead
+	lost    Set // members that this rank no longer waits for; includes those known to be dead
 	cuts    []LinkLost
-	states  []State // by rank, this rank's own included
+	states  []State // indexed by rank; includes this rank
 	decided bool
 	outputs []Output
 }
 
-// New returns the Machine of rank me for the agreement of base, in a communicator of size ranks.
+// New returns the Machine of rank me for the agreement of the members in base. The parameter size
+// is the size of the communicator.
 func New(me, size int, base Set) *Machine {
 	none := All(size).Minus(All(size))
 	m := &Machine{me: me, base: base, lost: none, states: make([]State, size)}
@@ -106,7 +108,7 @@ func New(me, size int, base Set) *Machine {
 	return m
 }
 
-// Base returns the members of which a quorum decides.
+// Base returns the members of the base. A quorum of them decides.
 func (m *Machine) Base() Set { return m.base }
 
 // State returns this rank's State, for a member that may have missed it.
@@ -116,8 +118,8 @@ func (m *Machine) State() State { return m.states[m.me] }
 // only a Dead can let this rank go on.
 func (m *Machine) Quorum() bool { return m.quorum(m.view()) }
 
-// Waiting returns the members whose States this rank waits for: those that are left and do not
-// follow this rank's leader or have not accepted its Proposal.
+// Waiting returns the members whose States this rank waits for. These are the remaining members
+// that do not follow this rank's leader or have not accepted its Proposal.
 func (m *Machine) Waiting() []int {
 	own := &m.states[m.me]
 	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool {
@@ -126,13 +128,13 @@ func (m *Machine) Waiting() []int {
 	})
 }
 
-// Absent returns the members that are left and have not entered.
+// Absent returns the remaining members that have not entered.
 func (m *Machine) Absent() []int {
 	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool { return m.states[r].Calls != 0 })
 }
 
-// Step handles one Input. The Outputs are to be carried out in order; the slice is valid until the
-// next Step.
+// Step handles one Input. The caller must carry out the Outputs in order. The slice is valid until
+// the next Step.
 func (m *Machine) Step(in Input) []Output {
 	m.outputs = m.outputs[:0]
 	before := m.states[m.me]
@@ -190,7 +192,7 @@ func (in GiveUp) apply(m *Machine) {
 	}
 }
 
-// view returns the members that are left, as this rank knows: neither lost nor out.
+// view returns the members that remain to the knowledge of this rank: neither lost nor out.
 func (m *Machine) view() Set {
 	v := m.base.Minus(m.lost)
 	for r := range m.states {
@@ -201,20 +203,20 @@ func (m *Machine) view() Set {
 	return v
 }
 
-// quorum reports whether side may decide; see the package comment.
+// quorum reports whether side is a quorum; see the package comment.
 func (m *Machine) quorum(side Set) bool {
 	n, all := side.Len(), m.base.Len()
 	return 2*n > all || 2*n == all && side.Has(m.base.Lowest()) || m.base.Minus(side).Minus(m.states[m.me].Dead).Len() == 0
 }
 
-// follow makes this rank follow the lowest member that is left. As the leader it proposes, else it
-// accepts the leader's Proposal.
+// follow makes this rank follow the lowest remaining member. If that is this rank itself, it
+// proposes. Otherwise it accepts the leader's Proposal.
 func (m *Machine) follow() {
 	own := &m.states[m.me]
 	if own.Calls == 0 || own.Out || !m.base.Has(m.me) {
 		return
 	}
-	// Members that are left become fewer, so the term never falls.
+	// No member comes back, so the lowest remaining member never falls, and neither does the term.
 	leader := m.view().Lowest()
 	own.Term = leader + 1
 	if own.Accepted == own.Term {
@@ -229,8 +231,8 @@ func (m *Machine) follow() {
 	}
 }
 
-// propose makes this rank's Proposal once all members that are left follow this rank, and if they
-// are a quorum.
+// propose makes this rank's Proposal. It does so once all remaining members follow this rank, and
+// only if they are a quorum.
 func (m *Machine) propose() {
 	own := &m.states[m.me]
 	side := m.view()
@@ -262,8 +264,8 @@ func (m *Machine) propose() {
 	own.Accepted, own.Proposal = own.Term, p
 }
 
-// linked returns side without the higher end of each lost link, unless the lower end is left out
-// already.
+// linked returns the members of side that are linked with each other. For each lost link it removes
+// the higher end, unless it has removed the lower end already.
 func (m *Machine) linked(side Set) Set {
 	cuts := slices.Clone(m.cuts)
 	slices.SortFunc(cuts, func(a, b LinkLost) int { return min(a.A, a.B) - min(b.A, b.B) })
@@ -275,7 +277,7 @@ func (m *Machine) linked(side Set) Set {
 	return side
 }
 
-// decide ends the agreement once a quorum has accepted the Proposal that this rank has accepted.
+// decide ends the agreement once a quorum has accepted the same Proposal as this rank.
 func (m *Machine) decide() {
 	own := &m.states[m.me]
 	if m.decided || own.Out || own.Accepted == 0 {

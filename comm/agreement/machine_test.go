@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// set returns a set of n members that has only those given.
+// set returns the Set of the given ranks, in a communicator of n members.
 func set(n int, ranks ...int) Set {
 	s := All(n).Minus(All(n))
 	for _, r := range ranks {
@@ -42,7 +42,7 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestAShrinkWithoutALinkHasItsLowerEnd has one leader that knows of broken links.
+// TestAShrinkWithoutALinkHasItsLowerEnd covers a leader that alone knows of broken links.
 func TestAShrinkWithoutALinkHasItsLowerEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		calls Calls
@@ -69,7 +69,7 @@ func TestAShrinkWithoutALinkHasItsLowerEnd(t *testing.T) {
 	}
 }
 
-// TestTheFirstCallCounts covers a call whose context ended, and the one after it.
+// TestTheFirstCallCounts covers a call whose context ended, and the call after it.
 func TestTheFirstCallCounts(t *testing.T) {
 	m := New(0, 2, All(2))
 	m.Step(Enter{Agree, 5})
@@ -94,9 +94,9 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// TestARankAcceptsOnlyAProposalWhoseSideIncludesIt: ranks 1 to 3 of five have decided, and died,
-// while they had lost 0 and 4. Rank 4 may have accepted what 0 decides with it, since all others are
-// dead. A State of rank 1 that arrives late must not lead rank 4 to another decision.
+// TestARankAcceptsOnlyAProposalWhoseSideIncludesIt covers five ranks. Ranks 1 to 3 lose ranks 0 and
+// 4, decide without them, and die. Rank 4 may then accept the Proposal of rank 0, because all other
+// ranks are dead. A State of rank 1 that arrives late must not make rank 4 decide differently.
 func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
 	m := New(4, 5, All(5))
 	m.Step(Enter{Calls: Shrink})
@@ -112,8 +112,8 @@ func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
 	}
 }
 
-// TestNewsOfADeathReachesAllMembers: a rank without a quorum goes on once another member knows that
-// the missing ones are dead.
+// TestNewsOfADeathReachesAllMembers covers a rank without a quorum. The rank goes on once another
+// member knows that the missing ranks are dead.
 func TestNewsOfADeathReachesAllMembers(t *testing.T) {
 	m := New(2, 4, All(4))
 	m.Step(Enter{Calls: Shrink})
@@ -128,7 +128,7 @@ func TestNewsOfADeathReachesAllMembers(t *testing.T) {
 	}
 }
 
-// TestTheOthersGoOnWithoutARankThatFails also covers that its State says so.
+// TestTheOthersGoOnWithoutARankThatFails also checks that the rank's State is out.
 func TestTheOthersGoOnWithoutARankThatFails(t *testing.T) {
 	m := New(1, 2, All(2))
 	m.Step(Enter{Calls: Agree})

@@ -2,8 +2,8 @@ package agreement
 
 import "math/bits"
 
-// A Set is a set of members of a communicator, one bit each. It is immutable, and sets of the same
-// members of the same communicator are equal.
+// A Set is a set of members of a communicator, with one bit per member. It is immutable. Two Sets
+// of the same members of a communicator compare equal.
 type Set string
 
 // All returns the set of n members.
