@@ -81,9 +81,9 @@ func pass(to, from stream, filter relay.Filter) error {
 	}
 }
 
-// A proxy does each fault to each frame of a short stream, in both directions. The receiver gets the
-// frames before the fault and then an error that names the numbers. If the last frame never comes,
-// only the counts of the two ends show it.
+// A proxy injects each fault into each frame of a short stream, in both directions. The receiver
+// must get the frames before the fault, and then an error that names the frame numbers. If the last
+// frame is dropped, only the counts of the two ends show the fault.
 func TestAlteredFramesAreNoticedAtOnce(t *testing.T) {
 	const frames = 4
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap} {
@@ -121,7 +121,7 @@ func TestAlteredFramesAreNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// checkAltered sends frames over a link whose proxy alters frame number k.
+// checkAltered sends frames over a link whose proxy alters one frame.
 func checkAltered(t *testing.T, from, to transport.Conn, lie relay.Fault, k, frames int) {
 	t.Helper()
 	sent, lost := 0, 0
@@ -173,12 +173,12 @@ func checkAltered(t *testing.T, from, to transport.Conn, lie relay.Fault, k, fra
 	}
 }
 
-// traffic returns what Traffic returns.
+// traffic returns the results of the method Traffic.
 func traffic(c transport.Conn) (sent, acked, received, arrived uint64) {
 	return c.(interface{ Traffic() (_, _, _, _ uint64) }).Traffic()
 }
 
-// Each end learns from the frames of the other how many bytes have arrived there.
+// Each end must learn from the frames of the other end how many bytes have arrived there.
 func TestFramesCarryAcknowledgements(t *testing.T) {
 	near, far := New(Options{}), New(Options{})
 	defer near.Close()

@@ -20,15 +20,15 @@ var benchSizes = []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20,
 
 // A subject is one way to move bytes between two goroutines over loopback.
 type subject interface {
-	// oneWay moves n bodies of size bytes, and returns when the last is in.
+	// oneWay moves n bodies of the given size, and returns when the last body has arrived.
 	oneWay(n, size int)
 	// echo moves n bodies there and back, one at a time.
 	echo(n, size int)
 }
 
-// BenchmarkBare moves the same bytes over a Conn and over a bare gRPC stream with the same codec
-// and settings, alternately. It reports the speed of the Conn divided by the speed of the bare
-// stream as "of-bare". 1 means equal speed; a larger value means that the Conn is faster.
+// BenchmarkBare moves the same bytes alternately over a Conn and over a bare gRPC stream. The
+// stream has the same codec and settings. It reports the speed of the Conn divided by the speed of
+// the bare stream as "of-bare". 1 means equal speed; a larger value means that the Conn is faster.
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 func BenchmarkBare(b *testing.B) {
@@ -87,7 +87,7 @@ func newConnSubject(tb testing.TB) *connSubject {
 	return &connSubject{tb: tb, near: newWaiter(tb, near), far: newWaiter(tb, far)}
 }
 
-// window is how many frames a sender has queued at a time.
+// window is the number of frames that a sender keeps queued.
 const window = 16
 
 func (s *connSubject) oneWay(n, size int) {

@@ -20,7 +20,7 @@ func streamDesc(h rpc.StreamHandler) rpc.StreamDesc {
 	return rpc.StreamDesc{StreamName: streamName, Handler: h, ServerStreams: true, ClientStreams: true}
 }
 
-// An incoming receives a message from RecvMsg, in the pieces in which gRPC received it.
+// An incoming holds a message from RecvMsg, in the same pieces in which gRPC received the message.
 type incoming struct{ bufs mem.BufferSlice }
 
 // A codec passes bytes through unchanged: from a *message when sending, to an *incoming when

@@ -26,22 +26,22 @@ type stream interface {
 // The first frame of out may be partly sent:
 //
 //	begun  writing  meaning
-//	no     no       nothing of it has been given to gRPC
+//	no     no       nothing of the frame has been given to gRPC
 //	no     yes      a goroutine is in SendMsg with earlier frames
 //	yes    no       its preamble is with gRPC; rest is what remains of its body
 //	yes    yes      the same, and a goroutine is in SendMsg
 //
 // The messages in inFlight are held by gRPC. When the last buffer of a message is released, the
-// message moves to idle and its frame to completions.
+// message moves to the list idle, and its frame moves to the list completions.
 //
 // mu and inbox.mu are leaf locks. gRPC releases buffers while it holds locks of its own, and the
-// release locks mu. Hence SendMsg is never called with mu held, and the goroutine that releases a
-// buffer runs no Done.
+// release locks mu. Therefore SendMsg is never called with mu held, and the goroutine that releases
+// a buffer does not run a Done.
 type conn struct {
 	stream   stream
 	link     *link
 	tune     tuning
-	peerName string // what the peer's certificate has proven; "" without
+	peerName string // the name that the peer's certificate has proven; "" without a certificate
 
 	reading  atomic.Bool // held by Progress; no goroutine waits for it
 	decoder  decoder     // belongs to the goroutine in Progress
@@ -56,16 +56,16 @@ type conn struct {
 
 	mu          sync.Mutex      // guards the fields below
 	cond        sync.Cond       // signals writeLoop and drain
-	out         transport.Queue // frames that gRPC has not completely been given
+	out         transport.Queue // frames that have not been completely given to gRPC
 	begun       bool            // the preamble of the first frame has been given to gRPC
-	rest        pieces          // the part of the first frame's body that gRPC has not been given
+	rest        pieces          // the part of the first frame's body that has not been given to gRPC
 	writing     bool            // a goroutine is in SendMsg, or about to be
-	broken      bool            // SendMsg has failed; readLoop gets the reason
+	broken      bool            // SendMsg has failed; readLoop will get the reason
 	inFlight    []*message      // messages given to gRPC and not released; at most maxInFlight + 1
 	idle        []*message      // messages for reuse; at most maxInFlight + 1
 	seq         uint32          // number of the next frame whose preamble is to be written
 	unsent      int             // bytes of all frames that gRPC has not written
-	written     uint64          // bytes of frames that gRPC has written in all
+	written     uint64          // total number of bytes of frames that gRPC has written
 	lastWrite   time.Time       // when gRPC last wrote bytes, or when unsent last became positive
 	completions []completion    // frames whose Done is due
 	completing  bool            // a goroutine runs the completions
@@ -82,8 +82,8 @@ type completion struct {
 // newConn makes the Conn of a connection. The caller sets its stream before any other goroutine can
 // access it.
 //
-// Every failure to read or write the connection ends the Conn through the link's onError, even if
-// gRPC reports the failure later or with another text.
+// Every failed read or write of the connection ends the Conn through the link's onError. gRPC may
+// report the same failure later, or with another text.
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
@@ -95,12 +95,13 @@ func newConn(raw, above net.Conn, tune tuning) *conn {
 	return c
 }
 
-// awaitEnd waits until the Conn has ended, and then releases its resources. stop ends gRPC on this
-// connection. When stop returns, no goroutine of gRPC accesses the memory of frames any more.
+// awaitEnd waits until the Conn has ended, and then releases its resources. Its argument is the
+// function that stops gRPC on this connection. When this function returns, no goroutine of gRPC
+// accesses the memory of frames any more.
 //
 // It runs on a goroutine of its own, in this order:
 //
-//	wait        for the connection's end, or for Close
+//	wait        until the connection ends, or Close is called
 //	hang up     after Close, so that gRPC sends what it holds and the end of the stream
 //	stop gRPC   a timer cuts the connection if gRPC's writer is blocked
 //	cut         the connection is closed
@@ -173,7 +174,7 @@ func (c *conn) Send(f *transport.Frame) {
 // until it has written it.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
-// sendable returns an error for a frame that no Conn of this kind can send.
+// sendable returns an error for a frame that no Conn of this package can send.
 func sendable(f *transport.Frame) error {
 	if len(f.Head) > transport.MaxHead {
 		return failure(fault.Misuse, "send",
@@ -188,8 +189,8 @@ func sendable(f *transport.Frame) error {
 	return nil
 }
 
-// Progress copies what has arrived to where the Sink wants it. Sending needs no Progress. An empty
-// inbox costs two atomic operations; there is no spinning, because gRPC's goroutines need the core.
+// Progress copies arrived bytes into the Sink's buffers. Sending needs no Progress. An empty inbox
+// costs two atomic operations; there is no spinning, because gRPC's goroutines need the core.
 //
 // Progress delivers everything that arrived before an error, and then returns the error.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
@@ -245,18 +246,19 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent, c.lastWrite
 }
 
-// Traffic returns how many bytes of frames gRPC has written, how many of these the peer's frames
-// acknowledge, how many have arrived in frames here, and how many bytes in all have arrived from the
-// connection, those of HTTP/2 included. gRPC delivers a message once all of it is there. So the last
-// count shows that a long message is on its way.
+// Traffic returns four counts of bytes: bytes of frames that gRPC has written, bytes among them
+// that the peer's frames acknowledge, bytes of frames that have arrived here, and all bytes that
+// have arrived from the connection. The last count includes the bytes of HTTP/2. gRPC delivers a
+// message only when the whole message has arrived. So the last count shows that a long message is
+// on its way.
 func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.written, c.acked.Load(), c.received.Load(), c.link.arrived.Load()
 }
 
-// fail sets the Conn's first error and ends sending. It calls the Done of frames that gRPC has not
-// been given. The other frames get their Done when gRPC releases their memory.
+// fail sets the Conn's first error and ends sending. It calls the Done of frames that have not been
+// given to gRPC. The other frames get their Done when gRPC releases their memory.
 func (c *conn) fail(err *fault.Error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -285,7 +287,7 @@ func finish(q *transport.Queue, err error) {
 	}
 }
 
-// first returns the Conn's first error; nil while the Conn lives.
+// first returns the Conn's first error, or nil while the Conn has not failed.
 func (c *conn) first() *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,7 +297,8 @@ func (c *conn) first() *fault.Error {
 // A pendingConn is the accepting end of a Conn. Its peer is not authenticated until Admit.
 type pendingConn struct{ *conn }
 
-// Admit lifts the limits on what the peer may send, and frees its slot at the listener.
+// Admit lifts the limits on the bytes that the peer may send, and frees the peer's slot at the
+// listener.
 func (g pendingConn) Admit() { g.link.admit() }
 
 // RemoteAddr returns the peer's address.

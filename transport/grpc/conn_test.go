@@ -48,8 +48,8 @@ func (c *counter) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain calls Progress until enough returns true or an error occurs. enough gets the number of
-// whole frames.
+// drain calls Progress until the function enough returns true or an error occurs. The function gets
+// the number of whole frames.
 func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int) bool) (int, error) {
 	tb.Helper()
 	count := &counter{Sink: in}
@@ -75,7 +75,7 @@ func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int
 
 func never(int) bool { return false }
 
-// A probe counts what is written to a connection, and can block it.
+// A probe counts the bytes that are written to a connection, and can block the writes.
 type probe struct {
 	*net.TCPConn
 	written atomic.Int64
@@ -143,7 +143,8 @@ func probed(tb testing.TB, tune tuning, dialerSends bool) (sender, receiver tran
 }
 
 // When a connection ends, gRPC's server randomly drops messages that it has not delivered yet. The
-// Conn must deliver them. With the tiny inbox many messages are undelivered.
+// Conn must deliver these messages. The tiny inbox of this test ensures that many messages are
+// undelivered.
 func TestWhatCameBeforeAConnectionBrokeIsDelivered(t *testing.T) {
 	const frames, size = 20, 3000
 	tune := tuning{}.orDefault()
@@ -183,7 +184,7 @@ func TestABlockedWireDoesNotBlockClose(t *testing.T) {
 			t.Errorf("Unsent: got %d bytes since %v before the first Send, want 3 MiB since it", n, start.Sub(since))
 		}
 		sender.Close()
-		p.mu.Unlock() // closing a socket ends a Write on it, but does not unlock mu
+		p.mu.Unlock() // closing a socket ends a Write on the socket, but does not unlock mu
 		for range cap(done) {
 			if err := <-done; err != nil && !errors.Is(err, fault.Closed) {
 				t.Errorf("Done: got %v, want %v", err, fault.Closed)
@@ -196,7 +197,7 @@ func TestABlockedWireDoesNotBlockClose(t *testing.T) {
 	}
 }
 
-// An unsender is the interface that mesh looks for in a Conn.
+// An unsender is the interface for which package mesh checks a Conn.
 type unsender interface {
 	Unsent() (bytes int, since time.Time)
 }
@@ -331,8 +332,8 @@ func TestGreeterKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// The test bounds the allocations of a frame at both ends together. Nearly all of them are in gRPC.
-// doc.go has the measured figures.
+// The test bounds the number of allocations for one frame at both ends together. Nearly all of
+// these allocations are in gRPC. doc.go has the measured figures.
 func TestAllocationsPerFrame(t *testing.T) {
 	if raceDetector {
 		t.Skip("under the race detector, sync.Pool forgets on purpose")

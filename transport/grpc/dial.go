@@ -13,10 +13,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Dial opens a connection for this Conn alone. So a Conn that stalls blocks no other Conn, and the
-// end of the connection is the end of the Conn. Dial returns when the peer's gRPC has answered on
-// the stream. Errors are of kind fault.Refused (nothing listens, or no rank does), fault.Timeout,
-// fault.Canceled, fault.Closed and fault.Misuse (TLS files).
+// Dial opens a connection that only this Conn uses. So a Conn that stalls blocks no other Conn, and
+// the end of the connection is the end of the Conn. Dial returns when the peer's gRPC has answered
+// on the stream. The kinds of its errors are fault.Refused (no process listens, or the listener is
+// not a rank), fault.Timeout, fault.Canceled, fault.Closed and fault.Misuse (TLS files).
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if !t.enter() {
 		return nil, failure(fault.Closed, "dial "+addr, nil)
@@ -39,8 +39,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return nil, dialFailure(ctx, addr, err)
 }
 
-// dial opens the connection and the stream. On success it starts the Conn's goroutines. The last of
-// them to end undoes enter.
+// dial opens the connection and the stream. On success it starts the Conn's goroutines. The last
+// goroutine that ends also ends the count that enter began.
 func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	raw, err := t.connect(ctx, addr)
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 		return nil, err
 	}
 	c := newConn(raw, above, t.opts.tune)
-	c.link.admitted.Store(true) // a peer that we dialled is not limited
+	c.link.admitted.Store(true) // a dialled peer is not limited
 	c.peerName = t.opts.TLS.PeerName(above)
 	d := &clientStream{conn: c}
 	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
@@ -95,7 +95,7 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 }
 
 // secure does the TLS handshake if the TLS options secure this connection. It does so before gRPC
-// gets the connection, so that TLS errors can be told from HTTP/2 errors.
+// gets the connection, so that TLS errors can be distinguished from HTTP/2 errors.
 func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
 	if !t.opts.TLS.Secures(raw.LocalAddr(), raw.RemoteAddr()) {
 		return raw, nil, nil

@@ -1,8 +1,9 @@
 // Package grpc implements package transport over gRPC. Each Conn is one bidirectional stream of raw
-// bytes. It exists for proxies, service meshes and firewalls that pass gRPC and little else; where
-// speed counts, use tcp.
+// bytes. It exists for proxies, service meshes and firewalls that pass little more than gRPC. If
+// speed is important, use tcp.
 //
-// The package does not know ranks, the meaning of heads, or who may connect: package mesh does.
+// The package does not know ranks, the meaning of heads, or who may connect. Package mesh knows
+// these things.
 //
 // # On the wire
 //
@@ -34,36 +35,36 @@
 //
 // Sending: bodies above 8 KiB are not copied on the way to gRPC's write buffer. They travel in
 // messages of up to 512 KiB, and Done runs when gRPC has released the last of them. Smaller bodies
-// are copied, many into one message when they come faster than gRPC writes, and Done runs at once.
-// A body in parts is treated part by part. gRPC holds up to 8 messages of a Conn; in practice
-// fewer, because its SendMsg waits while 64 KiB are unwritten.
+// are copied, and Done runs at once. If they come faster than gRPC writes, many are copied into one
+// message. A body in parts is treated part by part. gRPC holds up to 8 messages of a Conn. In
+// practice it holds fewer, because its SendMsg waits while 64 KiB are unwritten.
 //
-// Receiving: gRPC collects a message in pieces of 16 KiB, and Progress copies them to where the
-// Sink wants them. A stream's window is 4 MiB, which gRPC may hold, and 2 MiB more wait for
-// Progress; then flow control stops the peer.
+// Receiving: gRPC collects a message in pieces of 16 KiB, and Progress copies the pieces into the
+// Sink's buffers. gRPC may hold 4 MiB, which is the window of a stream, and 2 MiB more may wait for
+// Progress. Then flow control stops the peer.
 //
-// gRPC wakes several goroutines for each message. Polling a Conn of this kind does not pay: Arm it
-// at once.
+// gRPC wakes several goroutines for each message. So polling such a Conn is useless, and a waiter
+// should call Arm at once.
 //
 // # Ending
 //
-// A Conn whose connection breaks still delivers what had come. After Close, gRPC has at most 250 ms
-// to write what it holds; so it has after Transport.Close. gRPC never reconnects.
+// A Conn whose connection breaks still delivers the bytes that had arrived. After Close or
+// Transport.Close, gRPC has at most 250 ms to write the bytes that it holds. gRPC never reconnects.
 //
 // # TLS and proxies
 //
-// TLS is done here, or by the listener. Package tlsopt decides for which connections. gRPC gets the
-// result, and uses the scheme https. Unlike gRPC's own dialer, this package ignores proxies named by
-// the environment (HTTPS_PROXY), because ranks dial ranks. A proxy that terminates HTTP/2 may stand
-// between two ranks. One that resets streams when it closes them may lose what it had not passed on;
-// and it must not limit how long a stream lasts.
+// This package or the listener does the TLS handshake. Package tlsopt decides which connections use
+// TLS. gRPC gets the result, and uses the scheme https. Unlike gRPC's own dialer, this package
+// ignores proxies named by the environment (HTTPS_PROXY), because ranks dial ranks. A proxy that
+// terminates HTTP/2 may stand between two ranks. A proxy that resets streams when it closes them
+// may lose bytes that it had not passed on. A proxy must not limit how long a stream lasts.
 //
 // # Unauthenticated peers
 //
 // Until Admit a peer may send 32 KiB, all of HTTP/2 included, and bodies of 4 KiB. It has one
-// stream, which it must open within 5 s, and 16 KiB of headers. That costs less than 4 KiB of this
-// package's memory. gRPC itself costs more, as measured: 10 to 16 KiB of heap, and 13 to 37 KiB of
-// stacks for 3 to 7 goroutines. The listener bounds how many such peers there are.
+// stream, which it must open within 5 s, and 16 KiB of headers. Such a peer costs less than 4 KiB
+// of this package's memory. gRPC itself uses more memory. Measurements show 10 to 16 KiB of heap,
+// and 13 to 37 KiB of stacks for 3 to 7 goroutines. The listener bounds the number of such peers.
 //
 // # Cost
 //
@@ -83,11 +84,11 @@
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 //
-// prints both and the Conn's speed as a share of the bare stream's. An echo has one switch of
-// goroutines more at each end. At 64 and 256 KiB its share was between 0.85 and 0.96 over several
-// runs, and down to 0.73 where other programs used both cores. The share of a stream of bodies was
-// above 0.93 on an idle machine.
+// prints both times, and the ratio of the Conn's speed to the speed of the bare stream. An echo
+// needs one more switch of goroutines at each end. At 64 and 256 KiB its ratio was between 0.85 and
+// 0.96 over several runs, and down to 0.73 while other programs used both cores. The ratio of a
+// stream of bodies was above 0.93 on an idle machine.
 //
-// Allocations per frame, both ends together, nearly all of them gRPC's: 5 for 1 KiB, 10 for 64 KiB,
-// 28 for 1 MiB. A test bounds them.
+// Both ends together make 5 allocations per frame for 1 KiB, 10 for 64 KiB, and 28 for 1 MiB. gRPC
+// makes nearly all of them. A test bounds their number.
 package grpc

@@ -12,14 +12,14 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
+// failure returns an error of this package. A transport does not know ranks, so Rank is -1.
 func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "grpc: " + op, Rank: -1, Err: err}
 }
 
 var (
 	// errPeerClosed means that the peer called Close or that its process ended. The connection does
-	// not show which.
+	// not show which of the two has happened.
 	errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
 	// errGivenUp means that gRPC has closed the connection without a reason, because the peer
 	// violated HTTP/2.
@@ -56,7 +56,7 @@ func streamFailure(err error) *fault.Error {
 
 // dialFailure returns the error of a Dial that could not open a stream.
 //
-// Unimplemented is what another gRPC service answers to this package's method.
+// If another gRPC service gets a call of this package's method, it answers Unimplemented.
 func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	op := "dial " + addr
 	if ended := ctx.Err(); ended != nil {

@@ -10,20 +10,21 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// preambleSize is the length of what precedes each frame's head. doc.go has the table.
+// preambleSize is the length of the preamble, which precedes each frame's head. doc.go has its
+// layout.
 const preambleSize = 24
 
 // version is the first byte of every preamble.
 const version = 2
 
-// pendingBody is the most bytes of body that a peer may send before Admit.
+// pendingBody is the maximum size of a body before Admit.
 const pendingBody = 4 << 10
 
-// maxBody is the most bytes of body that the preamble can state.
+// maxBody is the maximum size of a body that the preamble can hold.
 const maxBody = 1<<48 - 1
 
-// appendPreamble appends the preamble and the head of frame number seq to b. ack is how many bytes
-// of frames have arrived.
+// appendPreamble appends the preamble and the head of frame number seq to b. The argument ack is
+// how many bytes of frames have arrived.
 func appendPreamble(b []byte, f *transport.Frame, seq uint32, ack uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, version|uint64(len(f.Head))<<8|uint64(f.Size())<<16)
 	b = binary.LittleEndian.AppendUint64(b, uint64(f.ID)|uint64(seq)<<32)
@@ -90,7 +91,8 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 
 // report calls Arrived for the bytes of the body that have not been reported yet.
 //
-// It is called once per message and not per piece: a Sink reduces better in larger steps.
+// It is called once per message and not once per piece, because a Sink reduces data faster in
+// larger steps.
 func (d *decoder) report(in transport.Sink) {
 	if d.begun && d.got > d.reported {
 		d.reported = d.got

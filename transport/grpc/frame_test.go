@@ -38,7 +38,7 @@ func (t *recordingSink) Arrived(h transport.Header, n int) {
 	t.last = n
 }
 
-// encode returns what a Conn sends for f as its frame number seq.
+// encode returns the bytes that a Conn sends for f as frame number seq.
 func encode(f *transport.Frame, seq int) []byte {
 	return append(appendPreamble(nil, f, uint32(seq), 0), f.Body...)
 }
@@ -132,15 +132,16 @@ func TestDecoderAcceptsAnUnprovenPeersShortBody(t *testing.T) {
 }
 
 // FuzzDecoder feeds arbitrary bytes to the decoder twice: all at once, and in pieces. Both runs
-// must return the same number of frames, and both or neither an error. The decoded frames, encoded
-// again, must be a prefix of the input.
+// must return the same number of frames. Either both runs or neither may return an error. The
+// decoded frames, encoded again, must be a prefix of the input.
 func FuzzDecoder(f *testing.F) {
 	f.Add(encode(&transport.Frame{Head: []byte("head"), Body: []byte("body")}, 0), uint8(3))
 	f.Add(encode(&transport.Frame{}, 0), uint8(1))
 	f.Add([]byte{version, 129}, uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
 		var atOnce, inPieces recordingSink
-		// The limits of an unauthenticated peer bound what Sink.Buffer allocates.
+		// With the limits of an unauthenticated peer, the memory that Sink.Buffer allocates is
+		// bounded.
 		n, err := feedAll(new(decoder), b, len(b)+1, &atOnce)
 		m, err2 := feedAll(new(decoder), b, int(step)+1, &inPieces)
 		if n != m || (err == nil) != (err2 == nil) {
@@ -149,7 +150,7 @@ func FuzzDecoder(f *testing.F) {
 		var again []byte
 		for i := range n {
 			f := transport.Frame{Head: atOnce.heads[i], Body: atOnce.bodies[i], ID: atOnce.ids[i]}
-			ack := binary.LittleEndian.Uint64(b[len(again)+16:]) // no Sink gets it
+			ack := binary.LittleEndian.Uint64(b[len(again)+16:]) // the decoder does not pass it to the Sink
 			again = append(appendPreamble(again, &f, uint32(i), ack), f.Body...)
 		}
 		if !bytes.HasPrefix(b, again) {

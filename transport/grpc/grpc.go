@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Name selects this transport.
+// Name is the name that selects this transport.
 const Name = "grpc"
 
 // These bound how long a peer can make this end wait.
@@ -27,7 +27,7 @@ const (
 	closeTime = 250 * time.Millisecond
 )
 
-// Options configure a Transport. The zero value is good: no TLS.
+// Options configure a Transport. The zero value has no TLS and suits most programs.
 type Options struct {
 	// TLS secures the connections; nil: no TLS. A connection that the listener has secured already
 	// is used as it is.
@@ -45,11 +45,11 @@ type Options struct {
 // transport.Transport and transport.Greeter. All methods may be called
 // concurrently.
 //
-// It holds no connection of its own: each Conn has one, with its own instance of gRPC's client or
-// server.
+// It holds no connection itself. Each Conn has its own connection, and its own instance of gRPC's
+// client or server.
 type Transport struct {
 	opts        Options
-	openTimeout time.Duration   // defaultOpenTimeout, but in tests
+	openTimeout time.Duration   // defaultOpenTimeout, except in tests
 	ctx         context.Context // ends when Close begins
 	stop        context.CancelFunc
 	work        sync.WaitGroup // one for each Conn, and one for the accepting goroutine
@@ -86,7 +86,7 @@ func (t *Transport) ForRank(_ int, tls *tlsopt.Options, log *slog.Logger) (trans
 // Name returns "grpc".
 func (t *Transport) Name() string { return Name }
 
-// Prefix reports whether first begins HTTP/2's connection preface.
+// Prefix reports whether a connection begins with the first bytes of HTTP/2's preface.
 func (t *Transport) Prefix(first []byte) bool { return bytes.HasPrefix(first, []byte("PRI ")) }
 
 // Proto returns the ALPN name of HTTP/2.

@@ -13,20 +13,21 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// pendingBytes is the most that a peer may send before Admit, all of HTTP/2 included. It bounds
-// gRPC's own buffers for an unauthenticated peer, whatever gRPC's windows are.
+// pendingBytes is the maximum number of bytes that a peer may send before Admit, including all
+// bytes of HTTP/2. It bounds gRPC's own buffers for an unauthenticated peer, whatever gRPC's
+// windows are.
 const pendingBytes = 32 << 10
 
 // drainTime is how long a connection is still read after a write has failed. The read delivers the
 // bytes that the peer sent before the failure.
 const drainTime = time.Second
 
-// A link is the connection as gRPC sees it, above TLS and below HTTP/2. It notices how the
-// connection ends before gRPC does, and decides when it is closed. gRPC reads on one goroutine and
-// writes on another.
+// A link is the connection that gRPC uses, above TLS and below HTTP/2. The link learns earlier than
+// gRPC how the connection ends, and decides when the connection is closed. gRPC reads on one
+// goroutine and writes on another.
 //
-// gRPC calls Close, which ends only reading. Writing continues until cut, because gRPC's server
-// flushes its buffer after it has called Close (http2Server.Close, loopyWriter.run).
+// When gRPC calls Close, only reading ends. Writing continues until cut is called, because gRPC's
+// server flushes its buffer after it has called Close (http2Server.Close, loopyWriter.run).
 type link struct {
 	net.Conn             // TCP, or TLS above it
 	raw      net.Conn    // what was dialled or accepted
@@ -42,11 +43,11 @@ type link struct {
 	admitted atomic.Bool
 	arrived  atomic.Uint64 // bytes received
 
-	unwritten atomic.Pointer[error] // why Write first failed
+	unwritten atomic.Pointer[error] // the first error of Write
 }
 
-// newLink wraps raw. above is the layer that carries HTTP/2: raw itself or TLS. lost is called for
-// every failure to read or write, on gRPC's goroutines.
+// newLink wraps raw. The argument above is the layer that carries HTTP/2: raw itself or TLS. The
+// function lost is called on gRPC's goroutines for every failed read or write.
 func newLink(raw, above net.Conn, lost func(error)) *link {
 	l := &link{Conn: above, raw: raw, onError: lost, over: make(chan struct{}), closed: make(chan struct{})}
 	if p, ok := above.(peeked); ok && terminated(raw) == nil {
@@ -56,16 +57,16 @@ func newLink(raw, above net.Conn, lost func(error)) *link {
 	return l
 }
 
-// A peeked connection has had bytes read from it by the listener. It could replay these bytes, but
-// using the underlying connection saves a call for each read and write.
+// The listener has already read the first bytes of a peeked connection. The peeked connection could
+// return these bytes again, but using the connection below it saves a call for each read and write.
 type peeked interface {
 	Peeked() []byte
 	NetConn() net.Conn
 }
 
 // ReadOnReady is Read for gRPC's framer, which looks for this method
-// (internal/transport/readyreader.Reader). Without it gRPC keeps a buffer of tuning.read bytes for
-// every connection, busy or not. buf is the caller's when n > 0.
+// (internal/transport/readyreader.Reader). Without this method, gRPC keeps a buffer of tuning.read
+// bytes for every connection, even an idle one. If n > 0, buf belongs to the caller.
 func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
 	if l.lazy != nil && len(l.first) == 0 {
 		buf, n, err = l.lazy.read(size, pool)
@@ -93,8 +94,8 @@ func (l *link) Read(b []byte) (int, error) {
 // checkRead returns the result of a read, or an error if an unauthenticated peer has sent too much.
 // Any failure cuts the connection at once, so that a blocked Write returns.
 //
-// After a failed write, the deadline that Write has set ends reading. checkRead then returns the
-// write's error, which is the cause.
+// After a failed write, reading ends by the deadline that Write has set. Then checkRead returns the
+// error of the write, which is the cause.
 func (l *link) checkRead(n int, err error) (int, error) {
 	if arrived := l.arrived.Add(uint64(n)); n > 0 && !l.admitted.Load() && arrived > pendingBytes {
 		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
@@ -140,7 +141,7 @@ func (l *link) Close() error {
 // end marks the connection as useless. It closes nothing.
 func (l *link) end() { l.onOver.Do(func() { close(l.over) }) }
 
-// A netConner is a connection on top of another one, as *tls.Conn is.
+// A netConner is a connection on top of another connection, such as a *tls.Conn.
 type netConner interface{ NetConn() net.Conn }
 
 // An admitter is an accepted connection that its listener limits until Admit is called.
@@ -172,7 +173,8 @@ func (l *link) admit() {
 	}
 }
 
-// terminated returns the TLS connection that c is or wraps; nil if there is none.
+// terminated returns c itself if it is a TLS connection, or the TLS connection that c wraps. It
+// returns nil if there is none.
 func terminated(c net.Conn) *tls.Conn {
 	for c != nil {
 		if t, ok := c.(*tls.Conn); ok {

@@ -89,7 +89,7 @@ func (l peekingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := make([]byte, 30) // the preface, and a bit of what follows
+	first := make([]byte, 30) // the preface, and a few bytes that follow
 	if _, err := io.ReadFull(c, first); err != nil {
 		l.t.Error(err)
 	}

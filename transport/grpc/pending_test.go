@@ -55,7 +55,7 @@ func request(stream uint32, path string, more ...string) []byte {
 		"content-type", "application/grpc", "te", "trailers"}, more...)...))
 }
 
-// wireMessage returns what a peer sends after the preface and empty settings.
+// wireMessage returns the bytes that a peer sends after the preface and empty settings.
 func wireMessage(parts ...[]byte) []byte {
 	return append(append([]byte(preface), h2Frame(frameSettings, 0, 0, nil)...), bytes.Join(parts, nil)...)
 }
@@ -105,8 +105,8 @@ func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 	}
 }
 
-// An unprovenPeers serves unauthenticated peers as mesh does: it waits a limited time for the first
-// frame and then closes the Conn.
+// An unprovenPeers serves unauthenticated peers like package mesh: it waits a limited time for the
+// first frame, and then closes the Conn.
 type unprovenPeers struct {
 	t               *testing.T
 	server, dialler *Transport
@@ -193,7 +193,7 @@ func TestPendingConnsAreBoundedUntilAdmit(t *testing.T) {
 		frames      int
 		size        int
 		admit       bool
-		least, most int // frames that arrive
+		least, most int // bounds of the number of frames that arrive
 	}{
 		{"a short body is taken", 1, pendingBody, false, 1, 1},
 		{"a long body is not", 1, pendingBody + 1, false, 0, 0},

@@ -10,12 +10,12 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An inbox holds messages between readLoop and Progress, up to room bytes. When it is full readLoop
-// stops reading, and HTTP/2's flow control stops the peer.
+// An inbox holds messages between readLoop and Progress. The field room is the maximum number of
+// bytes. When the inbox is full, readLoop stops reading, and HTTP/2's flow control stops the peer.
 //
 //	over  gone  meaning
 //	no    no    the stream is open
-//	yes   no    the stream has ended; what came before is still delivered
+//	yes   no    the stream has ended; earlier messages are still delivered
 //	yes   yes   Close was called: nothing is delivered any more
 type inbox struct {
 	due atomic.Int32 // number of messages, plus one after the end; written under mu
@@ -35,13 +35,13 @@ type inbox struct {
 // empty reports whether Progress would find neither a message nor the end of the stream.
 func (b *inbox) empty() bool { return b.due.Load() == 0 }
 
-// put blocks until there is room, and adds a message. It returns false after Close. A message
-// larger than room is accepted when the inbox is empty. Each message counts as its size plus
+// put blocks until there is room, and adds a message. It returns false after Close. A message that
+// is larger than the inbox is accepted if the inbox is empty. Each message counts as its size plus
 // messageCost, so that the number of tiny messages is bounded too. An armed callback runs on
 // readLoop's goroutine, inside put, which saves a switch of goroutines.
 //
-// put bounds the memory of a Conn: when readLoop blocks in put, gRPC's receive window fills, and
-// the peer's sends wait.
+// So put bounds the memory of a Conn: while readLoop blocks in put, gRPC's receive window fills,
+// and then the peer's sends wait.
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
@@ -51,7 +51,7 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 		b.mu.Unlock()
 		return false
 	}
-	if b.head > 0 && len(b.msgs) == cap(b.msgs) { // move up rather than grow
+	if b.head > 0 && len(b.msgs) == cap(b.msgs) { // move the messages to the front, so that the slice need not grow
 		n := copy(b.msgs, b.msgs[b.head:])
 		clear(b.msgs[n:])
 		b.head, b.msgs = 0, b.msgs[:n]
@@ -67,8 +67,8 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 	return true
 }
 
-// first returns the oldest message without removing it. If over is true, there is no message and
-// none will come.
+// first returns the oldest message without removing it. If the result over is true, there is no
+// message, and no message will come.
 func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,8 +78,8 @@ func (b *inbox) first() (m mem.BufferSlice, over bool) {
 	return b.msgs[b.head], false
 }
 
-// advance replaces the oldest message by rest, its undelivered part. If rest is empty, advance
-// removes the message. count is the number of bytes that have been delivered.
+// advance replaces the oldest message by its undelivered part. If that part is empty, advance
+// removes the message. The argument count is the number of bytes that have been delivered.
 func (b *inbox) advance(rest mem.BufferSlice, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (b *inbox) awaitReady() {
 
 // disarm returns the armed callback and clears it. mu is held.
 //
-// A callback runs at most once per Arm: the caller of disarm runs it.
+// A callback runs at most once per Arm, because only the caller of disarm runs it.
 func (b *inbox) disarm() func() {
 	ready := b.ready
 	b.ready = nil
@@ -199,8 +199,8 @@ func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 // unpack feeds a message to the decoder up to the end of one frame, and releases the pieces that
 // are completely decoded.
 //
-// A frame may span messages, and a message may contain many frames. used is the position in the
-// first piece at which the next call continues.
+// A frame may span messages, and a message may contain many frames. The field used of the Conn is
+// the position in the first piece at which the next call continues.
 func (c *conn) unpack(m mem.BufferSlice, in transport.Sink) (whole bool, err *fault.Error) {
 	count := 0
 	for len(m) > 0 && !whole && err == nil {
@@ -230,9 +230,9 @@ func (c *conn) abort(err *fault.Error) {
 	c.link.end()
 }
 
-// readLoop receives messages from gRPC until the stream ends. It loses no complete message: the end
-// of the stream follows all of them in the inbox. After Close, the accepting side returns, which
-// ends the stream. The dialling side drops messages until the peer has ended the stream.
+// readLoop receives messages from gRPC until the stream ends. It loses no complete message, because
+// the end of the stream follows all messages in the inbox. After Close, the accepting side returns,
+// which ends the stream. The dialling side drops messages until the peer has ended the stream.
 //
 // readLoop may block in put with one message. shut wakes it, and readLoop drops the message.
 func (c *conn) readLoop() {

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A lazyReader reads from a socket into a buffer that it gets from the pool only when there is
-// something to read. A connection on which nothing comes then holds no buffer. gRPC does the same
-// for a net.Conn that it knows. At most one goroutine uses it at a time.
+// A lazyReader reads from a socket into a buffer from the pool. It gets the buffer only when there
+// is something to read. So an idle connection holds no buffer. gRPC does the same for the types of
+// net.Conn that it knows. At most one goroutine uses it at a time.
 type lazyReader struct {
 	raw  syscall.RawConn
 	try  func(fd uintptr) bool
@@ -42,7 +42,7 @@ func newLazyReader(c net.Conn) *lazyReader {
 // the pool.
 func (l *lazyReader) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	l.size, l.pool = size, pool
-	l.buf, l.n, l.err = nil, 0, nil // for a raw.Read that fails without a try
+	l.buf, l.n, l.err = nil, 0, nil // in case raw.Read fails without calling try
 	err := l.raw.Read(l.try)
 	buf, n := l.buf, l.n
 	if err == nil {
@@ -52,7 +52,7 @@ func (l *lazyReader) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	return buf, n, err
 }
 
-// tryRead is one attempt. It returns false if the socket has nothing yet.
+// tryRead makes one attempt to read. It returns false if the socket has no bytes yet.
 func (l *lazyReader) tryRead(fd uintptr) bool {
 	l.buf = l.pool.Get(l.size)
 	for {

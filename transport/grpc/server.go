@@ -21,7 +21,7 @@ type acceptedStream struct {
 	conn    *conn
 	accept  func(transport.Conn)
 	context atomic.Pointer[streamContext] // the context of the one stream; nil until it is opened
-	state   atomic.Int32                  // waiting, then served or missed, whichever comes first
+	state   atomic.Int32                  // first waiting, and then either served or missed
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	missed  // the connection has ended before the handler began
 )
 
-// A closerSetter is an accepted connection whose listener closes it if its peer does not
+// A closerSetter is an accepted connection. Its listener closes it if the peer does not
 // authenticate in time. SetCloser gives the listener the Conn's Close.
 type closerSetter interface{ SetCloser(end func() error) }
 
@@ -140,8 +140,8 @@ func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Conte
 	return l, nil
 }
 
-// serve is the stream's handler: it passes the Conn to accept and reads for it. When it returns,
-// gRPC sends the trailers after all messages.
+// serve is the stream's handler. It passes the Conn to the function accept, and runs the Conn's
+// readLoop. When it returns, gRPC sends the trailers after all messages.
 //
 // The goroutine that gRPC's server provides for the handler runs readLoop. So an accepted Conn
 // needs one goroutine fewer than a dialled Conn.
@@ -167,10 +167,11 @@ func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 }
 
 // A streamContext is the context of an accepted stream, in place of gRPC's own. When a stream or
-// its connection ends, gRPC's server cancels its own context; RecvMsg then chooses at random
-// between the cancellation and messages that have arrived (recvBufferReader.read), and messages
-// could be lost. A streamContext is never cancelled: wakeSleepers sends single values on its Done,
-// and only to a goroutine that sleeps there, which has found nothing to receive.
+// its connection ends, gRPC's server cancels its own context. Then RecvMsg chooses at random
+// between the cancellation and messages that have arrived (recvBufferReader.read), so messages
+// could be lost. A streamContext is never cancelled. Instead, wakeSleepers sends single values on
+// its Done channel. Only a goroutine that sleeps there gets such a value, and that goroutine has
+// found nothing to receive.
 type streamContext struct {
 	context.Context // gRPC's, for its values
 	done            chan struct{}
@@ -183,12 +184,12 @@ func newStreamContext(ctx context.Context) *streamContext {
 	return &streamContext{Context: ctx, done: make(chan struct{}), handlerDone: make(chan struct{})}
 }
 
-// Deadline reports none: a stream lasts as long as its Conn.
+// Deadline reports no deadline, because a stream lasts as long as its Conn.
 func (l *streamContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 func (l *streamContext) Done() <-chan struct{} { return l.done }
 
-// Err is set once the stream is to end. gRPC asks for it after it has received from Done.
+// Err returns an error once the stream must end. gRPC calls Err after it has received from Done.
 func (l *streamContext) Err() error {
 	if l.ended.Load() {
 		return context.Canceled

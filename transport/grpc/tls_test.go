@@ -28,7 +28,7 @@ func TestTLSRefusesPeersThatDoNotFit(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
 		server, client *tlsopt.Options
-		want           string // of the error; empty: it works
+		want           string // a part of the error; empty: the connection works
 	}{
 		{"both sides are known", &mutual, &good, ""},
 		{"the server alone is known", &good, &anonymous, ""},

@@ -22,16 +22,17 @@ const (
 
 // tuning holds the sizes, in bytes, that benchmarks vary.
 type tuning struct {
-	segment int // the most bytes of a large body in one message
+	segment int // the maximum number of bytes of a large body in one message
 	copied  int // the largest body that is copied into a message
-	batch   int // the most bytes of small frames in one message
+	batch   int // the maximum number of bytes of small frames in one message
 	inbox   int // bytes of received messages that may wait for Progress
-	window  int // HTTP/2 flow control: bytes that a stream may send before they are read
-	write   int // gRPC's write buffer, held only while something is written
+	window  int // HTTP/2 flow control: bytes that a stream may send before the receiver has read them
+	write   int // gRPC's write buffer, held only during writes
 	read    int // gRPC's read buffer, one for each connection
 }
 
-// orDefault returns the sizes that measured best. doc.go has the figures.
+// orDefault returns t with default values for sizes that are zero. The defaults were the fastest in
+// measurements; see doc.go.
 func (t tuning) orDefault() tuning {
 	if t != (tuning{}) {
 		return t
@@ -42,7 +43,7 @@ func (t tuning) orDefault() tuning {
 		batch:   32 << 10,
 		inbox:   2 << 20,
 		window:  4 << 20,
-		write:   264 << 10, // a body of 256 KiB and what surrounds it go in one write
+		write:   264 << 10, // one write for a body of 256 KiB with its preamble and the framing of gRPC
 		read:    64 << 10,
 	}
 }
@@ -55,7 +56,7 @@ func (t tuning) maxMessage() int { return t.batch + t.segment + t.copied + 1<<10
 // network, or may hold back a stream, are off: service configuration, retries, health checks,
 // proxies, and the idle mode.
 //
-// The authority is the address that was dialled, as a proxy on the way expects.
+// The authority is the dialled address, because a proxy on the path expects this.
 func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState) []rpc.DialOption {
 	return []rpc.DialOption{
 		rpc.WithContextDialer(oneConn(c)),
@@ -81,7 +82,8 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 
 // serverOptions returns gRPC's options for one accepted connection.
 //
-// MaxConcurrentStreams holds a well-behaved client to one stream; tap holds every client to it.
+// MaxConcurrentStreams limits a well-behaved client to one stream. The method tap limits every
+// client to one stream.
 func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	return []rpc.ServerOption{
 		rpc.Creds(creds{state: state}),
@@ -94,7 +96,7 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 		rpc.WriteBufferSize(t.write),
 		rpc.ReadBufferSize(t.read),
 		rpc.ConnectionTimeout(defaultOpenTimeout),
-		// This end sends no pings. It accepts those of a proxy.
+		// This end sends no pings. It accepts the pings of a proxy.
 		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),
 		rpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	}
@@ -118,8 +120,8 @@ func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// creds passes the result of the TLS handshake to gRPC. The handshake is already done: a shared
-// listener may have done it, and its errors then have this package's texts.
+// creds passes the result of the TLS handshake to gRPC. The handshake is done before, because a
+// shared listener may do it, and so that its errors have the texts of this package.
 type creds struct{ state *tls.ConnectionState }
 
 func (c creds) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -130,7 +132,7 @@ func (c creds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, e
 	return conn, c.info(), nil
 }
 
-// info describes the security of the connection to gRPC, which decides by it what may be sent.
+// info describes the security of the connection. gRPC uses this to decide which data may be sent.
 func (c creds) info() credentials.AuthInfo {
 	if c.state == nil {
 		return plain{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}

@@ -17,8 +17,8 @@ import (
 // (loopyWriter.processData), or has dropped them with the stream. If a connection fails, gRPC may
 // drop a stream without a release (loopyWriter.run); drain then completes its frames.
 //
-// A message is reused after its last release. gRPC reads bufs in order to release them, one
-// goroutine after the other. So no goroutine of gRPC reads bufs after the last release.
+// A message is reused after its last release. gRPC reads the field bufs to release the buffers, and
+// only one goroutine does so at a time. So no goroutine of gRPC reads bufs after the last release.
 //
 //	refs  inFlight  meaning
 //	0     no        in idle, or new
@@ -35,13 +35,15 @@ type message struct {
 	frame *transport.Frame // gets its Done when the message is released; nil: none
 }
 
-// Get satisfies mem.BufferPool. gRPC does not call it: the pool only gets buffers back.
+// Get satisfies mem.BufferPool. gRPC does not call it, because it only returns buffers to this
+// pool.
 func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put releases one buffer. gRPC calls it, and may hold locks (controlBuffer.finish). So Put locks
-// only mu and calls nothing of the owner's. A release after drain does nothing.
+// only mu and calls no function of the owner. A release after drain does nothing.
 //
-// Put ignores its argument: a message counts its buffers, and gRPC releases each of them once.
+// Put ignores its argument, because a message only counts its buffers, and gRPC releases each
+// buffer once.
 func (m *message) Put(*[]byte) {
 	c := m.conn
 	c.mu.Lock()
@@ -67,8 +69,8 @@ func (c *conn) released(m *message) {
 }
 
 // complete schedules f's Done on another goroutine. On the current goroutine gRPC may hold locks
-// that Done may need, for example by calling Send. The switch costs about a microsecond, only for
-// frames above tuning.copied. mu is held.
+// that Done may need, for example by calling Send. This switch of goroutines costs about a
+// microsecond, but only for frames above tuning.copied. mu is held.
 //
 // One goroutine runs all scheduled completions, in the order in which gRPC has released the frames.
 func (c *conn) complete(f *transport.Frame) {
@@ -105,8 +107,8 @@ func (c *conn) runCompletions() {
 // Frames are taken in order until one of these happens:
 //
 //	a large piece is attached       a message carries one uncopied piece, at its end
-//	a frame's last piece is copied  after uncopied ones: its Done waits for this message
-//	the batch is full               so that a message has a bound
+//	a frame's last piece is copied  after uncopied pieces: its Done waits for this message
+//	the batch is full               the size of a message is bounded
 //	the queue is empty
 func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
@@ -158,7 +160,7 @@ func (c *conn) attach(m *message) {
 	}
 }
 
-// pop removes the first frame from the queue. gRPC has been given all of the frame.
+// pop removes the first frame from the queue. The whole frame has been given to gRPC.
 func (c *conn) pop() *transport.Frame {
 	c.begun, c.rest = false, pieces{}
 	return c.out.Pop()
@@ -191,7 +193,7 @@ func (p *pieces) next() bool {
 	return false
 }
 
-// getMessage returns an empty message, reused if possible. mu is held.
+// getMessage returns an empty message. It reuses an idle message if possible. mu is held.
 func (c *conn) getMessage() *message {
 	n := len(c.idle)
 	if n == 0 {
@@ -268,7 +270,7 @@ func (c *conn) nextMessage() (*message, transport.Queue) {
 // drain completes the frames that gRPC has not released, and waits until every Done has returned.
 // It is called after gRPC has stopped.
 //
-// No goroutine of gRPC runs any more, so that nothing reads the frames' memory.
+// No goroutine of gRPC runs any more, so nothing reads the frames' memory.
 func (c *conn) drain() {
 	c.mu.Lock()
 	var rest transport.Queue
