@@ -46,7 +46,7 @@ func (c *conn) Admit() {
 	}
 }
 
-// RemoteAddr returns the inner Conn's address of the peer; nil if it has none.
+// RemoteAddr returns the peer's address from the inner Conn, or nil if the inner Conn has none.
 func (c *conn) RemoteAddr() net.Addr {
 	if p, ok := c.inner.(transport.Pending); ok {
 		return p.RemoteAddr()
@@ -54,7 +54,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
-// PeerName returns the inner Conn's name of the peer; "" if it has none.
+// PeerName returns the peer's name from the inner Conn, or "" if the inner Conn has none.
 func (c *conn) PeerName() string {
 	if n, ok := c.inner.(transport.Named); ok {
 		return n.PeerName()
@@ -62,8 +62,9 @@ func (c *conn) PeerName() string {
 	return ""
 }
 
-// Traffic returns the inner Conn's counts of bytes; zeros if it has none, which means that nothing is
-// on its way. Frames that wait in the wrapper are in none of the counts.
+// Traffic returns the inner Conn's counts of bytes. If the inner Conn has no counts, Traffic
+// returns zeros, which mean that no bytes are on their way. The counts do not include frames that
+// wait in the wrapper.
 func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
 	if t, ok := c.inner.(interface {
 		Traffic() (sent, acked, received, arrived uint64)
@@ -73,9 +74,9 @@ func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
 	return 0, 0, 0, 0
 }
 
-// around counts a step without bytes, calls do, and applies the rules that are due before and
-// after it. If a rule cuts before the step, around returns the error of the cut and does not
-// call do. After a cut that follows the step, the next step fails.
+// around counts a step without bytes, calls its function argument, and applies the rules that are
+// due before and after the call. If a rule cuts before the step, around returns the error of the
+// cut and does not call the function. After a cut that follows the step, the next step fails.
 //
 // A step without bytes has no middle, so Within counts as After.
 func (c *conn) around(kind StepKind, do func() error) error {
@@ -110,8 +111,8 @@ func (c *conn) TrySend(head, body []byte) bool {
 		return false
 	}
 	c.mu.Lock()
-	// Frames in the queue must not be overtaken. If tryRules is set, the step of a refused frame
-	// has been counted already.
+	// A frame must not overtake the frames in the queue. If tryRules is set, the step of a refused
+	// frame has already been counted.
 	if c.pumping || len(c.queue) > 0 || c.tryRules != nil {
 		c.mu.Unlock()
 		return false
@@ -136,8 +137,8 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return sent
 }
 
-// count counts a frame of Send, unless TrySend has counted it, and returns the rules that are due
-// at it.
+// count counts a frame of Send, unless TrySend has counted the frame. It returns the rules that are
+// due at the frame.
 func (c *conn) count(head []byte, kind StepKind) []int {
 	c.mu.Lock()
 	due := c.tryRules
@@ -157,10 +158,10 @@ func join(f *transport.Frame) {
 	f.Body, f.Parts = bytes.Join(append([][]byte{f.Body}, f.Parts...), nil), nil
 }
 
-// Prefix returns the inner Transport's answer.
+// Prefix returns the result of the inner Transport.
 //
-// If the inner Transport is no Greeter, Proto is empty. mesh then passes the whole listener to
-// the node, as it does for the inner Transport.
+// If the inner Transport is no Greeter, Proto is empty. Then package mesh passes the whole listener
+// to the node, as for the inner Transport.
 func (n *node) Prefix(first []byte) bool {
 	g, ok := n.inner.(transport.Greeter)
 	return ok && g.Prefix(first)
@@ -182,10 +183,10 @@ func (n *node) Alloc(size int) (mem []byte, free func() error, err error) {
 	return nil, nil, failure(fault.Refused, "allocate", errHidden)
 }
 
-// Explain returns the inner Transport's answer.
+// Explain returns the result of the inner Transport.
 //
-// Without a Chooser the answer is the inner Transport's name, which comm reports as the wire to
-// every peer.
+// If the inner Transport is no Selector, the result is the name of the inner Transport, which comm
+// reports as the wire to every peer.
 func (n *node) Explain(addr string) string {
 	if ch, ok := n.inner.(transport.Selector); ok {
 		return ch.Explain(addr)
@@ -197,8 +198,8 @@ func (n *node) Explain(addr string) string {
 // Shares of the returned Sharer count as steps. A node itself is no Sharer, because the inner
 // Transport may be unable to share.
 //
-// Suites must not get a Sharer that always fails: the ranks would agree to use shared memory,
-// notice that one rank has none, and log a warning.
+// Suites must not get a Sharer that always fails. With such a Sharer the ranks would agree to use
+// shared memory, notice that one rank has none, and log a warning.
 func (n *node) SharerFor(addrs []string) transport.Sharer {
 	inner, ok := n.inner.(transport.Sharer)
 	if ch, chooses := n.inner.(transport.Selector); chooses {

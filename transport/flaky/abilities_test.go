@@ -23,7 +23,7 @@ func (countingConn) Traffic() (sent, acked, received, arrived uint64) { return 4
 // A plainTransport has a Transport's methods and no ability.
 type plainTransport struct{ transport.Transport }
 
-// A wrapper refuses the abilities that the wrapped value lacks, in the way that the contract of
+// A wrapper must refuse the abilities that the wrapped value lacks, in the way that the contract of
 // each ability allows.
 func TestWrapperRefusesWhatTheWrappedConnCannot(t *testing.T) {
 	w := newCluster(t, 2, Options{})
@@ -84,7 +84,8 @@ func TestWrapperPassesOnWhatTheWrappedTransportCan(t *testing.T) {
 	}
 }
 
-// A frame that a delay holds has been accepted, and the peer has not got it.
+// A delay holds a frame. The frame has been accepted and has not reached the peer, so it must count
+// as unsent.
 func TestUnsentCountsFramesThatADelayHolds(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Delay(1, time.Hour)}})
 	near, _ := w.link(0, 1)
@@ -99,7 +100,7 @@ func TestUnsentCountsFramesThatADelayHolds(t *testing.T) {
 	}
 }
 
-// useAll makes one step of each kind of a Conn, and returns the one that failed.
+// useAll makes one step of each kind on a Conn, and returns the step that failed.
 func useAll(near, far *end) (failed string) {
 	to, release, err := near.Conn.(transport.Exposer).Expose(1, make([]byte, 10))
 	if err != nil {
@@ -123,7 +124,7 @@ func useAll(near, far *end) (failed string) {
 	return ""
 }
 
-// Each use of an ability is a step, and so a point for a cut.
+// Each use of an ability must count as a step, so that a rule can cut there.
 func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
@@ -141,7 +142,7 @@ func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 				near, far := w.link(0, 1)
 				got, want := useAll(near, far), failed
 				if rule.moment != Before {
-					want = append(steps, "the end")[k+1] // the bytes of this step had left; those of the next one have not
+					want = append(steps, "the end")[k+1] // the bytes of this step have left, and the bytes of the next step have not
 				}
 				if got != want || !w.script.Fired(0) {
 					t.Errorf("%q failed, want %q; fired: %v", got, want, w.script.Fired(0))

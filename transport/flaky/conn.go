@@ -18,7 +18,7 @@ import (
 //	yes      nil    a goroutine passes frames to the inner Conn
 //	yes      set    a delay holds the queue; its timer, or endDelay, resumes it
 //
-// Once err is set or closed is true, queued frames are failed instead of delayed.
+// Once err is set or closed is true, queued frames fail and are no longer delayed.
 type conn struct {
 	node    *node
 	inner   transport.Conn
@@ -28,13 +28,13 @@ type conn struct {
 	mu       sync.Mutex // guards the rest; not held while other code is called
 	to       int
 	peer     *conn // the other end; nil if unknown
-	err      error // the first error, of a rule or of inner's Progress
+	err      error // the first error, from a rule or from the inner Conn's Progress
 	closed   bool
 	queue    []*queuedFrame
 	pumping  bool        // see the table
 	timer    *time.Timer // timer of the delay that holds the queue; nil: no delay
 	held     time.Time   // when that delay began
-	sent     int         // frames given to inner
+	sent     int         // number of frames given to the inner Conn
 	tryRules *[]int      // rules due at the frame that TrySend has counted and refused; nil: no such frame
 	due      map[int]int // rules for arriving frames, by the frame's number
 }
@@ -125,8 +125,8 @@ func (c *conn) send(h *queuedFrame, kind StepKind) {
 // finished calls the caller's Done. After a cut it replaces an error of the inner Conn by the
 // rule's error.
 //
-// The inner Conn only reports that it was closed. The caller instead sees the fault that the
-// rule describes, as if the wire had failed.
+// The inner Conn only reports that it was closed. The caller gets the fault that the rule
+// describes, as if the wire had failed.
 func (c *conn) finished(h *queuedFrame, err error) {
 	if err == nil {
 		err = h.err
@@ -191,11 +191,12 @@ func (c *conn) resume() {
 	c.pump()
 }
 
-// pass applies the rules of frame number of this Conn, and sends the frame.
+// pass applies the rules for one frame, and sends the frame. The argument number is the frame's
+// number on this Conn.
 //
-// A cut at a frame needs the other end, because the frame has to arrive up to the chosen moment.
-// So pass registers the rule with the peer Conn if that is known. The peer applies the rule when
-// the frame with this number arrives:
+// A cut at a frame needs the other end, because the frame has to arrive up to the chosen moment. So
+// pass registers the rule with the peer Conn, if the peer Conn is known. The peer applies the rule
+// when the frame with this number arrives:
 //
 //	Before   an empty frame is sent in its place; the peer cuts when it comes
 //	Within   the frame is sent; the peer passes half of it on and cuts
@@ -210,7 +211,8 @@ func (c *conn) pass(h *queuedFrame, number int) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
-		// The other end may not see the frame. So only its Done shows that it has arrived.
+		// The other end may not see the frame. So only the frame's Done shows that the frame has
+		// arrived.
 		case h.noNotify() && s.rules[i].moment == After:
 			h.applyWhenDone(c, i)
 		// The other end cuts when this frame arrives there.
@@ -219,7 +221,7 @@ func (c *conn) pass(h *queuedFrame, number int) {
 			if s.rules[i].moment == Before {
 				h.clear(failure(fault.LinkLost, s.rules[i].String(), nil))
 			}
-		// The other end is unknown, or does not see this frame: cut here.
+		// The other end is unknown, or does not see this frame. So this end cuts.
 		case s.rules[i].moment == Before:
 			s.apply(i, c.node.number, c)
 		default:
@@ -252,16 +254,17 @@ func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	}
 }
 
-// clear removes head, body and target of a frame before which a rule cuts. The empty frame is
-// still sent. So the other end gets everything sent before it, and nothing of its content.
+// clear removes head, body and target of a frame before which a rule cuts. The empty frame is still
+// sent. So the other end gets all earlier frames, and nothing of this frame's content.
 func (h *queuedFrame) clear(err error) {
 	h.err = err
 	h.Head, h.Body, h.Parts, h.To = nil, nil, nil, transport.Token{}
 }
 
-// expect registers rule i for the number-th frame that arrives here.
+// expect registers rule i for the frame with the given number among the frames that arrive here.
 //
-// Both ends number the frames of a Conn from the first one, so the number identifies the frame.
+// Both ends number the frames of a Conn from the first frame on, so the number identifies the
+// frame.
 func (c *conn) expect(number, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,11 +274,11 @@ func (c *conn) expect(number, i int) {
 	c.due[number] = i
 }
 
-// cut ends this Conn with err, as if the wire had failed. The other end sees what the inner
-// transport reports when a Conn is closed.
+// cut ends this Conn with err, as if the wire had failed. The other end gets the error that the
+// inner transport reports when a Conn is closed.
 //
-// cut sets the error before it closes the inner Conn. So no method returns the error of the
-// inner Conn instead.
+// cut sets the error before it closes the inner Conn. So no method returns the error of the inner
+// Conn.
 func (c *conn) cut(err error) {
 	c.mu.Lock()
 	if c.err == nil && !c.closed {
@@ -332,7 +335,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// flipped returns a copy of b with one bit flipped. k determines which bit. b must not be empty.
+// flipped returns a copy of b with one bit flipped. The argument k determines which bit is flipped.
+// b must not be empty.
 //
 // CRC-32C detects every single flipped bit. So a test with checksums may expect an error.
 func flipped(b []byte, k int) []byte {

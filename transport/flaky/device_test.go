@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Steps of a device are counted by kind and ends, and the device carries out a cut.
+// Steps of a device must be counted by kind and by ends. The device must learn when a cut is due.
 func TestADeviceLearnsWhereItsQueuePairBreaks(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, 2).From(0).To(1)}, Counts: func(s Step) bool { return s.Kind == Post }})
@@ -19,8 +19,8 @@ func TestADeviceLearnsWhereItsQueuePairBreaks(t *testing.T) {
 	}
 }
 
-// After a death the node's Conns report nothing but the death, although their locks may be held
-// where it happens.
+// After a death, the node's Conns must report only the death, although the caller may hold their
+// locks when the death happens.
 func TestANodeDiesByWhatItsDeviceDoes(t *testing.T) {
 	w := newCluster(t, 3, Options{Rules: []Rule{Die(After, 1).From(1)}})
 	near, far := w.link(0, 1)

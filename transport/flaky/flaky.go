@@ -1,24 +1,25 @@
-// Package flaky injects faults into a Transport by a script: at the k-th step it cuts a Conn, lets
-// a whole node die, delays a frame or corrupts it. A suite runs once without a rule to count the
-// steps, and then once for each k.
+// Package flaky injects faults into a Transport by a script: at the k-th step it cuts a Conn, kills
+// a whole node, or delays or corrupts a frame. A suite runs once without a rule to count the steps,
+// and then once for each k.
 //
 //	script := flaky.New(flaky.Options{Rules: []flaky.Rule{flaky.Cut(flaky.Within, 7).From(0)}})
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
-// A step is a frame that is sent, or one use of an ability: a write into exposed memory, a frame
-// in parts or sent inline, an Expose, a Share, a flag set in shared memory. A part of a body
-// that arrives before the rest is a step only if Options.Counts counts it. Work requests and
-// completions of a software device are steps if the device calls Device. A node is a wrapped
-// Transport. The caller chooses its number, usually the rank. Options.Counts limits which steps
-// are counted, so that a suite can leave out handshakes and heartbeats.
+// A step is a frame that is sent, or one use of an ability. The abilities are a write into exposed
+// memory, a frame in parts, a frame that is sent inline, an Expose, a Share, and a flag that is set
+// in shared memory. A part of a body that arrives before the rest is a step only if Options.Counts
+// counts it. Work requests and completions of a software device are steps if the device calls
+// Device. A node is a wrapped Transport. The caller chooses its number, usually the rank.
+// Options.Counts limits which steps are counted, so that a suite can leave out handshakes and
+// heartbeats.
 //
 // Abilities that the wrapped value lacks, or that Options.Hide names, are refused; see
 // abilities.go.
 //
-// The Script lets only one Dial at a time reach each node. So it learns which node an accepted
-// Conn leads to. Both ends must therefore be wrapped by one Script, in one process. Towards
-// nodes that the Script does not wrap, the To of a rule never matches, and a cut Within or After
-// a frame happens as soon as the frame has been sent.
+// The Script lets only one Dial at a time reach each node. So it learns to which node an accepted
+// Conn leads. Both ends must therefore be wrapped by one Script, in one process. For a node that
+// the Script does not wrap, the To of a rule never matches. On a Conn to such a node, a cut Within
+// or After a frame happens as soon as the frame has been sent.
 //
 // The receiver may or may not see a frame into memory with the ID transport.NoNotify. So the
 // sender applies cuts at such a frame: Before and Within when it sends the frame, and After when
@@ -38,8 +39,9 @@ import (
 // Options configure a Script. The zero Options count every step and inject nothing.
 type Options struct {
 	Rules []Rule
-	// Counts reports whether a step is counted. It is called for the steps in order, one at a time;
-	// it must be short, and must not call the Script. nil counts all steps except chunks.
+	// Counts reports whether a step is counted. It is called for the steps in order, one at a time.
+	// It must be short, and must not call the Script. If it is nil, all steps except chunks are
+	// counted.
 	Counts func(Step) bool
 	Hide   []StepKind // abilities to refuse, by the kind of their step; hiding Parts joins the parts of bodies
 }
@@ -75,7 +77,7 @@ func (k StepKind) String() string {
 // Share and of a Publish, which have no other end.
 const Unknown = -1
 
-// A Step is one event that rules can apply to, as Options.Counts sees it.
+// A Step is one event to which rules can apply. Options.Counts gets it as its argument.
 type Step struct {
 	Kind     StepKind
 	From, To int    // nodes
@@ -126,7 +128,8 @@ func (s *Script) Steps() int {
 	return s.steps
 }
 
-// Matched returns the number of counted steps that match From and To of rule i of the Options.
+// Matched returns the number of counted steps that match the From and the To of rule number i in
+// the Options.
 func (s *Script) Matched(i int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,10 +143,10 @@ func (s *Script) Fired(i int) bool {
 	return s.fired[i]
 }
 
-// count counts a step and returns the rules that are due at it, by number.
+// count counts a step and returns the numbers of the rules that are due at this step.
 //
-// A rule is due at most once: matched grows by one with each step that the rule matches, and
-// equals the step number of the rule only once.
+// A rule is due at most once, because its count of matched steps grows by one with each matching
+// step, and so equals the rule's step number only once.
 func (s *Script) count(st Step) (due []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +172,7 @@ func (s *Script) fire(i int) {
 	s.fired[i] = true
 }
 
-// apply applies rule i: it cuts c, or kills node from, which has made the step.
+// apply applies rule i: it cuts c, or kills the node that has made the step.
 func (s *Script) apply(i, from int, c *conn) {
 	s.fire(i)
 	err := failure(fault.LinkLost, s.rules[i].String(), nil)
@@ -208,8 +211,8 @@ func (s *Script) kill(from int, err error) {
 	}
 }
 
-// A death contains the error of a node that has died, and nil while the node lives. All wrapped
-// Transports with the same number share one death.
+// A death contains the error of a node that has died. It contains nil while the node lives. All
+// wrapped Transports with the same number share one death.
 //
 // Every call of a Conn reads it, without the Script's lock.
 type death struct{ atomic.Pointer[error] }

@@ -38,7 +38,7 @@ func TestFlakyWithoutARuleKeepsTheContract(t *testing.T) {
 	})
 }
 
-// Over a stream transport there is a listener, and there are pending Conns.
+// This test covers a listener and pending Conns, which only a stream transport has.
 func TestFlakyOverTCPKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		s := New(Options{})
@@ -88,12 +88,12 @@ func (w *cluster) link(from, to int) (near, far *end) {
 	return &end{Conn: a}, &end{Conn: <-w.came[to]}
 }
 
-// An end is a Conn and a Sink that counts what comes.
+// An end is a Conn with a Sink that counts the frames.
 type end struct {
 	transport.Conn
 	err     error
 	whole   int      // frames
-	partial int      // bytes of the one that has begun
+	partial int      // bytes of the frame that is arriving
 	bodies  [][]byte // of whole frames
 	heads   []string
 	cur     []byte
@@ -148,8 +148,8 @@ func sendAll(near, far *end, size int) (results []*result) {
 	return results
 }
 
-// For a cut at every moment of every step: frames before the cut arrive, frames after the cut do
-// not, both ends fail, and each Done runs once.
+// The test cuts at every moment of every step. Frames before the cut must arrive, frames after the
+// cut must not arrive, both ends must fail, and each Done must run once.
 func TestCutFallsWhereTheRuleNames(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
@@ -196,11 +196,11 @@ func checkCut(t *testing.T, m Moment, k, size int) {
 	}
 }
 
-// The other end may or may not see frames with the ID NoNotify. A cut at them, or behind them,
-// happens where the rule names it all the same.
+// The other end may or may not see frames with the ID NoNotify. A cut at such a frame, or behind
+// it, must still happen where the rule says.
 func TestCutFallsAtAndBehindFramesWithoutNotification(t *testing.T) {
 	for m := Before; m <= After; m++ {
-		for k := 2; k <= 5; k++ { // the first is the Expose
+		for k := 2; k <= 5; k++ { // the first step is the Expose
 			t.Run(Cut(m, k).String(), func(t *testing.T) { checkNoNotifyCut(t, m, k) })
 		}
 	}
@@ -220,7 +220,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 		near.Send(f)
 		poll(near, far)
 	}
-	reported := far.whole // memory reports them
+	reported := far.whole // package memory reports these frames
 	for range 2 {
 		send(near, "head", []byte("x"))
 		poll(near, far)
@@ -229,7 +229,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 	if m == After {
 		written++
 	}
-	for i := range mem { // half of a step's bytes may be all of them
+	for i := range mem { // for a short body, half of the step's bytes may be the whole body
 		if whole := m == Within && i == k-2; !whole && (mem[i] == 1) != (i < written) {
 			t.Errorf("the memory has %v, want the first %d written", mem, written)
 		}
@@ -256,7 +256,7 @@ func TestCutNamesItsRule(t *testing.T) {
 func TestRuleCountsOnlyItsOwnConn(t *testing.T) {
 	w := newCluster(t, 3, Options{Rules: []Rule{Cut(Before, 2).From(2).To(0), Cut(Before, 99).From(1)}})
 	a, b := w.link(0, 1)
-	c, d := w.link(0, 2) // node 2 sends on the end that it accepted
+	c, d := w.link(0, 2) // node 2 sends on the Conn that it accepted
 	sendAll(a, b, 1)
 	sendAll(c, d, 1)
 	sendAll(b, a, 1)

@@ -14,7 +14,7 @@ import (
 // pairTimeout is how long a Dial waits for the other node to accept, so that the Script learns
 // which two Conns form a pair. A Conn without a pair works, but its peer is Unknown.
 //
-// Only a Dial to a node that never accepts waits this long. All other Dials are paired at once.
+// Only a Dial to a node that never accepts waits so long. All other Dials are paired at once.
 const pairTimeout = 2 * time.Second
 
 // A node is a wrapped Transport.
@@ -39,8 +39,8 @@ type pendingDial struct {
 	paired chan struct{} // closed when near and the accepted Conn know each other
 }
 
-// Wrap returns a Transport that passes calls on to t and counts its steps as those of node
-// number.
+// Wrap returns a Transport that passes calls on to t and counts its steps. The steps count as steps
+// of the node with the given number.
 func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, erro
 	return addr, err
 }
 
-// Dial dials the inner Transport, unless this node or the other one has died.
+// Dial dials the inner Transport, unless this node or the other node has died.
 //
 // While it runs, a Dial holds the dialSlot of the other node. So the next Conn that the other
 // node accepts is the other end of this Dial. Dials to different nodes can run at the same time.
@@ -100,8 +100,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 // dead node.
 var errDied = errors.New("a rule has killed the node")
 
-// call dials the node server, whose dialSlot the caller holds, and waits until the other end is
-// known.
+// call dials another node, whose dialSlot the caller holds, and waits until the other end is known.
 //
 // The wrapped Conn is made before the inner Dial, because the other node may accept before the
 // inner Dial returns.

@@ -45,5 +45,5 @@ func (s *sink) chunk() {
 	}
 }
 
-// hides reports whether an ability is to be refused.
+// hides reports whether an ability must be refused.
 func (s *Script) hides(ability StepKind) bool { return slices.Contains(s.hidden, ability) }

@@ -9,7 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Whether the flag at which a node dies is set depends on the moment; no later flag is set.
+// A node dies at a flag. The moment of the rule decides whether this flag is set. No later flag may
+// be set.
 func TestADeadNodePublishesNothing(t *testing.T) {
 	for m, want := range map[Moment]int{Before: 1, Within: 2, After: 2} {
 		w := newCluster(t, 2, Options{Rules: []Rule{Die(m, 2).From(0).To(Unknown)}})
@@ -33,7 +34,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 	}
 }
 
-// A flag has no link to cut, so that the cut kills the node.
+// A flag has no link that could be cut, so a cut must kill the node.
 func TestACutAtAFlagIsADeath(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Cut(Before, 1).To(Unknown)}})
 	near, far := w.link(0, 1)

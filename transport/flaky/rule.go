@@ -26,10 +26,10 @@ const (
 	After                    // the frame arrives whole, and nothing arrives after it
 )
 
-// momentNames are the words that String prints and Parse reads.
+// momentNames are the names that String prints and Parse reads.
 var momentNames = [...]string{Before: "before", Within: "within", After: "after"}
 
-// String returns the moment's word in a rule.
+// String returns the name of the moment in a rule.
 func (m Moment) String() string {
 	if int(m) >= len(momentNames) {
 		return "never"
@@ -64,7 +64,7 @@ var actionNames = [...]string{cut: "cut", die: "die", delay: "delay", corruptHea
 // all Conns and nodes.
 type Rule struct {
 	action   action
-	moment   Moment // of cut and die
+	moment   Moment // the moment of a cut or a death
 	step     int    // from 1
 	by       time.Duration
 	from, to limit
@@ -72,8 +72,8 @@ type Rule struct {
 
 // A limit restricts a rule to one node. The zero limit does not restrict it.
 //
-// The separate flag is needed because 0 is the number of a node, and a rule may be limited to
-// Unknown.
+// The separate field set is needed because 0 is the number of a node, and because a rule may be
+// limited to Unknown.
 type limit struct {
 	set  bool
 	node int
@@ -82,7 +82,7 @@ type limit struct {
 // allows reports whether the limit lets the rule count steps of, or towards, this node.
 func (l limit) allows(node int) bool { return !l.set || l.node == node }
 
-// Cut fails the Conn of the k-th step, from 1, at both ends.
+// Cut fails the Conn of the k-th step at both ends. Steps count from 1.
 func Cut(m Moment, k int) Rule { return Rule{action: cut, moment: m, step: k} }
 
 // Die fails every Conn of the node that makes the k-th step, and refuses dials from and to the node
@@ -129,7 +129,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// Parse reads a rule as String prints it. Other input is fault.Misuse.
+// Parse reads a rule in the form that String prints. For other input it returns fault.Misuse.
 //
 // A rule consists of an action with its moment, the number of the step, and then pairs of a word
 // and a value in any order.

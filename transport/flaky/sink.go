@@ -57,7 +57,7 @@ func (c *conn) failed(err error) error {
 	return err
 }
 
-// begin counts a frame that has begun, and looks up the rule for it.
+// begin counts a frame that begins to arrive, and looks up the rule for this frame.
 //
 // Neither end counts frames with the ID NoNotify.
 func (s *sink) begin() {
@@ -92,8 +92,8 @@ func (s *sink) Buffer(h transport.Header) []byte {
 // Arrived implements transport.Sink. If a rule cuts within the frame, Arrived passes half of the
 // body on.
 //
-// After the cut it passes nothing on. As the contract of Sink allows, the Conn keeps the buffer
-// of the frame until Progress has returned the error.
+// After the cut it passes nothing on. The Conn keeps the buffer of the frame until Progress has
+// returned the error, as the contract of Sink allows.
 func (s *sink) Arrived(h transport.Header, n int) {
 	if s.ended {
 		return
@@ -151,7 +151,7 @@ func (s *sink) Copy(h transport.Header, body []byte) {
 	}
 }
 
-// is reports whether a rule cuts at moment m of this frame.
+// is reports whether a rule cuts at the moment m of this frame.
 func (s *sink) is(m Moment) bool {
 	return s.rule >= 0 && s.c.node.script.rules[s.rule].moment == m
 }

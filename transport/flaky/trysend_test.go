@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A tryConn accepts what TrySend is given, unless it is to refuse. It has no other methods of a
-// Conn.
+// A tryConn accepts each frame of TrySend, unless its test makes it refuse. It has no other methods
+// of a Conn.
 type tryConn struct {
 	transport.Conn
 	refuse bool
@@ -41,7 +41,7 @@ func wrapTryConn(o Options) (*tryConn, *Script, transport.Conn) {
 	return q, s, n.newConn(q, 1)
 }
 
-// trySend sends as a layer above does: by Send if TrySend refuses.
+// trySend sends like a layer above: if TrySend refuses, it calls Send.
 func trySend(c transport.Conn, head string) (now bool, err error) {
 	if c.TrySend([]byte(head), nil) {
 		return true, nil
