@@ -10,8 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxSlice is the most bytes of body that one Progress copies. The limit lets the layer above
-// process the first bytes while the next ones arrive, and keeps a slice in the second-level cache.
+// maxSlice is the maximum number of bytes of a body that one Progress copies. With this limit, the
+// layer above can process the first bytes while the next bytes arrive, and a slice stays in the
+// second-level cache.
 const maxSlice = 256 << 10
 
 // A link joins the two Conns of a pair. They share one lock, because a Send changes the peer's
@@ -28,12 +29,13 @@ type link struct {
 //	no      not empty  waits; the sender's Close fails it
 //	yes     not empty  Progress is copying it; the sender's Close leaves it to that Progress
 //
-// reading is the receiver's role. One goroutine holds it during Progress. waiting mirrors the state
-// of the inbox: it lets Progress poll an empty inbox without the lock.
+// The field reading is the receiver's role. One goroutine holds this role during Progress. The
+// field waiting mirrors the state of the inbox, so that Progress can poll an empty inbox without
+// the lock.
 //
-// An end is open until err is set, and failed from then on. Only the end that has sent a frame
-// fails this frame: in Close, in a later Send, or in the next Progress. So Done runs on a goroutine
-// of the sender's rank, unless the peer has received the frame.
+// An end is open until err is set. From then on it has failed. Only the end that has sent a frame
+// can fail this frame. It does so in Close, in a later Send, or in the next Progress. So Done runs
+// on a goroutine of the sender's rank, unless the peer has received the frame.
 type conn struct {
 	link    *link
 	home    *Transport
@@ -66,8 +68,8 @@ type conn struct {
 	exposures exposureTable
 }
 
-// newPair makes a link between two Transports, which may be the same one. It returns both Conns,
-// not registered yet.
+// newPair makes a link between two Transports, which may be the same Transport. It returns both
+// Conns, not registered yet.
 func newPair(near, far *Transport) (*conn, *conn) {
 	l := new(link)
 	a := &conn{link: l, home: near}
@@ -97,14 +99,14 @@ func (c *conn) Send(f *transport.Frame) {
 	c.link.mu.Unlock()
 }
 
-// TrySend implements transport.Conn. It always returns false: a frame belongs to the Conn until the
-// peer has copied it, so its slices cannot be returned at once.
+// TrySend implements transport.Conn. It always returns false. A frame belongs to the Conn until the
+// peer has copied the frame, so the slices cannot be returned at once.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
 // Unsent implements transport.Conn. It counts all frames in the peer's inbox. Receiving does not
-// read the clock, which would cost more than a small frame. So since is the time of the first
-// Unsent call after the peer last received something. The reported stall is shorter than the real
-// one by at most the time between two calls.
+// read the clock, which would cost more than a small frame. So the result since is the time of the
+// first Unsent call after the peer last received something. The reported stall is shorter than the
+// real stall by at most the time between two calls.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -146,9 +148,9 @@ func (c *conn) wakeUp() {
 	}
 }
 
-// detachUnreceived removes the frames that this end sent and the peer has not received, except a
-// pinned one: its memory is in use until the peer's Progress unpins it. The link is locked; the
-// caller fails the frames after unlocking, because Done may send.
+// detachUnreceived removes the frames that this end sent and the peer has not received. It leaves a
+// pinned frame, whose memory is in use until the peer's Progress unpins it. The link is locked. The
+// caller fails the frames after it has unlocked the link, because Done may send.
 func (c *conn) detachUnreceived() items {
 	out := c.peer.inbox
 	c.peer.inbox = items{}
@@ -159,8 +161,8 @@ func (c *conn) detachUnreceived() items {
 	return out
 }
 
-// Arm implements transport.Conn. The notifier runs ready also when Progress can move something
-// already.
+// Arm implements transport.Conn. The notifier also runs the callback if Progress can already move
+// something.
 func (c *conn) Arm(ready func()) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()

@@ -32,8 +32,8 @@ func (s handle) token() (t transport.Token) {
 // An exposureTable holds the memory that one Conn has exposed to its peer. It reuses entries and
 // their release functions, so an Expose for each receive allocates nothing.
 //
-// The table's mu guards the search for entries and the list of free ones. An entry's mu guards the
-// memory that it exposes. No goroutine holds both.
+// The table's mu guards the search for entries and the list of free entries. An entry's mu guards
+// the memory that it exposes. No goroutine holds both.
 type exposureTable struct {
 	mu    sync.Mutex // guards the table, not the entries
 	table []*exposure
@@ -41,7 +41,7 @@ type exposureTable struct {
 }
 
 // An exposure is one entry of the table. Progress holds its lock while it copies a slice into the
-// memory, for at most about 30 µs. release may have to wait that long.
+// memory, for at most about 30 µs. The function release may have to wait for that time.
 type exposure struct {
 	mu         sync.Mutex // guards the rest
 	generation uint64     // 0 when the entry is free
@@ -51,7 +51,7 @@ type exposure struct {
 }
 
 // Expose implements transport.Exposer. It exposes any memory of the process, since both ends are in
-// one process. It never fails. Frames with the id transport.NoNotify are reported, too, as the
+// one process. It never fails. It also reports frames with the ID transport.NoNotify, as the
 // contract permits.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	generation := c.home.hub.exposures.Add(1)
@@ -115,8 +115,9 @@ func (x *exposureTable) lock(s handle) *exposure {
 	return e
 }
 
-// find returns the ID of the exposure that s names. ok is false unless size bytes fit into its
-// memory from offset at on; at comes from the sender and may be any number.
+// find returns the ID of the exposure that s names. The result ok is false unless the body fits
+// into the exposed memory at the given offset. The offset comes from the sender and may be any
+// number.
 func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	e := x.lock(s)
 	if e == nil {
@@ -126,9 +127,9 @@ func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	return e.id, at >= 0 && at <= len(e.buf) && size <= len(e.buf)-at
 }
 
-// write copies n bytes of the body, from offset off on, into the exposed memory. It returns false
-// when the memory has been released, which may happen between two slices of a body. The link fails
-// then.
+// write copies n bytes of the body into the exposed memory. The argument off is the offset of these
+// bytes in the body. If the memory has been released, write returns false, and the link fails. This
+// may happen between two slices of a body.
 func (x *exposureTable) write(s handle, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {

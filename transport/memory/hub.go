@@ -1,5 +1,5 @@
-// Package memory is the transport between ranks that are goroutines of one
-// process: no wire, one copy per body.
+// Package memory is the transport between ranks that are goroutines of one process. It needs no
+// wire, and one copy per body.
 //
 // A frame is queued at the peer's end by reference. The peer's Progress copies its body once, into
 // the buffer that the Sink returns or into exposed memory, and then runs the sender's Done, on the
@@ -28,12 +28,12 @@
 //
 // Three kinds of locks guard the state. Each pair of Conns has the lock of its link. Each Transport
 // has a lock for its Conns and its notifier, which may be taken inside a link's lock. The Hub has a
-// lock that is never held together with another one. No lock is held while a Sink, a Done, a ready
+// lock that is never held together with another lock. No lock is held while a Sink, a Done, a ready
 // or an accept runs.
 //
-// Its Conns are Exposers and its Transport is a Sharer. Tests with this package have to hold on
-// hardware as well. So it offers no more than hardware does: a frame into exposed memory arrives
-// without its Head.
+// Its Conns are Exposers and its Transport is a Sharer. Tests with this package must also be valid
+// for hardware. So the package offers no more than hardware. In particular, a frame into exposed
+// memory arrives without its Head.
 //
 // In the steady state a frame causes no allocation. The package does not know ranks: an address is
 // the number of a Transport in its Hub.
@@ -60,23 +60,23 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Name is the word that selects this transport.
+// Name is the name that selects this transport.
 const Name = "memory"
 
 // addrPrefix precedes a Transport's number in its address.
 const addrPrefix = "hub/"
 
-// A Hub joins the ranks of one process: the Transports made by one Hub can dial each other, and no
-// others. A process that runs several jobs has a Hub for each. All its methods may be called
-// concurrently.
+// A Hub joins the ranks of one process. Transports of the same Hub can dial each other, but cannot
+// dial Transports of another Hub. A process that runs several jobs has one Hub per job. All its
+// methods may be called concurrently.
 type Hub struct {
 	id string // see ID
 
 	exposures atomic.Uint64 // the last generation of an exposure in this Hub; see expose.go
 
 	mu     sync.Mutex         // guards the rest
-	ends   map[int]*Transport // by number, also closed ones: a number is not used again
-	next   int                // every number below is used
+	ends   map[int]*Transport // by number; closed Transports stay, because a number is not used again
+	next   int                // every number below this one is used
 	shares map[string]*shareGroup
 }
 
@@ -95,7 +95,7 @@ func New() *Hub {
 // check whether its own Hub has issued an address.
 func (h *Hub) ID() string { return h.id }
 
-// Addr returns the address that Transport number n serves on.
+// Addr returns the address at which Transport number n serves.
 func (h *Hub) Addr(n int) string { return addrPrefix + strconv.Itoa(n) }
 
 // Transport makes the Transport with the lowest unused number, from 0. The Transport holds no
@@ -109,8 +109,8 @@ func (h *Hub) Transport() *Transport {
 	return h.make(h.next)
 }
 
-// Number makes Transport number n, for ranks that come in any order. It returns fault.Misuse for a
-// number that was used before.
+// Number makes Transport number n, so that ranks can be made in any order. It returns fault.Misuse
+// if the number was used before.
 func (h *Hub) Number(n int) (*Transport, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +157,7 @@ type Transport struct {
 	addr string        // the address that others dial, once the Transport serves
 	done chan struct{} // closed when Close begins
 
-	mu       sync.Mutex // guards the rest; may be taken inside a link's lock, never around one
+	mu       sync.Mutex // guards the rest; may be taken while a link's lock is held; no link's lock is taken while it is held
 	conns    map[*conn]struct{}
 	accept   func(transport.Conn)
 	closed   bool
@@ -207,9 +207,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return near, nil
 }
 
-// Close ends every Conn made here and every Share that waits. It waits for the notifier, and so for
-// an accept or ready that is running. So accept and ready must not call Close. The Transport's
-// number is not used again.
+// Close ends every Conn of this Transport and every Share that waits. It waits for the notifier,
+// and so for a running callback accept or ready. Therefore these callbacks must not call Close. The
+// Transport's number is not used again.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	first := !t.closed
@@ -229,8 +229,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// serving reports whether others may dial. After serving has returned true, the Transport may still
-// close before a Dial completes; acceptFrom decides.
+// serving reports whether others may dial. The Transport may still close before a Dial completes,
+// so acceptFrom makes the final decision.
 func (t *Transport) serving() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,8 +284,8 @@ func ctxFailure(ctx context.Context, op string) error {
 	return failure(fault.ContextKind(err), op, err)
 }
 
-// errPeerClosed returns the error of a Conn whose peer has called Close. That is the only way to
-// lose a peer here: all ranks share one process, so none can die alone.
+// errPeerClosed returns the error of a Conn whose peer has called Close. This is the only way to
+// lose a peer here, because all ranks share one process and no rank can die alone.
 func errPeerClosed() error { return failure(fault.LinkLost, "the peer closed the link", io.EOF) }
 
 var (

@@ -11,7 +11,7 @@ type item struct {
 	size int // bytes of body
 }
 
-// items is a queue of frames, 16 bytes for each. The queue has no bound of its own: the frames are
+// items is a queue of frames, 16 bytes for each. The queue has no bound of its own. The frames are
 // the senders' memory, so the senders bound it.
 type items = fifo.Queue[item]
 
@@ -23,8 +23,8 @@ func failAll(q items, err error) {
 }
 
 // copyPart fills dst with the bytes of the body that begin at offset off. The body is Body followed
-// by Parts. It searches the parts from the first one each time, which is cheap because a slice is
-// large and the parts are few.
+// by Parts. It searches the parts from the beginning each time. This is cheap, because a slice is
+// large and a body has few parts.
 func (it *item) copyPart(dst []byte, off int) {
 	b := it.f.Body
 	dst = dst[copy(dst, b[min(off, len(b)):]):]

@@ -162,7 +162,7 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 			_, _, err := a.Share(ctx, "twice", 2, 10)
 			first <- err
 		}()
-		synctest.Wait() // until it waits for the others
+		synctest.Wait() // until the rank waits for the others
 		if _, _, err := a.Share(ctx, "twice", 2, 10); !errors.Is(err, fault.Misuse) {
 			t.Errorf("got %v, want %v", err, fault.Misuse)
 		}

@@ -10,7 +10,7 @@ package memory
 //	stopping   open    true       it runs what is scheduled, and then ends
 //	stopped    closed  true       a wake-up runs on a goroutine of its own
 type notifier struct {
-	arrivals    []*conn // Conns that peers have dialled and accept has not got yet
+	arrivals    []*conn // Conns that peers have dialled and that have not been passed to accept yet
 	first, last *conn   // Conns whose ready has to run, linked by nextReady; each at most once
 	ended       chan struct{}
 	stopping    bool
@@ -73,8 +73,8 @@ func (t *Transport) notify() {
 	}
 }
 
-// acceptNext passes the oldest arrival to accept. After Close it drops the arrival. t.mu is held,
-// but not during the call, so that accept may use the Transport.
+// acceptNext passes the oldest arrival to the function accept. After Close it drops the arrival.
+// t.mu is held, but not during the call, so that accept may use the Transport.
 func (t *Transport) acceptNext() {
 	n := &t.notifier
 	c := n.arrivals[0]

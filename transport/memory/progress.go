@@ -8,13 +8,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// brokenFrame is the value of got for a frame that will never be whole. It differs from every Size.
+// brokenFrame is the value of the field got for a frame that will never be whole. It differs from
+// every Size.
 const brokenFrame = -1
 
 // Progress implements transport.Conn. It receives at most one slice of one frame. It has nothing to
 // write, because Send has put the frames into the peer's inbox. A poll of an empty inbox costs two
-// atomic operations and no lock. It does not spin: ranks that are goroutines of one process make
-// progress when the others yield.
+// atomic operations and no lock. It does not spin, because ranks that are goroutines of one process
+// make progress when the others yield.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -36,8 +37,8 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 }
 
 // pin pins the oldest frame and returns it, or an empty item. After a failure it fails the frames
-// that this end has sent, and returns the error instead. Frames that the peer has sent and this end
-// has not received are lost with the failure. Their Done has not run without an error before.
+// that this end has sent, and returns the error. Frames that the peer has sent and this end has not
+// received are lost with the failure. Their Done runs with the error.
 func (c *conn) pin() (item, error) {
 	c.link.mu.Lock()
 	if c.err != nil {
@@ -55,8 +56,8 @@ func (c *conn) pin() (item, error) {
 }
 
 // unpin unpins the frame. If it is whole, or the link has failed meanwhile, unpin removes it from
-// the inbox and runs its Done; otherwise the next Progress continues with it. Done of a whole frame
-// gets no error, also on a failed link, because the receiver has the frame.
+// the inbox and runs its Done; otherwise the next Progress continues with it. The Done of a whole
+// frame gets no error, even on a failed link, because the receiver has the frame.
 func (c *conn) unpin() {
 	whole := c.begun && c.got == c.header.Size
 	c.link.mu.Lock()
@@ -92,7 +93,7 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 			return errNotExposed(it.size)
 		}
 	case c.dst == nil:
-		n = it.size // the Sink drops the body: nothing is copied, and the frame completes at once
+		n = it.size // the Sink drops the body, so nothing is copied, and the frame completes at once
 	default:
 		it.copyPart(c.dst[c.got:c.got+n], c.got)
 	}
@@ -102,8 +103,8 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 }
 
 // begin finds the destination of the frame's body: exposed memory, a buffer of the Sink, or none.
-// It copies the head: the Sink may read the head until the frame is whole, and the sender may get
-// its frame back earlier, by Close.
+// It copies the head, because the Sink may read the head until the frame is whole, and the sender
+// may get its frame back earlier, by Close.
 func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {

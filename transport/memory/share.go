@@ -19,15 +19,15 @@ const cacheLine = 64
 type shareGroup struct {
 	ranks, size int
 	present     map[*Transport]bool // the ranks that wait
-	done        chan struct{}       // closed when all have come, or err is set
+	done        chan struct{}       // closed when all ranks have come, or err is set
 	err         error
 	mem         []byte
 }
 
-// Share implements transport.Sharer with memory of the Go heap that starts on a cache line. If
-// callers disagree about ranks or size, all get fault.Mismatch. The name may be used again once all
-// ranks have called Share. release only checks that it is called once: the garbage collector frees
-// the memory when no rank uses it any more.
+// Share implements transport.Sharer with memory of the Go heap that starts on a cache line. If the
+// callers pass different numbers of ranks or different sizes, all of them get fault.Mismatch. The
+// name may be used again once all ranks have called Share. The function release only checks that it
+// is called once. The garbage collector frees the memory when no rank uses it any more.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := "share " + name
 	if ranks < 1 || size < 0 {
@@ -50,9 +50,9 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return t.shared(ctx, op, g)
 }
 
-// join adds t to the group of that name. It completes the group when t is the last member, or when
-// the arguments of t differ from those of the group. It removes a completed group from the Hub's
-// table, so the next Share of that name makes a new group.
+// join adds t to the group with the given name. It completes the group when t is the last member,
+// or when the arguments of t differ from those of the group. It removes a completed group from the
+// Hub's table, so the next Share with that name makes a new group.
 func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	h := t.hub
 	h.mu.Lock()
@@ -80,9 +80,9 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	return g, nil
 }
 
-// withdraw removes t from a group that t no longer waits for. If the group is complete already,
-// withdraw does nothing: t gets the memory or the mismatch, like the others. The last member to
-// withdraw removes the group.
+// withdraw removes t from a group that t no longer waits for. If the group is already complete,
+// withdraw does nothing, and t gets the memory or the mismatch like the other members. The last
+// member to withdraw removes the group.
 func (t *Transport) withdraw(name string, g *shareGroup) {
 	h := t.hub
 	h.mu.Lock()
@@ -120,8 +120,9 @@ func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byt
 	return g.mem, release, nil
 }
 
-// allocAligned returns zeroed memory that starts on a cache line. Go aligns small allocations to 8
-// bytes only. So allocAligned allocates 63 more bytes and skips bytes up to the next cache line.
+// allocAligned returns zeroed memory that starts on a cache line. Go aligns small allocations only
+// to 8 bytes. So allocAligned allocates 63 more bytes, and skips the bytes before the first cache
+// line.
 func allocAligned(size int) []byte {
 	b := make([]byte, size+cacheLine-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)
