@@ -1,7 +1,7 @@
-// Package auto makes a transport by its name, and has one of its own, "auto", that chooses a wire
-// for each pair of ranks. It knows the wires of every program, which are memory, shm and tcp, and
-// chooses among the Transports that the program passes as well. It imports no other wire, so that a
-// program links only those that it names.
+// Package auto makes a transport from its name. It also implements the transport "auto", which
+// chooses a wire for each pair of ranks. It knows the wires of every program, which are memory, shm
+// and tcp, and the Transports that the program passes. It imports no other wire, so that a program
+// links only the wires that it names.
 //
 // A rank's address under "auto" lists every wire that reaches the rank:
 //
@@ -14,16 +14,16 @@
 //
 // The dialling rank chooses the first wire that applies:
 //
-//	memory  both ranks are in the same Hub, hence in the same process: its ID is random
-//	shm     the two processes run on one host as one user
-//	verbs   both have an RDMA device, on one kind of network; it is set up over tcp
-//	tcp     otherwise, and for a bare address, which is how bootstrap knows rank 0
+//	memory  both ranks are in the same Hub, and so in the same process (the ID is random)
+//	shm     the two processes run on one host under one user
+//	verbs   both have an RDMA device on the same network; set up over tcp
+//	tcp     in all other cases, and for a bare address such as the address of rank 0
 //
-// Two ranks reach the same decision about each other, so that it does not matter which one dials.
+// Two ranks make the same decision about each other, so it does not matter which rank dials.
 //
-// A transport that is asked for by name is used as it is, also within a process. "shm" is a Picker,
-// too, because ranks find each other through rank 0's bare address: that connection uses tcp, and
-// all others use shm or fail.
+// A transport that is selected by name is used directly, also within a process. The transport "shm"
+// is also a Picker, because ranks find each other through rank 0's bare address. The connection to
+// that address uses tcp, and all other connections use shm or fail.
 package auto
 
 import (
@@ -56,22 +56,24 @@ const verbsName = "verbs"
 type Options struct {
 	Hub  *memory.Hub     // the Hub of the ranks of this process; nil: the process has one rank
 	Rank int             // this rank's number in the Hub
-	TLS  *tlsopt.Options // of tcp and grpc; nil: none
+	TLS  *tlsopt.Options // the TLS options of tcp and grpc; nil: no TLS
 	Log  *slog.Logger    // gets a line for each unauthenticated peer that is refused; nil: none
 
-	// Job separates this job's shared memory from other jobs of the user; see shm.Options.
+	// Job separates this job's shared memory from the shared memory of the user's other jobs; see
+	// shm.Options.
 	Job string
 	// NoShm excludes shm from "auto".
 	NoShm bool
-	// Wires are the Transports that the program passes. New can choose them, too.
+	// Wires are the Transports that the program passes. New can also choose one of them.
 	Wires []transport.Transport
 }
 
-// New makes the transport of that name. An unknown name, a name that the program does not link, and
-// "memory" without a Hub are fault.Misuse. A name whose hardware is missing is fault.Refused.
+// New makes the transport with the given name. It returns fault.Misuse for an unknown name, for a
+// name that the program does not link, and for "memory" without a Hub. It returns fault.Refused if
+// the hardware for the name is missing.
 //
-// The Transport belongs to the caller, who closes it. If New fails it has closed what it had
-// opened.
+// The Transport belongs to the caller, who closes it. If New fails, it closes everything that it
+// has opened.
 func New(name string, o Options) (transport.Transport, error) {
 	switch name {
 	case tcp.Name:
@@ -115,20 +117,20 @@ func New(name string, o Options) (transport.Transport, error) {
 
 // A Template is a Transport that a program passes before its rank is known. ForRank returns a new
 // Transport like it for one rank, with the job's TLS and log. A Transport that is no Template can
-// serve only one rank, and so no process that runs several.
+// serve only one rank. So it cannot be used in a process that runs several ranks.
 type Template interface {
 	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
 }
 
 // An Upgrader is a Transport that can move the Conns of tcp to faster hardware. Upgrade returns a
-// Transport set up over tcp, which it does not close, and the name of the network of its hardware:
-// two ranks with equal networks can reach each other by it. It returns nil without an error if no
-// such hardware is built into the program.
+// Transport that is set up over tcp, and the name of the hardware's network. Two ranks whose
+// networks have equal names can reach each other over this hardware. The Transport does not close
+// tcp. It returns nil without an error if no such hardware is built into the program.
 type Upgrader interface {
 	Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error)
 }
 
-// passed makes the transport of that name from a Transport that the program has passed.
+// passed makes the transport with the given name from a Transport that the program has passed.
 //
 // If the Transport is a Template, passed returns a new Transport and leaves the program's value
 // unused. Any other Transport is used directly, by one rank.
@@ -169,7 +171,7 @@ func (o *Options) names() []string {
 	return names
 }
 
-// memory returns this rank's Transport in the Hub; nil without a Hub.
+// memory returns this rank's Transport in the Hub, or nil without a Hub.
 func (o *Options) memory() (*memory.Transport, error) {
 	if o.Hub == nil {
 		return nil, nil
@@ -190,15 +192,15 @@ func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, 
 // reason.
 type Picker struct {
 	name    string
-	hub     string            // the ID of the Hub that memory is in
+	hub     string            // the ID of the Hub to which memory belongs
 	memory  *memory.Transport // nil without a Hub
 	shm     *shm.Transport
 	tcp     *tcp.Transport
 	verbs   transport.Transport // set up over tcp; nil: not used
-	network string              // of verbs
+	network string              // the network of verbs
 
 	noVerbs string                 // why verbs is not used
-	noShm   atomic.Pointer[string] // why shm is not used; nil: it is
+	noShm   atomic.Pointer[string] // why shm is not used; nil: shm is used
 	refused sync.Map               // why shm to a peer is not used, by its address; string to string
 }
 
@@ -213,12 +215,12 @@ func (p *Picker) Proto() string { return p.tcp.Proto() }
 
 // disableShm excludes shm from now on, with a reason.
 //
-// The first reason stays: it is the cause of the others.
+// The first reason stays, because it is the cause of later reasons.
 func (p *Picker) disableShm(why string) { p.noShm.CompareAndSwap(nil, &why) }
 
-// Serve serves on every wire and returns the list of their addresses. in is for tcp. Without in
-// there is no tcp, which is allowed only for a job on one host. If shm cannot serve, "auto"
-// excludes it.
+// Serve serves on every wire and returns the list of their addresses. The listener in is for tcp.
+// Without a listener there is no tcp, which is allowed only for a job on one host. If shm cannot
+// serve, "auto" excludes shm.
 //
 // The address list has at most transport.MaxAddr bytes, since every rank stores the addresses of
 // all ranks.
@@ -283,7 +285,7 @@ func reason(err error) string {
 // Dial opens a Conn over the wire that Explain names. Two processes of one host may turn out to be
 // unable to share memory, because a security module removes descriptors between them. Then "auto"
 // uses the next wire to that peer from now on, and Explain gives the reason. After other failures
-// Dial tries no other wire, since the two ranks must agree on one.
+// Dial tries no other wire, because the two ranks must agree on one wire.
 func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c := p.pick(addr)
 	switch c.kind {
@@ -307,7 +309,8 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 // SharerFor implements transport.Selector.
 //
 // SharerFor returns memory if all ranks are in this process, or shm if all ranks are on this host.
-// Any other Sharer would have to be the same on all of these ranks, which no rank can check alone.
+// It returns no other Sharer, because all ranks must use the same Sharer, and no rank alone could
+// check this.
 func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	inProcess, onHost := true, true
 	for _, addr := range addrs {
@@ -324,9 +327,9 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	return nil
 }
 
-// Alloc implements transport.Allocator with shm's memory, which lets peers on this host write into
-// it, and is as good as any other memory towards other peers. If shm is excluded it uses verbs'
-// memory, if there is verbs.
+// Alloc implements transport.Allocator. It allocates from shm, because peers on this host can write
+// into such memory, and for other peers it is as good as any other memory. If shm is excluded,
+// Alloc allocates from verbs, if there is verbs.
 //
 // The memory may be used with every peer. Peers that cannot write into it get ordinary messages.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
@@ -341,8 +344,8 @@ func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 
 // Explain implements transport.Selector: "wire: reason", or "no wire: reason".
 //
-// comm prints it for every peer if TUTTI_REPORT_TRANSPORT is set, and takes the word before the
-// colon for the wire's name.
+// comm prints it for every peer if TUTTI_REPORT_TRANSPORT is set, and uses the word before the
+// colon as the wire's name.
 func (p *Picker) Explain(addr string) string {
 	c := p.pick(addr)
 	if c.kind == "" {
@@ -364,7 +367,7 @@ func (p *Picker) Close() error {
 	return err
 }
 
-// failure returns this package's error. A transport does not know ranks, so that Rank is -1.
+// failure returns an error of this package. A transport does not know ranks, so Rank is -1.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: op, Rank: -1, Err: err}
 }

@@ -156,7 +156,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 		"verbs": fault.Refused, "grpc+verbs": fault.Refused, "tcp+verbs": fault.Refused,
 	} {
 		if verbs.Built && want == fault.Refused {
-			continue // this machine's devices decide
+			continue // the result depends on this machine's devices
 		}
 		tr, err := New(name, Options{Wires: wires.All()})
 		if !errors.Is(err, want) || tr != nil {
@@ -165,7 +165,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// The error for a name that the program does not link names the import.
+// The error for a name that the program does not link must name the package to import.
 func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	for name, want := range map[string]string{"grpc": "transport/grpc", "verbs": "transport/verbs", "tcp+verbs": "transport/verbs"} {
 		_, err := New(name, Options{})
@@ -175,7 +175,8 @@ func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	}
 }
 
-// A Transport without ForRank serves one rank, and so no process with several ranks.
+// A Transport without ForRank must serve one rank, and must be refused in a process with several
+// ranks.
 func TestPassedTransportIsUsed(t *testing.T) {
 	mine := namedTransport{memory.New().Transport()}
 	if tr, err := New("mine", Options{Wires: []transport.Transport{mine}}); err != nil || tr != transport.Transport(mine) {
@@ -190,7 +191,7 @@ type namedTransport struct{ transport.Transport }
 
 func (namedTransport) Name() string { return "mine" }
 
-// onLinux skips tests that need shm on systems without it, since shm uses memfds and abstract
+// onLinux skips tests that need shm on systems without shm, because shm uses memfds and abstract
 // sockets. Other tests check auto on those systems.
 func onLinux(t *testing.T) {
 	t.Helper()
@@ -209,8 +210,8 @@ func TestShmIsRefusedWhereItCannotBe(t *testing.T) {
 	}
 }
 
-// If shm is chosen by name, all data uses shm. Only a bare address, which is the address of rank 0,
-// is dialled over tcp.
+// If shm is chosen by name, all data must use shm. Only a bare address, which is the address of
+// rank 0, may be dialled over tcp.
 func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
 	onLinux(t)
 	l := listen(t)
@@ -239,8 +240,8 @@ func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
 	}
 }
 
-// If two processes of one host cannot share memory, "auto" uses tcp and gives the reason, and "shm"
-// fails.
+// If two processes of one host cannot share memory, "auto" must use tcp and give the reason, and
+// "shm" must fail.
 func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
 	onLinux(t)
 	l, err := net.Listen("unix", "@tutti-test-"+rand.Text())

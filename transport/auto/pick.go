@@ -15,11 +15,9 @@ import (
 // that no wire reaches the peer.
 type choice struct{ kind, addr, why string }
 
-// pick chooses the wire to a peer's address. The choice depends on that address, this rank's Hub
-// and this rank's host only.
-// pick has no side effects and makes no connection. So Explain and Dial agree, and both ranks of a
-// pair agree.
-// ends of a pair.
+// pick chooses the wire to a peer's address. The choice depends only on that address, this rank's
+// Hub and this rank's host. pick has no side effects and makes no connection. So Explain and Dial
+// agree, and both ranks of a pair agree.
 func (p *Picker) pick(addr string) choice {
 	if len(addr) > transport.MaxAddr {
 		return choice{why: fmt.Sprintf("address: got %d bytes, want at most %d", len(addr), transport.MaxAddr)}
@@ -57,7 +55,7 @@ func (p *Picker) pick(addr string) choice {
 	return choice{why: why + ", and there is no tcp"}
 }
 
-// whyNotShm returns why shm to this address is not used; "" if it is.
+// whyNotShm returns the reason why shm is not used for this address, or "" if it is used.
 func (p *Picker) whyNotShm(addr string) string {
 	if why := p.noShm.Load(); why != nil {
 		return *why
@@ -69,7 +67,8 @@ func (p *Picker) whyNotShm(addr string) string {
 	return why
 }
 
-// whyNotVerbs returns why verbs to a peer on this network is not used; "" if it is.
+// whyNotVerbs returns the reason why verbs is not used for a peer on this network, or "" if it is
+// used.
 func (p *Picker) whyNotVerbs(network string) string {
 	switch {
 	case p.verbs == nil:
@@ -82,11 +81,11 @@ func (p *Picker) whyNotVerbs(network string) string {
 	return ""
 }
 
-// upgrade opens the hardware of the program's Upgrader, if there is one. A failure is no error
-// here: nobody asked for it by name, and Explain gives the reason.
+// upgrade opens the hardware of the program's Upgrader, if there is one. A failure is not an error
+// here, because the user has not asked for the hardware by name. Explain gives the reason.
 //
 // Under TLS, which is the default between hosts, the hardware is not used, because RDMA does not
-// encrypt. A user who does without encryption names verbs, or says so.
+// encrypt. A user who needs no encryption can select verbs by name or turn TLS off.
 func (p *Picker) upgrade(o *Options) {
 	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
 	if i < 0 {
@@ -104,8 +103,8 @@ func (p *Picker) upgrade(o *Options) {
 	}
 }
 
-// setupTCP passes tcp to an Upgrader, but hides the greeting and replaces Close. The Picker keeps
-// these.
+// setupTCP passes tcp to an Upgrader, but hides the methods of a Greeter and replaces Close. Only
+// the Picker calls these methods of tcp.
 type setupTCP struct{ transport.Transport }
 
 // Close does nothing: the Picker closes tcp.

@@ -13,13 +13,13 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// software returns verbs as a value with a software device.
+// software returns a verbs Transport with a software device.
 func software(fabric *softdevice.Fabric, rank int) []transport.Transport {
 	return []transport.Transport{verbs.Over(verbs.Options{Setup: tcp.New(tcp.Options{}), Device: fabric.Device(rank)})}
 }
 
-// In one case every end has a device; in the other, every second end. Ends without a device reach
-// the others over tcp, whichever side dials.
+// In the first case every end has a device. In the second case every second end has a device. Ends
+// without a device must reach the other ends over tcp, whichever side dials.
 func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 	for name, each := range map[string]int{"every end has a device": 1, "every other end has one": 2} {
 		t.Run(name, func(t *testing.T) {
