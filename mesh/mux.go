@@ -240,10 +240,11 @@ func (f *mux) extend(addr net.Addr) {
 }
 
 // evict closes a connection whose slot is needed. It also closes the Conn that the transport has
-// built on it.
+// built on it. It does nothing if the slot was released after the connection was chosen.
 func (f *mux) evict(g *pendingConn) {
-	f.refuse(g, errSlotNeeded.Error())
-	g.closeConn()
+	if f.refuse(g, errSlotNeeded.Error()) {
+		g.closeConn()
+	}
 }
 
 // release frees the slot of a connection. It returns false when the slot was freed before, so that
@@ -339,11 +340,14 @@ func (f *mux) startTLS(g *pendingConn) error {
 	return nil
 }
 
-// refuse closes a connection and logs why, in at most one line.
-func (f *mux) refuse(g *pendingConn, why string) {
-	if g.drop() {
-		f.refusals.refused(g.RemoteAddr(), why)
+// refuse closes a connection and logs why, in at most one line. It does nothing and returns false
+// if the slot was released before.
+func (f *mux) refuse(g *pendingConn, why string) bool {
+	if !g.drop() {
+		return false
 	}
+	f.refusals.refused(g.RemoteAddr(), why)
+	return true
 }
 
 // A muxListener is the net.Listener that the mux gives to the transport. Its connections implement
@@ -437,16 +441,20 @@ func (g *pendingConn) Close() error {
 	if g.drop() && unsaid {
 		g.mux.refusals.refused(g.RemoteAddr(), why.Error())
 	}
+	g.Conn.Close() // under TLS, the transport may have replaced the connection that NetConn closes
 	return g.NetConn().Close()
 }
 
-// drop closes the accepted connection and frees its slot. It returns false when the slot was freed
-// before.
+// drop closes the accepted connection and frees its slot. It does nothing and returns false if the
+// slot was released before: Admit has passed the connection to the transport, or another call of
+// drop closes it.
 func (g *pendingConn) drop() bool {
-	held := g.mux.release(g)
+	if !g.mux.release(g) {
+		return false
+	}
 	g.timer.Stop()
 	g.Conn.Close()
-	return held
+	return true
 }
 
 // SetCloser records the function that closes the Conn that the transport builds on this connection.
@@ -458,10 +466,12 @@ func (g *pendingConn) SetCloser(end func() error) {
 	g.closer = end
 }
 
-// expire closes a connection that was not admitted in time.
+// expire closes a connection that was not admitted in time. It does nothing if Admit was called
+// just before the deadline.
 func (g *pendingConn) expire() {
-	g.mux.refuse(g, errNotAuthenticated.Error())
-	g.closeConn()
+	if g.mux.refuse(g, errNotAuthenticated.Error()) {
+		g.closeConn()
+	}
 }
 
 // closeConn closes the Conn that the transport has built on the connection. It is needed because

@@ -132,6 +132,44 @@ func TestTheSourceWithTheMostSlotsLosesOne(t *testing.T) {
 	}
 }
 
+// A peer may prove its identity after its connection was chosen for eviction, or just before its
+// deadline. The mux must not close that connection.
+func TestAnAdmittedConnectionIsNeitherEvictedNorExpired(t *testing.T) {
+	for what, end := range map[string]func(g *pendingConn){
+		"evict":  func(g *pendingConn) { g.mux.evict(g) },
+		"expire": (*pendingConn).expire,
+	} {
+		var logs logBuffer
+		f := &mux{pending: make(map[*pendingConn]struct{}), slotFree: newWakeup(), refusals: newRefusalLog(logs.logger())}
+		near, far := net.Pipe()
+		defer far.Close()
+		g, _, _ := f.tryReserve(near)
+		for range pendingSlots - 1 {
+			other, _ := net.Pipe()
+			slow, _, _ := f.tryReserve(other)
+			defer slow.drop()
+			slow.notEvictedBefore = g.notEvictedBefore.Add(time.Hour)
+		}
+		waiting, _ := net.Pipe()
+		defer waiting.Close()
+		if _, victim, _ := f.tryReserve(waiting); victim != g {
+			t.Fatalf("%s: the victim is not the oldest connection", what)
+		}
+		var conn int // how often the transport's Conn is closed
+		g.SetCloser(func() error { conn++; return nil })
+		g.Admit()
+		end(g)
+		if conn != 0 || len(logs.all()) != 0 {
+			t.Errorf("%s: the Conn is closed %d times, logged %q; want neither", what, conn, logs.all())
+		}
+		go far.Write([]byte("x"))
+		if n, err := g.Read(make([]byte, 1)); n != 1 || err != nil {
+			t.Errorf("%s: read %d bytes, %v, from an admitted connection", what, n, err)
+		}
+		g.Close()
+	}
+}
+
 func TestAddressesOfOneHostAreOneSource(t *testing.T) {
 	for _, tc := range []struct{ addr, want string }{
 		{"10.0.0.1:7", "10.0.0.1/32"},
