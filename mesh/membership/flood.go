@@ -72,6 +72,8 @@ func (s *Machine) forward(m Message, from int) {
 //	kind                 kept
 //	Alive, Bye           for good, the latest of each rank
 //	Failure              the last maxFailures
+//	Ask                  not: every rank that works asks about traffic, up to once a second, and
+//	                     the Asks would push all other floods out of the floodLog
 //	anything else        the last floods of all ranks, in the floodLog
 func (s *Machine) remember(m Message) {
 	switch m.Kind {
@@ -83,6 +85,7 @@ func (s *Machine) remember(m Message) {
 		s.ranks[m.Origin].bye = m
 	case Failure:
 		s.failures.remember(m)
+	case Ask:
 	default:
 		s.floods.add(m)
 	}

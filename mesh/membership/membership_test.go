@@ -335,6 +335,28 @@ func TestAQuestionIsAnsweredDirectlyOrByANeighbour(t *testing.T) {
 	}
 }
 
+// A link that comes up late must get the floods that it missed, no matter how many questions were
+// asked meanwhile. Questions themselves must not be repeated.
+func TestQuestionsDoNotReplaceRememberedFloods(t *testing.T) {
+	const size = 3
+	s := New(Config{Size: size, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
+	s.Step(0, LinkUp{1})
+	s.Step(0, Received{1, Message{Kind: App, Origin: 1, Seq: 1, Code: 7, Body: []byte("revoked")}})
+	for i := range 2 * len(s.floods.messages) {
+		s.Step(0, Received{1, Message{Kind: Ask, Origin: 1, Seq: uint32(2 + i), Body: []byte{0}}})
+		s.Step(0, Question{ID: uint64(i), Ranks: []int{1}})
+	}
+	var got []Message
+	for _, o := range s.Step(0, LinkUp{2}) {
+		if o, ok := o.(Send); ok && (o.Msg.Kind == App || o.Msg.Kind == Ask) {
+			got = append(got, o.Msg)
+		}
+	}
+	if len(got) != 1 || string(got[0].Body) != "revoked" {
+		t.Errorf("the new link gets %v, want only the flood", got)
+	}
+}
+
 func TestAQuestionToLiveRanksIsAnsweredAtOnce(t *testing.T) {
 	w := started(t, 9, 1)
 	w.step(0, Question{ID: 1, Ranks: []int{1, 2, 3, 4, 5, 6, 7, 8}})
