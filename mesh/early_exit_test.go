@@ -71,3 +71,41 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A rank that dials again keeps its record when its first connection fails later, as after a NAT has
+// dropped that connection.
+func TestARankThatJoinsAgainKeepsItsRecord(t *testing.T) {
+	g := newJoinServer(3)
+	first, second := new(handshakeConn), new(handshakeConn)
+	add := func(rank int, addr string, c *handshakeConn) *refusal {
+		return g.add(rank, uint64(rank)+1, record{addr: addr}, c)
+	}
+	add(0, "a", nil)
+	add(1, "b", first)
+	if no := add(1, "c", second); no != nil {
+		t.Fatal(no)
+	}
+	broken := errors.New("broken")
+	if left := g.remove(1, first, broken); left != nil {
+		t.Errorf("the first connection breaks: got %v, want that rank 1 stays", left)
+	}
+	if left := g.remove(1, second, broken); left == nil || left.rank != 1 {
+		t.Errorf("the second connection breaks: got %v, want that rank 1 has left", left)
+	}
+	add(1, "c", second)
+	add(2, "d", new(handshakeConn))
+	table, no := g.outcome()
+	if no != nil || table[1].addr != "c" {
+		t.Fatalf("got %v, %v, want a table with the last address of rank 1", table, no)
+	}
+	if no := add(1, "c", first); no != nil {
+		t.Errorf("the same record again: %v", no)
+	}
+	if no := add(1, "e", second); no == nil || !no.permanent(0) || !strings.Contains(no.text, "has joined as c") {
+		t.Errorf("another record after the table is complete: got %v, want a refusal", no)
+	}
+	table[1].addr = "x"
+	if again, _ := g.outcome(); again[1].addr != "c" {
+		t.Errorf("a change of the caller's table changes the server's record to %q", again[1].addr)
+	}
+}

@@ -23,7 +23,9 @@ const (
 )
 
 // A joinServer is rank 0's side of the address exchange. One goroutine serves each joining rank's
-// Conn, at most one goroutine per rank. All of them end when the table has been sent.
+// Conn. All of them end when the table has been sent. A rank has more than one Conn if it dialled
+// again and the break of the Conn before has not been noticed. The last Conn owns the rank's record:
+// only its break removes the rank.
 //
 //	rank r                  rank 0
 //	RECORD    ->            add
@@ -45,8 +47,9 @@ type joinServer struct {
 
 	mu         sync.Mutex // guards the rest
 	records    []record
-	instances  []uint64 // by rank: the instance of the process that has joined; 0: none has joined
-	everJoined []bool   // by rank: it has joined at some time
+	instances  []uint64         // by rank: the instance of the process that has joined; 0: none has joined
+	owners     []*handshakeConn // by rank: the connection on which the record came; nil for rank 0
+	everJoined []bool           // by rank: it has joined at some time
 	missing    int
 	failed     *refusal // set before done ends, unless the table is complete
 
@@ -57,41 +60,49 @@ type joinServer struct {
 
 // newJoinServer returns a joinServer that waits for size ranks, this one included.
 func newJoinServer(size int) *joinServer {
-	g := &joinServer{records: make([]record, size), instances: make([]uint64, size), everJoined: make([]bool, size), missing: size}
+	g := &joinServer{
+		records: make([]record, size), instances: make([]uint64, size), owners: make([]*handshakeConn, size),
+		everJoined: make([]bool, size), missing: size,
+	}
 	g.done, g.finish = context.WithCancel(context.Background())
 	return g
 }
 
-// add records a rank. A second process of the same rank is refused; the same process may join again
-// after its connection broke. When the last rank is added, the wait of all ranks ends.
-func (g *joinServer) add(rank int, instance uint64, r record) *refusal {
+// add records a rank, whose record came on the connection t. A second process of the same rank is
+// refused; the same process may join again after its connection broke. Once the table is complete,
+// its record must be the same as before, because other ranks may have the table. When the last rank
+// is added, the wait of all ranks ends.
+func (g *joinServer) add(rank int, instance uint64, r record, t *handshakeConn) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch g.instances[rank] {
-	case instance:
-	case 0:
+	switch old := g.records[rank]; {
+	case g.instances[rank] == instance:
+		if g.missing == 0 && r != old {
+			return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: rank %d has joined as %s on %s, and now joins as %s on %s", rank, old.addr, old.host, r.addr, r.host)}
+		}
+	case g.instances[rank] == 0:
 		g.missing--
 	default:
 		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
 	}
-	g.instances[rank], g.everJoined[rank], g.records[rank] = instance, true, r
+	g.instances[rank], g.everJoined[rank], g.records[rank], g.owners[rank] = instance, true, r, t
 	if g.missing == 0 {
 		g.finish()
 	}
 	return nil
 }
 
-// remove undoes the effect of add for a rank whose connection broke before all ranks had joined.
-// The rank's process may have died, and another process may be started in its place. If endOnLoss
+// remove undoes the effect of add for a rank whose connection t broke before all ranks had joined.
+// It does nothing and returns nil if the rank has joined again on another connection. The rank's process may have died, and another process may be started in its place. If endOnLoss
 // is set, remove also ends the exchange, and the ranks that have joined get the reason. Once the
 // table is complete, remove does nothing and returns nil, because other ranks may have the table.
-func (g *joinServer) remove(rank int, instance uint64, cause error) *earlyExit {
+func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.missing == 0 || g.failed != nil || g.instances[rank] != instance {
+	if g.missing == 0 || g.failed != nil || g.owners[rank] != t {
 		return nil
 	}
-	g.instances[rank] = 0
+	g.instances[rank], g.owners[rank] = 0, nil
 	g.missing++
 	e := &earlyExit{rank: rank, host: g.records[rank].host, final: g.endOnLoss, cause: cause}
 	if g.endOnLoss {
@@ -164,14 +175,14 @@ func (g *joinServer) absentRanks() []int {
 }
 
 // outcome returns the table, or the reason why there is no table. It is called after the context
-// done has ended.
+// done has ended. The caller owns the table.
 func (g *joinServer) outcome() ([]record, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failed == nil && g.missing > 0 {
 		return nil, &refusal{reason: reasonGone, text: "rank 0 is closing"}
 	}
-	return g.records, g.failed
+	return slices.Clone(g.records), g.failed
 }
 
 // serve handles one rank's connection until the rank has the table or is refused. It returns the
@@ -201,14 +212,14 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error
 		refuse(first, t, no)
 		return no
 	}
-	if no := g.add(rank, h.instance, r); no != nil {
+	if no := g.add(rank, h.instance, r, t); no != nil {
 		refuse(first, t, no)
 		return no
 	}
 	admit(t.conn)
 	t.send(appendWelcome(nil, 0), nil)
 	if err := g.waitForAll(ctx, t); err != nil {
-		if left := g.remove(rank, h.instance, err); left != nil && ctx.Err() == nil {
+		if left := g.remove(rank, t, err); left != nil && ctx.Err() == nil {
 			return left
 		}
 		return nil
@@ -264,7 +275,7 @@ func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 // ranks have joined. If ctx ends first, it sends the reason to the ranks that have joined.
 func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) {
 	g := m.joinServer
-	if no := g.add(0, m.id.instance, own); no != nil {
+	if no := g.add(0, m.id.instance, own, nil); no != nil {
 		return nil, m.failure(fault.Refused, no) // cannot happen: only this process adds itself as rank 0
 	}
 	select {
