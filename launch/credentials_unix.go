@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/jobca"
 )
 
-// credentials returns a file that holds the job's secret and a rank's own key and certificate. Only
-// that rank inherits it. The CA's private key stays in this process.
+// credentials returns a file that holds the job's secret, and the private key and certificate of
+// one rank. Only that rank inherits the file. The CA's private key stays in this process.
 func (r *run) credentials(k *rank) (*os.File, error) {
 	c, err := r.ca.Issue(k.id, 0)
 	if err != nil {
@@ -23,9 +23,10 @@ func (r *run) credentials(k *rank) (*os.File, error) {
 	return privateFile(text)
 }
 
-// privateFile returns a file that only processes which inherit it can read. Each of them can read a
-// memory file from its start: a script may start several programs of one rank, one after another.
-// Where there are no memory files it is a pipe, which one process can read, once.
+// privateFile returns a file that only processes which inherit it can read. It is a memory file,
+// which every such process can read from its start, because a script may start several programs of
+// one rank, one after another. On a system without memory files it is a pipe, which only one
+// process can read, once.
 func privateFile(text []byte) (*os.File, error) {
 	f, err := memoryFile("credentials")
 	if err != nil {
@@ -41,8 +42,8 @@ func privateFile(text []byte) (*os.File, error) {
 	return f, nil
 }
 
-// filledPipe returns the end of a pipe from which text can be read. The text is smaller than the
-// buffer of a pipe on any system, so writing it does not wait for a reader.
+// filledPipe returns the read end of a pipe that holds text. The text is smaller than the buffer of
+// a pipe on any system, so writing it does not wait for a reader.
 func filledPipe(text []byte) (*os.File, error) {
 	from, to, err := os.Pipe()
 	if err != nil {

@@ -35,7 +35,7 @@ func TestEachRankInheritsItsOwnCredentials(t *testing.T) {
 		if b.Credentials.Name() != jobca.NewName("job-x", 0, id) || !bytes.Equal(b.Secret, r.secret) {
 			t.Errorf("rank %d: got the credentials of %v, and the secret %x", id, b.Credentials.Name(), b.Secret)
 		}
-		if n := bytes.Count(text, []byte("PRIVATE KEY---")); n != 2 { // begin and end of one block
+		if n := bytes.Count(text, []byte("PRIVATE KEY---")); n != 2 { // the begin and the end of one block
 			t.Errorf("rank %d: got %d lines about private keys, want those of one key", id, n)
 		}
 	}

@@ -1,21 +1,20 @@
-// Package launch starts the processes of a job on this host, watches them, and ends them. It is
-// all of the program tuttirun except for its main function.
+// Package launch starts the processes of a job on this host, watches them, and ends them. It is all
+// of the program tuttirun except for its main function.
 //
-// It shares only the names of environment variables with package bootstrap, and the form of a
-// rank's credentials: it can start any program, whether the program uses tutti or not. It does not
-// know transports, communicators, or the messages between ranks.
+// With package bootstrap it shares only the names of environment variables and the form of a rank's
+// credentials. It can start any program, whether the program uses tutti or not. It does not know
+// transports, communicators, or the messages between ranks.
 //
-// For maintainers: policy.go decides which signals a job gets and when; it is a pure state
-// machine. run_unix.go is the one goroutine that owns a running job and applies the policy.
-// start_unix.go starts the processes, guardian_unix.go ends them if the launcher is killed,
-// output.go and lasterror.go read what they print, and outcome_unix.go derives the exit code and
-// the verdict from the ranks' exit statuses. options.go and optiontable.go read the command
-// line.
+// For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
+// run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go
+// starts the processes, guardian_unix.go ends them if the launcher is killed, output.go and
+// lasterror.go read what they print, and outcome_unix.go derives the exit code and the verdict from
+// the ranks' exit statuses. options.go and optiontable.go read the command line.
 //
 // # Goroutines
 //
-// One goroutine, in Run, owns the job: ranks, policy and outcome. All other goroutines send
-// events to it, and own no data that it reads:
+// One goroutine, in Run, owns the job: ranks, policy and outcome. All other goroutines send events
+// to it, and own no data that it reads:
 //
 //	goroutine        one per     does                                  ends with
 //	Run              job         handles events, signals processes     the job
@@ -27,30 +26,31 @@
 //
 // # The life of a job
 //
-// Each rank is a process in its own process group, so that a signal to the group also reaches
-// the rank's children. Rank 0 inherits a listener on loopback that is already bound, so no other
-// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random job
-// name is in the environment of all ranks.
+// Each rank is a process in its own process group, so that a signal to the group also reaches the
+// rank's children. Rank 0 inherits a listener on loopback that is already bound, so no other
+// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random job name
+// is in the environment of all ranks.
 //
 // The launcher makes a random secret and a certificate authority (CA) for the job, in memory. Each
 // rank inherits a memory file with the secret, its own private key, its certificate and the CA's
-// certificate. It reads the file once and closes it. None of this is in an environment, on a command
-// line or in a file with a name, and the CA's private key never leaves the launcher.
+// certificate. It reads the file once and closes it. None of this is in an environment, on a
+// command line or in a file with a name, and the CA's private key never leaves the launcher.
 //
-// Rank 0 has the launcher's standard input, the others have none. Signals that ask a job to end
-// (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every rank,
-// the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
+// Rank 0 has the launcher's standard input; the other ranks have no input. Signals that ask a job
+// to end (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every
+// rank, the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
 //
-// A rank that exits with 0 while others run is normal, unless it has never called Init and others
-// have: Init waits for all ranks, so that job ends like one of which a rank has failed. When a rank
-// exits with another code, or
-// is killed by a signal, the other ranks have a grace period in which to report and exit. After
-// it they get TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies
-// to processes that ranks leave behind: those in the ranks' groups and, on Linux, all that have
-// the job's name in their environment.
+// It is normal that a rank exits with 0 while others run. There is one exception: Init waits for
+// all ranks, so if a rank exits without having called Init, and others have called it, the job ends
+// as if the rank had failed. When a rank exits with another code, or is killed by a signal, the
+// other ranks have a grace period in which to report and exit. After the grace period they get
+// TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies to processes
+// that ranks leave behind: those in the ranks' groups and, on Linux, all processes that have the
+// job's name in their environment.
 //
-// With --enable-recovery the others go on instead: they may have shrunk their communicator. All
-// ranks inherit a memory file in which the launcher records whose process has ended; see exitRecord.
+// With --enable-recovery the other ranks go on instead, because they may have shrunk their
+// communicator. All ranks inherit a memory file in which the launcher records whose process has
+// ended; see exitRecord.
 //
 // # The environment of a rank
 //
@@ -71,33 +71,31 @@
 // # Standard streams
 //
 // Standard output passes through the launcher only if its lines are tagged, or if the caller's
-// writer is no file. Standard error always passes through the launcher, because the verdict
+// writer is not a file. Standard error always passes through the launcher, because the verdict
 // quotes each rank's last error. Each tagged line is written as a whole. When the reader of the
-// launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a
-// launcher.
+// launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
 //
 // # Command lines of mpirun and mpiexec
 //
-// Options of Open MPI and MPICH that mean the same here have the same names. Options that
-// place ranks on hosts and processors are ignored with one warning, so that scripts keep
-// working. Options that would change results if they were ignored are errors.
+// Options of Open MPI and MPICH that mean the same here have the same names. Options that place
+// ranks on hosts and processors are ignored with one warning, so that scripts keep working. Options
+// that would change results if they were ignored are errors.
 //
 // # When the launcher itself is killed
 //
-// A launcher that is killed by SIGKILL cannot end its ranks. On Linux, the kernel kills each
-// rank when the launcher dies (the parent-death signal). But that signal does not reach
-// grandchildren, and other systems do not have it. Therefore a second process, the guardian,
-// holds the other end of a pipe and knows the ranks' process groups. When the pipe ends without
-// a final message, the guardian kills the groups, and on Linux every other process with the
-// job's name. It needs no privileges. It cannot reach a grandchild that has left its group and
-// cleared its environment.
+// A launcher that is killed by SIGKILL cannot end its ranks. On Linux, the kernel kills each rank
+// when the launcher dies (the parent-death signal). But that signal does not reach grandchildren,
+// and other systems do not have it. Therefore a second process, the guardian, holds the other end
+// of a pipe and knows the ranks' process groups. When the pipe ends without a final message, the
+// guardian kills the groups, and on Linux every other process with the job's name. It needs no
+// privileges. It cannot reach a grandchild that has left its group and cleared its environment.
 //
 // # Timelines
 //
 // With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
-// ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that
-// have written no file, for example because they were killed. If FILE cannot be written, or a rank
-// exited with 0 and left its file empty, say on a full disk, the job has failed.
+// ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that have
+// written no file, for example because they were killed. The job fails if FILE cannot be written.
+// It also fails if a rank exited with 0 and left its file empty, for example on a full disk.
 //
 // # Exit codes
 //

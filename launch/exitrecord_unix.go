@@ -9,19 +9,21 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// An exitRecord is a memory file that all ranks inherit. By it a rank knows for certain that another
-// one has ended, where a broken connection only says that it cannot be reached:
+// An exitRecord is a memory file that all ranks inherit. From it a rank learns for certain that
+// another rank has ended. A broken connection would only show that the other rank cannot be
+// reached. The layout:
 //
 //	0           vars.ExitsMagic (16)
 //	16 + 8 r    the process that has joined as rank r, as it has written itself (4)
 //	20 + 8 r    the process that was started as rank r, once it has ended (4)
 //
-// Rank r is known to be dead when both numbers are equal, and not 0. They differ if a script was
-// started that runs the rank as its child: the end of the script says nothing about the rank.
+// Rank r is known to be dead if both numbers are equal, and not 0. They differ if a script was
+// started that runs the rank as its child, because the end of the script does not mean that the
+// rank has ended.
 type exitRecord struct{ file *os.File }
 
-// newExitRecord returns the record of a job of n ranks, or nil on a system without memory files. The
-// job then runs without it.
+// newExitRecord returns the record of a job of n ranks. On a system without memory files it returns
+// nil, and the job runs without a record.
 func newExitRecord(n int) *exitRecord {
 	f, err := memoryFile("exits")
 	if err != nil {
@@ -46,7 +48,8 @@ func (e *exitRecord) inherited() *os.File {
 	return e.file
 }
 
-// add records that the process of a rank has ended. If the write fails, nobody learns of that.
+// add records that the process of a rank has ended. If the write fails, the other ranks do not
+// learn of the end.
 func (e *exitRecord) add(rank, pid int) {
 	if e != nil {
 		e.file.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(pid)), int64(vars.ExitsSize(rank))+4)

@@ -20,41 +20,40 @@ import (
 // guardian.
 const guardianName = "tutti-guardian"
 
-// guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name and
-// the groups that already exist, so that it knows them from its start. The lines in the pipe are
-// "+GROUP" to add a group, "-GROUP" to remove it, and "bye" when the guardian is no longer
-// needed.
+// guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name and the
+// groups that exist when it starts. The lines in the pipe are "+GROUP" to add a group, "-GROUP" to
+// remove a group, and "bye" when the guardian is no longer needed.
 const guardianFD = 3
 
-// A guardian is the launcher's side of the process that ends the job if the launcher is killed.
-// If the guardian itself is killed, it is started again, at most three times. Any goroutine may
-// call its methods, on a nil guardian too.
+// A guardian is the launcher's side of the process that ends the job if the launcher is killed. If
+// the guardian process itself is killed, it is started again, at most three times. Any goroutine
+// may call its methods, on a nil guardian too.
 //
 //	pipe    dismissed  the process
 //	a pipe  false      runs, or has just ended and is being restarted by watch
 //	a pipe  true       has been told to end; ended is closed once it has
 //	nil     any        there is none, and onLost has been called
 //
-// The guardian is started before the first rank. The kernel closes the launcher's end of the
-// pipe whenever the launcher ends. The guardian reads all lines before it sees the end of the
-// pipe, so it knows the group of every rank that add has reported. Between the start of a rank
-// and the call of add, the guardian does not know the rank's group. During this time, on Linux,
-// the parent-death signal and the job's name in the environment ensure that the rank is killed.
+// The guardian is started before the first rank. The kernel closes the launcher's end of the pipe
+// whenever the launcher ends. The guardian reads all lines before it sees the end of the pipe, so
+// it knows the group of every rank that add has reported. Between the start of a rank and the call
+// of add, the guardian does not know the rank's group. During this time, on Linux, the parent-death
+// signal and the job's name in the environment ensure that the rank is killed.
 type guardian struct {
 	program string
 	job     string
 	onLost  func(error) // called when the last guardian is lost
 
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	pipe      *os.File   // nil without a guardian
 	process   *os.Process
 	groups    map[int]bool
 	dismissed bool
 	ended     chan struct{} // closed when the current process has ended
-	starts    int           // of processes, so far
+	starts    int           // the number of processes started so far
 }
 
-// newGuardian starts a guardian; nil if program is "".
+// newGuardian starts a guardian. If program is "", it returns nil.
 func newGuardian(program, job string, onLost func(error)) *guardian {
 	if program == "" {
 		return nil
@@ -94,8 +93,8 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 		return nil, nil, err
 	}
 	defer from.Close()
-	// Pass the groups as arguments: lines in the pipe might be read too late, or be lost when a
-	// guardian is killed.
+	// The groups are passed as arguments. Lines in the pipe might be read too late, or be lost when
+	// a guardian is killed.
 	args := []string{guardianName, g.job}
 	for pgid := range g.groups {
 		args = append(args, strconv.Itoa(pgid))
@@ -121,8 +120,8 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	switch {
 	// The job has ended, or is ending: no guardian is needed.
 	case g.dismissed:
-	// Restart a guardian that a user has killed by mistake. Give up after three restarts,
-	// because something kills every guardian.
+	// A user may have killed the guardian by mistake, so it is restarted. After three restarts
+	// watch gives up, because something kills every guardian.
 	case err == nil && g.starts < 4:
 		g.startLocked()
 	default:
@@ -189,8 +188,9 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	if bye := watchPipe(in, groups); bye {
 		return 0
 	}
-	// A process that forks while it is being killed may leave a child, so look again until
-	// nothing is found. Do not look forever, because something may survive KILL.
+	// A process that forks while it is being killed may leave a child. The loop therefore looks
+	// again until it finds nothing. The number of rounds is limited, because a process may survive
+	// KILL.
 	for range 100 {
 		for pgid := range groups {
 			signalGroup(pgid, syscall.SIGKILL)
@@ -204,8 +204,8 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	return 1
 }
 
-// watchPipe applies the launcher's lines to groups until the pipe ends. It returns whether the
-// last one was a goodbye.
+// watchPipe applies the launcher's lines to groups until the pipe ends. It reports whether the last
+// line was a goodbye.
 func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()
@@ -223,8 +223,8 @@ func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	return false
 }
 
-// groupIn parses a group's number; 0 if there is none. Numbers below 2 would signal the
-// guardian's own group, or every process.
+// groupIn parses a group's number. It returns 0 if the text is not a valid number. Numbers below 2
+// are not valid, because they would signal the guardian's own group, or every process.
 func groupIn(text string) int {
 	pgid, err := strconv.Atoi(text)
 	if err != nil || pgid < 2 {
@@ -233,8 +233,8 @@ func groupIn(text string) int {
 	return pgid
 }
 
-// guardMain is Main in a process that was started as the guardian. args are the arguments after
-// the program's name.
+// guardMain is Main in a process that was started as the guardian. The parameter args holds the
+// arguments after the program's name.
 func guardMain(args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	in := os.NewFile(guardianFD, "launcher")

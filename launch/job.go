@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// MaxRanks is the most ranks of one job. Waiting for a process holds a thread, and a Go program
-// may have 10,000.
+// MaxRanks is the largest number of ranks of one job. Each wait for a process holds a thread, and a
+// Go program may have 10,000 threads.
 const MaxRanks = 4096
 
-// A Job is what Run starts: one or more programs, whose ranks are numbered in the order of
-// Apps. Run reads it and does not change it.
+// A Job describes what Run starts: one or more programs, whose ranks are numbered in the order of
+// Apps. Run reads the Job and does not change it.
 type Job struct {
 	Apps []App
-	Env  []string // what the ranks inherit, "NAME=value"; nil is this process's own environment
+	Env  []string // the environment that the ranks inherit, "NAME=value"; nil means this process's own environment
 
-	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves it as it is
+	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves the variable unchanged
 	Report    bool   // the ranks print their choice of transports
 	Plain     bool   // connections between hosts are not encrypted
 
@@ -24,18 +24,18 @@ type Job struct {
 	// events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string
 
-	// Recovery lets the other ranks go on when one has failed: they may shrink their communicator.
-	// The job has ended well if at least one rank has.
+	// Recovery lets the other ranks go on when a rank has failed, because they may shrink their
+	// communicator. The job then succeeds if at least one rank succeeds.
 	Recovery bool
 
 	Tags    Tags
-	Timeout time.Duration // how long the job may run; 0 is forever
+	Timeout time.Duration // how long the job may run; 0 means no limit
 	Grace   time.Duration // how long the other ranks may run after a rank has failed
 	Quiet   bool          // print neither warnings nor notes
 	Verbose bool          // print the processes as they start
 
-	// Stdin is rank 0's standard input; nil is none. Run reads a terminal itself and copies it,
-	// because a rank's group is never the foreground group of the terminal.
+	// Stdin is rank 0's standard input; nil means no input. Run reads a terminal itself and copies
+	// the input to rank 0, because a rank's group is never the foreground group of the terminal.
 	Stdin *os.File
 
 	// Stdout and Stderr receive what the ranks print. Without Tags, the ranks inherit Stdout if
@@ -51,8 +51,8 @@ type Job struct {
 // An App is one program of a job and the number of ranks that run it.
 type App struct {
 	Ranks int
-	Set   []string // variables of these ranks alone, "NAME=value"
-	Dir   string   // working directory; "" is this process's own
+	Set   []string // variables of only these ranks, "NAME=value"
+	Dir   string   // working directory; "" means this process's own
 	Args  []string // the program and its arguments
 }
 
@@ -63,13 +63,13 @@ type Tags uint8
 const (
 	NoTags  Tags = iota
 	RankTag      // "[3] line"
-	MPITag       // "[1,3]<stdout>:line", Open MPI's way
+	MPITag       // "[1,3]<stdout>:line", as Open MPI prints it
 )
 
-// An Outcome is how a job ended. The package comment has the exit codes.
+// An Outcome describes how a job ended. The package comment lists the exit codes.
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
-	Verdict []string // what went wrong, for people; empty if nothing did
+	Verdict []string // what went wrong, as text for the user; empty if nothing did
 	Broken  bool     // a rank could not be started; printed even if Quiet
 }
 

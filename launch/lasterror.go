@@ -23,10 +23,10 @@ const maxQuoteLine = 1 << 10
 // the third kind and each kind is kept separately. Memory is bounded: four lines of at most
 // maxQuoteLine bytes.
 type lastError struct {
-	mu    sync.Mutex // guards the rest: children of the rank may print while the verdict is written
+	mu    sync.Mutex // guards the fields below: children of the rank may print while the verdict is written
 	line  []byte     // the current line, cut at maxQuoteLine
 	fault string
-	kind  fault.Kind // of fault
+	kind  fault.Kind // the kind of fault
 	panic string
 	last  string
 }
@@ -36,7 +36,7 @@ func (e *lastError) write(b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for len(b) > 0 {
-		// Bytes of a line beyond the bound are dropped; the line still counts.
+		// Bytes of a line beyond the bound are dropped; the line itself is kept.
 		part, rest, ended := bytes.Cut(b, []byte("\n"))
 		e.line = append(e.line, part[:min(len(part), maxQuoteLine-len(e.line))]...)
 		if ended {
@@ -60,8 +60,8 @@ func (e *lastError) addLine(line string) {
 	}
 }
 
-// quote returns the line to quote, "" if there is none. kind is 0 unless the line is an error
-// of this module.
+// quote returns the line to quote, or "" if there is none. If the line is an error of this module,
+// kind is the kind of that error; otherwise it is 0.
 func (e *lastError) quote() (line string, kind fault.Kind) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,8 +78,8 @@ func (e *lastError) quote() (line string, kind fault.Kind) {
 	return e.last, 0
 }
 
-// faultIn finds an error of this module in a line by its form, "op: rank 3: kind ...". It
-// returns the error's kind; 0 if there is none.
+// faultIn finds an error of this module in a line by its form, "op: rank 3: kind ...". It returns
+// the error's kind, or 0 if the line has no such error.
 func faultIn(line string) fault.Kind {
 	const mark = ": rank "
 	for {
@@ -88,7 +88,7 @@ func faultIn(line string) fault.Kind {
 			return 0
 		}
 		number, text, _ := strings.Cut(rest, ": ")
-		// The text before may contain ": rank " by itself, so each occurrence is tried.
+		// The text before the error may itself contain ": rank ", so each occurrence is tried.
 		if _, err := strconv.Atoi(number); err == nil {
 			for k := fault.Kind(1); k.Valid(); k++ {
 				if strings.HasPrefix(text, k.Error()) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Main is the program tuttirun. It reads the command line in args, whose first element is the
-// program's own name, runs the job, prints the verdict, and returns the exit code. If that name
-// is the guardian's, Main is the guardian instead.
+// program's own name, runs the job, prints the verdict, and returns the exit code. If the program's
+// name is the name of the guardian, Main runs as the guardian instead.
 func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
 		return guardMain(args[1:])

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryFile returns a file that lies in memory only. The file system does not have the name.
+// memoryFile returns a file that exists only in memory. Its name does not appear in the file
+// system.
 func memoryFile(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tutti "+name, unix.MFD_CLOEXEC)
 	if err != nil {

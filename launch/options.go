@@ -19,16 +19,16 @@ func (e usageError) Error() string { return string(e) }
 // usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
-// A request is what a command line demands.
+// A request is the content of a command line.
 type request struct {
 	job      Job
 	help     bool
 	version  bool
-	merge    string // a timeline whose parts are to be merged; "": none
+	merge    string // a timeline whose parts are to be merged; "" if none
 	warnings []string
 }
 
-// needsNoProgram reports whether the request needs no program to run, as for --help.
+// needsNoProgram reports whether the request runs no program, for example --help.
 func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
 
 // A parser reads a command line once:
@@ -41,11 +41,11 @@ func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge 
 // position.
 type parser struct {
 	req     request
-	env     []string // for -x NAME
+	env     []string // values for -x NAME
 	host    string   // this machine's name, for -host
 	app     App
-	slots   int      // by -host
-	perNode int      // by -N and its like
+	slots   int      // set by -host
+	perNode int      // set by -N and similar options
 	shared  []string // variables for all programs
 	strict  bool     // --nooversubscribe
 	ignored []string
@@ -55,8 +55,8 @@ type parser struct {
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
 	p.host, _ = os.Hostname()
-	// The first App is parsed even if there are no arguments, so that a missing program is
-	// noticed.
+	// The first App is parsed even if there are no arguments, so that parseApp reports a missing
+	// program.
 	for first := true; first || len(args) > 0; first = false {
 		app, rest, more := cutAtColon(args)
 		if err := p.parseApp(app); err != nil {
@@ -72,8 +72,8 @@ func parse(args, env []string) (*request, error) {
 	return &p.req, p.finish()
 }
 
-// cutAtColon cuts at the first argument that is a lone colon. As with mpirun, a lone colon
-// cannot be passed to a program as an argument.
+// cutAtColon splits args at the first argument that is only a colon. As with mpirun, such an
+// argument cannot be passed to a program.
 func cutAtColon(args []string) (app, rest []string, found bool) {
 	if i := slices.Index(args, ":"); i >= 0 {
 		return args[:i], args[i+1:], true
@@ -101,7 +101,7 @@ func (p *parser) parseApp(args []string) error {
 		return usagef("no program given; see --help")
 	}
 	p.app.Args = args
-	// -np precedes the slots of -host and the ranks per node, as for mpirun.
+	// As with mpirun, -np takes precedence over the slots of -host and the ranks per node.
 	if p.app.Ranks == 0 {
 		p.app.Ranks = max(p.slots, p.perNode)
 	}
@@ -109,9 +109,9 @@ func (p *parser) parseApp(args []string) error {
 	return nil
 }
 
-// parseOption reads the option at args[0]. It returns how many arguments it has used.
+// parseOption reads the option at args[0]. It returns how many arguments the option takes.
 func (p *parser) parseOption(args []string) (used int, err error) {
-	// mpirun and mpiexec differ in one dash or two, so both are accepted.
+	// mpirun and mpiexec use one dash or two, so both are accepted.
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
 	name, value, joined := strings.Cut(text, "=")
 	o := findOption(name)
@@ -159,7 +159,7 @@ func (p *parser) finish() error {
 		if a.Ranks == 0 {
 			a.Ranks = runtime.NumCPU() // as mpirun does
 		}
-		// Variables of one program follow those for all, and so override them.
+		// Variables of one program follow the variables of all programs, and so override them.
 		a.Set = append(slices.Clone(p.shared), a.Set...)
 		total += a.Ranks
 	}

@@ -7,15 +7,15 @@ import (
 )
 
 // An option is one line of the table: its names without dashes, the number of its arguments, and
-// what it sets. An option without set is accepted and ignored, because scripts written for
-// mpirun and mpiexec use it. One warning lists all ignored options, except those with accepted
-// set. An option with a text in rejected is an error, because ignoring the option would change
-// results.
+// the function set, which applies it. An option without set is accepted and ignored, because
+// scripts written for mpirun and mpiexec use it. One warning lists all ignored options, except
+// those whose field accepted is true. An option with a text in rejected is an error, because
+// ignoring the option would change results.
 type option struct {
 	names    []string
 	args     int
-	operand  string // for people
-	help     string // "" keeps it out of --help
+	operand  string // its name in the text for users
+	help     string // "" omits the option from --help
 	set      func(p *parser, args []string) error
 	accepted bool
 	rejected string
@@ -115,8 +115,8 @@ func compatOptions() []option {
 	}
 }
 
-// ignoredOptions place ranks on hosts and processors, or are about features that do not exist
-// here.
+// ignoredOptions returns options that place ranks on hosts and processors, or that control features
+// which do not exist here.
 func ignoredOptions() []option {
 	var all []option
 	add := func(args int, operand string, names ...string) {
@@ -148,7 +148,7 @@ func rejectedOptions() []option {
 	return all
 }
 
-// findOption returns the option with a name, or nil.
+// findOption returns the option with the given name, or nil.
 func findOption(name string) *option {
 	for _, o := range options() {
 		if slices.Contains(o.names, name) {

@@ -18,8 +18,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// simultaneous is the time between two failures below which their order does not show which came
-// first: a rank usually learns of another rank's death within this time.
+// simultaneous is a time between two failures. If they are less than this apart, the order in which
+// they were seen does not show which came first, because a rank usually learns of another rank's
+// death within this time.
 const simultaneous = 100 * time.Millisecond
 
 // maxQuoteText bounds the bytes of one quotation in a verdict. maxReports bounds the number of
@@ -30,7 +31,8 @@ const (
 )
 
 // outcome returns the exit code and, if something went wrong, a verdict of two lines: what
-// happened, and what the other ranks have reported. The first cause in this table counts:
+// happened, and what the other ranks have reported. The first cause that applies in this table
+// decides:
 //
 //	cause                               code              first line of the verdict
 //	a program cannot be started         126 or 127        cannot start prog: ...
@@ -45,8 +47,8 @@ const (
 func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
-	// The order of the cases is the order of causes: an event of the whole job comes before
-	// failures of ranks that it caused.
+	// The order of the cases is the order of causes. An event that concerns the whole job comes
+	// before failures of ranks that it caused.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
 			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and have been ended", r.started(), len(r.ranks))}}
@@ -66,8 +68,8 @@ func (r *run) outcome() Outcome {
 			code = 0
 		}
 		return Outcome{Code: code, Verdict: []string{first, r.reportsOfOthers(culprit)}}
-	// No rank failed by itself, but some did not exit with 0: the launcher ended them because
-	// the user or the context asked for the end.
+	// No rank failed by itself, but some ranks did not exit with 0. The launcher ended them,
+	// because the user or the context asked it to end the job.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):
 		sig := cmp.Or(r.endSignal, syscall.SIGTERM)
 		return Outcome{Code: 128 + int(sig), Verdict: []string{
@@ -89,7 +91,7 @@ func (r *run) started() (n int) {
 // notOK reports whether a rank still runs, or has not exited with 0.
 func (k *rank) notOK() bool { return !k.ended || k.status != 0 }
 
-// exitCode returns a shell's exit code: 128 more than the signal.
+// exitCode returns the exit code that a shell would return: the code, or 128 plus the signal.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -97,22 +99,24 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// culprit returns the rank that has brought the job down, or nil: the first that failed by
-// itself. Ranks that failed within simultaneous of the first are candidates, too. Among the
-// candidates, a rank that died of a signal comes before a rank that exited, and a rank whose
-// error blames no other rank comes before a rank whose error does.
+// culprit returns the rank whose failure ended the job, or nil if no rank failed by itself. It
+// collects candidates and chooses one of them:
 //
-// A rank that a candidate reports as lost is also a candidate, however much later its end was
-// seen. A rank's connections end before the kernel has ended the process. On a busy machine,
-// other ranks have learned of that and exited long before.
+//  1. The rank that failed first is a candidate. Ranks that failed within the time simultaneous of
+//     it are candidates, too.
+//  2. If a candidate reports a rank as lost, that rank is a candidate, however much later its end
+//     was seen. A rank's connections end before the kernel has ended its process. On a busy machine
+//     other ranks learn of the lost connections, and exit, long before that.
+//  3. Candidates that died of a signal come first. Candidates whose errors blame no other rank come
+//     next. Candidates whose errors blame another rank come last.
 //
-// An example: rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1,
-// and only then does the kernel report rank 2. By time alone, rank 0 would be the culprit. Its
-// error names rank 2, so rank 2 is the culprit.
+// For example, rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1. Only
+// then does the kernel report rank 2. By time alone, rank 0 would be the culprit. Its error names
+// rank 2, so rank 2 is the culprit.
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
-		// A rank that the launcher has ended is no cause.
+		// A rank that the launcher has ended did not fail by itself.
 		if k.ended && k.status != 0 && !k.killed {
 			failed = append(failed, k)
 		}
@@ -124,7 +128,8 @@ func culprit(ranks []*rank) *rank {
 	end := failed[0].endedAt + simultaneous
 	candidates := failed[:0:0]
 	for _, k := range failed {
-		// candidates is sorted by time, so a chain of blame is followed from its first link on.
+		// The loop runs in the order of time, so each rank that a candidate blames is found after
+		// that candidate.
 		if k.endedAt <= end || slices.ContainsFunc(candidates, func(by *rank) bool { return by.blames(k) }) {
 			candidates = append(candidates, k)
 		}
@@ -132,21 +137,21 @@ func culprit(ranks []*rank) *rank {
 	return slices.MinFunc(candidates, func(a, b *rank) int { return cmp.Compare(a.blameOrder(), b.blameOrder()) })
 }
 
-// blameOrder orders candidates, the likeliest culprit first: killed by a signal, failed by
-// itself, failed because of another rank.
+// blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
+// killed it, 1 if it failed by itself, 2 if it may have failed because of another rank.
 func (k *rank) blameOrder() int {
 	if k.status.Signaled() {
 		return 0
 	}
 	switch _, kind := k.lastError.quote(); kind {
-	// Errors of these kinds are caused by another rank, or may be.
+	// Another rank causes, or may cause, errors of these kinds.
 	case fault.PeerLost, fault.LinkLost, fault.Revoked, fault.Closed, fault.Timeout:
 		return 2
 	}
 	return 1
 }
 
-// blames reports whether a rank ended with an error that reports another one as lost.
+// blames reports whether rank k ended with an error that reports rank other as lost.
 func (k *rank) blames(other *rank) bool {
 	line, kind := k.lastError.quote()
 	if kind != fault.PeerLost {
@@ -158,7 +163,7 @@ func (k *rank) blames(other *rank) bool {
 	return end > 0 && rest[:end] == strconv.Itoa(other.id)
 }
 
-// describe returns which rank this is, how it ended, and its last error.
+// describe returns the rank's number, how the rank ended, and its last error.
 func (k *rank) describe() string {
 	was := ""
 	if k.status.Signaled() {
@@ -171,7 +176,8 @@ func (k *rank) describe() string {
 	return s
 }
 
-// describeStatus describes an exit status with words that fit one rank as well as several ranks.
+// describeStatus describes an exit status in words that are correct after one rank and after
+// several.
 func describeStatus(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
@@ -183,8 +189,8 @@ func describeStatus(w syscall.WaitStatus) string {
 	return s
 }
 
-// reportsOfOthers quotes the error of each rank except for the culprit. Errors that differ in
-// the rank's own number only are quoted once.
+// reportsOfOthers quotes the error of each rank except the culprit. If errors differ only in the
+// reporting rank's number, it quotes them once.
 func (r *run) reportsOfOthers(culprit *rank) string {
 	ranksBy := make(map[string][]int)
 	var order []string
@@ -212,10 +218,10 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 	return strings.Join(parts, "; ")
 }
 
-// leftEarly names the ranks that had already exited with 0 when the culprit failed because it
-// lost another rank. They are the likely cause, though exiting with 0 is no failure. As in
-// culprit, their end may be seen a little after that of the culprit or, if it reports them as
-// lost, at any time.
+// leftEarly names the ranks that had already exited with 0 when the culprit failed because it lost
+// another rank. They are the likely cause, although exiting with 0 is no failure. As in culprit,
+// their end may be seen a little later than the end of the culprit. If the culprit reports them as
+// lost, their end may be seen at any time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil
@@ -255,10 +261,11 @@ func (k *rank) report() string {
 	return state + ": " + quoted(line)
 }
 
-// timestamp is what log and many other loggers put before a line.
+// timestamp matches the time that package log and many other loggers write before a line.
 var timestamp = regexp.MustCompile(`^\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S*\s+`)
 
-// quoted returns a line as part of a verdict: without its time, printable, bounded.
+// quoted returns a line in the form that a verdict quotes: without its time, printable, and of
+// bounded length.
 func quoted(line string) string {
 	line = timestamp.ReplaceAllString(line, "")
 	if len(line) > maxQuoteText {

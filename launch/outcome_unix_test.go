@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Wait statuses as Linux and the BSDs have them.
+// exitWith and diedOf return wait statuses in the encoding of Linux and the BSDs.
 func exitWith(code int) syscall.WaitStatus       { return syscall.WaitStatus(code << 8) }
 func diedOf(s syscall.Signal) syscall.WaitStatus { return syscall.WaitStatus(s) }
 func lastErrorOf(text string) *lastError         { e := new(lastError); e.write([]byte(text)); return e }
@@ -27,7 +27,7 @@ func TestCulpritIsTheFirstToFailOfItsOwnAccord(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		ranks []*rank
-		want  int // -1 none
+		want  int // -1 if there is no culprit
 	}{
 		"nobody":                {[]*rank{at(0, endedRank(0, ""))}, -1},
 		"the first":             {[]*rank{at(500*ms, endedRank(exitWith(1), "")), at(0, endedRank(exitWith(2), "")), at(300*ms, endedRank(diedOf(9), ""))}, 1},
@@ -80,7 +80,7 @@ func TestVerdictNamesTheRankAndQuotesTheOthers(t *testing.T) {
 	}
 }
 
-// Exiting with 0 is no failure, but it may be why another rank has failed.
+// Exiting with 0 is no failure, but it may be the reason why another rank has failed.
 func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	out := verdictOf(at(2*time.Second, endedRank(exitWith(1), lostTo2)), at(3*time.Second, endedRank(0, "")), at(1*time.Second, endedRank(0, "")))
 	if want := "rank 2 had exited with code 0 before"; out.Code != 1 || len(out.Verdict) != 2 || out.Verdict[1] != want {

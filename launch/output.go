@@ -22,10 +22,10 @@ const partialWait = 50 * time.Millisecond
 type lineWriter struct {
 	mu     sync.Mutex // one write at a time
 	w      io.Writer
-	failed bool // a write has failed: the reader has closed its end
+	failed bool // a write has failed, because the reader has closed its end
 }
 
-// write reports whether the bytes were written. After a failure it writes nothing.
+// write writes the bytes and reports whether it succeeded. After a failure it writes nothing.
 func (s *lineWriter) write(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,28 +42,28 @@ func (s *lineWriter) logf(format string, args ...any) {
 }
 
 // A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Output of
-// different ranks never mixes within a line, with two exceptions: a line longer than maxLine,
-// because buffering it would need unbounded memory, and an untagged line that stays incomplete
-// for partialWait, because it may be a prompt.
+// different ranks does not mix within a line, with two exceptions. A line longer than maxLine is
+// written in parts, because buffering it would need unbounded memory. An untagged line that stays
+// incomplete for partialWait is written at once, because it may be a prompt.
 type lineCopier struct {
 	src  *os.File
 	dst  *lineWriter
-	tag  string // before each line; "" copies bytes as they are
+	tag  string // the text before each line; "" copies bytes unchanged
 	last *lastError
 
-	buf []byte // what has arrived of a line; at most maxLine bytes
-	out []byte // tagged lines that are not written yet
+	buf []byte // the part of a line that has arrived; at most maxLine bytes
+	out []byte // tagged lines that have not been written yet
 }
 
-// run copies until all writers have closed their end, and then closes its own. It also ends
-// when dst fails, so that a writer gets SIGPIPE, as it would without a launcher. A stream that
-// the verdict needs is read to its end nevertheless.
+// run copies until all writers have closed their end of the pipe, and then closes the read end. It
+// also ends if dst fails, so that a writer gets SIGPIPE, as it would without a launcher. There is
+// one exception: run reads a stream that the verdict needs to its end.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
 	for {
-		// An unfinished line of untagged output is shown after partialWait. With tags it waits
-		// for its end, because the tag says whose line it is.
+		// An unfinished line of untagged output is written after partialWait. A tagged line waits
+		// for its end, because each tag must be followed by a whole line.
 		if r.tag == "" && len(r.buf) > 0 {
 			r.src.SetReadDeadline(time.Now().Add(partialWait))
 		} else {
@@ -99,7 +99,7 @@ func (r *lineCopier) flush(all bool) bool {
 	} else {
 		ok = r.writeTagged(r.buf[:end])
 	}
-	// Keep what has arrived of the next line.
+	// The part of the next line that has arrived stays in the buffer.
 	r.buf = r.buf[:copy(r.buf, r.buf[end:])]
 	return ok
 }

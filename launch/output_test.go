@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// each writes the parts into a pipe, one write each, and returns what the copier writes.
+// each writes the parts to a pipe, with one write for each, and returns what the copier writes.
 func each(t *testing.T, tag string, pieces ...string) string {
 	t.Helper()
 	from, to, err := os.Pipe()
@@ -59,7 +59,7 @@ func TestRelayWithoutTagPassesBytesAsTheyAre(t *testing.T) {
 	}
 }
 
-// An unfinished line is not held back for its newline: it appears while the writer waits.
+// The copier must not hold back an unfinished line: the line must appear while the writer waits.
 func TestCopierShowsAnUnfinishedLine(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -81,8 +81,8 @@ type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
-// When nobody reads the launcher's output, the rank must learn of it as without a launcher: its
-// next write fails.
+// If nobody reads the launcher's output any more, the rank must learn of it as it would without a
+// launcher: its next write must fail.
 func TestCopierEndsWhenNobodyReads(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A phase is how far the end of a job has come.
+// A phase says how far the end of a job has progressed.
 //
 //	running ---- a rank fails ----> failing ----+
 //	   |                               |        |
@@ -14,26 +14,26 @@ import (
 //	draining <-------------------------+   terminating --- 2 s ---> killing --- 2 s ---> abandoned
 //	   +---------- grace is over --------------^
 //
-// The end of the job's own time, the end of the context and the user's second signal go to
-// terminating from every earlier phase, the third one to killing.
+// Three events lead to terminating from every earlier phase: the job's timeout, the end of the
+// context, and the user's second signal. The user's third signal leads to killing.
 type phase uint8
 
 const (
 	running     phase = iota // no rank has failed
-	failing                  // a rank has failed; the others have the grace period
-	draining                 // all ranks have ended, but not all of their children
-	terminating              // everything has received TERM
-	killing                  // everything has received KILL
-	abandoned                // something survives KILL, such as a process in a file system that hangs
+	failing                  // a rank has failed; the other ranks have the grace period
+	draining                 // all ranks have ended, but some of their children have not
+	terminating              // all processes have received TERM
+	killing                  // all processes have received KILL
+	abandoned                // a process survives KILL, for example in a file system that hangs
 )
 
-// never is the deadline of a phase that lasts until something happens.
+// never is the deadline of a phase that only an event can end.
 const never = time.Duration(1<<63 - 1)
 
-// A policy decides which signals the processes of a job get, and when. It is a pure state
-// machine. Times are durations since the start of the job. Each input returns the signal that
-// all remaining processes must get now; 0 is none. The caller calls deadlinePassed once the
-// time is deadline or later.
+// A policy decides which signals the processes of a job get, and when. It is a pure state machine.
+// Times are durations since the start of the job. Each input returns the signal that all remaining
+// processes must get now, or 0 for none. The caller must call deadlinePassed once the time is
+// deadline or later.
 //
 //	input                 in phase                     signal   next phase
 //	exited, failed        running                      none     failing
@@ -52,11 +52,11 @@ type policy struct {
 	phase    phase
 	deadline time.Duration
 
-	interrupts int  // how often the user has asked for the end
+	interrupts int  // how often the user has asked for the end of the job
 	timedOut   bool // the job's timeout has passed
 }
 
-// newPolicy returns the policy of a job that begins now. A timeout of 0 is none.
+// newPolicy returns the policy of a job that begins now. A timeout of 0 means no timeout.
 func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	p := &policy{grace: grace, alive: ranks, deadline: never}
 	if timeout > 0 {
@@ -68,33 +68,34 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 // exited is the input that one rank has ended.
 func (p *policy) exited(now time.Duration, failed bool) {
 	p.alive--
-	// Only the first failure starts the grace period. Later ones do not extend it.
+	// Only the first failure starts the grace period. A later failure does not extend it.
 	if failed && p.phase == running {
 		p.setPhase(failing, now)
 	}
-	// The last rank has ended: its children get a grace period of their own.
+	// The last rank has ended, so its children get a separate grace period.
 	if p.alive == 0 && p.phase < draining {
 		p.setPhase(draining, now)
 	}
 }
 
-// rankAbsent is the input that ranks wait for one that has ended and will not come.
+// rankAbsent is the input that ranks wait in Init for a rank that has ended and will not come.
 func (p *policy) rankAbsent(now time.Duration) {
 	if p.phase == running {
 		p.setPhase(failing, now)
 	}
 }
 
-// interrupted is the input that the user has asked for the end by a signal. The first one is
-// forwarded, so that the ranks can end in their own time; the second and third are not.
+// interrupted is the input that the user has asked for the end by a signal. The first signal is
+// forwarded, so that the ranks can end in their own time. The second and the third are replaced by
+// TERM and KILL.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
 	p.interrupts++
 	switch {
-	// The ranks handle it in their own time, so the phase does not change and no deadline is
-	// set.
+	// The ranks handle the signal in their own time, so the phase does not change and no deadline
+	// is set.
 	case p.interrupts == 1:
 		return sig
-	// The user has asked again: send TERM to all processes now.
+	// The user has asked again, so all processes get TERM now.
 	case p.phase < terminating:
 		return p.end(now)
 	case p.phase < killing:

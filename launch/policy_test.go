@@ -17,9 +17,9 @@ func TestPolicyTranscripts(t *testing.T) {
 	)
 	type event struct {
 		at   time.Duration
-		what string // ok, fail: a rank exits; int: the user asks; end: ctx; time: the deadline
+		what string // ok, fail: a rank exits; int: the user's signal; end: the end of ctx; time: the deadline
 		want syscall.Signal
-		next time.Duration // the deadline afterwards
+		next time.Duration // the deadline after the event
 	}
 	for name, c := range map[string]struct {
 		ranks   int

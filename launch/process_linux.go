@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// rankAttr puts a rank into a process group of its own, and asks the kernel to kill it when the
+// rankAttr puts a rank into a separate process group, and asks the kernel to kill it when the
 // launcher dies.
 func rankAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -25,19 +25,19 @@ type process struct {
 	zombie     bool
 }
 
-// String names a process for people.
+// String returns the name and the number of the process.
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
-// groupAlive reports whether a group has members that run. Zombies do not count: if process 1
-// does not reap, as in many containers, they stay forever, and the job would never end.
+// groupAlive reports whether a group has members that run. Zombies do not count. If process 1 does
+// not reap zombies, as in many containers, they stay forever, and the job would never end.
 func groupAlive(pgid int) bool {
-	// The cheap answer first: the kernel knows groups without members.
+	// This cheap check comes first, because the kernel knows which groups have no members.
 	if syscall.Kill(-pgid, 0) != nil {
 		return false
 	}
 	table, err := processes()
 	if err != nil {
-		return true // no /proc; go by the kernel's first answer
+		return true // there is no /proc, so the kernel's answer decides
 	}
 	for _, p := range table {
 		if p.group == pgid && !p.zombie {
@@ -47,10 +47,11 @@ func groupAlive(pgid int) bool {
 	return false
 }
 
-// signalGroup signals all members of a group. An error means that it has none.
+// signalGroup signals all members of a group. It ignores the error, which means that there are
+// none.
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf returns the processes in the groups, and those that carry the job's name in their
+// membersOf returns the processes in the groups, and other processes with the job's name in their
 // environment.
 func membersOf(groups map[int]bool, job string) []process {
 	table, err := processes()
@@ -66,7 +67,8 @@ func membersOf(groups map[int]bool, job string) []process {
 	return members
 }
 
-// membersByGroup is membersOf without /proc. The kernel's answer counts zombies, too.
+// membersByGroup replaces membersOf on a system without /proc. The kernel's answer includes
+// zombies.
 func membersByGroup(groups map[int]bool) []process {
 	var members []process
 	for pgid := range groups {
@@ -77,10 +79,10 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalDetached signals each process that carries the job's name and is in none of the groups:
-// a daemon that a rank has started, for example. It pins the process first (by a pidfd where
-// the kernel has them) and then checks its name again, because the number may belong to another
-// process by then.
+// signalDetached signals each process that has the job's name in its environment and is in none of
+// the groups, for example a daemon that a rank has started. It first pins the process, by a pidfd
+// if the kernel has pidfds. It then checks the job's name again, because the number may belong to
+// another process by then.
 func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {
@@ -92,14 +94,14 @@ func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 			continue
 		}
 		if belongsTo(p.pid, job) {
-			pinned.Signal(s) // an error means that it has ended
+			pinned.Signal(s) // an error means that the process has ended
 		}
 		pinned.Release()
 	}
 }
 
-// belongsTo reports whether a process was started with the job's name in its environment.
-// Processes of other users cannot be read, and are not the job's.
+// belongsTo reports whether a process was started with the job's name in its environment. It
+// returns false for processes of other users, which it cannot read.
 func belongsTo(pid int, job string) bool {
 	if pid == os.Getpid() {
 		return false
@@ -140,13 +142,13 @@ func processes() ([]process, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, os.ErrNotExist // not mounted
+		return nil, os.ErrNotExist // /proc is not mounted
 	}
 	return all, nil
 }
 
-// parseStat parses "pid (name) state ppid pgrp ...", proc(5). The name may contain anything,
-// even brackets and spaces; the last bracket ends it.
+// parseStat parses "pid (name) state ppid pgrp ...", proc(5). The name may contain any character,
+// even brackets and spaces. It ends at the last closing bracket of the text.
 func parseStat(pid int, text string) (process, bool) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {

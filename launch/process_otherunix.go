@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// rankAttr puts a rank into a process group of its own. There is no parent-death signal here:
+// rankAttr puts a rank into a separate process group. This system has no parent-death signal, so
 // only the guardian ends ranks whose launcher was killed.
 func rankAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
@@ -32,8 +32,9 @@ func membersOf(groups map[int]bool, _ string) []process {
 	return members
 }
 
-// signalDetached does nothing: the environment of other processes cannot be read here.
+// signalDetached does nothing, because this system does not show the environment of other
+// processes.
 func signalDetached(map[int]bool, string, syscall.Signal) {}
 
-// nameProcess does nothing here: ps shows argv[0].
+// nameProcess does nothing, because ps shows argv[0] on this system.
 func nameProcess(string) {}

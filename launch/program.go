@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// A startError says why a program cannot be started. It has the exit code that a shell would
+// A startError says why a program cannot be started. It holds the exit code that a shell would
 // return.
 type startError struct {
 	code int
@@ -20,11 +20,12 @@ type startError struct {
 // Error implements error.
 func (e *startError) Error() string { return e.text }
 
-// findProgram resolves a program as execvp does, with the PATH and in the directory of its
-// rank. The result is valid for a process in dir. Resolving before any rank starts gives one
-// clear error, with the exit code of a shell, instead of one from each rank.
+// findProgram resolves a program as execvp does, with the rank's PATH and working directory. The
+// result is valid for a process in dir. The launcher resolves all programs before any rank starts,
+// so that there is one clear error, with the exit code of a shell, instead of one error from each
+// rank.
 func findProgram(name, dir, path string) (string, error) {
-	// A name with a slash is a path, which PATH does not concern.
+	// A name with a slash is a path, so PATH does not apply.
 	if strings.ContainsRune(name, filepath.Separator) {
 		return name, executable(name, dir, name)
 	}
@@ -40,13 +41,13 @@ func findProgram(name, dir, path string) (string, error) {
 		}
 		var se *startError
 		if errors.As(err, &se) && se.code == exitNotRunning && denied == nil {
-			denied = err // like a shell, continue: a later match may be executable
+			denied = err // continue like a shell, because a later match may be executable
 		}
 	}
 	if denied != nil {
 		return "", denied
 	}
-	// A frequent mistake: the program is in the working directory, which is not in PATH.
+	// A frequent mistake is a program in the working directory, if that directory is not in PATH.
 	hint := ""
 	local := "." + string(filepath.Separator) + name
 	if executable(name, dir, local) == nil {
@@ -55,7 +56,7 @@ func findProgram(name, dir, path string) (string, error) {
 	return "", &startError{exitNotFound, fmt.Sprintf("%s: no such program in PATH%s", name, hint)}
 }
 
-// orDot returns the directory of an entry of PATH.
+// orDot returns an entry of PATH, or "." for an empty entry.
 func orDot(dir string) string {
 	if dir == "" {
 		return "." // an empty entry of PATH
@@ -63,8 +64,8 @@ func orDot(dir string) string {
 	return dir
 }
 
-// executable returns an error if path, seen from dir, cannot be executed. nil means that it can
-// as far as its mode tells.
+// executable returns an error if path, relative to dir, cannot be executed. It checks only the mode
+// of the file.
 func executable(name, dir, path string) error {
 	if dir != "" && !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
@@ -84,8 +85,8 @@ func executable(name, dir, path string) error {
 }
 
 // startFailure explains why the system has not started a program that findProgram accepts. The
-// system's own texts are often misleading: "no such file" may mean a missing interpreter, or a
-// missing working directory.
+// system's own texts are often misleading: "no such file" may mean that the interpreter or the
+// working directory is missing.
 func startFailure(name, dir string, err error) *startError {
 	code, why := exitNotRunning, err.Error()
 	var pe *fs.PathError

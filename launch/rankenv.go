@@ -13,23 +13,23 @@ import (
 type jobInfo struct {
 	size int
 	job  string
-	root string // where rank 0 listens
+	root string // the address at which rank 0 listens
 
-	exits bool // there is a record of ranks that have ended
+	exits bool // whether there is a record of ranks that have ended
 
-	timeline string // absolute path; "": none
+	timeline string // an absolute path; "" if there is no timeline
 }
 
-// The descriptors at which a rank finds what it inherits, from the first after standard error on.
+// The descriptors that a rank inherits. They begin after standard error.
 const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
 	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
 )
 
-// baseEnv returns what ranks inherit: env without the variables that would give them another
-// identity. Such variables come from another launcher that has started tuttirun (mpirun, srun,
-// torchrun), or from an outer job of tuttirun.
+// baseEnv returns the environment that ranks inherit: env without the variables that would give
+// them another identity. Such variables come from another launcher that has started tuttirun
+// (mpirun, srun, torchrun), or from an outer job of tuttirun.
 func baseEnv(env []string) []string {
 	own := vars.Identity()
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
@@ -38,14 +38,15 @@ func baseEnv(env []string) []string {
 	})
 }
 
-// rankEnv returns the environment of one rank. Later settings of a name override earlier ones:
+// rankEnv returns the environment of one rank. Later settings of a name override earlier settings:
 //
 //  1. what the rank inherits: baseEnv
 //  2. what the user sets for its program: -x, -env
 //  3. PWD, if the program has a working directory
 //  4. the variables of this job: rank, size, address of rank 0 and so on
 //
-// So nothing that the user sets can give a rank another identity.
+// The variables of the job come last, so that the user's settings cannot give a rank another
+// identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env := slices.Concat(base, a.Set)
 	// Programs expect PWD to name the working directory.
@@ -64,7 +65,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		vars.Incarnation+"=0",
 		vars.SecretFD+"="+strconv.Itoa(secretFD),
 	)
-	// Only rank 0 inherits the listener, at this descriptor.
+	// Only rank 0 inherits the listener. It does so at this descriptor.
 	if rank == 0 {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
@@ -91,8 +92,8 @@ func reservedVars() []string {
 	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD}
 }
 
-// lastOfEach keeps the last setting of each name. Programs differ in which of two settings of a
-// name they use.
+// lastOfEach keeps only the last setting of each name, because programs differ in which of two
+// settings of a name they use.
 func lastOfEach(env []string) []string {
 	at := make(map[string]int, len(env))
 	kept := env[:0]

@@ -64,8 +64,8 @@ func TestFindProgram(t *testing.T) {
 	slash := func(s string) string { return filepath.FromSlash(s) }
 	for _, c := range []struct {
 		name, dir, path string
-		want            string // the program, or a part of the error
-		code            int    // 0 for found
+		want            string // the program, or part of the error
+		code            int    // 0 if the program is found
 	}{
 		{"good", "", bin, filepath.Join(bin, "good"), 0},
 		{slash("./good"), bin, "", slash("./good"), 0},

@@ -9,11 +9,11 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// guardianName is a name that no process has here.
+// guardianName is a name that no process on this system has.
 const guardianName = "tutti-guardian"
 
-// Run refuses: without process groups and inherited listeners it can neither guarantee to end a
-// job nor start one without a race for its port.
+// Run returns an error. Without process groups it cannot guarantee to end a job. Without inherited
+// listeners it cannot start a job without a race for its port.
 func Run(context.Context, *Job) Outcome {
 	return Outcome{Code: exitNotRunning, Broken: true, Verdict: []string{
 		"cannot start ranks on " + runtime.GOOS + ": start each by hand, with " +

@@ -22,15 +22,16 @@ import (
 	"github.com/tutti-go/tutti/internal/jobca"
 )
 
-// drainPoll is how often the launcher looks for processes that ranks have left behind, after
-// the last rank has ended.
+// drainPoll is the interval at which the launcher looks for processes that ranks have left behind,
+// after the last rank has ended.
 const drainPoll = 20 * time.Millisecond
 
-// absentPoll is how often the launcher looks whether ranks wait in Init for one that has ended.
+// absentPoll is the interval at which the launcher checks whether ranks wait in Init for a rank
+// that has ended.
 const absentPoll = 200 * time.Millisecond
 
-// A run is one running job. The goroutine in Run owns all of it. The others, which wait for
-// processes and copy their output, only send it events.
+// A run is one running job. The goroutine in Run owns all its fields. The other goroutines wait for
+// processes and copy their output. They only send events to the goroutine in Run.
 type run struct {
 	job       *Job
 	info      jobInfo
@@ -42,18 +43,18 @@ type run struct {
 	starter    *starter
 	guardian   *guardian
 	exitRecord *exitRecord
-	listener   *os.File         // rank 0's, until rank 0 has inherited it
-	ca         *jobca.Authority // of this job; its private key never leaves this process
-	secret     []byte           // of this job
+	listener   *os.File         // rank 0's listener, until rank 0 has inherited it
+	ca         *jobca.Authority // the job's CA; its private key never leaves this process
+	secret     []byte           // the job's secret
 	copiers    sync.WaitGroup
-	pipes      []*os.File      // read ends of the copiers
-	terminal   *terminalCopier // rank 0's terminal; nil without one
+	pipes      []*os.File      // the read ends of the copiers' pipes
+	terminal   *terminalCopier // copies the terminal to rank 0; nil if there is no terminal
 
 	exits     chan exit
 	signals   chan os.Signal
-	endSignal syscall.Signal // the first signal by which the user asked for the end; 0: none
-	startErr  *startError    // why a rank could not be started; nil: all were started
-	absent    *rank          // has ended with 0 and without Init, while others wait in Init; nil: none
+	endSignal syscall.Signal // the first signal by which the user asked for the end; 0 if none
+	startErr  *startError    // why a rank could not be started; nil if all were started
+	absent    *rank          // a rank that has ended with 0 and without Init while others wait in Init, or nil
 }
 
 // A rank is one process of the job. It passes through these states in order:
@@ -64,23 +65,23 @@ type run struct {
 //	>0   true   false      has ended; its group has members, which may be signalled
 //	>0   true   true       its group is empty: the number may belong to others, and gets no signal
 //
-// killed is set with ended. It separates ranks that failed by themselves from those that the
-// launcher has ended.
+// The field killed is set together with ended. It distinguishes ranks that the launcher has ended
+// from ranks that failed by themselves.
 type rank struct {
 	id      int
 	app     *App
 	program string
 	env     []string
 
-	pid       int  // also its group
+	pid       int  // also the number of its group
 	ended     bool // the process has ended
 	groupGone bool // the group has no members
 	status    syscall.WaitStatus
-	endedAt   time.Duration // when it ended, since the job's start
-	killed    bool          // it had received TERM or KILL when it ended
+	endedAt   time.Duration // the time from the job's start to the rank's end
+	killed    bool          // the rank had received TERM or KILL when it ended
 	lastError *lastError
 
-	credentials *os.File // what the rank has inherited, too; nil before its start
+	credentials *os.File // the file that the rank has inherited, kept open here; nil before its start
 }
 
 // An exit is the end of one rank's process.
@@ -90,22 +91,22 @@ type exit struct {
 }
 
 // Run starts the ranks of j. It returns when all of them and all their children have ended. It
-// handles this process's signals while it runs, so only one Run may run at a time. When ctx
-// ends, the ranks are asked to end.
+// handles this process's signals while it runs, so only one Run may run at a time. When ctx ends,
+// the ranks are asked to end.
 //
-// Run always returns. A rank that does not end by itself is ended after Timeout, the grace
-// period after another rank's failure, the end of ctx, or a signal.
+// Run always returns. It ends a rank that does not end by itself after Timeout, the grace period
+// after another rank's failure, the end of ctx, or a signal.
 func Run(ctx context.Context, j *Job) Outcome {
 	r := &run{job: j, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
 	if err := r.prepare(); err != nil {
 		return startFailed(err)
 	}
-	// Signals are handled before the first rank starts: a signal in between must not kill the
-	// launcher alone.
+	// Signals are handled before the first rank starts. Otherwise a signal that arrives in between
+	// could kill only the launcher.
 	r.notifySignals()
 	defer r.cleanUp()
 	r.startErr = r.startAll()
-	// Ranks that have started cannot form a job without the missing ranks.
+	// The ranks that have started cannot form a job without the missing ranks.
 	if r.startErr != nil {
 		r.signalAll(r.policy.end(r.now()))
 	}
@@ -119,7 +120,7 @@ func Run(ctx context.Context, j *Job) Outcome {
 	return out
 }
 
-// finishTimeline merges the timeline. Its failure is a failure of a job that has ended well.
+// finishTimeline merges the timeline. If that fails, a job that has otherwise succeeded fails.
 func (r *run) finishTimeline(out *Outcome) {
 	notes, err := mergeTimeline(r.info.timeline, r.info.size, func(id int) bool { return !r.ranks[id].notOK() })
 	for _, note := range notes {
@@ -133,7 +134,7 @@ func (r *run) finishTimeline(out *Outcome) {
 	}
 }
 
-// startFailed is the outcome of a job of which nothing was started.
+// startFailed returns the outcome of a job of which no process was started.
 func startFailed(err error) Outcome {
 	code := exitNotRunning
 	var se *startError
@@ -146,16 +147,16 @@ func startFailed(err error) Outcome {
 // now returns the time since the start of the job, in which the policy counts.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
-// prepare finds all programs before any of them runs, and makes the information that all ranks
+// prepare finds all programs before any rank starts, and makes the information that all ranks
 // share. If it fails, it has started no process and left no file open.
 func (r *run) prepare() error {
 	env := r.job.Env
 	if env == nil {
 		env = os.Environ()
 	}
-	// The launcher finds the job's processes by the job name, and ranks authenticate each other
-	// by the secret, and by certificates of the job's CA. All are random, so that concurrent jobs
-	// of one user do not interfere.
+	// The launcher finds the job's processes by the job's name. Ranks authenticate each other by
+	// the secret, and by certificates of the job's CA. All of these are random, so that concurrent
+	// jobs of one user do not interfere.
 	base := baseEnv(env)
 	r.info.job, r.secret = "job-"+hex.EncodeToString(random(8)), random(16)
 	var err error
@@ -170,7 +171,8 @@ func (r *run) prepare() error {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
-	// The port is bound here and inherited by rank 0: nobody can take it before rank 0 runs.
+	// The port is bound here and inherited by rank 0, so that no other process can take it before
+	// rank 0 runs.
 	listener, root, err := listen()
 	if err != nil {
 		return err
@@ -186,7 +188,7 @@ func (r *run) prepare() error {
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
-	// With room for all ranks, no goroutine that waits for one ever blocks.
+	// The channel has room for all ranks, so no goroutine that waits for a rank ever blocks.
 	r.exits = make(chan exit, len(r.ranks))
 	return nil
 }
@@ -196,7 +198,7 @@ func (r *run) addApp(base []string, a *App) error {
 	if a.Dir != "" && !isDir(a.Dir) {
 		return &startError{exitNotRunning, a.Args[0] + ": the working directory " + a.Dir + " does not exist"}
 	}
-	// The PATH is the rank's own, which -x may have set.
+	// The rank's own PATH applies, which -x may have set.
 	path, _ := lookup(append(base[:len(base):len(base)], a.Set...), "PATH")
 	program, err := findProgram(a.Args[0], a.Dir, path)
 	if err != nil {
@@ -218,7 +220,7 @@ func random(n int) []byte {
 	return b
 }
 
-// listen binds the job's address on loopback, by IPv6 if there is no IPv4. It returns the
+// listen binds the job's address on loopback. It uses IPv6 if there is no IPv4. It returns the
 // listener as a file for rank 0 to inherit.
 func listen() (*os.File, string, error) {
 	var config net.ListenConfig
@@ -235,8 +237,8 @@ func listen() (*os.File, string, error) {
 	return file, l.Addr().String(), err
 }
 
-// notifySignals delivers this process's signals to the job's goroutine. A signal that the
-// process was started to ignore, as by nohup, stays ignored, here and in the ranks.
+// notifySignals delivers this process's signals to the job's goroutine. If the process was started
+// with a signal ignored, as by nohup, the signal stays ignored, here and in the ranks.
 func (r *run) notifySignals() {
 	r.signals = make(chan os.Signal, 16)
 	for _, s := range []os.Signal{
@@ -249,8 +251,8 @@ func (r *run) notifySignals() {
 	}
 }
 
-// cleanUp undoes notifySignals and stops all helpers. The guardian is dismissed here: the job
-// has ended.
+// cleanUp undoes notifySignals and stops all helpers. It also dismisses the guardian, because the
+// job has ended.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
 	if r.terminal != nil {
@@ -273,7 +275,8 @@ func (r *run) cleanUp() {
 	r.exitRecord.close()
 }
 
-// loop handles events until nothing of the job is left, or what is left cannot be ended.
+// loop handles events until no process of the job is left, or the remaining processes cannot be
+// ended.
 func (r *run) loop(ctx context.Context) {
 	canceled := ctx.Done()
 	timer := time.NewTimer(0)
@@ -286,7 +289,8 @@ func (r *run) loop(ctx context.Context) {
 			r.exited(e)
 		case s := <-r.signals:
 			r.signalled(s.(syscall.Signal))
-		// A nil channel is never ready: the end of the context counts once.
+		// Setting the channel to nil makes the end of the context count once, because a nil channel
+		// is never ready.
 		case <-canceled:
 			canceled = nil
 			r.signalAll(r.policy.end(r.now()))
@@ -308,7 +312,7 @@ func (r *run) isOver() bool {
 }
 
 // pause returns how long to wait for the next event. Children of ranks that have ended send no
-// event, so they are polled for.
+// event, so the launcher polls for them.
 func (r *run) pause() time.Duration {
 	d := r.policy.deadline - r.now()
 	switch {
@@ -320,9 +324,9 @@ func (r *run) pause() time.Duration {
 	return max(d, 0)
 }
 
-// checkAbsent looks for a rank that has ended with 0 and without a call of Init, while another one has
-// called Init. The job can never start then, because Init waits for all ranks, and nothing else ends
-// it: to exit with 0 is no failure.
+// checkAbsent looks for a rank that has ended with 0 and without a call of Init, while another rank
+// has called Init. Init waits for all ranks, so the job can never start then. Without checkAbsent
+// nothing would end the job, because exiting with 0 is no failure.
 func (r *run) checkAbsent() {
 	if r.policy.phase != running || !slices.ContainsFunc(r.ranks, (*rank).runsInit) {
 		return
@@ -333,22 +337,22 @@ func (r *run) checkAbsent() {
 	}
 }
 
-// endedWithoutInit reports whether a rank and its children have ended, the rank with 0, and none of
-// them has called Init.
+// endedWithoutInit reports whether a rank and its children have ended, the rank exited with 0, and
+// none of them has called Init.
 func (k *rank) endedWithoutInit() bool {
 	started, unknown := k.startedInit()
 	return k.ended && k.status == 0 && k.groupGone && !started && !unknown
 }
 
-// runsInit reports whether a rank runs that has called Init.
+// runsInit reports whether a rank is running and has called Init.
 func (k *rank) runsInit() bool {
 	started, _ := k.startedInit()
 	return !k.ended && started
 }
 
-// startedInit reports whether a program of the rank has called Init: it has then moved the position
-// of its credentials, a file that this process has open, too. Where these are a pipe, that is
-// unknown.
+// startedInit reports whether a program of the rank has called Init. If so, it has moved the
+// position of its credentials, a file that this process has open, too. If the credentials are a
+// pipe, the answer is unknown.
 func (k *rank) startedInit() (started, unknown bool) {
 	if k.credentials == nil {
 		return false, true
@@ -360,7 +364,7 @@ func (k *rank) startedInit() (started, unknown bool) {
 // exited handles the end of a rank.
 func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
-	// From terminating on, ranks end because they were signalled.
+	// From terminating on, ranks end because the launcher signals them.
 	e.rank.killed = r.policy.phase >= terminating
 	r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 	r.updateGroup(e.rank)
@@ -378,7 +382,7 @@ func (r *run) updateGroup(k *rank) {
 // deadlinePassed handles the end of a phase's time. It reports the children that it signals.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
-	// List the processes first, because they may be gone after the signal.
+	// The processes are listed first, because they may be gone after the signal.
 	left := r.leftovers()
 	r.signalAll(r.policy.deadlinePassed(now))
 	if phase == draining && len(left) > 0 && !r.job.Quiet {
@@ -386,16 +390,16 @@ func (r *run) deadlinePassed(now time.Duration) {
 	}
 }
 
-// signalled handles one signal to the launcher. TSTP stops the ranks first, then the launcher
+// signalled handles one signal to the launcher. TSTP stops first the ranks, and then the launcher
 // itself.
 func (r *run) signalled(s syscall.Signal) {
 	switch s {
 	case syscall.SIGPIPE:
-		// This process's own writes report it as an error.
+		// This process's own writes report a closed pipe as an error, so the signal is ignored.
 	case syscall.SIGTSTP:
 		r.signalAll(s)
-		// SIGTSTP itself is handled, so the launcher stops by SIGSTOP. CONT resumes it, and is
-		// then forwarded.
+		// This process handles SIGTSTP, so it stops itself by SIGSTOP. CONT resumes it, and is then
+		// forwarded.
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
 		if r.endSignal == 0 {
@@ -408,7 +412,7 @@ func (r *run) signalled(s syscall.Signal) {
 }
 
 // signalAll signals every group that has members. Once the job is being ended, it also signals
-// processes outside the groups that carry the job's name.
+// processes outside the groups that have the job's name in their environment.
 func (r *run) signalAll(s syscall.Signal) {
 	if s == 0 {
 		return
@@ -456,9 +460,9 @@ func describe(left []process) string {
 	return strings.Join(names, ", ")
 }
 
-// drain waits until the copiers have finished. They end when the last writer has closed its
-// end. After killAfter their pipes are closed, because a writer may have survived. A signal
-// ends the wait, because the reader of this process's own output may not read.
+// drain waits until the copiers have finished. They end when the last writer has closed its end of
+// the pipe. After killAfter drain closes their pipes, because a writer may have survived. A signal
+// also ends the wait, because the reader of this process's output may not be reading.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {

@@ -27,7 +27,7 @@ func newStarter() *starter {
 	return s
 }
 
-// do calls f on the thread and waits for it.
+// do runs f on the thread and waits until f returns.
 func (s *starter) do(f func()) {
 	done := make(chan struct{})
 	s.work <- func() {
@@ -41,8 +41,8 @@ func (s *starter) do(f func()) {
 // run.
 func (s *starter) stop() { close(s.work) }
 
-// startAll starts the guardian and then the ranks, rank 0 first. If one cannot be started it
-// stops there; the caller ends those that run.
+// startAll starts the guardian and then the ranks, rank 0 first. If a rank cannot be started,
+// startAll stops there, and the caller ends the ranks that run.
 func (r *run) startAll() *startError {
 	r.starter = newStarter()
 	r.guardian = newGuardian(r.job.Guardian, r.info.job, func(err error) {
@@ -52,7 +52,7 @@ func (r *run) startAll() *startError {
 	})
 	for i, k := range r.ranks {
 		if err := r.start(k); err != nil {
-			r.policy.alive = i // the others have not started
+			r.policy.alive = i // the other ranks have not started
 			return err
 		}
 	}
@@ -67,11 +67,11 @@ func (r *run) start(k *rank) *startError {
 	}
 	attr := &os.ProcAttr{Dir: k.app.Dir, Env: k.env, Files: files, Sys: rankAttr()}
 	var p *os.Process
-	// The parent-death signal is tied to the thread that forks, so all ranks are forked by the
-	// starter's.
+	// The parent-death signal is tied to the thread that forks, so the starter's thread forks all
+	// ranks.
 	r.starter.do(func() { p, err = os.StartProcess(k.program, k.app.Args, attr) })
-	// The rank has its own copies. If this process kept the write ends open, the pipes would
-	// never reach end of file.
+	// The rank has its own copies of these files. If this process kept the write ends open, the
+	// pipes would never reach end of file.
 	for _, f := range ours {
 		f.Close()
 	}
@@ -100,14 +100,14 @@ func (r *run) wait(k *rank, p *os.Process) {
 		r.exitRecord.add(k.id, p.Pid)
 	}
 	if err != nil {
-		r.exits <- exit{k, 255 << 8} // it is no longer a child of this process; nothing more is known
+		r.exits <- exit{k, 255 << 8} // the rank is no longer a child of this process, and its status is unknown
 		return
 	}
 	r.exits <- exit{k, state.Sys().(syscall.WaitStatus)}
 }
 
-// files returns a rank's descriptors, and those of them that must be closed here once it has
-// started. If it fails, nothing is left open.
+// files returns a rank's descriptors, and those of them that must be closed here once the rank has
+// started. If it fails, it leaves none open.
 func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -123,8 +123,8 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	if stdin != r.job.Stdin {
 		toClose = append(toClose, stdin)
 	}
-	// A rank can write to a file itself if its lines need no tags. Then a terminal or pipe
-	// behaves as without a launcher.
+	// If the lines of a rank need no tags, the rank can write to a file itself. A terminal or pipe
+	// then behaves as it does without a launcher.
 	stdout, direct := r.job.Stdout.(*os.File)
 	if !direct || r.job.Tags != NoTags {
 		if stdout, err = r.startCopier(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
@@ -151,7 +151,7 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	return files, toClose, nil
 }
 
-// startCopier starts to copy one stream, and returns the end to write to.
+// startCopier starts to copy one stream, and returns the end of the pipe to which the rank writes.
 func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.File, error) {
 	from, w, err := os.Pipe()
 	if err != nil {
@@ -162,15 +162,15 @@ func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.F
 	return w, nil
 }
 
-// stdin returns the launcher's own standard input for rank 0, and the null device for the
-// others. A terminal is copied through a pipe.
+// stdin returns the launcher's own standard input for rank 0, and the null device for other ranks.
+// The input of a terminal is copied through a pipe.
 func (r *run) stdin(k *rank) (*os.File, error) {
 	in := r.job.Stdin
 	if k.id != 0 || in == nil {
 		return os.Open(os.DevNull)
 	}
 	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {
-		return os.Open(os.DevNull) // started with <&-
+		return os.Open(os.DevNull) // the launcher was started with <&-
 	}
 	if !isControllingTerminal(in) {
 		return in, nil

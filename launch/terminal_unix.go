@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foregroundPoll is how often, in milliseconds, a launcher in the background checks whether it
-// is in the foreground again.
+// foregroundPoll is the interval, in milliseconds, at which a launcher in the background checks
+// whether it is in the foreground again.
 const foregroundPoll = 200
 
-// isControllingTerminal reports whether job control applies to f: a read by a process outside
-// the foreground group would stop that process.
+// isControllingTerminal reports whether job control applies to f. If it does, a read by a process
+// outside the foreground group stops that process.
 func isControllingTerminal(f *os.File) bool {
 	_, err := foreground(f)
 	return err == nil
@@ -33,17 +33,19 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A terminalCopier copies a terminal to rank 0. Rank 0 cannot read the terminal itself, because
-// it is in its own process group, and only the foreground group may read a terminal. It reads
-// only while the launcher is in the foreground. It never blocks in a read, so that it can be
-// stopped, and so that input typed while the launcher is in the background stays for the shell.
+// A terminalCopier copies a terminal to rank 0. Rank 0 cannot read the terminal itself, because it
+// is in its own process group, and only the foreground group may read a terminal. The copier reads
+// only while the launcher is in the foreground. Input that the user types while the launcher is in
+// the background therefore stays for the shell. The copier never blocks in a read, so that it can
+// be stopped.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
 	to      *os.File // closing it ends the wait for rank 0
 	done    sync.WaitGroup
 }
 
-// newTerminalCopier starts a copier from in to to. The copier closes to when it ends.
+// newTerminalCopier starts a copier from the file in to the file to. The copier closes the latter
+// when it ends.
 func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
@@ -58,8 +60,8 @@ func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	return f, nil
 }
 
-// stop ends the copying, even while it waits for the terminal or for rank 0, and returns when it
-// has ended.
+// stop ends the copying, even while the copier waits for the terminal or for rank 0. It returns
+// when the copier has ended.
 func (f *terminalCopier) stop() {
 	f.stopper.Close()
 	f.to.Close()
@@ -76,8 +78,8 @@ func copyTerminal(in, to, stopped *os.File) {
 			{Fd: int32(in.Fd()), Events: unix.POLLIN},
 		}
 		timeout := -1
-		// In the background a read would stop the launcher by SIGTTIN. Then wait for stopped
-		// only, and check again.
+		// In the background a read would stop the launcher by SIGTTIN. The copier then waits only
+		// for stopped, and checks again later.
 		if pgid, err := foreground(in); err != nil || pgid != syscall.Getpgrp() {
 			fds, timeout = fds[:1], foregroundPoll
 		}

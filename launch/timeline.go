@@ -23,15 +23,15 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 		return "", err
 	}
 	for r := range ranks {
-		os.Remove(timeline.PartName(path, r)) // left by an earlier job
+		os.Remove(timeline.PartName(path, r)) // a part that an earlier job left
 	}
 	return path, f.Close()
 }
 
-// timelineParts are the parts beside a timeline's file, by rank.
+// timelineParts holds the parts next to a timeline's file, by rank.
 type timelineParts struct {
-	files  []string // the parts that are written
-	empty  []int    // ranks whose part is created and not written
+	files  []string // the parts that were written
+	empty  []int    // ranks whose part was created and not written
 	absent []int    // ranks without a part
 }
 
@@ -79,7 +79,7 @@ func mergeTimeline(file string, ranks int, endedWell func(rank int) bool) (notes
 	if len(unwritten) > 0 {
 		return notes, fmt.Errorf("the timeline %s lacks %s, which ended without writing a part: look for a warning (a full disk?), and have the program close its coordinator", file, rankList(unwritten))
 	}
-	// Without any coordinator there is nothing to merge. The file stays, empty.
+	// Without any coordinator there is nothing to merge, and the file stays empty.
 	if len(p.files) == 0 {
 		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}, nil
 	}
@@ -106,7 +106,7 @@ func mergeFiles(file string, parts []string) error {
 	}
 	err = timeline.Merge(out, readers...)
 	if err != nil {
-		out.Truncate(0) // what is cut off is of no use
+		out.Truncate(0) // a partial timeline is useless, so the file is emptied
 	}
 	if e := out.Close(); err == nil {
 		err = e
@@ -137,7 +137,7 @@ func mergeParts(file string) error {
 	return mergeFiles(file, p.files)
 }
 
-// escapeGlob escapes what has a meaning in a pattern.
+// escapeGlob escapes the characters that have a meaning in a pattern.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }
