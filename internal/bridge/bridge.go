@@ -10,16 +10,17 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Communicator is a communicator with the calls that the coordinator and tuttibench need.
+// Communicator is a communicator with the additional calls that the coordinator and tuttibench
+// need.
 type Communicator interface {
 	// AllReduceList runs an allreduce of several vectors as one operation, by the named algorithm,
 	// and replaces each vector by its result. The vectors may be anywhere in memory. They must not
 	// overlap, which AllReduceList does not check. All ranks must pass the same number of vectors,
 	// of the same lengths. Each vector is passed as its bytes: whole elements of type d, aligned
 	// for d. AllReduceList reads each vector and writes its result in place, without a copy. The
-	// results are bit for bit those of an allreduce of each vector by that algorithm. The
-	// algorithms "ring" and "shared" support lists; for others the error is fault.Misuse. The
-	// caller owns the list again when the call returns.
+	// results have the same bits as a separate allreduce of each vector by that algorithm. The
+	// algorithms "ring" and "shared" support lists; for other algorithms the error is fault.Misuse.
+	// The caller owns the list again when the call returns.
 	AllReduceList(ctx context.Context, algorithm string, d tensor.DType, vectors [][]byte, op reduce.Op) error
 
 	// Algorithm does what comm.Comm.Algorithm does, but for a given operator, which need not
@@ -60,7 +61,7 @@ type Poller interface {
 	Arm()
 }
 
-// A PollCondition is what Poll waits for. Met is called often and must be cheap; it may also run
-// work that a callback has requested. Once it has returned true, it must return true until Poll
-// returns.
+// A PollCondition is the condition that ends Poll. Met is called often and must be cheap; it may
+// also run work that a callback has requested. Once it has returned true, it must return true until
+// Poll returns.
 type PollCondition interface{ Met() bool }

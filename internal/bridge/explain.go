@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// An Explanation says which algorithm a collective runs, why, and what the others
-// would cost. It prints as lines for people.
+// An Explanation says which algorithm a collective runs, why, and what the other algorithms would
+// cost.
 type Explanation struct {
 	Op    string // "allreduce"
-	Bytes int    // of the whole vector
+	Bytes int    // the size of the whole vector
 	Ranks int
-	Wire  string // all wires between the ranks: "tcp", "shm+tcp"; "" for one rank alone
+	Wire  string // all transports between the ranks: "tcp", "shm+tcp"; "" for a single rank
 
-	// Chosen is the selection for operators that commute, NonCommutative the one for other
+	// Chosen is the selection for operators that commute, NonCommutative the selection for other
 	// operators. They are equal if the collective reduces nothing. NonBlocking is the selection for
 	// non-blocking calls with operators that commute.
 	Chosen, NonCommutative, NonBlocking Selection
@@ -26,9 +26,9 @@ type Explanation struct {
 // A Selection is an algorithm, and the reason for it.
 type Selection struct {
 	Algorithm string
-	Segment   int    // bytes of a segment of its messages; 0: it sends no segments
+	Segment   int    // the segment size of its messages in bytes; 0 if it sends no segments
 	Reason    string // "forced", "rule 3 of the tuning file", …
-	Fails     string // why the call fails with fault.Misuse, if a forced algorithm cannot run; "": it runs
+	Fails     string // why the call fails with fault.Misuse, if a forced algorithm cannot run; else ""
 }
 
 // String reads "ring in segments of 131072 bytes: forced".
@@ -45,12 +45,12 @@ func (x Selection) String() string {
 // A Prediction is the predicted time of one algorithm of a collective.
 type Prediction struct {
 	Algorithm string
-	Seconds   float64 // as predicted, where Known
+	Seconds   float64 // the predicted time; valid if Known is true
 	Known     bool
-	Note      string // why it cannot run here, or only sometimes; ""
+	Note      string // why it cannot run here, or can run only sometimes; else ""
 }
 
-// String is some lines, each ended by a newline.
+// String returns several lines of text, each ended by a newline.
 func (x *Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s of %d bytes on %d ranks", x.Op, x.Bytes, x.Ranks)

@@ -1,9 +1,10 @@
 // Package callsite records where a program called this module, and finds out where one of its
-// goroutines is now. A location is the first frame outside this module: errors and warnings name
-// the line of the program, never one of the library.
+// goroutines is now. A location is the first frame outside this module, so that errors and warnings
+// name a line of the program, and never a line of the library.
 //
-// Recording costs some nanoseconds and allocates nothing, because every call does it: program
-// counters are kept, and turned into text only when an error or a heartbeat needs it.
+// Every call of the library records its location, so recording costs only some nanoseconds and
+// allocates nothing. It keeps program counters, and turns them into text only when an error or a
+// heartbeat needs the text.
 package callsite
 
 import (
@@ -16,16 +17,16 @@ import (
 	"strings"
 )
 
-// module is the prefix of the functions of this library. Its examples and commands are programs
-// like any other.
+// module is the prefix of the functions of this library. Its examples and commands count as
+// programs.
 const module = "github.com/tutti-go/tutti/"
 
-// depth is how many frames are kept: enough to leave this library. The assembly has the same
-// number.
+// depth is the number of frames that are kept, enough to reach a frame outside this library. The
+// assembly uses the same number.
 const depth = 10
 
-// A Site is a location in a program, kept as program counters and turned into text when somebody
-// asks. The zero Site is no location. It is a value.
+// A Site is a location in a program. It holds program counters, which String turns into text. The
+// zero Site is no location. A Site is a value.
 type Site struct {
 	pcs [depth]uintptr
 	n   int
@@ -66,15 +67,15 @@ func (s Site) String() string {
 // textCacheSize is how many Sites a TextCache holds.
 const textCacheSize = 64
 
-// A TextCache caches the texts of Sites, since making a text takes microseconds and allocates. A
-// program calls from few locations, so a small cache is enough. The zero TextCache is empty. One
-// goroutine uses it at a time.
+// A TextCache caches the texts of Sites, because making a text takes microseconds and allocates. A
+// program calls from few locations, so a small cache is enough. The zero TextCache is empty. Only
+// one goroutine at a time may use it.
 type TextCache struct{ texts map[Site]string }
 
 // Text returns s.String(), from the cache if possible.
 func (b *TextCache) Text(s *Site) string {
 	key := *s
-	clear(key.pcs[key.n:]) // an earlier, deeper location may have left them
+	clear(key.pcs[key.n:]) // an earlier, deeper location may have left program counters there
 	text, known := b.texts[key]
 	if known {
 		return text
@@ -110,11 +111,11 @@ func Goroutine() uint64 {
 	return id
 }
 
-// maxStacks bounds the memory that CurrentLine uses for a program of many goroutines.
+// maxStacks bounds the memory that CurrentLine uses in a program with many goroutines.
 const maxStacks = 1 << 20
 
 // CurrentLine returns "file.go:12" of the first frame outside this library on a goroutine's stack,
-// or "" when the goroutine has ended. It stops the world for a moment.
+// or "" if the goroutine has ended. It stops the world for a moment.
 func CurrentLine(goroutine uint64) string {
 	buf := make([]byte, 64<<10)
 	for {
@@ -134,8 +135,8 @@ func CurrentLine(goroutine uint64) string {
 	return ""
 }
 
-// firstOutside reads a printed stack: pairs of lines, the function with its
-// arguments, and an indented file:line.
+// firstOutside returns the first location outside this library in a printed stack. Each frame is a
+// pair of lines: the function with its arguments, and an indented file:line.
 func firstOutside(lines []string) string {
 	for i := 1; i+1 < len(lines); i += 2 {
 		location := strings.TrimSpace(lines[i+1])
@@ -150,18 +151,18 @@ func firstOutside(lines []string) string {
 	return ""
 }
 
-// inStandardLibrary reports whether a file belongs to Go: a rank that sleeps is where it called
-// Sleep.
+// inStandardLibrary reports whether a file belongs to Go. Such frames are skipped: the location of
+// a rank that sleeps is the line that called Sleep.
 func inStandardLibrary(file string) bool {
 	home, known := standardLibraryDir()
-	if !known || home == "" { // built with -trimpath: Go's own have no domain in front
+	if !known || home == "" { // built with -trimpath, where the paths of Go's own files have no domain
 		first, _, _ := strings.Cut(file, "/")
 		return !strings.Contains(first, ".") && !path.IsAbs(file)
 	}
 	return strings.HasPrefix(file, home)
 }
 
-// standardLibraryDir returns the folder of the standard library as this program's build saw it.
+// standardLibraryDir returns the folder of the standard library when this program was built.
 func standardLibraryDir() (string, bool) {
 	f := runtime.FuncForPC(reflect.ValueOf(strings.Cut).Pointer())
 	if f == nil {

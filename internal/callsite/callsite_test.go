@@ -22,7 +22,7 @@ func TestCurrentLineSkipsTheStandardLibrary(t *testing.T) {
 	go func() {
 		defer close(done)
 		id <- Goroutine()
-		select { // parked in the runtime, called from this line
+		select { // parked in the runtime; this line made the call
 		case <-stop:
 		case <-time.After(time.Hour):
 		}

@@ -4,11 +4,11 @@ package cpu
 
 import "runtime"
 
-// Yield gives way as far as the Go scheduler allows: to another goroutine.
+// Yield gives the core to another goroutine, because this system offers nothing stronger.
 func Yield() { runtime.Gosched() }
 
-// CurrentCore returns -1: the core is not known here.
+// CurrentCore returns -1, because this system does not report the core.
 func CurrentCore() int { return -1 }
 
-// AvoidCore does nothing: the choice of cores is left to the system.
+// AvoidCore does nothing, because the system chooses the cores.
 func AvoidCore(int) {}

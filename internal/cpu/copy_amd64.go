@@ -16,8 +16,8 @@ const (
 	align = 32
 	block = 128
 
-	// maxChunk is what is copied in one piece: while avx2 runs, its goroutine cannot be
-	// preempted.
+	// maxChunk is the number of bytes that one call of avx2 copies. It is limited because a
+	// goroutine cannot be preempted while avx2 runs.
 	maxChunk = 256 << 10
 )
 

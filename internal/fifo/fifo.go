@@ -1,10 +1,10 @@
 // Package fifo holds a first-in, first-out queue for hot paths.
 package fifo
 
-// maxIdleSlots is how many slots an empty queue keeps for its next burst.
+// maxIdleSlots is the number of slots that an empty queue keeps for its next burst.
 const maxIdleSlots = 1024
 
-// A Queue is a first-in, first-out list that allocates only to grow, and clears the slots of popped
+// A Queue is a first-in, first-out list that allocates only to grow. It clears the slots of popped
 // items, so that it keeps nothing alive. The zero Queue is empty. It has no lock: its owner guards
 // it, and bounds its length.
 type Queue[T any] struct {
@@ -25,11 +25,11 @@ func (q *Queue[T]) Push(item T) {
 	q.n++
 }
 
-// At returns the i-th oldest item, from 0 on, where it is stored. The pointer is valid until the
-// next Push or Pop.
+// At returns a pointer to the i-th oldest item, counted from 0. The pointer is valid until the next
+// Push or Pop.
 func (q *Queue[T]) At(i int) *T { return &q.slots[(q.head+i)&(len(q.slots)-1)] }
 
-// First returns At(0), or nil when the queue is empty.
+// First returns At(0), or nil if the queue is empty.
 func (q *Queue[T]) First() *T {
 	if q.n == 0 {
 		return nil

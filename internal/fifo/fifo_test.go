@@ -10,7 +10,7 @@ func TestAQueueKeepsTheOrderOfASlice(t *testing.T) {
 	var q Queue[int]
 	var want []int
 	for step := range 100_000 {
-		if rng.IntN(1000) < 500+100*(step/10_000%3-1) { // it grows for a while, then shrinks
+		if rng.IntN(1000) < 500+100*(step/10_000%3-1) { // the queue grows for a while, then shrinks
 			q.Push(step)
 			want = append(want, step)
 		} else if len(want) > 0 {

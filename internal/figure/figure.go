@@ -1,6 +1,6 @@
-// Package figure draws benchmark results: curves over the bytes of a vector on logarithmic
+// Package figure draws benchmark results as curves over the bytes of a vector, on logarithmic
 // scales, in panels side by side. It also has the factor by which bus bandwidth is computed, so
-// that all programs here use the same one.
+// that all programs of this module use the same factor.
 //
 // It does not know where results come from.
 package figure
@@ -39,14 +39,14 @@ func BusFactor(op string, ranks int) float64 {
 	return 1
 }
 
-// A Panel is one pair of axes. The horizontal one is in bytes.
+// A Panel is one pair of axes. The horizontal axis is in bytes.
 type Panel struct {
 	Title  string
-	Unit   string // of the vertical axis
+	Unit   string // the unit of the vertical axis
 	Curves []Curve
 }
 
-// A Curve is drawn with a mark at each point. A Name adds it to the legend.
+// A Curve is drawn with a mark at each point. If it has a Name, the legend lists it.
 type Curve struct {
 	Name   string
 	Points []Point
@@ -117,7 +117,7 @@ func (panel Panel) plot() *plot.Plot {
 		}
 		line, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
-			continue // only for values that are not finite, and there are none
+			continue // fails only for values that are not finite, and all values are finite
 		}
 		style(i, line, dots)
 		p.Add(line, dots)
@@ -140,8 +140,8 @@ func (c Curve) drawable() (points plotter.XYs) {
 	return points
 }
 
-// style sets color and mark of the i-th curve, so that curves differ in print, too. The first
-// one has the heaviest line: the picture is about it.
+// style sets color and mark of the i-th curve, so that curves differ in print, too. The first curve
+// has the heaviest line, because it is the subject of the figure.
 func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	colours := []color.RGBA{
 		{0x1f, 0x77, 0xb4, 0xff}, {0xff, 0x7f, 0x0e, 0xff}, {0x2c, 0xa0, 0x2c, 0xff},
@@ -159,8 +159,8 @@ func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	}
 }
 
-// span returns the range of an axis, between powers of base. It has room above the largest
-// value, and is never empty, since a logarithmic axis cannot show one value alone.
+// span returns the range of an axis, between powers of base. The range has room above the largest
+// value, and is never empty, because a logarithmic axis cannot show a single value.
 func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi float64) {
 	lo, hi = 1, base
 	for i, p := range points {
@@ -174,8 +174,8 @@ func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi
 	return lo, hi
 }
 
-// powers places the ticks of a logarithmic axis at the powers of base: of 4 for bytes, as
-// benchmarks choose sizes, and of 10 for results.
+// powers places the ticks of a logarithmic axis at the powers of base. The base is 4 for bytes,
+// because benchmarks use such sizes, and 10 for results.
 type powers struct {
 	base  float64
 	label func(float64) string

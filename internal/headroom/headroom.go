@@ -1,11 +1,11 @@
-// Package headroom reports how much memory this process may still allocate. It is for memory that
-// the kernel grants without a check, and for whose excess it later kills processes: pages of a
-// memfd, and pages pinned for a device. It reads Linux's files, and does not know what the memory
-// is for.
+// Package headroom reports how much memory this process may still allocate. It is meant for memory
+// that the kernel grants without a check, such as pages of a memfd and pages pinned for a device.
+// If such memory exceeds a limit, the kernel later kills processes. The package reads Linux's
+// files, and does not know what the memory is for.
 //
-// Available is the minimum of what the machine has available and what each control group of the
-// process has left, in version 2 (cgroups(7)) or in the memory controller of version 1. Pages that
-// cache files do not count as used: the kernel drops them for other uses.
+// The available memory is a minimum: of what the machine has available, and of what each control
+// group of the process has left, in version 2 (cgroups(7)) or in the memory controller of version
+// 1. Pages that cache files do not count as used, because the kernel drops them for other uses.
 package headroom
 
 import (
@@ -21,7 +21,7 @@ import (
 // Check returns nil if this process may allocate the given number of bytes at once. The limit is
 // half of the available memory, so that other processes can allocate meanwhile. The error says how
 // much is available, and what to do. If no file reports the available memory, Check returns nil.
-// The check is a snapshot: it makes a killed process unlikely, not impossible.
+// The check is a snapshot, so the kernel may still kill the process, but that is unlikely.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
 		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
@@ -34,7 +34,7 @@ func Check(bytes int64) error {
 func available(system fs.FS) (left int64, known bool) {
 	left = math.MaxInt64
 	if free, ok := field(system, "proc/meminfo", "MemAvailable:"); ok {
-		left, known = free<<10, true // the file counts KiB
+		left, known = free<<10, true // the file's unit is KiB
 	}
 	for _, g := range groups(system) {
 		if n, ok := g.available(system); ok {
@@ -44,8 +44,8 @@ func available(system fs.FS) (left int64, known bool) {
 	return left, known
 }
 
-// A group is a control group: its folder, and the names of its files. total is the prefix of the
-// counters that include the groups below it.
+// A group is a control group: its folder, and the names of its files. The field total is the prefix
+// of the counters that include the groups below the group.
 type group struct{ dir, limit, used, total string }
 
 // groups returns the control groups of the process and the groups around them. It leaves out groups
@@ -53,7 +53,7 @@ type group struct{ dir, limit, used, total string }
 func groups(system fs.FS) (all []group) {
 	text, _ := fs.ReadFile(system, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":") // after the hierarchy's number
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":") // the path follows the number of the hierarchy
 		controllers, own, _ := strings.Cut(rest, ":")
 		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current"}
 		switch controllers {
@@ -76,7 +76,7 @@ func groups(system fs.FS) (all []group) {
 }
 
 // available returns how many bytes a group may still allocate: its limit minus its use. Pages that
-// cache files do not count as used. ok is false if the group has no limit or reports none.
+// cache files do not count as used. If the group has no limit or reports none, ok is false.
 func (g group) available(system fs.FS) (int64, bool) {
 	limit, limited := number(system, path.Join(g.dir, g.limit))
 	used, ok := number(system, path.Join(g.dir, g.used))
@@ -90,7 +90,7 @@ func (g group) available(system fs.FS) (int64, bool) {
 	return max(limit-max(used, 0), 0), true
 }
 
-// number returns the number in a file; ok is false where there is none, as with "max".
+// number returns the number in a file. If the file has no number, as with "max", ok is false.
 func number(system fs.FS, name string) (int64, bool) {
 	text, err := fs.ReadFile(system, name)
 	n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)

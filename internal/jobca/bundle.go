@@ -9,11 +9,11 @@ import (
 	"fmt"
 )
 
-// MaxBundle is more than the size, in bytes, of any Bundle.
+// MaxBundle is an upper bound of the size of a Bundle in bytes.
 const MaxBundle = 16 << 10
 
-// A Bundle is what a launcher hands to a rank through a private channel: the job's secret, and the
-// rank's own Credentials. On the way it is a sequence of PEM blocks, in this order:
+// A Bundle is what a launcher passes to a rank through a private channel: the job's secret, and the
+// rank's own Credentials. It is encoded as a sequence of PEM blocks, in this order:
 //
 //	TUTTI SECRET  the secret
 //	PRIVATE KEY   the rank's, in PKCS #8
@@ -24,12 +24,12 @@ type Bundle struct {
 	Credentials *Credentials
 }
 
-// blocks are the types of the blocks.
+// blocks returns the types of the blocks, in order.
 func blocks() [4]string {
 	return [4]string{"TUTTI SECRET", "PRIVATE KEY", "CERTIFICATE", "CERTIFICATE"}
 }
 
-// Marshal returns the blocks.
+// Marshal encodes the Bundle as PEM blocks.
 func (b *Bundle) Marshal() ([]byte, error) {
 	c := b.Credentials
 	key, err := x509.MarshalPKCS8PrivateKey(c.own.PrivateKey)
@@ -43,7 +43,7 @@ func (b *Bundle) Marshal() ([]byte, error) {
 	return text, nil
 }
 
-// ParseBundle reads the blocks. Its errors show nothing of them.
+// ParseBundle decodes PEM blocks. Its errors do not contain any of their content.
 func ParseBundle(text []byte) (*Bundle, error) {
 	var content [4][]byte
 	for i, kind := range blocks() {

@@ -18,12 +18,12 @@ type Name struct {
 	Rank        int
 }
 
-// NewName returns the Name of a rank of the job of that name.
+// NewName returns the Name of a rank of the job with the given name.
 func NewName(job string, incarnation uint32, rank int) Name {
 	return Name{Job: hashOf(job), Incarnation: incarnation, Rank: rank}
 }
 
-// scheme is that of the URI.
+// scheme is the scheme of the URI in a certificate.
 const scheme = "tutti"
 
 // String returns the URI.
@@ -34,8 +34,8 @@ func (n Name) uri() *url.URL {
 	return &url.URL{Scheme: scheme, Opaque: fmt.Sprintf("%s/%d/%d", n.Job, n.Incarnation, n.Rank)}
 }
 
-// nameIn returns the Name in a certificate. A certificate has exactly one, in the spelling of
-// String, so that equal names are equal texts.
+// nameIn returns the Name in a certificate. A valid certificate has exactly one Name, spelled as
+// String spells it, so that equal names have equal texts.
 func nameIn(cert *x509.Certificate) (Name, error) {
 	if len(cert.URIs) != 1 {
 		return Name{}, fmt.Errorf("certificate: got %d URIs, want the one of a rank", len(cert.URIs))
@@ -55,8 +55,8 @@ func nameIn(cert *x509.Certificate) (Name, error) {
 	return n, nil
 }
 
-// Credentials are what a rank proves its identity with: its private key, its certificate and the
-// certificate of the CA. They are immutable; any goroutine may use them.
+// Credentials prove a rank's identity: its private key, its certificate and the certificate of the
+// CA. They are immutable, and any goroutine may use them.
 type Credentials struct {
 	name  Name
 	own   tls.Certificate
@@ -64,7 +64,8 @@ type Credentials struct {
 	roots *x509.CertPool
 }
 
-// newCredentials returns the Credentials of a certificate, which must be the CA's and match the key.
+// newCredentials returns the Credentials of a certificate. The CA must have signed the certificate,
+// which must match the key.
 func newCredentials(own tls.Certificate, ca *x509.Certificate) (*Credentials, error) {
 	leaf, err := x509.ParseCertificate(own.Certificate[0])
 	if err != nil {
@@ -86,8 +87,9 @@ func newCredentials(own tls.Certificate, ca *x509.Certificate) (*Credentials, er
 func (c *Credentials) Name() Name { return c.name }
 
 // Config returns the configuration of mutual TLS 1.3 with other ranks of the job, for either side.
-// protos are the ALPN names. Either side demands a certificate of the CA, and Check of it. There are
-// no session tickets, so that each connection proves both identities again.
+// The parameter protos holds the ALPN names. Each side demands that the CA has signed the peer's
+// certificate, and that Check accepts it. There are no session tickets, so that each connection
+// proves both identities again.
 func (c *Credentials) Config(protos ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -99,15 +101,16 @@ func (c *Credentials) Config(protos ...string) *tls.Config {
 		VerifyConnection:       c.Check,
 		NextProtos:             protos,
 		SessionTicketsDisabled: true,
-		// Ranks send large bodies from the start; small records would cost more than they hide.
+		// Ranks send large bodies from the start, so small first records would cost more time than
+		// they save.
 		DynamicRecordSizingDisabled: true,
 	}
 }
 
-// Check returns an error unless the peer's certificate, whose chain crypto/tls has verified, is of
-// this job and this incarnation. An older incarnation is an ordinary error: its process will end,
-// and the next dial may find its successor. All other differences are a
-// *tls.CertificateVerificationError, because they remain.
+// Check returns an error unless the peer's certificate belongs to this job and this incarnation;
+// crypto/tls has verified its chain before. For an older incarnation the error is an ordinary one,
+// because that process will end, and the next dial may find its successor. For all other
+// differences it is a *tls.CertificateVerificationError, because they remain.
 func (c *Credentials) Check(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("certificate: the peer has sent none")
@@ -133,7 +136,8 @@ func (c *Credentials) compare(peer Name) error {
 	return nil
 }
 
-// PeerName returns the URI in the peer's certificate once the handshake is done, "" before.
+// PeerName returns the URI in the peer's certificate. Before the end of the handshake it returns
+// "".
 func PeerName(state tls.ConnectionState) string {
 	if !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
 		return ""
@@ -152,8 +156,8 @@ func (c *Credentials) NameOf(rank int) string {
 	return n.String()
 }
 
-// Explain adds to an error of a TLS handshake what the user can do about it. It returns the error
-// as it is when it knows nothing to add.
+// Explain adds advice for the user to an error of a TLS handshake. If it has no advice, it returns
+// the error unchanged.
 func (c *Credentials) Explain(err error) error {
 	var refused *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
@@ -163,14 +167,14 @@ func (c *Credentials) Explain(err error) error {
 	switch {
 	case errors.As(err, &plain):
 		return fmt.Errorf("%w (the peer does not speak TLS: set TUTTI_INSECURE_PLAIN on all ranks or on none)", err)
-	case errors.As(err, &remote) && remote.Op == "remote error": // crypto/tls has no type for it
+	case errors.As(err, &remote) && remote.Op == "remote error": // crypto/tls has no type for this error
 		return fmt.Errorf("%w (the peer does not accept this rank's certificate: compare secret, TUTTI_JOB and TUTTI_INCARNATION of both ranks, and the clocks of both hosts)", err)
 	case !errors.As(err, &refused):
 		return err
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("%w (compare the clocks of both hosts: a certificate is valid from %v before it was made)", err, skew)
 	case errors.As(err, &unknown):
-		// The certificate is not verified, but what it claims helps to find the mistake.
+		// The certificate is not verified, but its claims help to find the mistake.
 		if peer, no := nameIn(refused.UnverifiedCertificates[0]); no == nil && peer.Job != c.name.Job {
 			return fmt.Errorf("%w (%w)", err, c.compare(peer))
 		}

@@ -12,15 +12,17 @@
 //
 //	tutti:JOB/INCARNATION/RANK
 //
-// JOB is the SHA-256 of the job's name, its first 16 bytes in hex: a rank shows its certificate to
-// everyone who opens a connection, and the name itself may be telling. There is no other name in it
-// but Host, the same for all ranks: host names say nothing about who a rank is.
+// JOB is the first 16 bytes of the SHA-256 of the job's name, in hex. It is a hash because a rank
+// shows its certificate to everyone who opens a connection, and the name itself may be
+// confidential. The only other name in the certificate is Host, which is equal for all ranks,
+// because host names say nothing about who a rank is.
 //
 // Keys are Ed25519. The private key of a derived CA is HKDF-SHA256 of the secret, with a label that
-// holds the version of the scheme and the job. So the same secret gives two jobs different CAs.
+// contains the version of the scheme and the job. The same secret therefore gives two jobs
+// different CAs.
 //
-// A certificate is valid from a day before it was made, because clocks differ, and has no end: the
-// job does not know its own, and may connect two ranks for the first time after months. The private
-// keys are in the memory of the launcher and the ranks only, so that they end with the job, and no
-// other job trusts the CA.
+// A certificate is valid from a day before it was made, because clocks differ. Its validity has no
+// end, because the job does not know its own end, and may connect two ranks for the first time
+// after months. The private keys are only in the memory of the launcher and the ranks, so they end
+// with the job. No other job trusts the CA.
 package jobca

@@ -13,28 +13,29 @@ import (
 	"time"
 )
 
-// Host is the DNS name in every certificate. A rank that dials expects it of any rank; the reserved
-// domain keeps it apart from real hosts.
+// Host is the DNS name in every certificate. A rank that dials expects it of any rank. Its reserved
+// domain ensures that it differs from the names of real hosts.
 const Host = "rank.tutti.invalid"
 
-// MinSecret is the minimum number of bytes of a secret. A process that has seen one certificate of a
-// derived CA can try shorter ones offline.
+// MinSecret is the minimum number of bytes of a secret. A shorter secret could be guessed: a
+// process that has seen one certificate of a derived CA can try secrets offline.
 const MinSecret = 16
 
-// label begins the label of HKDF. A version that derives keys in another way has another label.
+// label is the start of the HKDF label. A version that derives keys differently must use another
+// label.
 const label = "tutti/1 job CA"
 
-// skew is how far a rank's clock may be behind the clock of the certificate's maker.
+// skew is how far a rank's clock may be behind the clock of the process that made the certificate.
 const skew = 24 * time.Hour
 
-// An Authority is a job's CA. It is immutable; any goroutine may use it.
+// An Authority is a job's CA. It is immutable, and any goroutine may use it.
 type Authority struct {
-	job  string // as in Name
+	job  string // the job's part of a Name
 	key  ed25519.PrivateKey
 	cert *x509.Certificate
 }
 
-// New makes a CA with a random key for the job of that name.
+// New makes a CA with a random key for the job with the given name.
 func New(job string) (*Authority, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -43,8 +44,8 @@ func New(job string) (*Authority, error) {
 	return newAuthority(hashOf(job), key)
 }
 
-// Derive makes the CA that follows from a secret. All who have the secret make the same one for a
-// job.
+// Derive makes the CA that follows from a secret. All processes that have the secret make the same
+// CA for a job.
 func Derive(secret []byte, job string) (*Authority, error) {
 	if len(secret) < MinSecret {
 		return nil, fmt.Errorf("secret: got %d bytes, want at least %d", len(secret), MinSecret)

@@ -24,7 +24,7 @@ func issue(t *testing.T, a *Authority, rank int, incarnation uint32) *Credential
 	return c
 }
 
-// derive returns the CA of a job by a secret.
+// derive returns the CA of a job that is derived from a secret.
 func derive(t *testing.T, secret []byte, job string) *Authority {
 	t.Helper()
 	a, err := Derive(secret, job)
@@ -39,7 +39,7 @@ func TestASecretAndAJobGiveOneCA(t *testing.T) {
 	if !a.key.Equal(again.key) {
 		t.Error("two ranks derived two CAs from one secret")
 	}
-	// Another program that derives keys as the package comment says gets this one.
+	// Any program that derives keys as the package comment says must get this key.
 	const want = "6686df5c" // the first bytes of the public key
 	if got := a.key.Public().(ed25519.PublicKey); !strings.HasPrefix(hexOf(got), want) {
 		t.Errorf("the public key begins with %.8s, want %s", hexOf(got), want)

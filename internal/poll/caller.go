@@ -3,23 +3,23 @@ package poll
 import "sync"
 
 // A Caller is one goroutine that runs ready callbacks for events that epoll does not report: bytes
-// are in a buffer already, or a Conn failed. The zero Caller is ready; its goroutine starts with
-// the first callback.
+// are in a buffer already, or a Conn failed. The zero Caller is ready for use; its goroutine starts
+// with the first callback.
 //
 //	done   stopping  state
 //	nil    no        no goroutine yet
 //	open   no        the goroutine runs callbacks, or waits for wake
 //	any    yes       it runs what is queued, then ends and closes done
 type Caller struct {
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	wake      sync.Cond
 	callbacks []func()
 	done      chan struct{}
 	stopping  bool
 }
 
-// Call queues ready for the goroutine. After Stop it runs ready on a goroutine of its own, since a
-// wake-up must never be lost.
+// Call queues the callback ready for the goroutine. After Stop it runs the callback on a new
+// goroutine, because a wake-up must never be lost.
 func (c *Caller) Call(ready func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *Caller) Call(ready func()) {
 	c.wake.Signal()
 }
 
-// run calls what is queued until Stop has been called and the queue is empty.
+// run calls the queued callbacks until Stop has been called and the queue is empty.
 func (c *Caller) run() {
 	defer close(c.done)
 	var batch []func()
@@ -59,7 +59,7 @@ func (c *Caller) run() {
 	}
 }
 
-// Stop returns when all that is queued has run. A ready callback must not call it.
+// Stop returns when all queued callbacks have run. A ready callback must not call Stop.
 func (c *Caller) Stop() {
 	c.mu.Lock()
 	c.stopping = true

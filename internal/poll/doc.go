@@ -2,9 +2,9 @@
 // waiters.
 //
 //	Gate        guards the life of a descriptor, without a lock
-//	Watcher     one goroutine that waits for descriptors that nobody polls
-//	Caller      one goroutine for callbacks that no wait can see coming
-//	FirstError  the error that a Conn reports for good
+//	Watcher     one goroutine that waits for descriptors that no goroutine polls
+//	Caller      one goroutine for callbacks that no wait can detect
+//	FirstError  the error that a Conn reports from its first failure on
 //
 // It does not know what the descriptors are, nor what is read from them.
 package poll

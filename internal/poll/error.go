@@ -6,7 +6,7 @@ import "sync/atomic"
 // FirstError holds none. Any goroutine may call its methods.
 type FirstError struct{ p atomic.Pointer[error] }
 
-// Set stores err unless there is an error already, and returns the first.
+// Set stores err unless there is an error already. It returns the first error.
 func (e *FirstError) Set(err error) error {
 	e.p.CompareAndSwap(nil, &err)
 	return *e.p.Load()

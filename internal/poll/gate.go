@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // A Gate guards the life of a descriptor, or of a mapping. Users enter before they use it and exit
 // afterwards. Close keeps new users out. The last user to exit a closed gate releases the
-// descriptor. So no user can use a descriptor number that already belongs to another file.
+// descriptor. Therefore no user can use a descriptor number that already belongs to another file.
 //
 // One of the users may be the reader, a role that belongs to Conn.Progress. The zero Gate is open.
 // Any goroutine may call its methods, and none of them waits.
@@ -19,7 +19,7 @@ type Gate struct{ word atomic.Uint32 }
 const (
 	gateClosed = 1 << iota
 	gateReader // a goroutine is in Progress
-	gateUser   // the unit in which all other users are counted
+	gateUser   // the unit in which all users other than the reader are counted
 )
 
 // An Entry is the result of EnterReader.
@@ -47,12 +47,12 @@ func (g *Gate) EnterReader() Entry {
 	}
 }
 
-// ExitReader ends the reader's role. If last is true, the caller releases what the gate guards.
+// ExitReader ends the reader's role. If last is true, the caller must release what the gate guards.
 func (g *Gate) ExitReader() (last bool) {
 	return g.word.Add(^uint32(gateReader-1)) == gateClosed
 }
 
-// Enter admits one more user. It returns false when the gate is closed.
+// Enter admits one more user. It returns false if the gate is closed.
 func (g *Gate) Enter() bool {
 	for {
 		w := g.word.Load()
@@ -65,13 +65,13 @@ func (g *Gate) Enter() bool {
 	}
 }
 
-// Exit ends a use. If last is true, the caller releases what the gate guards.
+// Exit ends a use. If last is true, the caller must release what the gate guards.
 func (g *Gate) Exit() (last bool) {
 	return g.word.Add(^uint32(gateUser-1)) == gateClosed
 }
 
-// Close keeps new users out. first is true for one caller only. If last is true, nobody is inside,
-// and the caller releases what the gate guards.
+// Close keeps new users out. The result first is true for only one caller. If last is true, no user
+// is inside, and the caller must release what the gate guards.
 func (g *Gate) Close() (first, last bool) {
 	old := g.word.Or(gateClosed)
 	first = old&gateClosed == 0

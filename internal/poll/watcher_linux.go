@@ -6,19 +6,20 @@ import (
 	"syscall"
 )
 
-// A Handler receives the events of the descriptor that it was added for.
+// A Handler receives the events of its descriptor.
 type Handler interface {
-	// Event runs on the Watcher's goroutine, so it must not block. pad is the value that was passed
-	// to Control, and events are the events of epoll. Event may be called after Remove.
+	// Event runs on the Watcher's goroutine, so it must not block. The parameter pad is the value
+	// that was passed to Control, and events are the events of epoll. Event may be called after
+	// Remove.
 	Event(pad int32, events uint32)
 }
 
-// A Watcher is one goroutine that waits for any number of descriptors, on an epoll of their own.
-// The epoll's descriptor is registered with Go's poller, so the goroutine holds no thread while it
-// waits. The zero Watcher is ready; it starts with the first Handler. Any goroutine may call its
-// methods.
+// A Watcher is one goroutine that waits for any number of descriptors, on a separate epoll. The
+// epoll's descriptor is registered with Go's poller, so the goroutine holds no thread while it
+// waits. The zero Watcher is ready for use; its goroutine starts with the first Handler. Any
+// goroutine may call its methods.
 type Watcher struct {
-	mu       sync.RWMutex // guards the rest; the epoll itself needs no lock
+	mu       sync.RWMutex // guards the fields below; the epoll itself needs no lock
 	epoll    int
 	file     *os.File // the epoll, as registered with Go's poller
 	handlers map[int32]Handler
@@ -26,8 +27,8 @@ type Watcher struct {
 	done     chan struct{}
 }
 
-// Add registers h and returns its number. An event carries the number of its Handler. A number is
-// not used again before 2³¹ other numbers, unlike the number of a descriptor.
+// Add registers h and returns its number. An event carries the number of its Handler. Unlike the
+// number of a descriptor, a number is used again only after 2³¹ other numbers.
 func (w *Watcher) Add(h Handler) (id int32, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +97,7 @@ func (w *Watcher) Remove(id int32) {
 	delete(w.handlers, id)
 }
 
-// Stop ends the goroutine, and waits for it. Nothing may be added afterwards.
+// Stop ends the goroutine, and waits for it. The caller must add no Handler afterwards.
 func (w *Watcher) Stop() {
 	w.mu.Lock()
 	file := w.file

@@ -2,7 +2,7 @@
 
 package poll
 
-// A Watcher does nothing here: Conns have goroutines of their own.
+// A Watcher does nothing on this system, because each Conn has its own goroutine.
 type Watcher struct{}
 
 // Stop does nothing.

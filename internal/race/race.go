@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// order is the one object through which all messages are ordered, because it is not known which
-// message a reader got. Package syscall does the same for Read and Write.
+// order is the one object through which all messages are ordered, because the package does not know
+// which message a reader got. Package syscall does the same for Read and Write.
 var order byte
 
 // Release orders all earlier accesses of the calling goroutine before every later Acquire. A sender
@@ -20,15 +20,15 @@ func Release() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 // receiver calls it when a message has arrived.
 func Acquire() { runtime.RaceAcquire(unsafe.Pointer(&order)) }
 
-// The memory that is mapped twice. This is state of the process, as the race detector is: the
-// package that maps memory and the package that sets flags in it do not know each other.
+// The memory that is mapped twice. It is a variable of the process, because the race detector is
+// global, and the package that maps memory does not know the package that sets flags in the memory.
 var (
 	mu     sync.Mutex // guards shared
 	shared = make(map[*byte]bool)
 )
 
-// MarkShared records that mem may also be mapped at another address, until UnmarkShared. mem must
-// not be empty. Flags in such memory need Release and Acquire. For flags in other memory, the
+// MarkShared records that mem may also be mapped at another address, until UnmarkShared. The slice
+// must not be empty. Flags in such memory need Release and Acquire. For flags in other memory, the
 // detector sees the order without help.
 func MarkShared(mem []byte) {
 	mu.Lock()

@@ -25,13 +25,13 @@ func TestImportsFollowThePolicy(t *testing.T) {
 	}
 }
 
-// The checker must report violations. Each case is one file that violates the policy, or one that
+// The checker must report violations. Each case is a file that violates the policy, or a file that
 // barely complies with it.
 func TestCheckerFindsEachViolation(t *testing.T) {
 	const ours = `"` + module + "/"
 	for name, c := range map[string]struct {
 		file, text string
-		want       string // text of the only violation; "" for none
+		want       string // the text of the only violation; "" if there is none
 	}{
 		"arrow down":              {"collective/ring.go", "package collective; import " + ours + `p2p"`, ""},
 		"arrow up":                {"fault/fault.go", "package fault; import " + ours + `tensor"`, "no such arrow"},

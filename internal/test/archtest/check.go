@@ -1,7 +1,7 @@
-// Package archtest compares this module's source with the import policy in
-// policy.txt, and with three habits that an import list shows too late: no init
-// functions, no imports for their side effects, and no end of the process
-// anywhere but in programs. It does not know what any package is for.
+// Package archtest checks this module's source against the import policy in policy.txt. It also
+// checks three rules that an import list does not show: there are no init functions, there are no
+// imports for their side effects, and only programs end the process. It does not know what any
+// package is for.
 package archtest
 
 import (
@@ -19,9 +19,9 @@ import (
 // module is this module's path.
 const module = "github.com/tutti-go/tutti"
 
-// check returns one line per violation in the Go files of fsys, the module's
-// root. It reads every file, whatever its build constraints: an import that only
-// Windows sees is an arrow too.
+// check returns one line per violation in the Go files of fsys, the module's root. It reads every
+// file, whatever its build constraints, because an import in a file for Windows must follow the
+// policy, too.
 func check(fsys fs.FS, rules []rule) ([]string, error) {
 	var violations []string
 	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -90,8 +90,8 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	return violations, nil
 }
 
-// refuses returns the reason why a file of a package under this rule must not import imported, or
-// "".
+// refuses returns the reason why a file of a package under this rule must not import the package
+// imported, or "".
 func (r rule) refuses(imported, file string, test bool) string {
 	local, ours := cutModule(imported)
 	allowed, files := r.allows(local, file)

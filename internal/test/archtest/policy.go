@@ -8,22 +8,24 @@ import (
 
 // A rule is one line of the policy.
 type rule struct {
-	packages []string // patterns of this module's packages, relative to it
-	allowed  []permit // of this module, of third parties, guarded ones
+	packages []string // patterns of packages of this module, relative to the module
+	allowed  []permit // packages of this module, of third parties, and guarded packages
 	refused  []string // packages of the standard library
 }
 
-// A permit allows imports. With a file it allows them in the package's file of that name only.
+// A permit allows an import. If it names a file, it allows the import only in the package's file of
+// that name.
 type permit struct {
 	pattern string
-	file    string // "": every file
+	file    string // "" for every file
 }
 
-// guarded are the packages of the standard library that a rule must name.
+// guarded lists the packages of the standard library that may be imported only if a rule names
+// them.
 var guarded = [...]string{"C", "log", "unsafe"}
 
-// parsePolicy reads a policy; policy.txt says how one is written. It refuses
-// one whose arrows do not all point down.
+// parsePolicy parses a policy, in the format that policy.txt describes. It refuses a policy in
+// which a package may import a package of a higher layer.
 func parsePolicy(text string) ([]rule, error) {
 	var rules []rule
 	for line := range strings.Lines(text) {
@@ -63,8 +65,8 @@ func list(s string) []string {
 	return items
 }
 
-// isOurs reports whether a pattern is for packages of this module. Third-party patterns begin with
-// a host name; guarded packages are of the standard library.
+// isOurs reports whether a pattern is for packages of this module. Patterns for third-party
+// packages begin with a host name. Guarded packages are in the standard library.
 func isOurs(pattern string) bool {
 	first, _, _ := strings.Cut(pattern, "/")
 	return !strings.Contains(first, ".") && !slices.Contains(guarded[:], pattern)
@@ -87,7 +89,7 @@ func find(rules []rule, pkg string) (rule, bool) {
 	return rule{}, false
 }
 
-// allows reports whether a file may import a package. If not, files are the files that may.
+// allows reports whether a file may import a package. If not, files lists the files that may.
 func (r rule) allows(imported, file string) (ok bool, files []string) {
 	for _, p := range r.allowed {
 		if !matchAny([]string{p.pattern}, imported) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// maxHello is the maximum size in bytes of a stripped program that imports only comm, which links
-// memory, shm and tcp. With gRPC the program had 16.7 MB.
+// maxHello is the maximum size in bytes of a stripped program that imports only comm, and so links
+// the transports memory, shm and tcp. A program with gRPC had 16.7 MB.
 const maxHello = 9_000_000
 
 func TestAProgramLinksOnlyTheWiresThatItNames(t *testing.T) {

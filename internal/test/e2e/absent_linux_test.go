@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Init waits for all ranks, and to exit with 0 is no failure. The launcher sees that nobody called
-// Init on the rank that has ended.
+// Init waits for all ranks, and exiting with 0 is no failure. The launcher must notice that a rank
+// has ended without calling Init.
 func TestARankThatExitsWithoutInitEndsTheOthers(t *testing.T) {
 	const victim = 1
 	j := newJob(t)

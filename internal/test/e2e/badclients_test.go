@@ -21,8 +21,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// passTokens passes a token up and down the ranks, so that only neighbours are connected,
-// until gate 0 opens. Then the first and the last rank connect for the first time.
+// passTokens passes a token up and down the ranks until gate 0 opens, so that only neighbours are
+// connected. Then the first and the last rank connect for the first time.
 func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	opened := make(chan struct{})
 	if a.rank == 0 {
@@ -33,7 +33,7 @@ func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	}
 	last := c.Size() - 1
 	for i, on := 0, true; on; i++ {
-		token := []int32{0, 1} // hands it has passed through, and whether to go on
+		token := []int32{0, 1} // the number of ranks that it has passed, and whether to go on
 		select {
 		case <-opened:
 			token[1] = 0
@@ -65,7 +65,7 @@ func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return a.report("done", at, err)
 }
 
-// passToken brings the token from rank 0 to the last rank and back.
+// passToken passes the token from rank 0 to the last rank and back.
 func passToken(ctx context.Context, c *comm.Comm, token []int32) error {
 	r, last := c.Rank(), c.Size()-1
 	if r > 0 {
@@ -109,7 +109,7 @@ func TestBadClientsAreRefusedWithOneLogLine(t *testing.T) {
 						return
 					}
 					lines++
-					// Rank 0 may say so a moment after it has closed the connection.
+					// Rank 0 may log the refusal a moment after it has closed the connection.
 					j.err.await(limit, func(got []string) bool {
 						return countLines(got, "rank=0", refused) >= lines
 					})
@@ -138,7 +138,7 @@ func TestBadClientsAreRefusedWithOneLogLine(t *testing.T) {
 type badClient struct {
 	name    string
 	connect func(j *job)
-	wantLog string // a part of the one line that rank 0 logs; "": it logs none
+	wantLog string // part of the one line that rank 0 logs; "" if it logs no line
 }
 
 func badClients(wire string) []badClient {
@@ -199,8 +199,9 @@ func (j *job) sendRaw(words string) {
 	}
 }
 
-// sendHello sends the first frame of a handshake, as package mesh defines it, with a change,
-// or other bytes instead of it. It waits for the answer, or for the end of the connection.
+// sendHello sends the first frame of a handshake, as package mesh defines it, after change has
+// altered it. If instead is not "", it sends these bytes. It waits for the answer, or for the end
+// of the connection.
 func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 72)
@@ -256,8 +257,8 @@ func (e answerSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// intruder starts a process as rank 1 with settings that are not this job's, and waits until
-// it is refused.
+// intruder starts a process as rank 1 with settings of another job, and waits until rank 0 refuses
+// the process.
 func (j *job) intruder(wire string, env ...string) {
 	j.t.Helper()
 	reported := j.out.count(`"Name":"refused"`)
@@ -280,8 +281,8 @@ func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 			for r := range ranks - 1 {
 				j.rank(r, ranks, wire, o)
 			}
-			// Some come before the last rank has joined, and they are more than
-			// there is room for when the ends of the line first meet.
+			// Some of these clients connect before the last rank has joined. They are more than
+			// rank 0 has room for when the first and the last rank connect for the first time.
 			for range 20 {
 				defer j.dial().Close()
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// capturePackets is the recording process. It reports that it has begun, and then writes the bytes of all
-// packets to standard output until its standard input ends.
+// capturePackets is the program of the recording process. It reports that it has begun. It then
+// writes the bytes of all packets to standard output until its standard input ends.
 func capturePackets() int {
 	const everything = 0x0300 // ETH_P_ALL in network byte order
 	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, everything)
@@ -41,7 +41,7 @@ func capturePackets() int {
 		}
 		select {
 		case <-done:
-			return 0 // after a read that found nothing, so that what came before is written
+			return 0 // the last read found nothing, so all earlier packets have been written
 		default:
 		}
 		if err != nil && err != syscall.EAGAIN && err != syscall.EINTR {
@@ -51,7 +51,7 @@ func capturePackets() int {
 	}
 }
 
-// capture records what passes host n0 while f runs.
+// capture records the packets that pass host n0 while f runs.
 func (l *hostNetwork) capture(f func()) []byte {
 	l.t.Helper()
 	cmd := exec.Command(l.tool, "in", "n0", self(l.t))
@@ -114,8 +114,9 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 				if len(seen) < size {
 					t.Fatalf("captured %d bytes, want at least a vector of %d", len(seen), size)
 				}
-				// In plain mode the capture must find the payload, and the handshake: so it finds them
-				// wherever they are to be found.
+				// In plain mode the capture must find the payload and the handshake. This shows
+				// that the search works, and that it would find them in the other mode if they were
+				// there.
 				for what, text := range map[string]string{"the payload": strings.Repeat(mark, 3), "the handshake": "tuti"} {
 					if found := bytes.Contains(seen, []byte(text)); found != (mode == "plain") {
 						t.Errorf("%s is found: %v, want %v", what, found, mode == "plain")
@@ -131,7 +132,7 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 	}
 }
 
-// launch starts a job by tuttirun, whose ranks then move to a host each, with what they have
+// launch starts a job by tuttirun. Each rank then moves to a separate host, and keeps what it has
 // inherited.
 func (l *hostNetwork) launch(ranks int, wire, root string, o instruction) *job {
 	l.t.Helper()

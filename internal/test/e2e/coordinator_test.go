@@ -18,34 +18,34 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A phase of a coordinator's life in which a rank is killed. The test kills it once enough
-// ranks have reported that they are in the phase. The victim stays in the phase until then, so
-// it cannot pass by.
+// A phase is a part of a coordinator's life in which the test kills a rank. The test kills the
+// victim once enough ranks have reported that they are in the phase. The victim stays in the phase
+// until then, so that the phase cannot end before the kill.
 type phase struct {
 	name  string
 	wires []string
-	ready int // ranks that report it
+	ready int // how many ranks report the phase
 	run   func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult
 }
 
-// A callResult is the outcome of a rank's calls: of the one that it waited in, and of
-// submissions that must have ended with it. At most maxSucceeded of these may have succeeded
-// before the victim was killed; the others lack it.
+// A callResult is the outcome of a rank's calls. These are the call in which the rank waited, and
+// submissions that must have ended together with it. At most maxSucceeded submissions may have
+// succeeded before the victim was killed. The others must fail, because they need the victim.
 type callResult struct {
 	at           callSite
 	err          error
 	hs           []*coordinator.Handle
-	maxSucceeded int // have succeeded
+	maxSucceeded int // how many submissions may have succeeded
 }
 
-// Three ranks: the victim is rank 0 or 1.
+// The job has three ranks. The victim is rank 0 or rank 1.
 const (
 	coordinatorRanks = 3
 	bystander        = 2
 )
 
 func phases() []phase {
-	two := []string{wires()[0], wires()[len(wires())-1]} // the phase makes no difference to how a transport reports the end of a rank
+	two := []string{wires()[0], wires()[len(wires())-1]} // the first and the last transport are enough, because the phase does not change how a transport reports the end of a rank
 	return []phase{
 		{"before it submits", wires(), coordinatorRanks, beforeSubmit},
 		{"half way through its submissions", two, coordinatorRanks, halfSubmitted},
@@ -77,22 +77,22 @@ func (e callResult) allowing(may int) callResult {
 	return e
 }
 
-// atPoint reports that the rank is in its phase; the victim stays there.
+// atPoint reports that the rank is in its phase. The victim stays there.
 func (a *rankProcess) atPoint() {
 	a.log("there", "")
 	if a.rank == a.Victim {
-		select {} // killed here
+		select {} // the test kills the rank here
 	}
 }
 
-// beforeSubmit makes the others wait for the victim.
+// beforeSubmit makes the other ranks wait for the victim.
 func beforeSubmit(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	return waitFor(ctx, tensorOf(co, "w"))
 }
 
-// halfSubmitted makes the victim submit one half of the others' tensors, which succeed on all
-// ranks.
+// halfSubmitted makes the victim submit one half of the tensors that the other ranks submit. This
+// half succeeds on all ranks.
 func halfSubmitted(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	var hs []*coordinator.Handle
 	for i := range 25 {
@@ -108,10 +108,10 @@ func halfSubmitted(ctx context.Context, a *rankProcess, co *coordinator.Coordina
 		hs = append(hs, tensorOf(co, fmt.Sprint("v", i)))
 	}
 	a.atPoint()
-	return waitFor(ctx, hs...).allowing(25) // what the victim has submitted, too
+	return waitFor(ctx, hs...).allowing(25) // the tensors that the victim has submitted, too
 }
 
-// noPoller is beforeSubmit without a goroutine in Wait.
+// noPoller does the same as beforeSubmit without a goroutine in Wait.
 func noPoller(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	hs := []*coordinator.Handle{tensorOf(co, "v"), tensorOf(co, "w")}
@@ -122,7 +122,7 @@ func noPoller(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) 
 	return callResult{at, hs[0].Wait(ctx), hs, 0}
 }
 
-// negotiating makes all ranks wait, also the victim, for submissions of other ranks.
+// negotiating makes all ranks, even the victim, wait for submissions of other ranks.
 func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	var hs []*coordinator.Handle
 	for r := range coordinatorRanks {
@@ -135,9 +135,9 @@ func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinato
 }
 
 // stuckInReduction stops the victim after it has reduced a number of elements of one tensor, or of
-// several. Several are a group, so that they are fused whenever the ranks submit them, and none may
-// succeed. In shared memory a call of a few tensors would not do: every rank reduces a short vector by
-// itself, so those of the others succeed.
+// several tensors. Several tensors are a group, so that they are fused whenever the ranks submit
+// them, and none of them may succeed. A few small tensors in shared memory would not suffice: every
+// rank reduces a short vector by itself, so the tensors of the other ranks would succeed.
 func stuckInReduction(tensors, elements int, folds int64) func(context.Context, *rankProcess, *coordinator.Coordinator) callResult {
 	return func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 		var folded atomic.Int64
@@ -165,8 +165,7 @@ func stuckInReduction(tensors, elements int, folds int64) func(context.Context, 
 	}
 }
 
-// repeated sums the same tensors again and again until that fails; the victim is killed at any
-// moment.
+// repeated sums the same tensors until a sum fails. The test kills the victim at a random moment.
 func repeated(tensors, elements int) func(context.Context, *rankProcess, *coordinator.Coordinator) callResult {
 	return func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 		hs, bufs := make([]*coordinator.Handle, tensors), make([][]float32, tensors)
@@ -187,7 +186,7 @@ func repeated(tensors, elements int) func(context.Context, *rankProcess, *coordi
 	}
 }
 
-// beforeJoin makes the others wait until the victim joins.
+// beforeJoin makes the other ranks wait until the victim joins.
 func beforeJoin(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	at := callBelow()
@@ -195,8 +194,8 @@ func beforeJoin(ctx context.Context, a *rankProcess, co *coordinator.Coordinator
 	return callResult{at: at, err: err}
 }
 
-// joined makes the victim wait for a rank that does not join, and submits what the others need
-// not submit once they have joined.
+// joined makes the victim wait in Join for a rank that does not join. It also submits tensors that
+// the other ranks need not submit once they have joined.
 func joined(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	if a.rank != bystander {
 		at := callBelow()
@@ -211,7 +210,7 @@ func joined(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) ca
 	return waitFor(ctx, tensorOf(co, "after one of them was killed"))
 }
 
-// addingSet makes the others wait until the victim agrees to a process set.
+// addingSet makes the other ranks wait until the victim agrees to a process set.
 func addingSet(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	at := callBelow()
@@ -219,7 +218,7 @@ func addingSet(ctx context.Context, a *rankProcess, co *coordinator.Coordinator)
 	return callResult{at: at, err: err}
 }
 
-// closing makes the others wait until the victim closes, while a tensor is under way.
+// closing makes the other ranks wait until the victim closes, while a tensor is under way.
 func closing(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	a.atPoint()
 	h := tensorOf(co, "w")
@@ -227,8 +226,8 @@ func closing(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) c
 	return callResult{at, err, []*coordinator.Handle{h}, 0}
 }
 
-// runCoordinator runs a rank of a coordinator in a phase. It reports every handle that did not
-// end as it must, and then how the call ended in which the rank waited.
+// runCoordinator runs a rank of a coordinator in a phase. It reports every handle that ended
+// wrongly. It then reports the end of the call in which the rank waited.
 func runCoordinator(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {

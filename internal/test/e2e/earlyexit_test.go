@@ -15,7 +15,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// sumForAWhile is sumForever until the heartbeats have said what this rank does.
+// sumForAWhile does the same as sumForever, and returns once the heartbeats have reported this
+// rank's call.
 func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	for began := time.Now(); time.Since(began) < heartbeatDelay; {
@@ -26,7 +27,7 @@ func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// panicOnOne panics on one rank while the others sum.
+// panicOnOne panics on one rank while the other ranks sum.
 func panicOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
@@ -66,7 +67,7 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 	}
 }
 
-// quitOnOne exits on one rank as a program does whose main returns too early.
+// quitOnOne exits on one rank, as a program does if its main function returns too early.
 func quitOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
@@ -100,15 +101,15 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 	}
 }
 
-// closeOneFirst closes one rank in order. Calls that need it fail from then on, and others go
-// on. A collective comes last, because it revokes the communicator when it fails.
+// closeOneFirst closes one rank in order. From then on, calls that need this rank must fail, and
+// other calls must succeed. A collective comes last, because its failure revokes the communicator.
 func closeOneFirst(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	rest, err := c.Split(ctx, map[bool]int{true: 0, false: 1}[a.rank == a.Victim], a.rank)
 	if err != nil {
 		return err
 	}
 	if a.rank == a.Victim {
-		// Nobody has received it yet; Close must deliver it nevertheless.
+		// The receiver has not received this message yet. Close must deliver it nevertheless.
 		if err := comm.Send(ctx, c, (a.rank+1)%c.Size(), 5, []int32{42}); err != nil {
 			return err
 		}
@@ -150,7 +151,7 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 					if !e.is(fault.Closed) || len(e.Peers) != 1 || e.Peers[0].Rank != victim {
 						t.Errorf("%s: rank %d got %q, want a %q that names rank %d", name, e.Rank, e.Text, fault.Closed, victim)
 					}
-					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have got the error first, and revoked the communicator
+					if e.Kind != fault.Closed.Error() && name != "collective" { // in a collective another rank may have got the error first, and revoked the communicator
 						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
 					}
 					if elapsed, most := e.duration(), time.Second+starvedIn(reported); elapsed > most {
@@ -163,7 +164,7 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 	}
 }
 
-// exitBeforeInit ends a rank that never joins: the program of rank Victim exits with 0 before Init.
+// exitBeforeInit ends a rank that never joins: the process of rank Victim exits with 0 before Init.
 func exitBeforeInit(in instruction) {
 	if in.Program == "absentee" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
 		os.Exit(0)

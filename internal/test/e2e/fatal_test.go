@@ -15,9 +15,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// exitOnError makes every rank end its process with its first error, as log.Fatal does:
-// without Close, and while others may not have heard of the error yet. That may already be the
-// barrier: some ranks leave it before others have run, and what they do then ends all calls.
+// exitOnError makes every rank end its process at its first error, as log.Fatal does: without
+// Close, and before other ranks may have learned of the error. The first error may happen in the
+// barrier, because some ranks leave the barrier before others have run, and their next calls end
+// all calls.
 func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	at, err := callHere(), c.Barrier(ctx)
 	if err == nil {
@@ -25,7 +26,7 @@ func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	}
 	a.report("left", at, err)
 	if err == nil {
-		return nil // and close
+		return nil // the rank closes
 	}
 	os.Exit(1)
 	return nil
@@ -33,7 +34,7 @@ func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 
 const disk = "the disk is full"
 
-// mistakes are what the ranks do wrong, by name.
+// mistakes returns wrong calls of the ranks, by name.
 func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 	return map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error){
 		"another operator": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
@@ -93,7 +94,7 @@ func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 				failed := 0
 				for _, e := range j.events("left", program.events) {
 					switch {
-					case !e.Failed && program.blunder == "three roots, of nothing": // it had closed before anybody knew
+					case !e.Failed && program.blunder == "three roots, of nothing": // the rank had closed before the mistake was detected
 					case !e.is(program.kind) || !strings.Contains(e.Text, program.wantText):
 						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.wantText)
 					default:

@@ -11,21 +11,21 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// The times of a job in which a rank is declared lost after a silence, and of
-// each of the two ways in which its ranks are busy for longer than that.
+// The times of a job in which a rank is declared lost after a short silence. The ranks are busy for
+// longer than that silence, in each of two ways.
 const (
 	busyBeat    = 100 * time.Millisecond
 	busySilence = 20 * busyBeat
 	busyFor     = busySilence + busySilence/4
 )
 
-// With one P per process, whatever polls must still let the heartbeats out and in:
-// ranks that call the library without a pause, one that waits in it, and one that
-// computes without calling it.
+// Each process has one P. Whatever polls must still let heartbeats be sent and received: in ranks
+// that call the library without a pause, in a rank that waits in a call, and in a rank that
+// computes without calling the library.
 func TestPollingStarvesNoHeartbeats(t *testing.T) {
 	polled := wires()
 	if !soaking() {
-		polled = polled[len(polled)-1:] // shared memory, where there is any: nothing polls harder
+		polled = polled[len(polled)-1:] // shared memory, if it is available, because it polls most
 	}
 	for _, wire := range polled {
 		for _, ranks := range []int{2, 4} {
@@ -51,15 +51,15 @@ func TestPollingStarvesNoHeartbeats(t *testing.T) {
 	}
 }
 
-// stayBusy sums for a while without a pause, and then makes all ranks wait for the last one,
-// which computes.
+// stayBusy sums without a pause for a while. It then makes all ranks wait for the last rank, which
+// computes.
 func stayBusy(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	over := []int32{0}
 	began := time.Now()
 	at := callHere()
 	for over[0] == 0 {
 		if c.Rank() == 0 && time.Since(began) > busyFor {
-			over[0] = 1 // the sum tells all
+			over[0] = 1 // the sum tells all ranks that the time is over
 		}
 		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {
 			return a.report("summed", at, err)

@@ -19,8 +19,7 @@ type hostNetwork struct {
 	dir  string
 }
 
-// newHostNetwork sets up n hosts, or skips the test, with the reason, where that is
-// impossible.
+// newHostNetwork sets up n hosts. If that is impossible, it skips the test and gives the reason.
 func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -78,7 +77,7 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 		j.events("summing", ranks)
 	}
 	l.run("cut", fmt.Sprintf("n%d", victim))
-	cut := make(map[string]moment) // only now: cutting takes some programs, and silence longer than them
+	cut := make(map[string]moment) // the clock starts only now, because cutting runs some programs, and the silence is longer than they take
 	for wire, j := range jobs {
 		cut[wire] = j.now()
 	}
@@ -88,7 +87,7 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 			if e.Kind != fault.PeerLost.Error() {
 				t.Errorf("%s: rank %d got %q, want a %q", wire, e.Rank, e.Text, fault.PeerLost)
 			}
-			if e.Rank == victim { // it cannot know, but it can tell that nobody answers
+			if e.Rank == victim { // the victim cannot know that it is cut off, but it can report that no rank answers
 				if !strings.Contains(e.Text, "it may be this one that is cut off") {
 					t.Errorf("%s: the rank that was cut off got %q", wire, e.Text)
 				}

@@ -25,37 +25,37 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// limit bounds how long anything here may take on a busy machine. Calls that promise a limit
-// are held to that one.
+// limit bounds how long an action of a test may take on a busy machine. A call that promises a
+// shorter limit is tested with that limit.
 const limit = 40 * time.Second
 
-// A job is a set of processes under test, and what they have written.
+// A job is a set of processes under test, and their output.
 type job struct {
 	t             *testing.T
-	launcher      *process   // tuttirun; nil when the test starts the ranks itself
-	ranks         []*process // by rank; of those that the test has started
+	launcher      *process   // tuttirun; nil if the test starts the ranks itself
+	ranks         []*process // the ranks that the test has started, indexed by rank
 	out           *output
 	err           *output
-	root          string // where rank 0 listens; "" with the launcher
+	root          string // the address at which rank 0 listens; "" with the launcher
 	listener      *os.File
-	commandPrefix func(rank int) []string // what precedes a rank's command; nil: nothing
+	commandPrefix func(rank int) []string // the words before a rank's command; nil if there are none
 
 	exitPipe   *os.File // reads EOF when every process of the job has ended
 	lifeline   *os.File
 	gate       [gates]*os.File
 	inherited  []*os.File
 	shm        []string
-	starving   map[int]time.Duration // by process: how long it has starved, as last known
+	starving   map[int]time.Duration // for each process, the last known time for which it has starved
 	wantPanics bool
 }
 
-// A process is one that the test has started.
+// A process is a process that the test has started.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// run starts ranks by tuttirun, over a transport, with more options of tuttirun.
+// run starts ranks by tuttirun, over a transport, with additional options of tuttirun.
 func run(t *testing.T, ranks int, wire string, o instruction, options ...string) *job {
 	t.Helper()
 	j := newJob(t)
@@ -65,8 +65,8 @@ func run(t *testing.T, ranks int, wire string, o instruction, options ...string)
 	return j
 }
 
-// spawn starts ranks itself, so that the test knows each process, and can give each rank its
-// own environment.
+// spawn starts the ranks itself, so that the test knows each process, and can give each rank a
+// different environment.
 func spawn(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
@@ -91,7 +91,7 @@ func newJob(t *testing.T) *job {
 	}
 	out, outEnd := j.pipe()
 	err, errEnd := j.pipe()
-	j.inherited = append(j.inherited, outEnd, errEnd) // the last two become 1 and 2
+	j.inherited = append(j.inherited, outEnd, errEnd) // the last two become descriptors 1 and 2
 	j.out, j.err = record(out), record(err)
 	return j
 }
@@ -119,7 +119,7 @@ func (j *job) listen() {
 	}
 }
 
-// rank starts one rank of a job of size. Later settings in env win.
+// rank starts one rank of a job with size ranks. Later settings in env override earlier settings.
 func (j *job) rank(r, size int, wire string, o instruction, env ...string) *process {
 	j.t.Helper()
 	var third *os.File
@@ -140,7 +140,7 @@ func (j *job) rank(r, size int, wire string, o instruction, env ...string) *proc
 	return p
 }
 
-// identity is the environment that a launcher gives a rank.
+// identity returns the environment that a launcher gives a rank.
 func (j *job) identity(r, size int, wire string, o instruction) []string {
 	return []string{
 		vars.Rank + "=" + strconv.Itoa(r), vars.Size + "=" + strconv.Itoa(size),
@@ -151,21 +151,21 @@ func (j *job) identity(r, size int, wire string, o instruction) []string {
 	}
 }
 
-// secret is that of the jobs whose ranks the test starts.
+// secret is the secret of the jobs whose ranks the test starts.
 const secret = "what only these ranks know"
 
-// id distinguishes this job from others that run.
+// id returns a name that distinguishes this job from other running jobs.
 func (j *job) id() string {
 	_, port, _ := net.SplitHostPort(j.root)
 	return strconv.Itoa(os.Getpid()) + "." + port
 }
 
 func (o instruction) encode() string {
-	text, _ := json.Marshal(o) // cannot fail: plain fields
+	text, _ := json.Marshal(o) // cannot fail, because all fields are plain
 	return string(text)
 }
 
-// start starts a process that inherits what all processes of a job do.
+// start starts a process that inherits the descriptors that all processes of a job inherit.
 func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
 	j.t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -179,7 +179,7 @@ func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
 	n := len(j.inherited) - 2
 	cmd.Stdout, cmd.Stderr = j.inherited[n], j.inherited[n+1]
 	cmd.ExtraFiles = append([]*os.File{third, null, null}, j.inherited[:n]...)
-	cmd.Env = append(clean(os.Environ()), "GORACE=atexit_sleep_ms=0") // else each process of a race build ends 1 s late
+	cmd.Env = append(clean(os.Environ()), "GORACE=atexit_sleep_ms=0") // without this setting each process of a race build ends 1 s late
 	cmd.Env = append(cmd.Env, env...)
 	if err := cmd.Start(); err != nil {
 		j.t.Fatal(err)
@@ -192,7 +192,7 @@ func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
 	return p
 }
 
-// clean is an environment without the variables of any job.
+// clean returns an environment without the variables of any job.
 func clean(env []string) []string {
 	return slices.DeleteFunc(env, func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
@@ -217,8 +217,8 @@ func (j *job) open(n int) {
 	}
 }
 
-// events waits until ranks have reported n events of that name, and returns them in the order
-// of the ranks.
+// events waits until ranks have reported n events of the given name, and returns the events in the
+// order of the ranks.
 func (j *job) events(name string, n int) []event {
 	j.t.Helper()
 	var got []event
@@ -239,7 +239,7 @@ func (j *job) events(name string, n int) []event {
 	return got
 }
 
-// warnings waits until n stall warnings of such a call have been logged.
+// warnings waits until n stall warnings of the given call have been logged.
 func (j *job) warnings(n int, call string) {
 	j.t.Helper()
 	j.err.await(limit, func(lines []string) bool { return countLines(lines, "tutti: rank ", call) >= n })
@@ -255,8 +255,8 @@ func (j *job) pids(n int) map[int]int {
 	return pids
 }
 
-// signal signals a process. The moment is just before; for a signal that kills, it ends once
-// the process has exited.
+// signal signals a process. The returned moment begins just before the signal. For a signal that
+// kills, the moment ends once the process has exited.
 func (j *job) signal(pid int, s syscall.Signal) moment {
 	j.t.Helper()
 	d := j.now()
@@ -270,7 +270,7 @@ func (j *job) signal(pid int, s syscall.Signal) moment {
 	return d
 }
 
-// wantExit waits for tuttirun, and compares its exit code and what it logged.
+// wantExit waits for tuttirun, and checks its exit code and the parts of its log.
 func (j *job) wantExit(code int, parts ...string) {
 	j.t.Helper()
 	j.launcher.wantExit(j, code)
@@ -286,7 +286,7 @@ func (j *job) wantExit(code int, parts ...string) {
 	}
 }
 
-// wantExit waits for a process and compares its exit code, -1 for a signal.
+// wantExit waits for a process and checks its exit code, which is -1 after a signal.
 func (p *process) wantExit(j *job, code int) {
 	j.t.Helper()
 	select {
@@ -299,8 +299,8 @@ func (p *process) wantExit(j *job, code int) {
 	}
 }
 
-// closeInherited closes the test's copies of what processes inherit, so that the pipes end
-// with the last of these.
+// closeInherited closes the test's copies of the pipes that processes inherit. Each pipe then ends
+// when the last of these processes ends.
 func (j *job) closeInherited() {
 	for _, f := range j.inherited {
 		f.Close()
@@ -308,11 +308,11 @@ func (j *job) closeInherited() {
 	j.inherited = nil
 }
 
-// close ends what still runs and checks what the job has left behind.
+// close ends the processes that still run, and checks what the job has left behind.
 func (j *job) close() {
 	for _, p := range append(slices.Clone(j.ranks), j.launcher) {
 		if p != nil {
-			p.cmd.Process.Kill() // does nothing when it has ended
+			p.cmd.Process.Kill() // does nothing if the process has ended
 			<-p.done
 		}
 	}
@@ -350,22 +350,23 @@ func (j *job) checkLeftovers() {
 	}
 }
 
-// shared are the files of this library in shared memory; others' come and go.
+// shared lists the files of this library in shared memory. It omits files of other programs, which
+// come and go.
 func shared() []string {
 	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
 	return names
 }
 
-// An output is what processes have written to a pipe, line by line.
+// An output holds the lines that processes have written to a pipe.
 type output struct {
 	from *os.File
 	done chan struct{}
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	lines   []string
 	partial []byte
 	ended   bool
-	changed chan struct{} // closed when something is added
+	changed chan struct{} // closed when a line is added
 }
 
 func record(from *os.File) *output {
@@ -405,8 +406,8 @@ func (tr *output) notifyLocked() {
 	tr.changed = make(chan struct{})
 }
 
-// await returns true as soon as enough returns true for the lines, and false when no more
-// lines come, or none in time.
+// await returns true as soon as enough returns true for the lines. It returns false if no more
+// lines come, or if enough does not return true in time.
 func (tr *output) await(within time.Duration, enough func(lines []string) bool) bool {
 	late := time.After(within)
 	for {
@@ -424,7 +425,7 @@ func (tr *output) await(within time.Duration, enough func(lines []string) bool) 
 	}
 }
 
-// count is the number of lines so far that hold all of some parts.
+// count returns the number of lines so far that contain all the given parts.
 func (tr *output) count(parts ...string) int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -446,7 +447,7 @@ func (tr *output) String() string {
 	return strings.Join(tr.lines, "\n")
 }
 
-// finish stops recording; all writers have ended.
+// finish stops recording. It runs after all writers have ended.
 func (tr *output) finish() {
 	tr.from.SetReadDeadline(time.Now().Add(time.Second))
 	<-tr.done

@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// wires are those that join processes on one host.
+// wires returns the transports that can connect processes on one host.
 func wires() []string {
 	if runtime.GOOS == "linux" {
 		return append(streams(), "shm")
@@ -25,13 +25,13 @@ func wires() []string {
 	return streams()
 }
 
-// streams are those of them that other hosts, and unauthenticated clients, can reach.
+// streams returns the transports that other hosts and unauthenticated clients can reach.
 func streams() []string { return []string{"tcp", "grpc"} }
 
-// heartbeatDelay is how long a rank works before the others know its call from its heartbeats.
+// heartbeatDelay is how long a rank works until the other ranks know its call from its heartbeats.
 const heartbeatDelay = 3 * mesh.DefaultHeartbeat
 
-// sumForever sums until that fails.
+// sumForever sums until a sum fails.
 func sumForever(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, reported := time.Now(), false
@@ -63,7 +63,8 @@ func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
 	}
 }
 
-// killOne kills a rank while all run allreduces, pause after all have begun.
+// killOne kills a rank while all ranks run allreduces. It waits for the given pause after all ranks
+// have begun.
 func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Duration) {
 	t.Helper()
 	o.Program = "sum"
@@ -74,7 +75,7 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	j := run(t, ranks, wire, o)
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
-	time.Sleep(pause) // any moment will do: the ranks are inside a call nearly all the time
+	time.Sleep(pause) // any moment is suitable, because the ranks are inside a call nearly all the time
 	killed := j.signal(pids[victim], syscall.SIGKILL)
 	for _, e := range j.events("ended", ranks-1) {
 		if e.Kind != fault.PeerLost.Error() {
@@ -88,7 +89,7 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
 }
 
-// wantBlamed compares whom an error names, and that rank's last call.
+// wantBlamed checks which rank an error names, and the last call of that rank.
 func (j *job) wantBlamed(e event, victim int, lastCall string) {
 	j.t.Helper()
 	if len(e.Peers) != 1 || e.Peers[0].Rank != victim {
@@ -100,7 +101,7 @@ func (j *job) wantBlamed(e event, victim int, lastCall string) {
 	}
 }
 
-// wantQuoted wants the second line of tuttirun's report to quote the errors of the survivors.
+// wantQuoted checks that the second line of tuttirun's report quotes the errors of the survivors.
 func (j *job) wantQuoted(part string) {
 	j.t.Helper()
 	if n := j.err.count("tuttirun: rank", part); n == 0 {
@@ -108,7 +109,7 @@ func (j *job) wantQuoted(part string) {
 	}
 }
 
-// Any moment will do for a rank to die.
+// The victim dies at a random moment.
 func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
 	if !soaking() {
 		t.Skip("hundreds of jobs: make soak")

@@ -12,8 +12,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Ranks that close right after their last call, in whatever order, are what most
-// programs are. Nobody's last call may fail for it.
+// In most programs, ranks close right after their last call, in any order. The last call of another
+// rank must not fail because of that.
 func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 	leak.Check(t)
 	again := 2

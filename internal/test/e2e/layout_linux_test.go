@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// startRoundRobin deals ranks out to the given number of hosts, one after the other; the job's
-// root is on n0. env adds variables for the ranks of a host.
+// startRoundRobin assigns ranks to the given number of hosts in turn. The job's root is on n0. The
+// function env returns additional variables for the ranks of a host.
 func (l *hostNetwork) startRoundRobin(ranks, hosts int, wire, root string, o instruction, env func(host int) string) *job {
 	l.t.Helper()
 	j := newJob(l.t)
@@ -24,8 +24,9 @@ func (l *hostNetwork) startRoundRobin(ranks, hosts int, wire, root string, o ins
 	return j
 }
 
-// With real hosts: host names tell them apart, shm joins the ranks of one, and tcp
-// the hosts. Racks come from each rank's variable, or from rank 0's file.
+// The test uses several pseudo-hosts, which differ by host name. The transport shm connects the
+// ranks of one host, and tcp connects the hosts. The racks come from each rank's variable, or from
+// rank 0's file.
 func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 	t.Parallel()
 	const ranks, count = 6, 2
@@ -54,8 +55,8 @@ func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 	}
 }
 
-// One who dies in the midst of an operation on two levels is named by the ranks of
-// its host, which wait in shared memory, and by those of the other.
+// A rank dies during an operation on two levels. The ranks of its host, which wait in shared
+// memory, and the ranks of the other host must all name the dead rank.
 func TestARankKilledOnOneOfSeveralHostsIsNamedByAll(t *testing.T) {
 	t.Parallel()
 	const ranks, count = 4, 2

@@ -10,22 +10,23 @@ import (
 	"github.com/tutti-go/tutti/launch"
 )
 
-// asLauncher makes the test binary tuttirun; asRank holds the instruction of a rank. asCapture makes
-// it record what passes the network interfaces of its host.
+// asLauncher makes the test binary run as tuttirun. asRank makes it run as a rank, and holds the
+// rank's instruction. asCapture makes it record the packets that pass the network interfaces of its
+// host.
 const (
 	asLauncher = "TUTTI_E2E_LAUNCHER"
 	asRank     = "TUTTI_E2E_ORDER"
 	asCapture  = "TUTTI_E2E_CAPTURE"
 )
 
-// Tuttirun starts its guardian under this name, from its own file.
+// guardianName is the name under which tuttirun starts its guardian, from its own file.
 const guardianName = "tutti-guardian"
 
 func TestMain(m *testing.M) {
 	if os.Args[0] == guardianName {
 		launch.Main(os.Args, nil, nil, nil, nil)
-		// It has no environment, so a race build would wait a second in Exit, and
-		// tuttirun for it. The exit code of a guardian does not matter.
+		// The guardian has no environment, so in a race build it would wait a second in Exit, and
+		// tuttirun would wait for it. The exit code of a guardian does not matter.
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	if os.Getenv(asLauncher) != "" {
@@ -41,5 +42,5 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// soaking reports whether the long versions of the tests are asked for.
+// soaking reports whether the user asked for the long versions of the tests.
 func soaking() bool { return os.Getenv("TUTTI_SOAK") != "" }

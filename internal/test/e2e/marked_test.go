@@ -9,10 +9,10 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// mark is what vectors of the program "marked" consist of.
+// mark is the repeated content of the vectors of the program "marked".
 const mark = "PAYLOAD!"
 
-// sumMarked makes sums of vectors that are full of mark before, on the way and after.
+// sumMarked computes sums whose inputs, messages and results all contain mark repeatedly.
 func sumMarked(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var word uint64
 	for i := range len(mark) {

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A mismatchCase is a call that three ranks make differently. It returns where this rank made
-// its own.
+// A mismatchCase is a call that three ranks make differently. It returns the location of this
+// rank's call.
 type mismatchCase struct {
 	name string
 	call func(ctx context.Context, c *comm.Comm) (callSite, error)
@@ -193,15 +193,15 @@ func mismatchCases() []mismatchCase {
 	}
 }
 
-// runMismatch makes one call after another differently on each rank, each on a communicator of
-// its own, and checks each time that another communicator still works.
+// runMismatch makes several calls, each differently on each rank, and each on a new communicator.
+// After each call it checks that another communicator still works.
 func runMismatch(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for i, q := range mismatchCases() {
 		twin, err := c.Dup(ctx)
 		if err != nil {
 			return err
 		}
-		if err := c.Barrier(ctx); err != nil { // so that the last case delays nobody in this one
+		if err := c.Barrier(ctx); err != nil { // so that no rank is delayed by the last case
 			return err
 		}
 		at, err := q.call(ctx, twin)
@@ -228,7 +228,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 					called := in.events(fmt.Sprintf("called %d", i), ranks)
 					next := in.events(fmt.Sprintf("next %d", i), ranks)
 					for r := range ranks {
-						if !called[r].Failed { // it had returned before any rank knew
+						if !called[r].Failed { // the call had returned before any rank detected the mismatch
 							in.wantMismatch(next[r], called)
 						} else {
 							in.wantMismatch(called[r], called)
@@ -244,9 +244,9 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
-// wantMismatch wants an error that names two calls and where they were made, soon after the
-// last of them: only then is there a mismatch. As in wantWithin, the time in which the ranks
-// had no processor is added.
+// wantMismatch checks that an error names two calls and their locations, and came soon after the
+// later call: only then is there a mismatch. As in wantWithin, the limit is extended by the time
+// for which the ranks had no processor.
 func (j *job) wantMismatch(e event, made []event) {
 	j.t.Helper()
 	if !e.is(fault.Mismatch) {

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// misuse makes calls with wrong arguments, and calls that are canceled, and checks after each
+// misuse makes calls with wrong arguments, and calls that are canceled. After each call it checks
 // that the communicators still work.
 func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	sister, err := c.Dup(ctx)
@@ -42,7 +42,7 @@ func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return afterClose(ctx, c, sister)
 }
 
-// checkCommunicator passes a message around and sums over a communicator.
+// checkCommunicator passes a message from rank to rank and computes a sum over a communicator.
 func checkCommunicator(ctx context.Context, c *comm.Comm) error {
 	n, r := c.Size(), c.Rank()
 	in := make([]int32, 1)
@@ -58,7 +58,7 @@ func checkCommunicator(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
-// wantError compares an error's kind, and wants a word in its text.
+// wantError checks an error's kind, and that its text contains a word.
 func wantError(err error, k fault.Kind, word string) error {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Kind != k || !strings.Contains(err.Error(), word) {
@@ -91,7 +91,7 @@ func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 	)
 }
 
-// smallBuffer receives messages that do not fit; the messages behind them still arrive.
+// smallBuffer receives messages that do not fit. The messages after them must still arrive.
 func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, bytes := range []int{100, 1 << 20} {
 		switch a.rank {
@@ -116,8 +116,8 @@ func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// cancelledRecv cancels a receive before its message arrives; other receives go on, and a
-// later one gets the message.
+// cancelledRecv cancels a receive before its message arrives. Other receives must go on, and a
+// later receive must get the message.
 func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	const tags = 3
 	if a.rank == 1 {
@@ -169,7 +169,7 @@ func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// cancelledSend cancels a send that nobody has received; the message was never sent.
+// cancelledSend cancels a send that has not been received. The receiver must not see the message.
 func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	switch a.rank {
 	case 0:
@@ -232,8 +232,8 @@ func TestCommunicatorIsUsableAfterMisuse(t *testing.T) {
 	}
 }
 
-// sendInACycle makes all ranks send to the next one first, more than the buffers hold, until
-// gate 1 is their deadline.
+// sendInACycle makes all ranks send to the next rank before they receive, more than the buffers
+// hold. The deadline of the sends is the moment at which gate 1 opens.
 func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := c.Barrier(ctx); err != nil {
 		return err
@@ -276,7 +276,7 @@ func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
 	}
 }
 
-// cycleFrom returns how the error of a rank says who waits for whom.
+// cycleFrom returns the text by which the error of a rank describes the cycle of waiting ranks.
 func cycleFrom(rank int, sent []event) string {
 	var path []string
 	for i := range sent {

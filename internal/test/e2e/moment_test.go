@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/starved"
 )
 
-// A moment is the time from which a limit counts, and how long the processes of the job had
-// starved by then. For an action that takes time, before and after are its two ends.
+// A moment is the time from which a limit counts, with the time for which the processes of the job
+// had starved by then. An action that takes time has two ends, before and after.
 type moment struct {
 	before, after time.Time
 	starved       time.Duration
@@ -22,14 +22,14 @@ type moment struct {
 
 // now returns this moment.
 func (j *job) now() moment {
-	total := j.starved() // before the moment: what it takes to ask counts as starved, if anything
+	total := j.starved() // asked before the clock is read, so that the time of asking counts as starved, if at all
 	now := time.Now()
 	return moment{now, now, total}
 }
 
-// awaitExit returns once a process that was killed has ended. On a busy machine that takes
-// time, because the process dies when it gets a processor. It does not matter whether another
-// process has waited for it already. Where there is no /proc it returns at once.
+// awaitExit returns once a process that was killed has ended. On a busy machine that takes time,
+// because the process dies only when it gets a processor. It does not matter whether another
+// process has waited for it already. Without /proc, awaitExit returns at once.
 func (j *job) awaitExit(pid int) {
 	j.t.Helper()
 	for late := time.Now().Add(limit); ; {
@@ -37,7 +37,7 @@ func (j *job) awaitExit(pid int) {
 		if err != nil {
 			return
 		}
-		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first may have ended before the others
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first thread may have ended before the others
 		state := strings.TrimSpace(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(threads) <= 1 && strings.ContainsAny(state[:1], "ZX") {
 			return
@@ -45,8 +45,8 @@ func (j *job) awaitExit(pid int) {
 		if time.Now().After(late) {
 			j.t.Fatalf("process %d lives on", pid)
 		}
-		// Reason: it is another's child, which cannot be waited for: only the table of
-		// processes tells of its end, and that has no event. The loop ends with the process.
+		// Reason: the process is a child of another process, so this process cannot wait for it.
+		// Only the process table shows its end, without an event. The loop ends with the process.
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -66,10 +66,10 @@ func (j *job) starved() time.Duration {
 	return total
 }
 
-// wantWithin compares when a rank's call returned, by the rank's own report, with a moment of
-// this process: both read the same clock. It adds to the limit how long the job's processes
-// had no processor meanwhile: the limit is a promise of the library, which cannot keep it
-// while it does not run. A rank that gets no message sleeps, and sleeping is not starving.
+// wantWithin checks the time between a moment of this process and the return of a rank's call,
+// which the rank reports. Both read the same clock. wantWithin extends the limit by the time for
+// which the job's processes had no processor, because the library cannot keep its promise while it
+// does not run. A rank that gets no message sleeps, and sleeping does not count as starving.
 func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
 	most += j.starved() - since.starved
@@ -79,7 +79,7 @@ func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	}
 }
 
-// starvedIn returns how long processes starved in the calls that events report.
+// starvedIn returns how long processes starved during the calls that the events report.
 func starvedIn(es []event) (total time.Duration) {
 	for _, e := range es {
 		total += e.Starved[1] - e.Starved[0]
@@ -87,7 +87,7 @@ func starvedIn(es []event) (total time.Duration) {
 	return total
 }
 
-// events returns those so far, in the order in which they came.
+// events returns the events so far, in the order of their arrival.
 func (tr *output) events() (all []event) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// A latencyBound is how long an allreduce may take among 16 ranks on two idle cores.
+// A latencyBound is the time that an allreduce among 16 ranks may take on two idle cores.
 type latencyBound struct {
-	bytes, calls int // of a round
+	bytes, calls int // of one round
 	max          time.Duration
 }
 
@@ -23,15 +23,15 @@ func latencyBounds() []latencyBound {
 	return []latencyBound{{4, 40, 2 * time.Millisecond}, {1 << 20, 3, 100 * time.Millisecond}}
 }
 
-// event is the name of the event in which rank 0 reports it.
+// event returns the name of the event by which rank 0 reports the time.
 func (p latencyBound) event() string { return fmt.Sprint("paced ", p.bytes) }
 
-// paceRounds is how many medians are taken, of which the smallest counts: other programs may
-// use the cores.
+// paceRounds is the number of rounds. The smallest of their medians counts, because other programs
+// may use the cores.
 const paceRounds = 5
 
-// oversubscribedRanks is how many ranks share the cores. Under the race detector that many
-// processes take long, and show nothing that fewer do not.
+// oversubscribedRanks returns how many ranks share the cores. Under the race detector it returns
+// fewer, because many processes take long, and show nothing that fewer do not show.
 func oversubscribedRanks() int {
 	if raceEnabled {
 		return 4
@@ -39,7 +39,7 @@ func oversubscribedRanks() int {
 	return 16
 }
 
-// measureLatency reduces vectors of each size on all ranks; rank 0 reports how long it took.
+// measureLatency reduces vectors of each size on all ranks. Rank 0 reports the time.
 func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, p := range latencyBounds() {
 		var medians []time.Duration
@@ -66,9 +66,9 @@ func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// Ranks that outnumber the cores yield to those they wait for, and sleep soon. That every job
-// makes progress is always checked; the latency only in a soak, because other programs may use
-// the cores.
+// If there are more ranks than cores, ranks must yield to the ranks that they wait for, and must
+// sleep soon. The test always checks that every job makes progress. It checks the latency only in a
+// soak, because other programs may use the cores.
 func TestOversubscribedRanksMakeProgress(t *testing.T) {
 	wire := "shm"
 	if runtime.GOOS != "linux" {

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// A program is what a rank does once it has joined. It runs on the goroutine that
-// called Init, and its error is the program's.
+// A program is the function that a rank runs once it has joined. It runs on the goroutine that
+// called Init. Its error is the error of the rank's process.
 type program func(ctx context.Context, a *rankProcess, c *comm.Comm) error
 
 func programs() map[string]program {
