@@ -21,6 +21,9 @@ import (
 //	                closes, or exits                  ->   error that names the lost rank
 //
 // The fence comes before A's call returns, so B has the flood before it can notice that A has left.
+//
+// A rank that goes on after a loss will leave for another reason. B therefore deletes reactions[A]
+// when it learns that A has entered an Agree or Shrink, and when both have made a communicator.
 
 // A reaction records that another rank's program knows of a loss.
 type reaction struct {
@@ -29,7 +32,7 @@ type reaction struct {
 }
 
 // reactionTime is the time after a reaction within which a rank is assumed to leave because of the
-// loss. A program that goes on for longer is assumed to leave for another reason.
+// loss, if nothing shows that it goes on. A program that goes on for longer is assumed to leave for another reason.
 const reactionTime = time.Minute
 
 // reportLoss runs before this rank's program gets err. If err is about a loss that the program does
@@ -41,8 +44,9 @@ func (rt *rankRuntime) reportLoss(err error) {
 		return
 	}
 	rt.mu.Lock()
-	again := rt.reported[loss.Peers[0].Rank]
-	rt.reported[loss.Peers[0].Rank] = true
+	key := lossKey(loss)
+	again := rt.reported[key]
+	rt.reported[key] = true
 	rt.mu.Unlock()
 	if again {
 		return
@@ -55,6 +59,16 @@ func (rt *rankRuntime) reportLoss(err error) {
 	}
 	rt.mesh.Flood(floodLoss, wire)
 	rt.fence()
+}
+
+// lossKey identifies a loss by its kind and all its ranks. The loss of a link and the loss of one of
+// its ranks differ, and the other ranks must learn of both.
+func lossKey(loss *fault.Error) string {
+	key := fmt.Sprint(uint64(loss.Kind))
+	for _, p := range loss.Peers {
+		key = fmt.Sprint(key, " ", p.Rank)
+	}
+	return key
 }
 
 // callBack calls the callback of a named send or receive with its error. If the error is a loss,
@@ -79,6 +93,38 @@ func (rt *rankRuntime) handleReaction(from int, body []byte) {
 	rt.mu.Lock()
 	rt.reactions[from] = reaction{e, time.Now()}
 	rt.mu.Unlock()
+}
+
+// membersReactions returns the reactions of the other members of c.
+func (rt *rankRuntime) membersReactions(c *Comm) map[int]reaction {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	members := make(map[int]reaction)
+	for rank, r := range rt.reactions {
+		if _, in := c.group.RankOf(rank); in {
+			members[rank] = r
+		}
+	}
+	return members
+}
+
+// forgetReactions deletes reactions of ranks that go on. It keeps reactions that have replaced them
+// since.
+func (rt *rankRuntime) forgetReactions(old map[int]reaction) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for rank, r := range old {
+		if rt.reactions[rank] == r {
+			delete(rt.reactions, rank)
+		}
+	}
+}
+
+// goesOn deletes the reaction of a rank that has entered an agreement.
+func (rt *rankRuntime) goesOn(rank int) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	delete(rt.reactions, rank)
 }
 
 // reactionOf returns the loss because of which a rank probably leaves, or nil.

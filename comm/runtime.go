@@ -51,7 +51,7 @@ type rankRuntime struct {
 	dead         map[int]bool         // the ranks of which all ranks know that they are lost
 	lostLinks    []*fault.Error       // each error names both ends of the link
 	reactions    map[int]reaction     // for each rank, the loss that its program knows of
-	reported     map[int]bool         // the lost ranks of which this rank's program knows
+	reported     map[string]bool      // the losses of which this rank's program knows, by lossKey
 	ended        error                // the reason why this rank takes no calls: it has closed, or was declared lost
 	closing      bool
 	verdict      *fault.Error // the first failure that the mesh reported

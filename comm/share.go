@@ -50,7 +50,20 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 // All ranks must choose the same algorithm, so either all ranks use the memory or none does. They
 // therefore agree both before and after they map it. Ranks on different hosts cannot share memory,
 // but the ranks of each host may; see shareOnHosts.
+//
+// If share succeeds, all members go on, so this rank forgets the losses that they had reported.
 func (c *Comm) share(ctx context.Context, call string) error {
+	// A member that is done may report a new loss before this rank is done. That report must stay.
+	reactions := c.rt.membersReactions(c)
+	err := c.shareMemory(ctx, call)
+	if err == nil {
+		c.rt.forgetReactions(reactions)
+	}
+	return err
+}
+
+// shareMemory carries out share.
+func (c *Comm) shareMemory(ctx context.Context, call string) error {
 	n := c.Size()
 	if n == 1 {
 		return nil

@@ -1,0 +1,119 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// All survivors report the loss of a rank and go on. Then one of them ends. Errors must name that
+// rank and not the rank that was lost first.
+func TestARankThatGoesOnAfterALossIsBlamedForItsOwnEnd(t *testing.T) {
+	const n, victim = 4, 3
+	for name, goOn := range map[string]func(ctx context.Context, c *Comm) (*Comm, error){
+		"shrink": func(ctx context.Context, c *Comm) (*Comm, error) { return c.Shrink(ctx) },
+		"agree": func(ctx context.Context, c *Comm) (*Comm, error) {
+			_, err := c.Agree(ctx, 1)
+			return c, err
+		},
+		"sub": func(ctx context.Context, c *Comm) (*Comm, error) { return c.Sub(ctx, 0, 1, 2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+				if c.Rank() == victim {
+					d.die(c)
+					return nil
+				}
+				if err := wantLost(c.Barrier(ctx), victim); err != nil {
+					return err
+				}
+				small, err := goOn(ctx, c)
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					time.Sleep(time.Second) // the bubble's clock: the other ranks have returned by then
+					d.die(c)
+					return nil
+				}
+				return wantLost(receive(ctx, small, 0), 0)
+			})
+		})
+	}
+}
+
+// The goodbye of a rank that has gone on after a loss has no other cause.
+func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
+	const n, victim = 4, 3
+	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
+		if c.Rank() == victim {
+			d.die(c)
+			return nil
+		}
+		if err := wantLost(c.Barrier(ctx), victim); err != nil {
+			return err
+		}
+		small, err := c.Shrink(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			time.Sleep(time.Second) // the bubble's clock
+			return c.Close(ctx)
+		}
+		err = receive(ctx, small, 0)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != 0 {
+			return fmt.Errorf("got %v, want %v that names rank 0", err, fault.Closed)
+		}
+		return nil
+	})
+}
+
+// A report that arrives while the communicator is being set up is newer than the setup.
+func TestAReportDuringSetupIsKept(t *testing.T) {
+	rt := &rankRuntime{reactions: map[int]reaction{1: {&fault.Error{Kind: fault.PeerLost}, time.Now()}}}
+	old := map[int]reaction{1: rt.reactions[1]}
+	newer := &fault.Error{Kind: fault.PeerLost}
+	rt.reactions[1] = reaction{newer, time.Now()}
+	rt.forgetReactions(old)
+	if got := rt.reactionOf(1); got != newer {
+		t.Errorf("got %v, want the newer report", got)
+	}
+	rt.forgetReactions(map[int]reaction{1: rt.reactions[1]})
+	if got := rt.reactionOf(1); got != nil {
+		t.Errorf("got %v, want none", got)
+	}
+}
+
+// Rank 0 reports its broken link to rank 2, and then the loss of rank 2. Rank 1 must learn of both.
+func TestALostRankIsReportedAfterItsLostLink(t *testing.T) {
+	link := &fault.Error{Kind: fault.LinkLost, Peers: []fault.Peer{{Rank: 2}, {Rank: 3}}}
+	rank := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
+	err := Local(4, func(ctx context.Context, c *Comm) error {
+		if c.Rank() == 0 {
+			c.rt.reportLoss(link)
+			c.rt.reportLoss(rank)
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		defer c.Barrier(ctx)
+		if c.Rank() != 1 {
+			return nil
+		}
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if got := c.rt.reactionOf(0); got != nil && got.Kind == fault.PeerLost {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %v, want %v", c.rt.reactionOf(0), rank)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
