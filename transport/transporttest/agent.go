@@ -15,8 +15,8 @@ import (
 )
 
 // A request asks the agent for one call. Requests and responses travel as gob, in order. The agent
-// handles requests one after the other, except those that may block (dial and close). The agent
-// answers each request once, by a response with the request's ID and with Last set:
+// handles requests one after the other, except for requests that may block (dial and close). The
+// agent answers each request once, by a response with the request's ID and with the flag Last:
 //
 //	op          answered                   response
 //	ping        at once
@@ -52,7 +52,7 @@ type response struct {
 	Pending, Exposer bool
 	State            int
 	Bytes            int           // unsent
-	Age              time.Duration // how long they have stalled
+	Age              time.Duration // how long these bytes have stalled
 	Events           []event
 	To               transport.Token
 	Err              *remoteError
@@ -77,7 +77,7 @@ const (
 )
 
 // An event is one call of the agent's Sink: Buffer, or Arrived with the number of bytes that have
-// arrived. Body holds the new ones.
+// arrived. The field Body holds the new bytes.
 type event struct {
 	Buffer bool
 	Header transport.Header
@@ -91,9 +91,9 @@ type memoryCopy struct {
 	Bytes    []byte
 }
 
-// A remoteError is an error in the form in which it is sent.
+// A remoteError is the form in which an error is sent.
 type remoteError struct {
-	Kind fault.Kind // 0: not an error of package fault
+	Kind fault.Kind // 0: the error is not a fault.Error
 	Op   string
 	Text string
 }
@@ -120,15 +120,16 @@ func (e *remoteError) err(ctxErr error) error {
 	return &fault.Error{Kind: e.Kind, Op: e.Op, Rank: -1, Err: errors.Join(errors.New(e.Text), ctxErr)}
 }
 
-// RunAgent makes Nodes with mk for a Remote at the other end of wire, and calls them as the Remote
-// asks. When wire ends, RunAgent closes wire and returns. The test at the Remote checks the
-// results. RunAgent checks only that nothing writes into exposed memory after its release, and that
-// the Remote has closed each Node. It closes the Nodes that the Remote has left open.
+// RunAgent makes Nodes with mk for a Remote at the other end of the wire, and calls the Nodes as
+// the Remote asks. When the wire ends, RunAgent closes it and returns. The test at the Remote
+// checks the results. RunAgent checks only that nothing writes into exposed memory after its
+// release, and that the Remote has closed each Node. It closes the Nodes that the Remote has left
+// open.
 func RunAgent(tb testing.TB, wire io.ReadWriteCloser, mk Maker) {
 	tb.Helper()
 	a := &agent{tb: tb, mk: mk, enc: gob.NewEncoder(wire),
 		nodes: make(map[uint64]Node), closed: make(map[uint64]bool), conns: make(map[uint64]*agentConn)}
-	defer wire.Close() // also when mk ends this goroutine, so that the Remote notices
+	defer wire.Close() // also if mk ends this goroutine, so that the Remote notices the end
 	defer a.close()
 	for in := gob.NewDecoder(wire); ; {
 		q := new(request)
@@ -152,7 +153,7 @@ type agent struct {
 
 	mu     sync.Mutex // guards the rest
 	nodes  map[uint64]Node
-	closed map[uint64]bool // nodes that the remote has closed
+	closed map[uint64]bool // nodes that the Remote has closed
 	conns  map[uint64]*agentConn
 	last   uint64 // number of the last Conn
 	ended  bool   // the connection to the Remote has ended
@@ -164,7 +165,7 @@ func (a *agent) send(re *response) {
 	a.enc.Encode(re) // an error means that the wire has ended, which the decoder reports
 }
 
-// close closes the Nodes that the remote has left open.
+// close closes the Nodes that the Remote has left open.
 func (a *agent) close() {
 	a.work.Wait()
 	a.mu.Lock()

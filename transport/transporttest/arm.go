@@ -183,7 +183,8 @@ func readyRunsOnce(t *testing.T, mk Maker) {
 	for range 20 {
 		w.exchange([]*sentFrame{near.send(nil, []byte("x"))}, far)
 	}
-	// Frames that Progress has received need not make ready run. An unreceived frame must.
+	// Frames that Progress has received need not make the callback run. A frame that it has not
+	// received must make the callback run.
 	left := near.send(nil, []byte("y"))
 	w.poll("the wake-up", []*endpoint{near}, func() bool { return ran.Load() > 0 })
 	w.exchange([]*sentFrame{left}, far)
@@ -229,7 +230,8 @@ func armDoesNotSpin(t *testing.T, mk Maker) {
 	w.until("the bodies", func() bool { return len(far.sink.got) == 16 })
 }
 
-// countWakeUps counts how often ready runs in d, when each run arms again.
+// countWakeUps counts how often the callback runs in the given time, if each run arms the Conn
+// again.
 func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 	var mu sync.Mutex // guards n, over and e
 	over := false
@@ -247,7 +249,7 @@ func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 		e.Arm(ready)
 	}
 	e.Arm(ready)
-	<-time.After(d) // the time of observation: no event is awaited
+	<-time.After(d) // the time of observation; the test waits for no event
 	mu.Lock()
 	defer mu.Unlock()
 	over = true
@@ -255,8 +257,8 @@ func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 }
 
 // armNeverLoses runs a ping-pong between two goroutines that wait only by Arm. One lost wake-up
-// stops it. Each goroutine answers after a random short delay, so frames come before, during and
-// after the Arm of the other goroutine.
+// stops the ping-pong. Each goroutine answers after a random short delay, so frames come before,
+// during and after the Arm of the other goroutine.
 func armNeverLoses(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	w.pingPong(near, far)
@@ -289,8 +291,8 @@ func (w *cluster) pingPong(near, far *endpoint) {
 	w.within("the end of the ping-pong", wg.Wait)
 }
 
-// sleepingSender queues more than any buffer holds and sleeps until Done or a wake-up, as the
-// layer above does when a send has to wait.
+// sleepingSender queues more bytes than any buffer holds, and sleeps until a Done or a wake-up,
+// like the layer above when a send must wait.
 func sleepingSender(t *testing.T, mk Maker) {
 	const n, size = 24, 1 << 20
 	w, near, far := pair(t, mk)

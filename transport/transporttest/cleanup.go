@@ -17,7 +17,8 @@ func cleanupTests() []testCase {
 	}
 }
 
-// unusedCloses makes, serves and closes Transports. The cluster reports what remains.
+// unusedCloses makes, serves and closes Transports. The cluster's leak check reports goroutines and
+// descriptors that remain.
 func unusedCloses(t *testing.T, mk Maker) { newCluster(t, mk, 2) }
 
 // closedConnsReleaseAll opens and closes many Conns, one after the other.
@@ -47,8 +48,8 @@ func transportCloseEndsConns(t *testing.T, mk Maker) {
 	w.poll("the peers' errors", []*endpoint{far, other}, func() bool { return far.err != nil && other.err != nil })
 }
 
-// closeInTraffic closes one Transport, then the other, while goroutines send and poll. The
-// cluster's leak check is the test.
+// closeInTraffic closes one Transport, and then the other, while goroutines send and poll. The
+// cluster's leak check decides whether the test passes.
 func closeInTraffic(t *testing.T, mk Maker) {
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {

@@ -37,8 +37,9 @@ func (w *cluster) isClosed(what string, err error) {
 	}
 }
 
-// closeFailsQueued closes with more queued than any buffer holds, so that some frames must fail.
-// Frames sent before the first failed frame may have succeeded. All later frames must fail.
+// closeFailsQueued closes a Conn with more queued bytes than any buffer holds, so that some frames
+// must fail. Frames sent before the first failed frame may have succeeded. All later frames must
+// fail.
 func closeFailsQueued(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
 	body := make([]byte, 1<<20)
@@ -102,8 +103,8 @@ func peersCloseFails(t *testing.T, mk Maker) {
 	}
 }
 
-// firstErrorIsFinal checks that a Conn reports the same error, caused by its peer, before and after
-// its own Close.
+// firstErrorIsFinal checks that a Conn that its peer has failed reports the same error before and
+// after its own Close.
 func firstErrorIsFinal(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.Close()
@@ -117,8 +118,8 @@ func firstErrorIsFinal(t *testing.T, mk Maker) {
 	}
 }
 
-// doneFramesOutliveClose closes after some frames are done, while the peer has received nothing.
-// The peer still receives the frames that were done, and then gets the error.
+// doneFramesOutliveClose closes a Conn after some frames are done, while the peer has received
+// nothing. The peer must still receive the frames that were done, and then get the error.
 func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -134,7 +135,8 @@ func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w.arePrefix(frames, far.sink.got)
 }
 
-// arePrefix checks that got is a prefix of frames, and includes all frames whose Done had no error.
+// arePrefix checks that the received frames are a prefix of the sent frames, and include all frames
+// whose Done had no error.
 func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	w.tb.Helper()
 	if len(got) > len(frames) {
@@ -153,8 +155,8 @@ func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	}
 }
 
-// wholeFramesBeforeError fails the Conn while frames have arrived that the receiver has not read
-// yet.
+// wholeFramesBeforeError fails the Conn after frames have arrived and before the receiver has read
+// them.
 func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -168,8 +170,8 @@ func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w.arePrefix(frames, far.sink.got)
 }
 
-// cutBodyNeverCompletes closes after the first bytes of a body have arrived. The frame must not
-// complete.
+// cutBodyNeverCompletes closes the Conn after the first bytes of a body have arrived. The frame
+// must not complete.
 func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	whole := near.send([]byte("whole"), pattern(1000, 1))
@@ -209,7 +211,7 @@ func closeFromSink(t *testing.T, mk Maker) {
 }
 
 // closeFromDone closes the sending Conn from inside a Done. The Done of the next frame must still
-// run, once. It calls Close again.
+// run once. That Done calls Close again.
 func closeFromDone(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	first := w.frame(nil, []byte("first"), func(error) { near.Close() })
@@ -223,8 +225,8 @@ func closeFromDone(t *testing.T, mk Maker) {
 	w.isClosed("Done of the second frame", second.err)
 }
 
-// closeBesideEverything closes an endpoint while goroutines send on both ends, poll both and arm
-// both: every Done runs once, nothing hangs, nothing races.
+// closeBesideEverything closes an endpoint while goroutines send on both ends, poll both ends and
+// arm both ends. Every Done must run once, and nothing may hang or race.
 func closeBesideEverything(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for round := range int32(16) {
@@ -253,7 +255,7 @@ func closeBesideEverything(t *testing.T, mk Maker) {
 	}
 }
 
-// burst sends n frames and arms after each.
+// burst sends n frames and arms the Conn after each frame.
 func (e *endpoint) burst(n int, body []byte) (frames []*sentFrame) {
 	for i := range n {
 		frames = append(frames, e.send([]byte{byte(i)}, body))

@@ -41,15 +41,14 @@ func scaled(n int) int {
 	return n
 }
 
-// A cluster holds the Nodes of one test, all of which serve, and the ends of the links between
-// them.
+// A cluster holds the Nodes of one test, and the ends of the links between them. All Nodes serve.
 type cluster struct {
 	tb       testing.TB
 	nodes    []Node
 	addrs    []string
 	accepted []chan transport.Conn
 	ends     []*endpoint
-	over     atomic.Bool // the test has ended: errors are not reported any more
+	over     atomic.Bool // the test has ended, so errors are not reported any more
 }
 
 // newCluster makes n Nodes and calls Serve on each. At the test's end it closes all of them. Then
@@ -95,7 +94,8 @@ func (w *cluster) errorf(format string, args ...any) {
 	}
 }
 
-// within runs do, which must not block. If do blocks, within ends the test as failed.
+// within runs a function that must not block. If the function blocks, within fails and ends the
+// test.
 func (w *cluster) within(what string, do func()) {
 	w.tb.Helper()
 	done := make(chan struct{})
@@ -152,7 +152,7 @@ func admit(c transport.Conn) {
 	}
 }
 
-// pair returns a cluster of two and one link between them.
+// pair returns a cluster of two Nodes, and one link between them.
 func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	tb.Helper()
 	w = newCluster(tb, mk, 2)
@@ -160,13 +160,14 @@ func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	return w, near, far
 }
 
-// until polls all endpoints of the cluster, on this goroutine, until done returns true.
+// until polls all endpoints of the cluster, on this goroutine, until the function done returns
+// true.
 func (w *cluster) until(what string, done func() bool) {
 	w.tb.Helper()
 	w.poll(what, w.ends, done)
 }
 
-// poll polls the endpoints ends until done returns true, at most for waitLimit.
+// poll polls the given endpoints until the function done returns true, at most for waitLimit.
 func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	w.tb.Helper()
 	deadline := time.Now().Add(waitLimit())
@@ -188,8 +189,8 @@ func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	}
 }
 
-// backOff lets other goroutines run. idle is the number of consecutive polls that found nothing:
-// the larger it is, the longer the pause.
+// backOff lets other goroutines run. Its argument is the number of consecutive polls that found
+// nothing. The larger this number is, the longer is the pause.
 func backOff(idle int) {
 	if idle < 64 {
 		runtime.Gosched()
@@ -214,8 +215,8 @@ func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
 	return e
 }
 
-// progress calls Progress. It checks that at most one frame completes, and that later calls return
-// the same error as the first.
+// progress calls Progress. It checks that at most one frame completes, and that all calls after an
+// error return the same error.
 func (e *endpoint) progress() (transport.State, error) {
 	before := len(e.sink.got)
 	state, err := e.Progress(e.sink, 1)
@@ -242,7 +243,7 @@ func (w *cluster) isFault(what string, err error) {
 	}
 }
 
-// pattern returns n bytes that depend on seed.
+// pattern returns n bytes that depend on the seed.
 func pattern(n int, seed uint64) []byte {
 	var key [32]byte
 	for i := range 8 {

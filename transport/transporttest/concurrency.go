@@ -19,8 +19,8 @@ func concurrencyTests() []testCase {
 	}
 }
 
-// keepPolling starts a goroutine that polls e until stop is called. stop waits for the goroutine to
-// end.
+// keepPolling starts a goroutine that polls e until the returned function is called. That function
+// waits until the goroutine has ended.
 func (e *endpoint) keepPolling() (stop func()) {
 	var over atomic.Bool
 	ended := make(chan struct{})
@@ -40,9 +40,9 @@ func (e *endpoint) keepPolling() (stop func()) {
 	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
 }
 
-// stream sends n frames, each marked with who and with its number. At most 8 of them are not done
-// at a time. drain waits for the Done of the last frames, which may run after the frames have
-// arrived. Another goroutine has to poll e.
+// stream sends n frames. Each frame contains the number of its sender and its own number. At most 8
+// frames are not done at a time. The returned function waits for the Done of the last frames, which
+// may run after the frames have arrived. Another goroutine must poll e.
 func (e *endpoint) stream(who byte, n int) (drain func()) {
 	window := make(chan struct{}, 8)
 	for i := range n {
@@ -68,7 +68,7 @@ func (e *endpoint) stream(who byte, n int) (drain func()) {
 	}
 }
 
-// checkStreams checks that each goroutine's frames came once, whole and in order.
+// checkStreams checks that the frames of each goroutine have arrived once, whole and in order.
 func (e *endpoint) checkStreams(goroutines, n int) {
 	next := make([]int, goroutines)
 	for _, got := range e.sink.got {

@@ -18,7 +18,7 @@ import (
 )
 
 // defects returns the defects by which the tests check that the suite can fail. Each defect breaks
-// one promise of a correct transport. Its key is the subtest that has to fail.
+// one promise of a correct transport. Its key is the subtest that must fail.
 func defects() map[string]defect {
 	return map[string]defect{
 		"FramesArriveInOrder":                {conn: func(c transport.Conn) transport.Conn { return &reorders{Conn: c} }},
@@ -78,11 +78,10 @@ func TestSuiteDetectsEachDefect(t *testing.T) {
 	}
 }
 
-// The suite passes without a defect. So a failure in the other test comes from the defect.
+// The suite must pass without a defect. Then a failure in the other test comes from the defect.
 func TestSuitePassesWithoutDefect(t *testing.T) { Run(t, defect{}.make) }
 
-// A defect wraps a Transport, its Conns or their Sinks. Where a function is nil, nothing is
-// wrapped.
+// A defect wraps a Transport, its Conns or their Sinks. If a function is nil, it wraps nothing.
 type defect struct {
 	node func(transport.Transport) transport.Transport
 	conn func(transport.Conn) transport.Conn
@@ -138,7 +137,7 @@ func (c defectiveSink) Progress(in transport.Sink, spins int) (transport.State, 
 	return c.Conn.Progress(c.sink(in), spins)
 }
 
-// with returns a copy of f with the Done function done.
+// with returns a copy of f that has another Done function.
 func with(f *transport.Frame, done func(error)) *transport.Frame {
 	return &transport.Frame{Head: f.Head, Body: f.Body, Parts: f.Parts, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
 }
@@ -170,7 +169,7 @@ type corrupts struct{ transport.Sink }
 func (s corrupts) Buffer(h transport.Header) []byte {
 	b := s.Sink.Buffer(h)
 	if h.Size == 65537 {
-		return append([]byte(nil), b...) // the bytes go to memory that the caller does not see
+		return append([]byte(nil), b...) // so the bytes go to memory that the caller does not see
 	}
 	return b
 }
@@ -365,7 +364,7 @@ func (s *completes) Arrived(h transport.Header, n int) {
 	s.Sink.Arrived(h, n)
 }
 
-// ignoresTokens sends frames with a Token as if they had none.
+// ignoresTokens sends frames with a Token as if they had no Token.
 type ignoresTokens struct {
 	transport.Conn
 	transport.Exposer
@@ -402,7 +401,7 @@ type reportsNothing struct{ transport.Conn }
 
 func (reportsNothing) Unsent() (int, time.Time) { return 0, time.Time{} }
 
-// keepsReport repeats the last report of a stall, also when the stall is over.
+// keepsReport repeats the last report of a stall, even when the stall is over.
 type keepsReport struct {
 	transport.Conn
 	bytes int

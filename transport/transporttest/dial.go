@@ -77,8 +77,8 @@ func manyDialsAtOnce(t *testing.T, mk Maker) {
 	}
 }
 
-// countCallers checks that the node with index to has accepted total Conns, of which each other
-// node has dialled the number each.
+// countCallers checks how many Conns a node has accepted in all, and how many each other node has
+// dialled.
 func (w *cluster) countCallers(to, total, each int) {
 	var ends []*endpoint
 	for range total {
@@ -115,8 +115,8 @@ func dialsThatCross(t *testing.T, mk Maker) {
 	w.compare([]*sentFrame{second}, farB.sink.got)
 }
 
-// dialToNobodyFails dials the address of a closed Transport. A wire that does not notice at once
-// may return a Conn, which then fails.
+// dialToNobodyFails dials the address of a closed Transport. The Dial must fail. If the wire does
+// not notice at once that nobody serves, the Dial may return a Conn, which must then fail.
 func dialToNobodyFails(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	w.within("Close", func() { w.closeNode(1) })

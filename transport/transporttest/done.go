@@ -18,8 +18,8 @@ func doneTests() []testCase {
 	}
 }
 
-// frameUsedAgain overwrites head and body as soon as Done allows it. Frames that have arrived, or
-// are in flight, must not change.
+// frameUsedAgain overwrites the head and the body of a frame as soon as its Done has run. Frames
+// that have arrived, or are in flight, must not change.
 func frameUsedAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	for _, size := range []int{8, 3000, 200_000, 1 << 20} {
@@ -39,8 +39,8 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 	}
 }
 
-// doneSendsAgain keeps two frames in flight. The Done of each sends the same frame again, as a
-// pipeline of segments does.
+// doneSendsAgain keeps two frames in flight. The Done of each frame sends the same frame again,
+// like a pipeline of segments.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	rounds := scaled(300)

@@ -32,8 +32,9 @@ func (e *endpoint) exposer() transport.Exposer {
 	return x
 }
 
-// exposable returns n bytes that e can expose, from its Transport's Alloc if it has one. It sets
-// all bytes to fill. The memory is freed at the test's end, after all exposures have ended.
+// exposable returns n bytes that e can expose. They come from its Transport's Alloc, if there is
+// one. All bytes have the given value. The memory is freed at the test's end, after all exposures
+// have ended.
 func (e *endpoint) exposable(n int, fill byte) []byte {
 	e.w.tb.Helper()
 	b := make([]byte, n)
@@ -78,7 +79,7 @@ func (e *endpoint) expose(id uint32, buf []byte) (to transport.Token, release fu
 	return to, release
 }
 
-// sendTo sends a frame into the exposed memory that to names.
+// sendTo sends a frame into the exposed memory that the Token names.
 func (e *endpoint) sendTo(to transport.Token, id uint32, head, body []byte) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	s.To, s.ID = to, id
@@ -143,7 +144,7 @@ func piecesGoWhere(t *testing.T, mk Maker) {
 	}
 }
 
-// manyExposures writes several times into each of several exposures, both ways.
+// manyExposures writes several times into each of several exposures, in both directions.
 func manyExposures(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const exposures, rounds, size = 8, 4, 50_000

@@ -54,8 +54,8 @@ func headsOfEveryLength(t *testing.T, mk Maker) {
 	w.exchange(frames, far)
 }
 
-// framesArriveInOrder queues many frames of mixed sizes, both ways, before
-// anything is received.
+// framesArriveInOrder queues many frames of mixed sizes, in both directions, before any frame is
+// received.
 func framesArriveInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var out, back []*sentFrame

@@ -14,7 +14,7 @@ func gatherTests() []testCase {
 	}
 }
 
-// sendParts sends body in parts of the given sizes, and the rest of body as a last part. If the
+// sendParts sends a body in parts of the given sizes. The rest of the body is the last part. If the
 // number of sizes is odd, the first part is the frame's Body.
 func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	s := e.w.frame(head, body, nil)
@@ -23,7 +23,7 @@ func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	return s
 }
 
-// setParts makes parts the body of s.
+// setParts sets the body of s to the given parts.
 func setParts(s *sentFrame, parts [][]byte, first bool) {
 	s.Body, s.Parts = nil, parts
 	if first {

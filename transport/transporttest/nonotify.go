@@ -7,14 +7,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exposeNoNotify exposes memory with the id NoNotify. It skips the test if the Conn refuses.
+// exposeNoNotify exposes memory with the ID NoNotify. It skips the test if the Conn refuses.
 func (e *endpoint) exposeNoNotify(buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	return e.expose(transport.NoNotify, buf)
 }
 
-// notified returns the frames that e has received. It leaves out frames into memory with the id
-// NoNotify, because an Exposer may report them or not.
+// notified returns the frames that e has received. It omits frames into memory with the ID
+// NoNotify, because an Exposer need not report them.
 func (e *endpoint) notified() (got []arrival) {
 	for _, a := range e.sink.got {
 		if a.id != transport.NoNotify {
@@ -58,7 +58,7 @@ func noNotifyInOrder(t *testing.T, mk Maker) {
 	}
 }
 
-// noNotifyReleased releases memory while the peer is writing into it, without a report.
+// noNotifyReleased releases memory while the peer is writing into it without notification.
 func noNotifyReleased(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	buf := far.exposable(1<<20, 0)

@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An arrival is a frame as the Sink saw it.
+// An arrival records a frame that the Sink has received.
 type arrival struct {
 	head, body []byte
 	id         uint32
@@ -22,13 +22,13 @@ type recorder struct {
 	name    string
 	buffer  func(h transport.Header) []byte // nil: new memory for each body
 	partly  func(h transport.Header, n int) // called at each Arrived
-	exposed map[uint32][]byte               // memory that frames with a To may arrive in
+	exposed map[uint32][]byte               // memory in which frames with a To may arrive
 	got     []arrival
 
 	open   bool // a frame is arriving
 	now    arrival
 	header transport.Header // the header of the frame's first call
-	n      int              // n of the last Arrived; -1 before the first one
+	n      int              // the argument n of the last Arrived; -1 before the first call
 }
 
 // Buffer implements transport.Sink.
@@ -113,10 +113,11 @@ type sentFrame struct {
 	transport.Frame
 	want      arrival
 	doneCount atomic.Int32
-	err       error // the argument of Done; to be read once ended
+	err       error // the argument of Done; valid once Done has run
 }
 
-// frame makes a frame whose Done is recorded. then, if not nil, runs inside Done.
+// frame makes a frame whose Done is recorded. If the function argument is not nil, it runs inside
+// Done.
 func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 	s := &sentFrame{want: arrival{head: head, body: body}}
 	s.Head, s.Body = head, body
@@ -132,7 +133,7 @@ func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 			then(err)
 		}
 		s.err = err
-		s.doneCount.Add(1) // this comes last: a goroutine that sees the new count may use the frame again
+		s.doneCount.Add(1) // this comes last, because a goroutine that sees the new count may use the frame again
 	}
 	return s
 }

@@ -30,7 +30,7 @@ type Remote struct {
 	mu       sync.Mutex // guards the rest
 	last     uint64     // number of the last request, and of the node or exposure that it makes
 	handlers map[uint64]func(*response)
-	err      error // why the wire ended
+	err      error // the reason why the wire has ended
 }
 
 // Connect returns a Remote whose agent is at the other end of wire, and waits for that
@@ -45,7 +45,8 @@ func Connect(wire io.ReadWriter) *Remote {
 // Stop stops the sending of requests. It returns when every request has been written.
 func (r *Remote) Stop() { r.out.stop() }
 
-// Maker returns a Maker whose even Nodes mk makes here, and whose odd ones the agent makes.
+// Maker returns a Maker for which mk makes the Nodes with even numbers in this process, and the
+// agent makes the Nodes with odd numbers.
 func (r *Remote) Maker(mk Maker) Maker {
 	return func(tb testing.TB, n int) []Node {
 		tb.Helper()
@@ -66,8 +67,8 @@ func (r *Remote) Maker(mk Maker) Maker {
 	}
 }
 
-// post sends a request. handle runs for each response, on the receiving goroutine. It may call
-// post, but not call.
+// post sends a request. The function handle runs for each response, on the receiving goroutine. It
+// may call the method post, but not the method call.
 func (r *Remote) post(q *request, handle func(*response)) {
 	r.mu.Lock()
 	r.last++
@@ -109,7 +110,7 @@ func (r *Remote) receive(in *gob.Decoder) {
 	}
 }
 
-// fail answers all requests, pending and future ones, with err.
+// fail answers all pending and future requests with err.
 func (r *Remote) fail(err error) {
 	r.mu.Lock()
 	r.err = err
@@ -168,11 +169,11 @@ func (t *remoteTransport) Close() error {
 type remoteConn struct {
 	r      *Remote
 	number uint64
-	arms   atomic.Uint64 // number of calls of Arm: only the last one's callback may run
+	arms   atomic.Uint64 // number of calls of Arm; only the callback of the last call may run
 
 	reading atomic.Bool // held by Progress; guards err and dst
 	err     error       // the first error of Progress
-	dst     []byte      // for the body of the arriving frame
+	dst     []byte      // the buffer for the body of the arriving frame
 
 	mu      sync.Mutex // guards the rest
 	exposed map[uint64][]byte
@@ -255,7 +256,7 @@ func (c *remoteConn) copyMemory(e *event) {
 	}
 }
 
-// replay repeats, on the Sink in, a call of the agent's Sink.
+// replay repeats a call of the agent's Sink on the local Sink.
 func (c *remoteConn) replay(e *event, in transport.Sink) {
 	c.copyMemory(e)
 	if e.Buffer {
@@ -269,8 +270,8 @@ func (c *remoteConn) replay(e *event, in transport.Sink) {
 }
 
 // Arm posts a request that is answered when the agent's Conn wakes up. If a second Arm replaces the
-// first one at the agent, the first is never answered. If it is replaced here while its answer is
-// in flight, the answer is ignored.
+// first Arm at the agent, the request of the first Arm is never answered. If the first Arm is
+// replaced here while its answer is in flight, the answer is ignored.
 func (c *remoteConn) Arm(ready func()) {
 	number := c.arms.Add(1)
 	c.r.post(&request{Op: opArm, Conn: c.number}, func(*response) {
@@ -316,7 +317,7 @@ func (x remoteExpose) Expose(id uint32, buf []byte) (transport.Token, func(), er
 	}, nil
 }
 
-// A sendQueue writes values to a wire in order. put never waits for the wire.
+// A sendQueue writes values to a wire in order. The method put never waits for the wire.
 type sendQueue struct {
 	writer sync.WaitGroup
 

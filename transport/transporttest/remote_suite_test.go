@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// This test takes ten times as long with the race detector, which runs the same suite without an
-// agent.
+// With the race detector this test takes ten times as long, and the same suite runs there without
+// an agent.
 func TestRemoteNodesKeepTheContract(t *testing.T) {
 	hub := memory.New()
 	mk := func(_ testing.TB, n int) []Node { return []Node{{Transport: hub.Transport()}} }

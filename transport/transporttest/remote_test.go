@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A failureRecorder is a TB that records failures instead of failing the test. Fatal ends the
+// A failureRecorder is a TB that records failures and does not fail the test. Its Fatal ends the
 // goroutine.
 type failureRecorder struct {
 	testing.TB
@@ -25,7 +25,7 @@ func (r *failureRecorder) Fatalf(string, ...any) {
 	runtime.Goexit()
 }
 
-// A closeCounter is a Transport that counts its Close.
+// A closeCounter is a Transport that counts the calls of its Close.
 type closeCounter struct {
 	transport.Transport
 	closed *atomic.Int32
@@ -36,8 +36,8 @@ func (c closeCounter) Close() error {
 	return c.Transport.Close()
 }
 
-// runAgent starts an agent that makes Nodes with mk, and a Remote r for it. The agent ends after
-// near is closed; over waits for that.
+// runAgent starts an agent that makes Nodes with mk, and a Remote for this agent. The agent ends
+// after the near end of the wire is closed. The function over waits until the agent has ended.
 func runAgent(tb testing.TB, mk Maker) (near net.Conn, r *Remote, over *sync.WaitGroup) {
 	near, far := net.Pipe()
 	over = new(sync.WaitGroup)

@@ -21,10 +21,10 @@ func scheduleTests() []testCase {
 }
 
 // Schedule performs random steps on a cluster of three: it sends frames of all kinds, polls an
-// endpoint a few times, arms it, exposes memory. Then it closes some Conns with frames in flight.
-// Each frame must arrive once, whole and in order, and its Done must run once. On a closed Conn
-// only a prefix of the frames has to arrive. The seed determines every step, so a failure can be
-// reproduced. A fuzz target can call Schedule as well.
+// endpoint a few times, arms an endpoint, or exposes memory. Then it closes some Conns with frames
+// in flight. Each frame must arrive once, whole and in order, and its Done must run once. On a
+// closed Conn only a prefix of the frames must arrive. The seed determines every step, so a failure
+// can be reproduced. A fuzz target can call Schedule as well.
 func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
 	w := newCluster(tb, mk, 3)
 	s := &schedule{cluster: w, rng: rand.New(rand.NewPCG(seed, 7))}
@@ -166,7 +166,7 @@ func (s *schedule) finish() {
 		switch i % 4 {
 		case 0: // the sender has closed
 			s.arePrefix(w.frames, got)
-		case 1: // the receiver has closed, and need not have received all that had come
+		case 1: // the receiver has closed, and need not have received all frames that had arrived
 			s.arePrefix(w.frames[:min(len(got), len(w.frames))], got)
 		default:
 			s.compare(w.frames, got)

@@ -41,7 +41,7 @@ func (w *cluster) sharers() []transport.Sharer {
 	return all
 }
 
-// A share holds what one rank's Share returned.
+// A share holds the results of one rank's Share.
 type share struct {
 	mem     []byte
 	release func() error
@@ -76,7 +76,8 @@ func allGetSameMemory(t *testing.T, mk Maker) {
 	}
 }
 
-// checkShared checks that all ranks have the same zeroed memory of that size, and releases it.
+// checkShared checks that all ranks have the same zeroed memory of the given size, and releases the
+// memory.
 func (w *cluster) checkShared(size int, all []share) {
 	w.tb.Helper()
 	for i, s := range all {

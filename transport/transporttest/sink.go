@@ -127,7 +127,7 @@ func secondProgressIsBusy(t *testing.T, mk Maker) {
 	again := func(where string) {
 		calls++
 		for _, call := range []func(string, func()){
-			w.within, // this one first: it detects a call that waits
+			w.within, // this one is first because it detects a call that waits
 			func(_ string, do func()) { do() },
 		} {
 			call("Progress inside "+where, func() {

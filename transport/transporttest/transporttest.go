@@ -1,6 +1,6 @@
-// Package transporttest is the conformance suite of transports: each promise of package transport
-// is a subtest that any implementation can run, and the layers above can rely on a transport
-// that passes them all.
+// Package transporttest is the conformance suite of transports. Each promise of package transport
+// is a subtest that any implementation can run. The layers above can rely on a transport that
+// passes all subtests.
 //
 //	func TestTransport(t *testing.T) {
 //		transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
@@ -16,16 +16,16 @@
 //		})
 //	}
 //
-// Run it with the race detector as well: several promises are about memory that one goroutine may
-// not touch while another one does. Subtests check for goroutines and descriptors that are left
-// behind, so no other test may run at the same time. The subtests of an ability that a
+// Run the suite also with the race detector, because several promises concern memory that one
+// goroutine may not touch while another goroutine uses it. Subtests check for leaked goroutines and
+// descriptors, so no other test may run at the same time. The subtests of an ability that a
 // transport does not have are skipped.
 //
-// Between two machines, or two processes, one of them calls Run with the Maker of a Remote,
-// and the other one RunAgent.
+// To test between two machines or two processes, one of them calls Run with the Maker of a Remote,
+// and the other calls RunAgent.
 //
-// The suite checks neither speed nor allocations, nor what unauthenticated peers may send. Such
-// tests depend on the transport and belong to its package.
+// The suite does not check speed, allocations, or the limits on unauthenticated peers. Such tests
+// depend on the transport and belong to its package.
 package transporttest
 
 import (
@@ -41,8 +41,8 @@ type Node struct {
 	Listener  net.Listener // the argument of Serve; nil for a transport that needs none
 }
 
-// A Maker makes n Nodes that can dial each other. The suite serves on them and closes them.
-// Whatever else they need is released by tb.Cleanup.
+// A Maker makes n Nodes that can dial each other. The suite serves on them and closes them. The
+// Maker uses tb.Cleanup to release other resources of the Nodes.
 type Maker func(tb testing.TB, n int) []Node
 
 // A testCase checks one promise of the contract.

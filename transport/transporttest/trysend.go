@@ -20,8 +20,9 @@ func trySendTests() []testCase {
 	}
 }
 
-// trySendOrSend sends a frame by TrySend, or by Send if TrySend returns false. now reports whether
-// TrySend has sent it. Then trySendOrSend overwrites head and body, which TrySend no longer needs.
+// trySendOrSend sends a frame by TrySend, or by Send if TrySend returns false. The result now
+// reports whether TrySend has sent the frame. In that case trySendOrSend overwrites the head and
+// the body, which TrySend no longer needs.
 func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	s = e.w.frame(head, body, nil)
 	headNow, bodyNow := bytes.Clone(head), bytes.Clone(body)
@@ -35,8 +36,9 @@ func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	return s, false
 }
 
-// warmUp exchanges frames until one is sent inline: a Conn may refuse that while it is being set
-// up. It skips the test if no frame is sent inline, because then the transport cannot send inline.
+// warmUp exchanges frames until a frame is sent inline, because a Conn may refuse inline frames
+// while it is being set up. If no frame is sent inline, the transport cannot send inline, and
+// warmUp skips the test.
 func (e *endpoint) warmUp(far *endpoint) {
 	e.w.tb.Helper()
 	for range 200 {
@@ -85,8 +87,8 @@ func trySendReturnsMemory(t *testing.T, mk Maker) {
 	}
 }
 
-// trySendRefusesWhenFull sends to a peer that receives nothing: TrySend neither waits nor accepts
-// more than there is room for.
+// trySendRefusesWhenFull sends to a peer that receives nothing. TrySend must not wait, and must
+// refuse a frame if there is no room for it.
 func trySendRefusesWhenFull(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.warmUp(far)
@@ -116,9 +118,9 @@ func trySendAfterClose(t *testing.T, mk Maker) {
 	}
 }
 
-// trySendCloseKeepsOrder closes at several moments after inline frames, with one frame by Send
-// among them: the peer must get a prefix of the frames, each whole. The prefix must include the
-// last frame that was done.
+// trySendCloseKeepsOrder closes the Conn at several moments after inline frames and one frame by
+// Send. The peer must get a prefix of the frames, each whole. The prefix must include the last
+// frame that was done.
 func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for turns := range 12 {

@@ -17,8 +17,8 @@ const (
 	stallTime   = 100 * time.Millisecond
 )
 
-// stall sends from near, whose peer receives nothing, until near has reported the same
-// stall for stallTime.
+// stall sends from the endpoint near, whose peer receives nothing. It returns when near has
+// reported the same stall for stallTime.
 func (w *cluster) stall(near *endpoint) (frames []*sentFrame) {
 	w.tb.Helper()
 	began := time.Now()
