@@ -22,11 +22,12 @@ import (
 //	...    the head, then the body
 const prefixSize = 1 + 4 + 8
 
-// pieceSize is how much of a body moves at a time. A sender that reports less often could not tell a
-// slow peer from one that has stopped, and a receiver could not work on a body while it arrives.
+// pieceSize is the maximum number of bytes of a body that move at a time. With larger pieces, a
+// sender could not distinguish a slow peer from a stopped peer, and a receiver could not work on a
+// body while it arrives.
 const pieceSize = 256 << 10
 
-// An arrival is what the reading side of a Conn is doing. The read loop and Progress take turns:
+// An arrival is the state of the reading side of a Conn. The read loop and Progress take turns:
 //
 //	state      whose turn   what happens
 //	reading    read loop    reads a prefix and a head, then sets announced
@@ -46,8 +47,8 @@ const (
 
 // A conn is one connection. Two goroutines do its blocking I/O, so that no method has to block.
 //
-// A failure of writing leaves the read loop running: what the peer sent before is delivered first.
-// Progress reports the error once the read loop has ended.
+// After a failed write, the read loop still runs, because frames that the peer sent earlier must be
+// delivered first. Progress reports the error once the read loop has ended.
 type conn struct {
 	t *Transport
 	s net.Conn
@@ -56,14 +57,14 @@ type conn struct {
 	sending  sync.Cond  // the queue is not empty, or the Conn has failed
 	turn     sync.Cond  // arrival has changed, or the Conn has failed
 	err      error      // the first failure, final
-	closed   bool       // by this side: what arrives is no longer delivered
+	closed   bool       // this side has closed; arriving frames are no longer delivered
 	queue    transport.Queue
 	unsent   int       // bytes of queued and half-written frames
 	moved    time.Time // when unsent was last 0, or the socket last accepted bytes
 	arrival  arrival
-	header   transport.Header // of the frame that arrives
-	body     []byte           // where its body goes; nil drops it
-	arrived  int              // how much of its body is in
+	header   transport.Header // the header of the arriving frame
+	body     []byte           // where the body goes; nil: the body is dropped
+	arrived  int              // bytes of the body that have arrived
 	progress bool             // a goroutine is in Progress
 	ready    func()           // what Arm left
 }
@@ -100,7 +101,7 @@ func (c *conn) Send(f *transport.Frame) {
 	}
 }
 
-// TrySend declines: the write loop sends everything.
+// TrySend always refuses, because the write loop sends everything.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
 // Progress does the Sink's part of an arriving frame, if it is Progress's turn.
@@ -143,7 +144,7 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// Arm keeps ready for the next time that it is Progress's turn.
+// Arm stores the callback ready, which runs when it is next the turn of Progress.
 func (c *conn) Arm(ready func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +154,7 @@ func (c *conn) Arm(ready func()) {
 	}
 }
 
-// wake runs what Arm left. The caller holds c.mu.
+// wake runs the callback that Arm has stored. The caller holds c.mu.
 func (c *conn) wake() {
 	if ready := c.ready; ready != nil {
 		c.ready = nil
@@ -161,7 +162,8 @@ func (c *conn) wake() {
 	}
 }
 
-// Unsent returns the bytes that the socket has not accepted, and since when it accepts none.
+// Unsent returns the number of bytes that the socket has not accepted, and the time since which it
+// has accepted none.
 func (c *conn) Unsent() (int, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +175,8 @@ func (c *conn) Unsent() (int, time.Time) {
 
 // Close ends the Conn at once. The write loop gives queued frames their Done. Close waits for the
 // read loop, so that nothing writes into the Sink's buffers once Progress returns the error. That
-// wait is short: a closed socket ends the loop, and the loop calls nothing of the layers above.
+// wait is short, because a closed socket ends the loop, and the loop does not call the layers
+// above.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +201,8 @@ func (c *conn) fail(err error) error {
 	return c.err
 }
 
-// writeLoop writes the queued frames in order. After a failure it gives each the error.
+// writeLoop writes the queued frames in order. After a failure it calls the Done of each frame with
+// the error.
 func (c *conn) writeLoop() {
 	for {
 		c.mu.Lock()
@@ -217,8 +221,8 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// writeFrame writes one frame, and blocks as long as the peer does not read. The error is the
-// Conn's first one.
+// writeFrame writes one frame, and blocks as long as the peer does not read. It returns the Conn's
+// first error.
 func (c *conn) writeFrame(f *transport.Frame) error {
 	b := make([]byte, 0, prefixSize+transport.MaxHead)
 	b = append(b, byte(len(f.Head)))
@@ -323,7 +327,7 @@ func (c *conn) pass(state arrival, h transport.Header, arrived int) (body []byte
 	return c.body, nil
 }
 
-// lost says that the connection broke, with the system's reason.
+// lost returns the error for a broken connection, with the system's reason.
 func lost(err error) error {
 	return &fault.Error{Kind: fault.LinkLost, Op: "unixsock", Rank: -1, Err: err}
 }

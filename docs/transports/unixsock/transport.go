@@ -1,10 +1,10 @@
 // Package unixsock is a transport over Unix-domain sockets, for the ranks of one host. It is the
 // worked example of docs/transports.md: small, portable, and built from the contract in package
-// transport alone. Package transport/shm is the fast way between processes of one host.
+// transport alone. Package transport/shm is the fast transport between processes of one host.
 //
 // Each rank listens on a socket file DIR/PORT.sock, where PORT is the port of the listener that the
 // job gives it. The port belongs to this process while that listener is open, so no two ranks of a
-// host share a file, and a file that is there already was left by a process that has died.
+// host share a file. A file that already exists was left by a process that has died.
 //
 // The package does not know who its peers are. Package mesh authenticates them, in frames.
 package unixsock
@@ -32,16 +32,17 @@ type Transport struct {
 	closed bool
 }
 
-// New returns a Transport whose socket files lie in dir. All ranks of the job need the same dir, and
-// nobody else should be able to write there.
+// New returns a Transport whose socket files lie in dir. All ranks of the job need the same
+// directory. No other user should be able to write there.
 func New(dir string) *Transport {
 	return &Transport{dir: dir, conns: make(map[*conn]bool)}
 }
 
-// Name returns the word that selects this transport in TUTTI_TRANSPORT.
+// Name returns the name that selects this transport in TUTTI_TRANSPORT.
 func (t *Transport) Name() string { return "unixsock" }
 
-// Serve listens on the socket file that the port of in names. The address is that port.
+// Serve listens on the socket file for the port of the listener in. The returned address is that
+// port.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	_, port, err := net.SplitHostPort(in.Addr().String())
 	if err != nil {
@@ -52,7 +53,7 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	if t.closed {
 		return "", errClosed("serve")
 	}
-	os.Remove(t.path(port)) // of a process that has died: in holds the port now
+	os.Remove(t.path(port)) // the file of a dead process, because the listener in holds the port now
 	l, err := net.Listen("unix", t.path(port))
 	if err != nil {
 		return "", err
@@ -121,12 +122,12 @@ func (t *Transport) remove(c *conn) {
 	t.mu.Unlock()
 }
 
-// start runs f on a goroutine that Close waits for.
+// start runs f on a new goroutine. Close waits for that goroutine.
 func (t *Transport) start(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		go f() // Close may be past its wait; f is short
+		go f() // Close may not wait for this goroutine any more; f is short
 		return
 	}
 	t.wg.Go(f)

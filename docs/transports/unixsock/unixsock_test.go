@@ -12,7 +12,7 @@ import (
 
 func TestTheTransportKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
-		dir, err := os.MkdirTemp("", "unixsock") // short: a socket's path has at most 107 bytes
+		dir, err := os.MkdirTemp("", "unixsock") // a short name, because a socket's path has at most 107 bytes
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func TestTheTransportKeepsTheContract(t *testing.T) {
 	})
 }
 
-// The tutorial shows this package's code, not a copy that has grown old.
+// The code blocks of the tutorial must match the code of this package.
 func TestTheTutorialShowsThisCode(t *testing.T) {
 	page, err := os.ReadFile("../../transports.md")
 	if err != nil {
