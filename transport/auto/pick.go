@@ -85,7 +85,7 @@ func (p *Picker) whyNotVerbs(network string) string {
 // here, because the user has not asked for the hardware by name. Explain gives the reason.
 //
 // Under TLS, which is the default between hosts, the hardware is not used, because RDMA does not
-// encrypt. A user who needs no encryption can select verbs by name or turn TLS off.
+// encrypt. A user who needs no encryption can select verbs by name, or turn TLS off.
 func (p *Picker) upgrade(o *Options) {
 	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
 	if i < 0 {

@@ -39,9 +39,9 @@ func (u *unsent) sub(n int) {
 	}
 }
 
-// Unsent implements transport.Conn. It counts heads and bodies that the peer's device has not
-// acknowledged, and since when it has acknowledged none. For frames of TrySend that time is the
-// first Unsent behind them.
+// Unsent implements transport.Conn. It returns the number of bytes of heads and bodies that the
+// peer's device has not acknowledged, and the time since which it has acknowledged none. For frames
+// of TrySend, this time is the time of the first Unsent after them.
 //
 // TrySend may post a frame without requesting a completion. Such a frame would count forever. So
 // Unsent requests a completion, which a later call sees.
@@ -58,9 +58,10 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent.bytes, c.unsent.since
 }
 
-// Traffic returns the set-up link's counts of bytes; zeros if it has none. A Conn that stays on that
-// link, because its peer has no device, is found to be silent by them. The queue pair needs none: its
-// device reports what the peer's device has not acknowledged.
+// Traffic returns the set-up link's counts of bytes, or zeros if that link has no counts. With
+// these counts, the layer above detects silence on a Conn that stays on the set-up link because its
+// peer has no device. The queue pair needs no counts, because its device reports work requests that
+// the peer's device does not acknowledge.
 func (c *conn) Traffic() (sent, acked, received, arrived uint64) {
 	if t, ok := c.setup.(interface {
 		Traffic() (sent, acked, received, arrived uint64)
@@ -79,7 +80,7 @@ func (c *conn) requestCompletion() {
 	if c.unsent.bytes == 0 || c.stage != live || c.err != nil || l.err != nil || l.lastSignaled > l.completed || l.posted == l.completed {
 		return
 	}
-	l.posted++ // hasRoom holds: among depth work requests at least one is signaled
+	l.posted++ // there is room, because at least one of depth work requests is signaled
 	l.batch = append(l.batch[:0], rdma.WorkRequest{ID: l.posted, Signaled: true, Write: true, NoImm: true})
 	c.post()
 }

@@ -27,9 +27,9 @@ import (
 //	                        ------------- OVER ------------>
 //	OVER is Done: sends over it                                delivers from it
 //
-// Neither end sends to a queue pair that cannot receive yet, and neither overtakes its own
-// frames on the set-up link. If an end fails on the way, it sends REFUSE with the reason,
-// and both Conns fail with that.
+// Neither end sends to a queue pair that cannot receive yet, and neither overtakes its own frames
+// on the set-up link. If an end fails meanwhile, it sends REFUSE with the reason, and both Conns
+// fail with this reason.
 
 // newSalt returns a random number by which a Conn recognises its own Tokens.
 func newSalt() uint64 {
@@ -42,8 +42,8 @@ func newSalt() uint64 {
 // memory, so an unauthenticated peer costs no more than on the set-up link.
 type pendingConn struct{ *conn }
 
-// Admit implements transport.Pending. It lifts the limits of the set-up link, and offers the
-// peer a queue pair if it is to have one.
+// Admit implements transport.Pending. It lifts the limits of the set-up link. If a queue pair is
+// wanted, it offers one to the peer.
 func (g pendingConn) Admit() {
 	if sg, ok := g.setup.(transport.Pending); ok {
 		sg.Admit()
@@ -53,8 +53,8 @@ func (g pendingConn) Admit() {
 	}
 }
 
-// readyToOffer calls set, and reports whether an OFFER may now be sent. An OFFER requires Admit,
-// and with Options.OnRequest also a WANT from the peer.
+// readyToOffer calls its function argument, and reports whether an OFFER may now be sent. An OFFER
+// requires Admit, and with Options.OnRequest also a WANT from the peer.
 func (c *conn) readyToOffer(set func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +70,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
-// PeerName returns the peer's name on the set-up link; "" if it has none there.
+// PeerName returns the peer's name on the set-up link, or "" if the peer has no name there.
 func (c *conn) PeerName() string {
 	if n, ok := c.setup.(transport.Named); ok {
 		return n.PeerName()
@@ -127,12 +127,12 @@ func (c *conn) refuse(err error) {
 	c.setup.Send(setupFrame(setupRefuse, text[:min(len(text), maxRefusal)], func(error) { c.fail(err, true) }))
 }
 
-// handleSetup applies a message of the peer on the set-up link. It returns an error if the
-// message violates the protocol. What this end's device refuses fails the Conn here, without
-// such an error.
+// handleSetup applies a message of the peer on the set-up link. It returns an error if the message
+// violates the protocol. If this end's device refuses a request, handleSetup fails the Conn itself,
+// and returns no error.
 func (c *conn) handleSetup(kind byte, body []byte) error {
 	switch negotiating := c.inStage(negotiating); {
-	// Each message is valid in one state only. A peer that repeats or reorders them has
+	// Each message is valid in only one state. A peer that repeats or reorders messages has
 	// violated the protocol.
 	case kind == setupLiteral:
 		c.setupSink.literal = true
@@ -218,7 +218,7 @@ func (c *conn) acceptAnswer(peer hello) {
 	c.switchSend(setupReady)
 }
 
-// setPeer sets what the peer can receive.
+// setPeer records the sizes that the peer can receive.
 func (c *conn) setPeer(peer hello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,8 +228,8 @@ func (c *conn) setPeer(peer hello) {
 	c.flow.payload = min(int(peer.buffer), c.endpoint.bufferSize) - packetLen
 }
 
-// switchSend queues the last frame for the set-up link. Once that is Done, it will arrive, and
-// frames go over the queue pair.
+// switchSend queues the last frame for the set-up link. Once this frame is Done, it is certain to
+// arrive, and frames go over the queue pair.
 func (c *conn) switchSend(kind byte) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -246,7 +246,7 @@ func (c *conn) switchSend(kind byte) {
 // goLive is the Done of the last frame on the set-up link. It posts the frames that have waited.
 func (c *conn) goLive(err error) {
 	c.mu.Lock()
-	// On an error of the set-up link, Progress fails the Conn. goLive need not.
+	// If the set-up link has failed, Progress fails the Conn, so goLive does not.
 	if err == nil && c.err == nil {
 		c.stage = live
 	}

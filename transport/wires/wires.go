@@ -1,10 +1,10 @@
-// Package wires has all transports that are not part of every program: gRPC and RDMA. A
-// command that lets its user choose any of them by name passes them on:
+// Package wires has all transports that are not part of every program: gRPC and RDMA. A command
+// whose user can choose any of them by name passes them to Init:
 //
 //	comm.Init(ctx, comm.WithTransport(wires.All()...))
 //
-// They make a program several megabytes larger. One that needs a single wire imports
-// that wire's package and passes its value.
+// These transports make a program several megabytes larger. A program that needs only one of them
+// imports the package of that transport and passes its value.
 package wires
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs"
 )
 
-// All returns new values of "grpc", "grpc+verbs" and "tcp+verbs". None of them holds
-// anything before it is used. RDMA needs a program that is built with it (make build
-// VERBS=1); in others its names are refused with the reason.
+// All returns new values of "grpc", "grpc+verbs" and "tcp+verbs". None of them holds resources
+// before it is used. RDMA needs a program that is built with RDMA (make build VERBS=1). Other
+// programs refuse the names with RDMA, and give the reason.
 func All() []transport.Transport {
 	return []transport.Transport{
 		grpc.New(grpc.Options{}),
