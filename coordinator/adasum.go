@@ -14,18 +14,18 @@ import (
 //	adasum(a, b) = (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
 //
 // The learning rate therefore need not change with the number of ranks. The result of orthogonal
-// gradients is their sum. The result of equal gradients is one of them. More than two gradients are
-// combined in a tree: first the gradients of neighboring ranks, then the results of neighboring
-// pairs, and so on. At each level, a vector without a neighbor goes up unchanged. The scalar
-// products are taken over whole tensors and summed in float64. Therefore a tensor is never cut into
-// parts, and its result does not depend on the tensors that it is fused with. Ranks that have
+// gradients is their sum. The result of equal gradients is that same gradient. More than two
+// gradients are combined in a tree: first the gradients of neighboring ranks, then the results of
+// neighboring pairs, and so on. At each level, a vector without a neighbor goes up unchanged. The
+// scalar products are taken over whole tensors and summed in float64. Therefore a tensor is never
+// cut into parts. Its result does not depend on the other tensors in its Bucket. Ranks that have
 // joined contribute zeros, which do not change the result.
 //
 // The collectives of package comm refuse Adasum, since they would cut vectors into chunks.
 //
 // Source: Maleki, Musuvathi, Mytkowicz, Saarikivi, Xu, Eksarevskiy, Ekanayake and Barsoum, "Scaling
-// Distributed Training with Adaptive Summation", MLSys 2021. The tree is the paper's and Horovod's.
-// It does not need a power of two.
+// Distributed Training with Adaptive Summation", MLSys 2021. The paper and Horovod use the same
+// tree. The number of ranks need not be a power of two.
 var Adasum = reduce.Func[float32]("coordinator.Adasum", reduce.Commutative, nil)
 
 // adasum reduces a Bucket with Adasum. Rank r receives chunk r of every rank, and combines these
@@ -44,7 +44,7 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	if err := comm.AllToAll(ctx, s.c, shares, comm.From(buf)); err != nil {
 		return err
 	}
-	lengths := make([]int, len(items)) // for each tensor, the elements of its piece of a chunk, including the padding zeros
+	lengths := make([]int, len(items)) // for each tensor, the number of its elements in a chunk, including padding zeros
 	for i := range items {
 		lengths[i] = l.chunkWidth(&items[i])
 	}
@@ -66,7 +66,8 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 }
 
 // adasumTree combines the ranks' shares into the first share. The shares are one after the other in
-// raw. Each share consists of one piece for each tensor; lengths has the lengths of the pieces.
+// raw. Each share consists of one piece for each tensor. The parameter lengths holds the lengths of
+// the pieces.
 func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []byte, lengths []int) error {
 	all := tensor.Elements[T](raw)
 	shares := make([][]T, c.Size())

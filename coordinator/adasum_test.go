@@ -16,7 +16,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// plainAdasum is the formula on whole vectors in float64.
+// plainAdasum computes the formula on whole vectors in float64.
 func plainAdasum(shares [][]float64) []float64 {
 	for len(shares) > 1 {
 		var up [][]float64
@@ -50,7 +50,7 @@ func plainAdasum(shares [][]float64) []float64 {
 	return shares[0]
 }
 
-// gradient is a rank's share of a tensor of n elements.
+// gradient returns a rank's share of a tensor with n elements.
 func gradient(n, rank, which int) []float64 {
 	v := make([]float64, n)
 	for i := range v {
@@ -67,7 +67,8 @@ func convert[T float32 | float64](v []float64) []T {
 	return out
 }
 
-// almostEqual compares with a reference. Errors are relative to its largest element.
+// almostEqual compares elements with a reference. Errors are relative to the largest element of the
+// reference.
 func almostEqual[T float32 | float64](what string, got []T, want []float64, most float64) error {
 	largest := 1e-300
 	for _, w := range want {
@@ -81,7 +82,7 @@ func almostEqual[T float32 | float64](what string, got []T, want []float64, most
 	return nil
 }
 
-// sameOnAll compares bits over the ranks.
+// sameOnAll checks that all ranks have elements with the same bits.
 func sameOnAll[T float32 | float64](ctx context.Context, c *comm.Comm, what string, v []T) error {
 	mine := tensor.Bytes(v)
 	all := make([]byte, c.Size()*len(mine))
@@ -116,7 +117,7 @@ func TestAdasumIsThePapersFormula(t *testing.T) {
 
 func adasumOf[T float32 | float64](ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, most float64) error {
 	sizes := []int{0, 1, 3, 100, 20_000}
-	for range 2 { // the second time from the cache
+	for range 2 { // the second time through the response cache
 		var hs []*coordinator.Handle
 		bufs := make([][]T, len(sizes))
 		for i, n := range sizes {

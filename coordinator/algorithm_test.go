@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// By the default table, fused tensors are reduced as lists: for large vectors it names algorithms
-// that do not work on lists, but fold in the same order as one that does.
+// With the default table, fused tensors must be reduced as lists. For large vectors the table names
+// algorithms that do not support lists. But each of them folds in the same order as an algorithm
+// that supports lists.
 func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -35,8 +36,8 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 	}
 }
 
-// A plain ring is used where the program or the table for large vectors asks for it; single vectors
-// go segment by segment only if the table says so.
+// A plain ring must be used if the program asks for it, or if the table names it for large vectors.
+// A single vector may be reduced with the segmented ring only if the table names it.
 func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
 	classOf := func(a string) uint8 { return uint8(slices.Index(classes(), a)) }
 	for _, tc := range []struct {

@@ -54,7 +54,8 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 	return nil
 }
 
-// first returns the name and the value of the first of the named variables that is set.
+// first takes the names of several variables. It returns the name and the value of the first
+// variable that is set.
 func first(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := os.Getenv(n); v != "" {

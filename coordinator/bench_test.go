@@ -13,14 +13,15 @@ import (
 )
 
 // BenchmarkSmallTensors measures a step of 1,000 tensors of 1 KiB, from the first submission to the
-// last wait, on ranks that are goroutines.
+// last wait. The ranks are goroutines.
 func BenchmarkSmallTensors(b *testing.B) {
 	for _, ranks := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) { benchSteps(b, ranks, "auto", 1000, 256) })
 	}
 }
 
-// benchSteps measures steps of a number of tensors of equal size, after three that do not count.
+// benchSteps measures steps with a number of tensors of equal size. Three steps run before the
+// measurement.
 func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opts ...coordinator.Option) {
 	b.ReportAllocs()
 	err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
@@ -48,8 +49,8 @@ func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opt
 	}
 }
 
-// steps are those of a program that submits the same tensors again and again, declared in the first
-// step.
+// steps runs the steps of a program that declares its tensors in the first step, and submits the
+// same tensors in every step.
 type steps struct {
 	names   []string
 	bufs    [][]float32
@@ -77,12 +78,12 @@ func (s *steps) step(ctx context.Context, co *coordinator.Coordinator) error {
 	return coordinator.WaitAll(ctx, s.handles...)
 }
 
-// A step allocates messages and lists, however many tensors it has, and nothing for a tensor or a
-// part of a large one.
+// A step may allocate messages and lists, but their number must not depend on the number of
+// tensors. It must allocate nothing for a tensor, or for a part of a large tensor.
 func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	for _, c := range []struct {
 		what                      string
-		tensors, elements, pieces int // pieces: tensors or parts that are executed
+		tensors, elements, pieces int // pieces: number of tensors or parts that are executed
 		opts                      []coordinator.Option
 	}{
 		{"small tensors", 2000, 16, 2000, nil},
@@ -91,7 +92,7 @@ func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			opts := append(c.opts, coordinator.WithCache(2*c.tensors), coordinator.WithCredit(1<<30),
-				coordinator.WithCycle(time.Minute)) // so that a slow machine does not send a step in many lists
+				coordinator.WithCycle(time.Minute)) // so that a slow machine does not split a step into many lists
 			err := comm.Local(2, with(func(ctx context.Context, cm *comm.Comm, co *coordinator.Coordinator) error {
 				got, err := allocations(ctx, cm, co, newSteps(c.tensors, c.elements))
 				if limit := uint64(40 + c.pieces/4); err == nil && got > limit {
@@ -106,7 +107,8 @@ func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	}
 }
 
-// allocations is the mean number of allocations in a step on all ranks; 0 on other ranks than 0.
+// allocations returns the mean number of allocations in a step on all ranks together. It returns 0
+// on ranks other than 0.
 func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, s *steps) (uint64, error) {
 	const runs = 10
 	for range 5 { // until the cache knows all names, and tables have grown
@@ -133,21 +135,21 @@ func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator,
 	return (after.Mallocs - before.Mallocs) / runs, nil
 }
 
-// BenchmarkParts measures a step of large tensors that run in parts. Its allocs/op are those of all
-// ranks.
+// BenchmarkParts measures a step of large tensors that run in parts. Its allocs/op count the
+// allocations of all ranks.
 func BenchmarkParts(b *testing.B) {
 	for _, wire := range []string{"memory", "tcp"} {
 		b.Run(wire, func(b *testing.B) {
-			benchSteps(b, 2, wire, 8, 1<<18, coordinator.WithPartition(1<<16)) // of 16 parts each
+			benchSteps(b, 2, wire, 8, 1<<18, coordinator.WithPartition(1<<16)) // each tensor has 16 parts
 		})
 	}
 }
 
-// BenchmarkModel measures a step of a model's gradients, of which few are large and many small, on
-// ranks that are goroutines: by a coordinator; as separate calls; and as one vector. With
-// GOMAXPROCS=1 it compares their time of the processor.
+// BenchmarkModel measures a step with the gradients of a model. A few gradients are large, and many
+// are small. The ranks are goroutines. It compares a coordinator, separate calls, and one call for
+// a single vector. With GOMAXPROCS=1 it compares processor time.
 func BenchmarkModel(b *testing.B) {
-	sizes := []int{9408, 2_048_000} // elements, as ResNet-50 has them, some fewer
+	sizes := []int{9408, 2_048_000} // numbers of elements, similar to ResNet-50, with fewer tensors
 	for stage := range 4 {
 		width := 64 << stage
 		for range 3 {
@@ -191,7 +193,7 @@ func BenchmarkModel(b *testing.B) {
 	}
 }
 
-// model is steps of tensors that are parts of one vector.
+// model runs steps with tensors that are parts of one vector.
 type model struct {
 	steps
 	all []float32

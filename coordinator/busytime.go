@@ -32,7 +32,7 @@ func (u *busyTime) elapsed(now negotiate.Time) negotiate.Time {
 // reset sets the busy time to 0. A running stopwatch keeps running.
 func (u *busyTime) reset(now negotiate.Time) { u.accumulated, u.since = 0, now }
 
-// noteInput counts the tensors that are put in flight on rank 0 and those that are executed.
+// noteInput counts the tensors that rank 0 submits, and the tensors that it has executed.
 func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	switch in := in.(type) {
 	case *negotiate.Submit:
@@ -52,7 +52,7 @@ func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	}
 }
 
-// noteOutput counts the submissions that end other than in a Bucket.
+// noteOutput counts the submissions that end without a Bucket.
 func (s *sampler) noteOutput(now negotiate.Time, out negotiate.WorkerOutput) {
 	switch o := out.(type) {
 	case negotiate.Fail:

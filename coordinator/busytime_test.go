@@ -8,14 +8,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// oneTensor is a Bucket of one tensor, which a sampler regards as the first of a step.
+// oneTensor returns a Bucket with one tensor. A sampler takes this tensor for the first tensor of a
+// step.
 func oneTensor() *negotiate.Bucket {
 	t := &negotiate.Spec{Name: "w", Operation: negotiate.AllReduce, DType: tensor.Float32, Wire: tensor.Float32, Shape: []int{1000}}
 	return &negotiate.Bucket{Entries: []negotiate.BucketEntry{{Spec: t, Submission: 1}}, Parts: 1}
 }
 
-// runStep is a step that begins at a time and has a duration. It reports whether a sample is
-// complete.
+// runStep runs a step that begins at the given time and has the given duration. It reports whether
+// a sample is complete.
 func runStep(s *sampler, at, duration negotiate.Time) bool {
 	b := oneTensor()
 	s.noteInput(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
@@ -24,8 +25,8 @@ func runStep(s *sampler, at, duration negotiate.Time) bool {
 	return change
 }
 
-// A sample does not count time in which nothing is in flight, and one of long steps has fewer of
-// them.
+// A sample must not count time in which no tensor is in flight. A sample with long steps must have
+// fewer steps.
 func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	const ms = negotiate.Time(negotiate.Millisecond)
 	for _, c := range []struct {
@@ -60,16 +61,16 @@ func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	}
 }
 
-// Whatever the outcome of a submission, the clock stops when nothing is in flight.
+// Whatever the outcome of a submission, the clock must stop when no tensor is in flight.
 func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	var s sampler
 	s.noteInput(10, negotiate.Submit{Submissions: []negotiate.SubmissionID{1, 2, 3}})
 	s.noteInput(20, negotiate.Join{Submission: 4})
 	s.noteOutput(30, negotiate.Fail{Submissions: []negotiate.SubmissionID{2}})
 	s.noteOutput(40, negotiate.SetChanged{Submission: 3})
-	s.noteOutput(45, negotiate.SetChanged{}) // another rank's
+	s.noteOutput(45, negotiate.SetChanged{}) // requested by another rank only
 	b := oneTensor()
-	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec}) // of which this rank gave nothing
+	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec}) // this rank has not submitted this tensor
 	s.noteInput(50, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 0, Parts: 2}})
 	s.noteInput(60, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 1, Parts: 2}})
 	if s.busy.elapsed(65) != 55 {

@@ -9,22 +9,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Rank 0 answers a ping with its time on the goroutine that receives the ping. So the answer does
-// not wait for other work of the coordinator.
+// Rank 0 answers a ping with its time. It answers on the goroutine that receives the ping, so the
+// answer does not wait for other work of the coordinator.
 const (
 	clockStep = step + 1
 	pingName  = "ping"
 	pongName  = "pong"
 
 	pings = 16 // number of pings; the one with the fastest round trip is used
-	// pingLimit bounds the time of all pings together. If rank 0 needs longer, it is gone or very
-	// busy.
+	// pingLimit bounds the time of all pings together. If rank 0 needs more time, it is gone or
+	// very busy.
 	pingLimit = time.Second
 )
 
-// A clockSample compares the clocks of this rank and rank 0. When this rank's clock shows at, rank
-// 0's clock shows at + offset, with an error of at most maxError. maxError is half a round trip
-// (Cristian, "Probabilistic clock synchronization", 1989).
+// A clockSample compares the clocks of this rank and rank 0. At the time at of this rank's clock,
+// rank 0's clock shows at + offset, with an error of at most maxError. The value of maxError is
+// half a round trip (Cristian, "Probabilistic clock synchronization", 1989).
 type clockSample struct{ at, offset, maxError int64 }
 
 // A clock translates this rank's time into rank 0's. It assumes that the offset changes linearly
@@ -35,7 +35,7 @@ type clock struct {
 	maxError int64
 }
 
-// newClock makes a clock from any number of samples. It uses the first and the last sample.
+// newClock returns a clock for any number of samples. It uses the first and the last sample.
 func newClock(marks []clockSample) clock {
 	if len(marks) == 0 {
 		return clock{}
@@ -52,7 +52,8 @@ func newClock(marks []clockSample) clock {
 	return c
 }
 
-// toRoot translates a time of this rank into rank 0's time. It preserves the order of times.
+// toRoot translates a time of this rank into rank 0's time. The translation preserves the order of
+// times.
 func (c clock) toRoot(t int64) int64 {
 	if c.to <= c.from {
 		return t + c.offset[0]
@@ -61,7 +62,7 @@ func (c clock) toRoot(t int64) int64 {
 	return t + c.offset[0] + int64(share*float64(c.offset[1]-c.offset[0]))
 }
 
-// answerPings runs on rank 0. It sends rank 0's time to the rank from for each ping, until the
+// answerPings runs on rank 0. It answers each ping of one other rank with rank 0's time, until the
 // coordinator ends.
 func (co *Coordinator) answerPings(from int) {
 	err := co.control.OnNamed(clockStep, from, pingName, nil, func(_ comm.Tensor, err error) {
@@ -77,9 +78,9 @@ func (co *Coordinator) answerPings(from int) {
 	_ = err // the communicator has failed; its other receives report the error
 }
 
-// sampleClock compares the clocks with several pings, and records the sample with the smallest
-// error, which is that of the fastest ping. If rank 0 does not answer, sampleClock records no
-// sample and never pings again: a late answer would be mistaken for the answer to the next ping.
+// sampleClock compares the clocks with several pings, and records the sample of the fastest ping,
+// because it has the smallest error. If rank 0 does not answer, sampleClock records no sample and
+// never pings again, because a late answer would be mistaken for the answer to the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	m := clockSample{at: int64(co.now())}
 	if co.rank != 0 {
@@ -108,15 +109,15 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	r.samples = append(r.samples, m)
 }
 
-// ping asks rank 0 for its time once. sent and back are times of this rank, theirs is a time of
-// rank 0:
+// ping asks rank 0 for its time once. The variables sent and back are times of this rank, and
+// theirs is a time of rank 0:
 //
 //	this rank  sent ─────┐               ┌───► back
 //	rank 0               └──► theirs ────┘
 //
-// If both directions take equally long, rank 0's clock showed theirs halfway between sent and back.
-// In the worst case one direction took no time, so the error is at most half the round trip.
-// maxError is -1 if there is no answer.
+// If both directions take equally long, rank 0 has read its clock halfway between sent and back. In
+// the worst case one direction took no time, so the error is at most half the round trip. maxError
+// is -1 if there is no answer.
 func (co *Coordinator) ping(ctx context.Context) clockSample {
 	none := clockSample{maxError: -1}
 	answer := make(chan int64, 1)

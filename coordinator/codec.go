@@ -13,13 +13,14 @@ import (
 )
 
 // TopK compresses an AllReduce of float32 or float64 by comm.Sum or comm.Mean. Each rank sends only
-// the keep elements of its buffer with the largest magnitude. Of elements with equal magnitude, it
-// sends the first. A NaN counts as the largest magnitude.
+// the elements of its buffer with the largest magnitude. The parameter keep is their number. Among
+// elements with equal magnitude, it sends the first ones. A NaN counts as the largest magnitude.
 //
-// residual keeps the error for the next step (error feedback). Each rank first adds residual to the
-// buffer. After encoding, residual has the elements that were not sent. It has the length of the
-// buffer, and the caller fills it with zeros before the first step. It belongs to the coordinator
-// while the submission is in flight. If residual is nil, the elements that are not sent are lost.
+// The slice residual keeps the error for the next step (error feedback). Each rank first adds
+// residual to the buffer. After encoding, residual holds the elements that were not sent. It has
+// the length of the buffer, and the caller fills it with zeros before the first step. It belongs to
+// the coordinator while the submission is in flight. If residual is nil, the elements that are not
+// sent are lost.
 //
 // A rank sends 8 bytes (float64: 12) to every other rank for each element that it keeps. The shares
 // are added in rank order.
@@ -32,8 +33,9 @@ func TopK[T float32 | float64](keep int, residual []T) CallOption {
 
 // OneBit compresses an AllReduce of float32 or float64 by comm.Sum or comm.Mean to one bit for each
 // element, which says whether the element is below zero. Each element below zero is replaced by the
-// mean of all elements below zero, and each other element by the mean of the others. residual is as
-// in TopK. Without a residual a training converges badly.
+// mean of all elements below zero, and each other element by the mean of all other elements. The
+// parameter residual has the same meaning as in TopK. Without a residual, a training converges
+// badly.
 //
 // Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to
 // data-parallel distributed training of speech DNNs", Interspeech 2014. The paper takes the two
@@ -42,8 +44,8 @@ func OneBit[T float32 | float64](residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.OneBit, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// validateFold returns why Adasum or the codec of a request cannot be used. It returns "" if they
-// can be used, or if the request has neither.
+// validateFold returns the reason why Adasum or the codec of a request cannot be used. It returns
+// "" if they can be used, or if the request uses neither of them.
 func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	plain := q.Operation == negotiate.AllReduce && floats && q.Wire == q.DType
@@ -110,8 +112,8 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	return nil
 }
 
-// A codec encodes n elements into a short message. The residual keeps the part of the elements that
-// the message lacks.
+// A codec encodes n elements into a short message. The residual keeps the difference between the
+// elements and the message.
 //
 //	        message                                                  what stays in the residual
 //	TopK    keep indices of 4 bytes, then keep elements              all other elements
@@ -155,7 +157,7 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 	return sum
 }
 
-// encode writes a message, and leaves in sum the part of the elements that the message lacks.
+// encode writes a message, and leaves in sum the difference between the elements and the message.
 func (c codec[T]) encode(msg []byte, sum []T) {
 	if len(sum) == 0 {
 		return
@@ -188,7 +190,8 @@ func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	}
 }
 
-// encodeBits sums in float64, so that the means of long tensors are accurate enough.
+// encodeBits writes a message of OneBit. It adds in float64, so that the means of long tensors are
+// accurate enough.
 func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	var below, other float64
 	var belows int
@@ -237,16 +240,17 @@ func (c codec[T]) add(dst []T, msg []byte) bool {
 	return true
 }
 
-// magnitude returns a number that orders elements by their absolute value. A NaN has the largest.
+// magnitude returns a number that orders elements by their absolute value. A NaN has the largest
+// magnitude.
 func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
 
-// kthLargest returns the k-th largest magnitude, and how many elements of that magnitude are among
-// the k largest. It is a radix selection that starts at the highest byte. Each pass looks only at
-// the elements whose higher bytes equal the bytes found so far. It counts the values of their next
-// byte, and finds the value that the k-th largest has. The number of passes is the number of bytes
-// in a magnitude. The only memory is the counters.
+// kthLargest returns the k-th largest magnitude, and the number of elements with exactly that
+// magnitude among the k largest elements. It is a radix selection that starts at the highest byte.
+// Each pass looks only at the elements whose higher bytes equal the bytes found so far. It counts
+// the values of their next byte, and finds the next byte of the k-th largest magnitude. The number
+// of passes is the number of bytes in a magnitude. The only memory is the counters.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
-	var known uint64 // the bits of limit that are decided
+	var known uint64 // the bits of limit that are known so far
 	last := 0
 	if tensor.TypeOf[T]() == tensor.Float32 {
 		last = 24 // the lower bits of a float32's magnitude are all zero

@@ -17,7 +17,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// A plainCodec is the reference of a codec: what a rank sends of a vector.
+// A plainCodec is the reference for a codec. It returns the part of a vector that a rank sends.
 type plainCodec func(v []float64) []float64
 
 func plainTop(keep int) plainCodec {
@@ -54,7 +54,7 @@ func plainBits(v []float64) []float64 {
 	return out
 }
 
-// codecCase is a codec and its reference.
+// A codecCase is a codec with its reference.
 type codecCase[T float32 | float64] struct {
 	name   string
 	plain  plainCodec
@@ -86,7 +86,8 @@ func TestCodedGradientsAreThoseOfAPlainReferenceAndEqualOnAllRanks(t *testing.T)
 	}
 }
 
-// codedSteps runs some steps with error feedback, on this rank, and by the reference for all ranks.
+// codedSteps runs several steps with error feedback on this rank, and computes the same steps for
+// all ranks with the reference.
 func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, most float64) error {
 	for _, cc := range codecs[T]() {
 		for _, size := range []int{0, 1, 9, 1000} {
@@ -96,7 +97,7 @@ func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coor
 				want := make([]float64, size)
 				for r := range c.Size() {
 					sum := gradient(size, r, step)
-					for i := range sum { // rounded as the elements are, so that ties are the same
+					for i := range sum { // rounded like the elements, so that ties are the same
 						v := T(sum[i]) * 0.5
 						if step > 0 {
 							v += T(plain[r][i])
@@ -130,7 +131,8 @@ func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coor
 	return nil
 }
 
-// Nothing is lost: what all steps brought and what is left is what was put in.
+// No part of a gradient may be lost: the results of all steps plus the remaining residuals must
+// equal the sum of all inputs.
 func TestErrorFeedbackBringsInTimeWhatWasNotSent(t *testing.T) {
 	leak.Check(t)
 	for _, cc := range codecs[float64]() {

@@ -13,8 +13,8 @@ import (
 )
 
 // A Coordinator is one rank's part of the negotiation. It also executes the operations that are
-// negotiated. Any number of goroutines may call its methods, and the functions that take it as an
-// argument.
+// negotiated. Any number of goroutines may call its methods, and functions that take a Coordinator
+// as an argument.
 //
 // The life of a submission, with the goroutine of each step:
 //
@@ -26,7 +26,7 @@ import (
 //	executor       the collective runs; the handles are done, and their waiters are woken
 //
 // The poller is a goroutine of the program in Wait, or the executor. So while a goroutine of the
-// program waits, only the last step has to wake a goroutine.
+// program waits, only the last step wakes another goroutine.
 //
 // Who may access which field:
 //
@@ -40,8 +40,8 @@ import (
 //	events to closed, handles
 //	exec                        see executor
 //
-// A goroutine that holds mu may not step the state machines. A goroutine that steps them may take
-// mu, but only for moments. So mu is always the last lock taken.
+// A goroutine that holds mu must not step the state machines. A goroutine that steps the state
+// machines may take mu for a short time. So mu is always the last lock taken.
 type Coordinator struct {
 	// rank and size are this rank's number and the number of ranks in the communicator that Start
 	// was given. worldRank maps a rank of that communicator to its number in the job, which errors
@@ -60,23 +60,23 @@ type Coordinator struct {
 	started       time.Time
 
 	worker *negotiate.Worker
-	// coord is nil except on rank 0.
+	// coord is set only on rank 0.
 	coord *negotiate.Coordinator
 	// local holds the lists that the Coordinator and the Worker of rank 0 have sent each other and
 	// that are not delivered yet.
 	local []any
-	// cost is the input that reports a finished Bucket. It is reused, so that a Bucket allocates
-	// none.
+	// cost is the input that reports a finished Bucket. It is reused, so that a finished Bucket
+	// needs no allocation.
 	cost negotiate.Executed
 	// clock is the time of the current step. Reading a clock for each event would take longer than
 	// handling most events.
 	clock negotiate.Time
-	// workerDue and coordDue are when the Worker and the Coordinator want to be called again, or
-	// never.
+	// workerDue and coordDue are the times at which the Worker and the Coordinator need their next
+	// Step. The value never means that they need none.
 	workerDue, coordDue negotiate.Time
 	timer               *time.Timer    // fires at the earlier of workerDue and coordDue
 	timerAt             negotiate.Time // the time that timer is set to
-	// endCause is why the coordinator ended. It is nil if the end is the shutdown of all ranks.
+	// endCause is the error that ended the coordinator. It is nil if all ranks have shut down.
 	endCause *fault.Error
 
 	progress progress
@@ -103,7 +103,7 @@ type Coordinator struct {
 	handles     handleTable // the handles in flight
 	idleWaiters []*waiter   // for reuse
 	sites       map[callsite.Site]string
-	err         error // why the coordinator ended; nil before the end and after a shutdown of all ranks
+	err         error // the error that ended the coordinator; nil before the end and after a shutdown of all ranks
 	closed      bool
 
 	exec executor
@@ -115,14 +115,14 @@ type event struct {
 	in   negotiate.WorkerInput // from this rank
 	from int                   // the rank that sent body
 	body []byte
-	err  error // the wires have failed, or the caller has given up
+	err  error // the error if the wires have failed or the caller has given up
 }
 
 // Start starts a coordinator among the ranks of c. All ranks of c call it. Start makes two
-// communicators, so collectives on c may run at the same time. Rank 0's options hold for all ranks.
+// communicators, so collectives on c may run at the same time. Rank 0's options apply to all ranks.
 // Close ends the coordinator.
 func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, error) {
-	began := time.Now() // on rank 0, earlier than any event on another rank after Start
+	began := time.Now() // on rank 0, earlier than every event after Start on other ranks
 	o, err := newOptions(c, opts)
 	if err != nil {
 		return nil, err
@@ -175,10 +175,10 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 // the coordinator ends on all ranks with fault.Timeout or fault.Canceled. If ctx has no deadline,
 // the limit of WithStallLimits applies.
 //
-// Close also waits for output to the logger and for Autotune's output, up to 5 s each, and up to 1
-// s each after ctx has ended. If Autotune's log or file is incomplete then, a warning says so. If
-// the logger still blocks then, the error is fault.Timeout or fault.Canceled, unless there already
-// is an error.
+// Close also waits for output to the logger and for Autotune's output, for up to 5 s each. After
+// ctx has ended, it waits for up to 1 s each. If Autotune's log or file is still incomplete, Close
+// logs a warning. If the logger still blocks, Close returns fault.Timeout or fault.Canceled, unless
+// there already is an error.
 func (co *Coordinator) Close(ctx context.Context) error {
 	co.closeMu.Lock()
 	defer co.closeMu.Unlock()
@@ -209,7 +209,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits until the queued log entries are written. No entries are added any more.
+// drainLogs waits until the queued log entries are written. No further entries are added.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())

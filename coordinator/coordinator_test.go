@@ -28,7 +28,8 @@ func worlds(t *testing.T, f func(ctx context.Context, c *comm.Comm, co *coordina
 	}
 }
 
-// with is a rank's program with a coordinator around it.
+// with returns a rank's program that starts a coordinator, runs the function and closes the
+// coordinator.
 func with(f func(context.Context, *comm.Comm, *coordinator.Coordinator) error, opts ...coordinator.Option) func(context.Context, *comm.Comm) error {
 	return func(ctx context.Context, c *comm.Comm) error {
 		co, err := coordinator.Start(ctx, c, opts...)
@@ -42,8 +43,8 @@ func with(f func(context.Context, *comm.Comm, *coordinator.Coordinator) error, o
 	}
 }
 
-// whileRank1HasJoined runs f on ranks 0 and 2 of three. Rank 1 joins at once, and the others after
-// f.
+// whileRank1HasJoined runs f on ranks 0 and 2 of three ranks. Rank 1 joins at once, and the other
+// ranks join after f.
 func whileRank1HasJoined(t *testing.T, f func(context.Context, *comm.Comm, *coordinator.Coordinator) error) {
 	t.Helper()
 	leak.Check(t)

@@ -16,63 +16,70 @@
 //	}
 //	err = co.Close(ctx)
 //
-// AllReduce and its siblings declare and submit in one call, for what happens once. All of them return
-// a Handle. Gradients does the loop above.
+// For an operation that happens once, AllReduce and similar functions declare and submit in one
+// call. All of them return a Handle. The type Gradients implements the loop above.
 //
-// Each rank submits what it has. Rank 0 learns of it, decides what is ready everywhere, fuses small
-// tensors, and sends all ranks one order, which they execute. So ranks may submit in any order, from any
-// goroutine, and a rank that submits something else than the others gets an error instead of a wrong
-// sum. Package negotiate decides; this package moves its messages, executes its decisions, and knows no
-// algorithms, no transports, and not how ranks find each other.
+// Each rank submits the tensors that it has. Rank 0 learns of all submissions, decides which
+// tensors are ready on all ranks, fuses small tensors, and sends one order to all ranks. All ranks
+// execute this order. So ranks may submit in any order, from any goroutine. If ranks submit
+// different operations, they get an error instead of a wrong sum. Package negotiate makes the
+// decisions. This package moves the messages of the negotiation and executes its decisions. It
+// knows no algorithms, no transports, and not how ranks find each other.
 //
 // # What is promised
 //
-// The buffers of a submission belong to the coordinator until its handle is done. A name stands for one
-// tensor at a time in its process set. Submitted again before it is done, it is refused with
-// fault.Misuse that names both calls, and the first goes on. Ranks that submit a name with different
-// operations, types, shapes, operators, roots, scales, compression, priorities or groups all get
-// fault.Mismatch that names both sides. Other tensors are not disturbed, and the name is free again,
-// except after groups that differ.
+// The buffers of a submission belong to the coordinator until its handle is done. A name stands for
+// one tensor at a time in its process set. A name that is submitted again before it is done is
+// refused with fault.Misuse. The error names both calls, and the first submission goes on. Ranks
+// that submit a name with different operations, types, shapes, operators, roots, scales,
+// compression, priorities or groups all get fault.Mismatch, which names both sides. Other tensors
+// are not affected. The name can be used again, unless the groups differed.
 //
-// Results are the same bits on every rank. They do not depend on what a tensor was fused with, on the
-// order of submission, on the response cache or on timing. They depend on the number of ranks, on the
-// algorithms that the communicator's table gives large vectors, and, for tensors above WithPartition, on
-// that size. A ReduceScatter is never fused, so it has the algorithm that the table gives its own size.
+// Results are the same bits on every rank. They do not depend on the other tensors in a Bucket, on
+// the order of submission, on the response cache or on timing. They depend on the number of ranks
+// and on the algorithms that the communicator's table names for large vectors. For tensors above
+// the size of WithPartition, they also depend on that size. A ReduceScatter is never fused, so it
+// uses the algorithm that the table names for its own size.
 //
 // A mean is the sum divided once by the number of ranks that took part. Scales are factors in the
-// element type; the first is applied before the reduction, the second after it and after the division.
+// element type. The first factor is applied before the reduction, and the second factor after the
+// reduction and the division.
 //
 // # Fewer bytes, and other sums
 //
-// Compress has elements travel in 16 bits, TopK as the few that are furthest from zero, OneBit as their
-// signs. TopK and OneBit keep what was not sent for the next step. AllReduceSparse adds rows by their
-// index. Adasum is an operator that adds gradients as far as they point in different directions. All of
-// them promise equal bits on all ranks, whatever a tensor was fused with, as plain sums do.
+// Compress sends each element in 16 bits. TopK sends only the elements that are furthest from zero.
+// OneBit sends only the signs of elements. TopK and OneBit keep the part that was not sent for the
+// next step. AllReduceSparse adds rows by their index. Adasum is an operator that adds the
+// components of gradients that point in different directions. All of these give equal bits on all
+// ranks, like plain sums, and do not depend on fusion.
 //
 // # What ends a wait
 //
-// A handle is done when its tensor is, or has failed. The loss of any rank ends the coordinator on all
-// ranks, and every handle with fault.PeerLost that names the rank. A tensor that some ranks have
-// submitted and others have not is reported after 60 s in the log of rank 0, with the file:line where
-// the others are now. After comm.DefaultTimeout it ends the coordinator on all ranks with fault.Timeout
-// that names them. A Wait that is cancelled leaves its tensor in flight. An error inside a collective of
-// the coordinator ends it on all ranks. The communicator that Start was given and other coordinators go
-// on.
+// A handle is done when its tensor is done or has failed. The loss of any rank ends the coordinator
+// on all ranks. Every handle then ends with fault.PeerLost, which names the lost rank. A tensor
+// that some ranks have submitted and others have not is reported after 60 s in the log of rank 0,
+// with the file:line where the missing ranks are now. After comm.DefaultTimeout it ends the
+// coordinator on all ranks with fault.Timeout, which names the missing ranks. If a Wait is
+// cancelled, its tensor stays in flight. An error inside a collective of the coordinator ends the
+// coordinator on all ranks. The communicator that Start was given is not affected, and other
+// coordinators go on.
 //
 // # Cost
 //
-// A coordinator has two goroutines and two communicators. Idle, both goroutines sleep on channels, and
-// nothing is sent. A program's goroutine does the work of its own calls: Submit steps this rank's state
-// machine, which takes a tenth of a microsecond, and Wait polls for the control messages for some
-// hundred microseconds before it sleeps. See type progress for who does what.
+// A coordinator has two goroutines and two communicators. When the coordinator is idle, both
+// goroutines sleep on channels, and nothing is sent. A program's goroutine does the work of its own
+// calls: Submit steps this rank's state machine, which takes a tenth of a microsecond, and Wait
+// polls for the control messages for some hundred microseconds before it sleeps. See type progress
+// for the work of each goroutine.
 //
-// A step whose names were all submitted before costs each rank one message to rank 0, with one bit for
-// each tensor, and one message with the order back. Submissions wait up to WithCycle to be sent
-// together, unless one completes the names of the last step or a group, or a goroutine waits. To submit
-// and to wait for a declared tensor allocates nothing.
+// If all names of a step were submitted before, the step costs each rank two messages: one to rank
+// 0, with one bit for each tensor, and one from rank 0 with the order. Submissions wait for up to
+// WithCycle to be sent together. They are sent earlier if a submission completes the names of the
+// last step or a group, or if a goroutine waits. Submit and Wait allocate nothing for a declared
+// tensor.
 //
-// Tensors of at most WithMaxFusedTensor bytes are fused into calls of up to WithFusion bytes. Fusion
-// saves calls, not copies, since most tensors are not copied at all:
+// Tensors of at most WithMaxFusedTensor bytes are fused into calls of up to WithFusion bytes.
+// Fusion saves calls, not copies, because most tensors are not copied at all:
 //
 //	how the ranks reduce                tensors of a fused call
 //	shared memory                       read and written where they are
@@ -81,20 +88,22 @@
 //
 // # Timeline
 //
-// StartTimeline, or TUTTI_TIMELINE (or HOROVOD_TIMELINE) in a rank's own environment, has a rank write
-// how long each of its tensors was negotiated, queued, packed, in transfer and unpacked, in rank 0's time,
-// as Chrome's trace events. `tuttirun --timeline out.json` does so on all ranks and merges the parts;
-// Perfetto (ui.perfetto.dev) shows the file. If the environment starts timelines for several coordinators
-// of a process, the file of the last to end is kept. Without a timeline it costs one load of a pointer
-// for each time that would be taken.
+// StartTimeline, or TUTTI_TIMELINE (or HOROVOD_TIMELINE) in a rank's own environment, makes a rank
+// write a timeline of its tensors. The timeline shows how long each tensor was negotiated, queued,
+// packed, in transfer and unpacked. Its format is Chrome's trace events, in rank 0's time.
+// `tuttirun --timeline out.json` does so on all ranks and merges the parts; Perfetto
+// (ui.perfetto.dev) shows the file. If the environment starts timelines for several coordinators of
+// a process, the file of the coordinator that ends last is kept. Without a timeline, the only cost
+// is one load of a pointer for each time that would be recorded.
 //
 // # Autotune
 //
-// WithAutotune has rank 0 try settings while the program runs, and keep those that it began with unless
-// others are better: how much is fused, how long submissions wait, whether the response cache is used,
-// and the class of algorithm. The first three change no bit of any result. The last changes the order of
-// the folds, on all ranks at the same point in the order of tensors; Deterministic excludes it. Package
-// autotune decides what to try.
+// WithAutotune makes rank 0 try settings while the program runs. Rank 0 keeps the initial settings
+// unless others are better. There are four settings: how much is fused, how long submissions wait,
+// whether the response cache is used, and the class of algorithm. The first three settings do not
+// change a bit of any result. The class of algorithm changes the order of the folds, on all ranks
+// at the same point in the order of tensors. The option Deterministic excludes this setting.
+// Package autotune chooses the settings to try.
 //
 //	WithAutotune       TUTTI_AUTOTUNE, HOROVOD_AUTOTUNE           1: on
 //	Autotune.Log       TUTTI_AUTOTUNE_LOG, HOROVOD_AUTOTUNE_LOG   a file, of CSV
@@ -107,8 +116,8 @@
 //
 // # Configuration
 //
-// Options of rank 0 hold for all ranks and win over its environment. Of the variables in a row, the
-// first that is set counts:
+// Options of rank 0 apply to all ranks, and take precedence over rank 0's environment. If several
+// variables are listed for an option, the first one that is set counts:
 //
 //	option             variables                                  unit
 //	WithFusion         TUTTI_FUSION_THRESHOLD                     bytes

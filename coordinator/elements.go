@@ -18,7 +18,7 @@ type element interface {
 	allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error
 }
 
-// typed implements element for a Go type.
+// The type typed implements element for a Go type.
 type typed[T comm.Element] struct{}
 
 func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error {
@@ -33,7 +33,7 @@ func (typed[T]) allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, c
 	return comm.AllGather(ctx, c, tensor.Elements[T](dst), comm.From(tensor.Elements[T](src)), comm.Counts(counts))
 }
 
-// elementOf returns the element of a type. It is never nil for a valid type.
+// elementOf returns the element for a type. It is never nil for a valid type.
 func elementOf(d tensor.DType) element {
 	if d.IsLoc() {
 		return locOf(d.Base())
@@ -71,7 +71,7 @@ func elementOf(d tensor.DType) element {
 	return typed[bool]{}
 }
 
-// locOf returns the element of a Loc with a base type.
+// locOf returns the element for a Loc with the given base type.
 func locOf(base tensor.DType) element {
 	switch base {
 	case tensor.Int8:
@@ -100,8 +100,8 @@ func locOf(base tensor.DType) element {
 	return typed[tensor.Loc[float64]]{}
 }
 
-// builtin returns package comm's operator with an id, and whether there is one. Only these
-// operators have identities.
+// builtin returns the operator of package comm with the given id. The result known is false if
+// there is no such operator. Only these operators have identities.
 func builtin(id uint64) (op comm.Op, known bool) {
 	for _, op := range [...]comm.Op{
 		comm.Sum, comm.Mean, comm.Prod, comm.Min, comm.Max, comm.LogicalAnd, comm.LogicalOr, comm.LogicalXor,
@@ -129,8 +129,8 @@ func scales(d tensor.DType) bool {
 }
 
 // scale multiplies the elements of buf by a factor. Each product is rounded once to the element
-// type. float32 and float64 are multiplied in their own arithmetic, 16-bit floats in float32. The
-// real and imaginary parts of complex numbers are multiplied separately.
+// type. float32 and float64 are multiplied in their own arithmetic, and 16-bit floats in float32.
+// The real and imaginary parts of complex numbers are multiplied separately.
 func scale(d tensor.DType, buf []byte, factor float64) {
 	if factor == 1 || len(buf) == 0 {
 		return
@@ -164,9 +164,9 @@ func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 	}
 }
 
-// identity fills buf with the operator's identity: folding it with a share leaves every bit of the
-// share unchanged. The identity of a floating-point sum is -0, since adding 0 would turn -0 into 0.
-// The operator must be one of package comm's and accept the type.
+// identity fills buf with the operator's identity. A fold of the identity with a share does not
+// change a bit of the share. The identity of a floating-point sum is -0, because -0 plus 0 would be
+// 0. The operator must belong to package comm and accept the type.
 func identity(op uint64, d tensor.DType, buf []byte) {
 	if len(buf) == 0 {
 		return
@@ -284,7 +284,7 @@ func extreme(d tensor.DType, sign int) []byte {
 }
 
 // locExtreme returns a Loc with the extreme value and the largest index. Of two equal values, the
-// one with the lower index wins, so this index loses every tie.
+// value with the lower index wins, so the largest index loses every tie.
 func locExtreme(d tensor.DType, sign int) []byte {
 	b := make([]byte, d.Size())
 	copy(b, extreme(d.Base(), sign))

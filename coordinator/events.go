@@ -63,8 +63,8 @@ func (co *Coordinator) popEvents() []event {
 	return evs
 }
 
-// wakeOwner makes another goroutine process the events: the poller, if there is one, or else the
-// loop. Callbacks of the wires call it, because they must return quickly.
+// wakeOwner makes another goroutine process the events. That goroutine is the poller if there is
+// one, and otherwise the loop. Callbacks of the wires call it, because they must return quickly.
 func (co *Coordinator) wakeOwner() {
 	if co.progress.has(polling) {
 		return
@@ -76,7 +76,8 @@ func (co *Coordinator) wakeOwner() {
 }
 
 // inlineRanks is the largest number of ranks to which rank 0 sends an order on the program's
-// goroutine. For more ranks rank 0 wakes the loop, which costs less than the program's time.
+// goroutine. For more ranks, rank 0 wakes the loop instead, because this takes the program less
+// time than many sends.
 const inlineRanks = 8
 
 // stepInline gives the Worker an input. If the caller can become the owner of the state machines,
@@ -119,7 +120,8 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.processEvents()
 }
 
-// deadlineIn returns the time at which a wait ends, or never if some is false.
+// deadlineIn returns the time at which a wait ends. If the parameter some is false, there is no
+// wait, and it returns never.
 func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never
@@ -128,8 +130,8 @@ func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.
 }
 
 // armTimer sets the timer to the next time at which the state machines want to be called. It does
-// not stop a timer that is no longer needed: stopping takes longer than the empty step that the
-// timer causes.
+// not stop a timer that is no longer needed, because a stop takes longer than the empty step that
+// the timer causes.
 func (co *Coordinator) armTimer() {
 	at := min(co.workerDue, co.coordDue)
 	if at == never || at == co.timerAt {

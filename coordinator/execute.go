@@ -21,7 +21,7 @@ import (
 //	abandoned  true       true       exits; the communicators are closed, so a collective that
 //	                                 is running fails
 //
-// The executor ends with the first error. The error ends the coordinator on all ranks.
+// The first error ends the executor, and the coordinator on all ranks.
 type executor struct {
 	co     *Coordinator
 	wake   chan struct{}
@@ -33,7 +33,7 @@ type executor struct {
 	finishing bool
 	abandoned bool
 
-	// loop owns the remaining fields. Others read err only after exited is closed.
+	// loop owns the remaining fields. Other goroutines read err only after exited is closed.
 	sets map[uint32]*setComm
 	// scratch is memory that is reused for each Bucket: the fusion buffer, and a second buffer for
 	// operations that need a separate destination.
@@ -44,17 +44,18 @@ type executor struct {
 	items       []item
 	packedItems []item
 	list        [][]byte
-	// absent are the ranks that contribute nothing to the Bucket.
+	// absent holds the ranks that contribute nothing to the Bucket.
 	absent []int
-	// times are the times of the Bucket, for the timeline.
+	// times holds the times of the Bucket, for the timeline.
 	times bucketTimes
 	class uint8 // the class of algorithms, an index of classes()
-	// tuned are the settings from the next Bucket on, until publishSettings; nil: unchanged.
+	// tuned holds the settings that apply from the next Bucket on, until publishSettings publishes
+	// them. It is nil if they have not changed.
 	tuned *negotiate.Tunables
 	err   error
 }
 
-// A job is one output of the Worker: one of these fields is set.
+// A job is one output of the Worker. Exactly one of these fields is set, besides negotiated.
 type job struct {
 	bucket     *negotiate.Bucket
 	set        *negotiate.SetChanged
@@ -70,10 +71,11 @@ type setComm struct {
 	// foldAlgorithm fixes the order of the folds. "" means a reduce-scatter followed by an
 	// allgather.
 	foldAlgorithm   string
-	vectorAlgorithm string // the same for one contiguous vector; see algorithmOf
+	vectorAlgorithm string // the algorithm for one contiguous vector; see algorithmOf
 }
 
-// newSetComm makes the setComm of a communicator. c is nil on ranks outside of the set.
+// newSetComm returns the setComm of a communicator. The parameter c is nil on ranks outside the
+// set.
 func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	s := &setComm{c: c, ranks: ranks}
 	if c != nil {
@@ -129,8 +131,8 @@ func (x *executor) finish() error {
 	return x.err
 }
 
-// next returns the next job, or false when there will be no more. While next waits for a job, it
-// polls for goroutines of the program that also wait.
+// next returns the next job. The result ok is false when no further job will come. While next waits
+// for a job, it polls for goroutines of the program that also wait.
 func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	for {
 		x.mu.Lock()
@@ -157,7 +159,7 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	}
 }
 
-// loop executes jobs until there are no more or one fails.
+// loop executes jobs until no more jobs come or a job fails.
 func (x *executor) loop() {
 	defer close(x.exited)
 	ctx := context.Background() // abandon interrupts blocked calls
@@ -242,7 +244,8 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	return nil
 }
 
-// clearItems drops the references to the handles of a Bucket, whose buffers may be large.
+// clearItems drops the references to the handles of a Bucket, because the handles may have large
+// buffers.
 func (x *executor) clearItems() {
 	clear(x.items)
 	clear(x.packedItems)
@@ -290,7 +293,7 @@ func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, c
 	return nil
 }
 
-// An item is one tensor of a Bucket and its buffers. h is nil if this rank is absent.
+// An item is one tensor of a Bucket and its buffers. The field h is nil if this rank is absent.
 type item struct {
 	negotiate.BucketEntry
 	h      *Handle
@@ -320,7 +323,8 @@ func (x *executor) perRank(n int) []int {
 	return x.counts
 }
 
-// broadcast sends a single tensor from its own memory. It packs several tensors first.
+// broadcast broadcasts the tensors of a Bucket. It sends a single tensor from the tensor's own
+// memory, and packs several tensors first.
 func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) error {
 	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {

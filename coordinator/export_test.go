@@ -2,11 +2,12 @@ package coordinator
 
 import "fmt"
 
-// Record has a rank record what it executes, for Sequence, as a timeline that is not written.
+// Record makes a rank record the tensors that it executes, for Sequence. The record is a timeline
+// that is never written.
 func Record(co *Coordinator) { co.rec.Store(new(recorder)) }
 
-// Sequence ends Record. It returns what the rank has executed since, in order: the process set, the
-// name, the part, and how many tensors were executed together.
+// Sequence ends Record. It returns the tensors that the rank has executed since Record, in order.
+// For each it returns the process set, the name, the part, and the number of tensors in the Bucket.
 func Sequence(co *Coordinator) []Carried {
 	r := co.rec.Swap(nil)
 	r.mu.Lock()

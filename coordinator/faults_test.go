@@ -110,10 +110,10 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A rank is lost while others wait in each phase: for the negotiation, with rank 0 lost; inside the
-// collective; for all to join or to agree on a process set; while a report asks the lost rank where
-// it is; for all to close. That this takes less than a second is shown by package comm's test of
-// deaths at every frame.
+// A rank is lost while the other ranks wait in each phase: in the negotiation, with rank 0 lost;
+// inside the collective; until all ranks have joined or agreed on a process set; while a report
+// asks the lost rank where it is; and until all ranks have closed. Package comm has the test that
+// such a failure is detected within a second.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
 	for _, wire := range wires() {
 		for _, dead := range []int{0, 1} {
@@ -152,7 +152,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 		ready.Done()
 		if ready.Wait(); c.Rank() == dead {
 			c.Abort(cause)
-			return cause // without Close, as a process that dies
+			return cause // without Close, like a process that dies
 		}
 		switch phase {
 		case "join":
@@ -175,7 +175,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 		if phase != "collective" && phase != "close" && err == nil && len(hs) > 0 {
 			return fmt.Errorf("rank %d got nothing", c.Rank())
 		}
-		if phase != "collective" && phase != "close" { // else the loss may not be known yet
+		if phase != "collective" && phase != "close" { // in these two phases the loss may not be known yet
 			if err := submitAfterLoss(co, dead); err != nil {
 				return fmt.Errorf("rank %d, before Close: %w", c.Rank(), err)
 			}
@@ -191,7 +191,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		err := rank(ctx, c)
 		if c.Rank() != dead && err != nil {
-			t.Error(err) // what Local returns has the cause in any case
+			t.Error(err) // the error of Local has the cause in any case
 		}
 		return err
 	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
@@ -200,7 +200,8 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 	}
 }
 
-// submitAfterLoss checks that all kinds of submissions fail, and name the rank that was lost.
+// submitAfterLoss checks that all kinds of submissions fail, and that their errors name the lost
+// rank.
 func submitAfterLoss(co *coordinator.Coordinator, dead int) error {
 	ctx := context.Background()
 	declared := coordinator.Declare(co, "declared", make([]float32, 4), comm.Sum)
@@ -225,7 +226,8 @@ func submitAfterLoss(co *coordinator.Coordinator, dead int) error {
 	return nil
 }
 
-// stallLimit has a report begin at once, or never.
+// stallLimit returns the limit after which a report begins: at once in the phase with a report,
+// else never.
 func stallLimit(phase string) time.Duration {
 	if phase == "stall" {
 		return time.Millisecond
@@ -233,7 +235,7 @@ func stallLimit(phase string) time.Duration {
 	return 0
 }
 
-// names reports whether err blames a rank for being lost.
+// names reports whether err says that the given rank is lost.
 func names(err error, rank int) bool {
 	var f *fault.Error
 	if !errors.As(err, &f) || !errors.Is(err, fault.PeerLost) {
@@ -247,7 +249,7 @@ func names(err error, rank int) bool {
 	return false
 }
 
-// By the bubble's clock, the answers of the ranks are there before the second limit.
+// By the bubble's clock, the answers of the ranks must arrive before the second limit.
 func TestAStalledTensorIsReportedWithWhereTheMissingRanksAre(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, reportAStall)
@@ -313,7 +315,7 @@ func TestARankThatClosesFailsWhatNeedsItAndNothingElse(t *testing.T) {
 		if c.Rank() != 1 {
 			err := coordinator.AllReduce(co, "never", make([]float32, 4), comm.Sum).Wait(ctx)
 			var f *fault.Error
-			byOne := func(p fault.Peer) bool { return p.Rank == 1 } // another may have heard, and closed, before this one submits
+			byOne := func(p fault.Peer) bool { return p.Rank == 1 } // another rank may have learned of it, and closed, before this rank submits
 			if !errors.As(err, &f) || f.Kind != fault.Closed || !slices.ContainsFunc(f.Peers, byOne) {
 				return fmt.Errorf("got %v, want closed by rank 1", err)
 			}

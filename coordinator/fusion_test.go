@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A reductionCase is what decides in which order shares are folded.
+// A reductionCase holds the conditions that determine the order of the folds.
 type reductionCase struct {
 	name     string
 	op       comm.Op
@@ -60,7 +60,8 @@ func reductionCases(t *testing.T) []reductionCase {
 	}
 }
 
-// fusedSizes are sizes of small tensors, 8 KiB or less, of 84 KB together.
+// fusedSizes returns sizes of small tensors. Each tensor has at most 8 KiB, and all together have
+// 84 KB.
 func fusedSizes() []int {
 	sizes := []int{1000, 1, 3, 64}
 	for range 10 {
@@ -69,7 +70,8 @@ func fusedSizes() []int {
 	return sizes
 }
 
-// A tensor has the same bits alone, with some others, and in a large Bucket, whatever folds it.
+// A tensor must have the same bits alone, with a few other tensors, and in a large Bucket, whatever
+// algorithm folds it.
 func TestNoWayOfFoldingLetsFusionChangeABit(t *testing.T) {
 	const some, all = 20_000, 64 << 20
 	for _, w := range reductionCases(t) {
@@ -114,8 +116,8 @@ func sameBits(t *testing.T, fusion int, alone, fused [][]float32) {
 	}
 }
 
-// runFused returns rank 0's results, and the most tensors that were executed together. They are
-// submitted as a group, so that all are ready at once.
+// runFused returns rank 0's results, and the largest number of tensors that were executed together.
+// It submits the tensors as a group, so that all of them are ready at once.
 func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (results [][]float32, together int) {
 	t.Helper()
 	by := w.class

@@ -25,7 +25,7 @@ import (
 //		... move the parameters ...
 //	}
 //
-// Only one goroutine at a time may use it.
+// Only one goroutine at a time may use a Gradients.
 type Gradients[T comm.Element] struct {
 	co       *Coordinator
 	op       comm.Op
@@ -40,15 +40,16 @@ type Gradients[T comm.Element] struct {
 	inFlight, hidden time.Duration
 }
 
-// NewGradients returns a Gradients without gradients. op, mostly comm.Mean, reduces all of them,
-// and opts hold for all of them.
+// NewGradients returns a Gradients without gradients. The operator op, mostly comm.Mean, reduces
+// every gradient, and opts apply to every gradient.
 func NewGradients[T comm.Element](co *Coordinator, op comm.Op, opts ...CallOption) *Gradients[T] {
 	return &Gradients[T]{co: co, op: op, opts: opts, declared: make(map[string]*Handle)}
 }
 
-// Declare adds a gradient. If a gradient of this name exists, Declare replaces its buffer. opts add
-// to the options of NewGradients. With Priority, the layers that the next forward pass needs first
-// can overtake the others. The buffer belongs to the coordinator from Ready to Wait.
+// Declare adds a gradient. If a gradient of this name exists, Declare replaces its buffer. The
+// options opts are added to the options of NewGradients. With Priority, the layers that the next
+// forward pass needs first can overtake the others. The buffer belongs to the coordinator from
+// Ready to Wait.
 func (g *Gradients[T]) Declare(name string, grad []T, opts ...CallOption) {
 	all := append(g.opts[:len(g.opts):len(g.opts)], opts...)
 	g.declared[name] = Declare(g.co, name, grad, g.op, all...)
@@ -85,7 +86,7 @@ func (g *Gradients[T]) Wait(ctx context.Context) error {
 	return err
 }
 
-// measure adds a step to the sums. from is the time at which the step's Wait began.
+// measure adds a step to the sums. The parameter from is the time at which the step's Wait began.
 func (g *Gradients[T]) measure(from time.Duration) {
 	var last time.Duration
 	for _, h := range g.ready {
@@ -96,9 +97,10 @@ func (g *Gradients[T]) measure(from time.Duration) {
 	g.hidden += max(0, min(last, from)-g.began)
 }
 
-// Overlap returns how much of the reduction of gradients was hidden behind their computation on
-// this rank, as sums over all steps so far. inFlight is the time from each step's first submission
-// until its last tensor was done. hidden is the part of inFlight that passed before Wait.
+// Overlap says how well the reduction of gradients overlapped with their computation on this rank.
+// All results are sums over the steps so far. The result inFlight is the time from a step's first
+// submission until its last tensor was done. The result hidden is the part of that time before the
+// step's Wait began.
 func (g *Gradients[T]) Overlap() (steps int, inFlight, hidden time.Duration) {
 	return g.steps, g.inFlight, g.hidden
 }

@@ -74,8 +74,8 @@ func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
 	}
 }
 
-// By the bubble's clock: a step is computed for 3 s after its first gradient and then waited for
-// until the other rank submits its own.
+// By the bubble's clock, this rank computes for 3 s after the first gradient of a step. Then it
+// waits until the other rank submits its gradients.
 func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

@@ -9,18 +9,20 @@ import (
 	"github.com/tutti-go/tutti/internal/callsite"
 )
 
-// A TensorGroup collects submissions that run together. None of them runs before all of them are
-// ready on all ranks. If one of them has a mismatch, all of them fail. All ranks must submit the same
-// groups: the tensors of groups that differ fail with fault.Mismatch, then and whenever they are
-// submitted again. Only one goroutine may use a TensorGroup.
+// A TensorGroup collects submissions that run together. No tensor of a group runs before all
+// tensors of the group are ready on all ranks. If one tensor has a mismatch, all tensors of the
+// group fail. All ranks must submit the same groups. The tensors of groups that differ fail with
+// fault.Mismatch, and so does every later submission of them. Only one goroutine may use a
+// TensorGroup.
 type TensorGroup struct {
 	co      *Coordinator
 	handles []*Handle
 }
 
 // Group calls collect, and then submits together the operations that collect has submitted to g.
-// All of them must be in one process set. Nothing is submitted before collect returns, so collect
-// must not wait for these operations. Their handles cannot be submitted again individually.
+// All operations of a group must be in one process set. Nothing is submitted before collect
+// returns, so collect must not wait for these operations. Their handles cannot be submitted again
+// individually.
 func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 	g := &TensorGroup{co: co}
 	collect(g)
@@ -73,7 +75,7 @@ func (g *TensorGroup) submitAll() {
 	g.co.submitTogether(g.handles)
 }
 
-// completeHandles completes handles that have not been submitted with err.
+// completeHandles completes handles that were not submitted. Their outcome is err.
 func (co *Coordinator) completeHandles(hs []*Handle, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()

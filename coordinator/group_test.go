@@ -15,10 +15,11 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce has rank 1 of three submit other groups than the
-// others. The bubble's clock shows that nobody waits for a stall limit.
+// TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce lets rank 1 of three ranks submit groups that
+// differ from the groups of the other ranks. The bubble's clock shows that no rank waits for a
+// stall limit.
 func TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce(t *testing.T) {
-	type call []string // tensors that are submitted together; one alone is not grouped
+	type call []string // tensors that are submitted together; a single tensor is not grouped
 	for _, tc := range []struct {
 		what   string
 		others []call // of ranks 0 and 2

@@ -15,9 +15,9 @@ import (
 
 // A Handle is one operation on a named tensor, with its buffers, operator and options. Declare
 // returns a handle that has not been submitted. AllReduce and the other one-shot functions return a
-// handle that has been submitted. Like a persistent request of MPI, a handle can be submitted again
-// after each Wait, with the same buffers and without an allocation. Any number of goroutines may
-// call Wait and Done.
+// handle that has been submitted. A handle is like a persistent request of MPI: it can be submitted
+// again after each Wait, with the same buffers and without an allocation. Any number of goroutines
+// may call Wait and Done.
 //
 //	state     Submit                      completion    Wait
 //	idle      in flight                   -             returns the last outcome
@@ -35,9 +35,9 @@ type Handle struct {
 	// misuse is the error of a Submit that came too early. The next Wait returns it, unless err is
 	// set.
 	misuse error
-	// done is nil until Done is called, since most programs wait without a channel.
+	// done is nil until Done is called, because most programs wait without a channel.
 	done chan struct{}
-	// waiters are the goroutines in Wait, linked by waiter.next.
+	// waiters lists the goroutines in Wait, linked by waiter.next.
 	waiters *waiter
 	// call describes the operation, such as "allreduce w1 float32 [4] sum". It is made when it is
 	// first needed, mostly for errors.
@@ -45,10 +45,11 @@ type Handle struct {
 	// site is the call site of the last Submit. requests[0].Site describes it in words. Most
 	// programs submit a tensor at one place, so the description is made once.
 	site callsite.Site
-	// invalid is why no submission of this handle can succeed, whatever the other ranks submit.
+	// invalid is the reason why every submission of this handle fails. It is nil for a valid
+	// handle.
 	invalid error
-	// A handle of several parts is their parent. parts counts the parts in flight. combine makes
-	// the result of the parts, once, in the first Wait.
+	// A handle may be the parent of several parts. The field parts counts the parts in flight. The
+	// function combine computes the result from the parts, once, in the first Wait.
 	parent    *Handle
 	parts     int
 	combine   func() error
@@ -62,8 +63,8 @@ type Handle struct {
 	// These fields do not change while the handle is in flight. The state machines read requests.
 	requests    [1]negotiate.TensorRequest
 	submissions [1]negotiate.SubmissionID
-	// input is the Worker's input for the two fields above. It is passed by pointer, so it costs no
-	// allocation.
+	// input is the Worker's input for the two fields above. It is passed by pointer, so that a
+	// submission needs no allocation.
 	input negotiate.Submit
 	// A grouped handle is submitted only by its group.
 	grouped bool
@@ -101,7 +102,7 @@ func (h *Handle) Submit() {
 	h.submit(at)
 }
 
-// submit submits the tensor on behalf of the program's call at a site.
+// submit submits the tensor for a call of the program. The parameter at is the call site.
 func (h *Handle) submit(at callsite.Site) {
 	co := h.co
 	now := co.timestamp()
@@ -137,7 +138,7 @@ func (h *Handle) misused(format string, args ...any) error {
 // restart puts an idle handle in flight. co.mu is held.
 func (h *Handle) restart() { h.state, h.err, h.misuse, h.done = inFlight, nil, nil, nil }
 
-// refusal returns why a submission fails at once, or nil. co.mu is held.
+// refusal returns the reason why a submission fails at once, or nil. co.mu is held.
 func (h *Handle) refusal() error {
 	if h.invalid != nil {
 		return h.invalid
@@ -177,8 +178,8 @@ func (h *Handle) outcome() error {
 	return h.err
 }
 
-// newParent makes a handle that is done when all of parts are done. The parts are not in flight
-// yet. The first Wait of the parent calls combine.
+// newParent returns a handle that is done when all its parts are done. The parts must not be in
+// flight yet. The first Wait of the parent calls combine.
 func newParent(call string, combine func() error, parts ...*Handle) *Handle {
 	p := &Handle{co: parts[0].co, call: call, state: inFlight, parts: len(parts), combine: combine, grouped: true}
 	for _, h := range parts {
@@ -208,8 +209,9 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return err
 }
 
-// wait is Wait without combine. If the goroutine has to sleep, it takes the outcome from its waiter
-// and not from the handle: another goroutine may already have submitted the handle again.
+// wait is like Wait, but does not call combine. If the goroutine has to sleep, it takes the outcome
+// from its waiter and not from the handle, because another goroutine may already have submitted the
+// handle again.
 func (h *Handle) wait(ctx context.Context) error {
 	co := h.co
 	co.mu.Lock()
@@ -290,8 +292,8 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	if ctx == nil && len(hs) > 0 {
 		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
 	}
-	// The last handle is mostly done last. Waiting for it first lets this goroutine sleep only
-	// once.
+	// The last handle is mostly done last. This loop waits for it first, so the goroutine mostly
+	// sleeps only once.
 	for _, h := range slices.Backward(hs) {
 		if err := h.Wait(ctx); err != nil {
 			first = err
@@ -300,9 +302,9 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	return first
 }
 
-// A waiter represents a goroutine in Wait. Its channel has room for the one token that the
-// completion sends. Unlike a channel that is closed, this channel can be reused, so that a Wait
-// does not allocate. The coordinator's mutex guards all fields but the channel.
+// A waiter represents a goroutine in Wait. The completion sends one token on the channel, which has
+// room for it. The channel is never closed, so a waiter can be reused, and a Wait does not
+// allocate. The coordinator's mutex guards all fields except the channel.
 type waiter struct {
 	woken    chan struct{}
 	next     *waiter
@@ -317,7 +319,7 @@ func (w *waiter) finish(co *Coordinator, err error) {
 	w.woken <- struct{}{}
 }
 
-// maxIdle bounds the waiters that are kept for reuse.
+// maxIdle bounds the number of waiters that are kept for reuse.
 const maxIdle = 64
 
 // newWaiter returns an unfinished waiter. co.mu is held.
@@ -330,7 +332,7 @@ func (co *Coordinator) newWaiter() *waiter {
 	return &waiter{woken: make(chan struct{}, 1)}
 }
 
-// releaseWaiter keeps a waiter for reuse. No handle may refer to it. co.mu is held.
+// releaseWaiter keeps a waiter for reuse. No handle may still refer to the waiter. co.mu is held.
 func (co *Coordinator) releaseWaiter(w *waiter) {
 	select { // the context may have ended at the same time
 	case <-w.woken:

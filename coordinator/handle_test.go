@@ -44,11 +44,11 @@ func TestADeclaredTensorIsSubmittedAgainAfterEachWait(t *testing.T) {
 				return fmt.Errorf("a second Wait: %w", err)
 			}
 		}
-		other := coordinator.AllReduce(co, "a", []int64{1, 2}, comm.Sum) // another tensor by the same name
+		other := coordinator.AllReduce(co, "a", []int64{1, 2}, comm.Sum) // another tensor with the same name
 		if err := other.Wait(ctx); err != nil {
 			return err
 		}
-		other.Submit() // what a one-shot function returned can be submitted again, too
+		other.Submit() // the handle of a one-shot function can be submitted again, too
 		return other.Wait(ctx)
 	})
 }
@@ -121,9 +121,9 @@ func TestAnInvalidDeclarationFailsEachWait(t *testing.T) {
 	}
 }
 
-// A goroutine that waits gets the outcome of the submission that it waits for, also if another
-// goroutine submits the tensor again before it runs. The bubble's clock makes a wait that lasts
-// too long an error.
+// A goroutine in Wait must get the outcome of the submission for which it waits, even if another
+// goroutine submits the tensor again before the first goroutine runs. With the bubble's clock, a
+// wait that lasts too long is an error.
 func TestAWaitDoesNotWaitForTheNextSubmission(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -143,14 +143,14 @@ func TestAWaitDoesNotWaitForTheNextSubmission(t *testing.T) {
 				return a.Wait(ctx)
 			}
 			submitSecond, submitLast := sync.OnceFunc(func() { close(second) }), sync.OnceFunc(func() { close(last) })
-			defer submitLast() // should this rank fail
+			defer submitLast() // also if this rank fails
 			defer submitSecond()
 			b.Submit()
 			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			all := make(chan error, 1)
 			go func() { all <- coordinator.WaitAll(limited, a, b) }()
-			synctest.Wait() // until it sleeps, as the other rank does
+			synctest.Wait() // until the goroutine sleeps, like the other rank
 			if !coordinator.InWait(b) {
 				return errors.New("WaitAll does not wait for b")
 			}
@@ -175,7 +175,7 @@ func TestAWaitDoesNotWaitForTheNextSubmission(t *testing.T) {
 	})
 }
 
-// Nothing of the refused wait stays, and others can wait.
+// A refused wait must leave nothing behind, and later waits must work.
 func TestAWaitWithoutAContextOrAHandleIsRefused(t *testing.T) {
 	leak.Check(t)
 	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

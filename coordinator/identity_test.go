@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestTheIdentityChangesNoShare folds what an absent rank contributes with some elements of every
-// type, on either side, by every operator that accepts the type.
+// TestTheIdentityChangesNoShare folds the contribution of an absent rank with elements of every
+// type. It does so as the left and as the right operand, with every operator that accepts the type.
 func TestTheIdentityChangesNoShare(t *testing.T) {
 	pairs := 0
 	for _, op := range []comm.Op{
@@ -43,7 +43,7 @@ func TestTheIdentityChangesNoShare(t *testing.T) {
 	}
 }
 
-// examples are vectors of three elements each.
+// examples returns vectors of three elements each.
 func examples(op comm.Op, d tensor.DType) (list [][]byte) {
 	add := func(e []byte) { list = append(list, bytes.Repeat(e, 3)) }
 	logical := op == comm.LogicalAnd || op == comm.LogicalOr || op == comm.LogicalXor
@@ -55,12 +55,12 @@ func examples(op comm.Op, d tensor.DType) (list [][]byte) {
 			copy(e[d.Size()-8:], of(int64(7)))
 			add(e)
 		}
-	case logical: // anything else but 0 becomes 1
+	case logical: // every value except 0 becomes 1
 		add(anyNumber(d, 0))
 		add(anyNumber(d, 1))
 	case scales(d):
 		values := []float64{0, 1, -1, 0.5, -100}
-		if d != tensor.Complex64 && d != tensor.Complex128 { // a product of complex numbers has terms that are not asked for
+		if d != tensor.Complex64 && d != tensor.Complex128 { // mixed terms of a complex product would change such values
 			values = append(values, math.Copysign(0, -1), math.Inf(1), math.Inf(-1))
 		}
 		for _, v := range values {
@@ -79,7 +79,7 @@ func examples(op comm.Op, d tensor.DType) (list [][]byte) {
 	return list
 }
 
-// anyNumber is a small whole number as one element.
+// anyNumber returns a small whole number as one element.
 func anyNumber(d tensor.DType, v float64) []byte {
 	if scales(d) {
 		return number(d, v)

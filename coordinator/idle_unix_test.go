@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/coordinator"
 )
 
-// BenchmarkIdle reports the share of one core that two ranks use, over tcp, that have worked and
-// have nothing to do: for their heartbeats, too.
+// BenchmarkIdle reports the share of one core that two idle ranks use over tcp, including
+// heartbeats. The ranks have worked before.
 func BenchmarkIdle(b *testing.B) {
 	const idle = 2 * time.Second
 	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
@@ -24,7 +24,7 @@ func BenchmarkIdle(b *testing.B) {
 			}
 		}
 		if c.Rank() > 0 {
-			return nil // and wait in Close
+			return nil // then wait in Close
 		}
 		before := cpuTime(b)
 		for b.Loop() {
@@ -38,7 +38,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// cpuTime is the time of the processor that the process has used.
+// cpuTime returns the processor time that the process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestARankThatHasJoinedGivesNothingToAnyOperation compares what ranks 0 and 2 get while rank 1 has
-// joined. Each contributes its rank plus 1, so 1 and 3.
+// TestARankThatHasJoinedGivesNothingToAnyOperation compares the results of ranks 0 and 2 while rank
+// 1 has joined. A rank contributes its rank plus 1, so the contributions are 1 and 3.
 func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 	type coord = *coordinator.Coordinator
 	reduced := func(op comm.Op, want float64, count int, opts ...coordinator.CallOption) func(context.Context, coord) error {
@@ -67,7 +67,7 @@ func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 			err := coordinator.AllGather(co, "g", &got, slices.Repeat([]int8{int8(co.Rank())}, co.Rank()+1)).Wait(ctx)
 			return errors.Join(err, equal("g", got.Values, []int8{0, 2, 2, 2}), equal("rows", got.Counts, []int{1, 0, 3}))
 		},
-		"an alltoall": func(ctx context.Context, co coord) error { // what is meant for the rank that has joined is lost
+		"an alltoall": func(ctx context.Context, co coord) error { // the rows for the joined rank are lost
 			var got coordinator.Rows[int]
 			err := coordinator.AllToAll(co, "x", &got, []int{10 * co.Rank(), 5, 10*co.Rank() + 2}, []int{1, 1, 1}).Wait(ctx)
 			return errors.Join(err, equal("x", got.Values, []int{co.Rank(), 20 + co.Rank()}), equal("rows", got.Counts, []int{1, 0, 1}))
@@ -101,7 +101,7 @@ func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			whileRank1HasJoined(t, func(ctx context.Context, _ *comm.Comm, co *coordinator.Coordinator) error {
-				for range 2 { // the second may find it in the cache
+				for range 2 { // the second time the tensor may be in the cache
 					if err := f(ctx, co); err != nil {
 						return err
 					}
@@ -127,7 +127,7 @@ func TestAMemberOfAProcessSetMayHaveJoined(t *testing.T) {
 				return fmt.Errorf("got %v and %v, error %w", buf, mean, err)
 			}
 		}
-		_, err = co.Join(ctx) // rank 2, which is no member, waits for nothing in it
+		_, err = co.Join(ctx) // rank 2 is not a member, so it waits for nothing in the set
 		return err
 	}))
 	if err != nil {

@@ -22,8 +22,7 @@ import (
 type logWriter struct {
 	capacity int          // the limit of waiting entries
 	log      *slog.Logger // the logger of warn
-	// onError gets a text about an entry that could not be written or about dropped entries. run
-	// calls it.
+	// run calls onError with a text when an entry could not be written or entries were dropped.
 	onError func(text string)
 
 	mu      sync.Mutex // guards the fields below
@@ -46,14 +45,16 @@ func newTuneLogWriter(samples int, log *logWriter) *logWriter {
 	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: coordinator: autotune: " + text) }}
 }
 
-// enqueue queues an entry to be written after all others. It drops the entry if too many wait.
+// enqueue queues an entry to be written after all others. It drops the entry if too many entries
+// wait.
 func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 
 // enqueueAlways queues an entry that must not be dropped. The caller bounds the number of these
 // entries.
 func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
-// add queues an entry unless most entries or more wait. It starts the goroutine if there is none.
+// add queues an entry, unless the number of waiting entries has reached the limit most. It starts
+// the goroutine if none is running.
 func (s *logWriter) add(most int, job func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +69,7 @@ func (s *logWriter) add(most int, job func() error) {
 	}
 }
 
-// run writes entries until none waits.
+// run writes entries until no entry waits.
 func (s *logWriter) run() {
 	for {
 		job, dropped := s.next()

@@ -20,7 +20,7 @@ func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 		s := &logWriter{capacity: 3, onError: func(text string) { reported = append(reported, text) }}
 		free := make(chan struct{})
 		s.enqueue(func() error { <-free; return nil })
-		synctest.Wait() // it has been taken, and does not count
+		synctest.Wait() // run has taken the entry, so it no longer counts as waiting
 		var written []int
 		for i := range 5 {
 			s.enqueue(func() error { written = append(written, i); return nil })
@@ -60,12 +60,12 @@ func (s slowHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// Autotune's log blocks, which costs a warning and no more. Close's context ends while Close waits
-// for that log, so it has ended when the warning is written.
+// If Autotune's log blocks, Close must log a warning and return no error. Close's context ends
+// while Close waits for that log, so the context has already ended when the warning is written.
 func TestWhatAutotuneLacksIsNoFaultOfALogger(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		stuck bool // the logger, too
+		stuck bool // whether the logger blocks, too
 		ends  func(context.Context) (context.Context, context.CancelFunc)
 		want  error
 	}{
@@ -103,7 +103,7 @@ func withEnd(d time.Duration) func(context.Context) (context.Context, context.Ca
 	return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
 }
 
-// withCancel is a context that is cancelled after a while.
+// withCancel returns a context that is cancelled after a while.
 func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	time.AfterFunc(2*time.Second, cancel)

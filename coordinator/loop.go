@@ -95,8 +95,8 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 			co.stepCoordinator(negotiate.Tick{})
 		}
 	}
-	// The credit must come back before the Worker frees the names. Then the Coordinator can launch
-	// the next parts in the same step.
+	// The credit must be returned before the Worker frees the names, so that the Coordinator can
+	// launch the next parts in the same step.
 	if b, ok := in.(negotiate.Finished); ok && co.coord != nil {
 		co.cost.Cost = b.Bucket.Cost
 		co.stepCoordinator(&co.cost)
@@ -255,8 +255,8 @@ func (co *Coordinator) shutdown() {
 	close(co.ended)
 }
 
-// closedError returns the error of a call after the end: why the coordinator ended, or that it was
-// closed. co.mu is held.
+// closedError returns the error of a call after the end. It is the error that ended the
+// coordinator, or says that the coordinator was closed. co.mu is held.
 func (co *Coordinator) closedError(call string) error {
 	var f *fault.Error
 	if errors.As(co.err, &f) {
@@ -326,8 +326,9 @@ func (co *Coordinator) lookup(t negotiate.SubmissionID) *Handle {
 	return co.handles.at(t)
 }
 
-// A handleTable maps submission IDs to the handles in flight. IDs are reused. So the table grows
-// with the number of submissions in flight at once, not with the number of submissions ever made.
+// A handleTable maps submission IDs to the handles in flight. IDs are reused. So the size of the
+// table depends on the number of submissions in flight at once, not on the number of all
+// submissions.
 type handleTable struct {
 	all  []*Handle // all[i] is the handle of submission i+1
 	free []negotiate.SubmissionID

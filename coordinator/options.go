@@ -12,7 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// The defaults of Start's options; each option says more about its own. Sizes are in bytes.
+// The defaults of Start's options. The comment of each option explains its default. Sizes are in
+// bytes.
 const (
 	defaultCycle            = time.Millisecond
 	defaultFusion           = 128 << 20
@@ -26,10 +27,10 @@ const (
 	defaultStallEnd         = 10 * time.Minute
 )
 
-// An Option changes how Start sets a coordinator up. Rank 0's options hold for all ranks.
+// An Option changes how Start sets a coordinator up. Rank 0's options apply to all ranks.
 type Option func(*options)
 
-// options are what rank 0's environment and program ask for.
+// The type options holds the settings from rank 0's environment and program.
 type options struct {
 	cfg negotiate.Config
 	log *slog.Logger
@@ -39,20 +40,21 @@ type options struct {
 	deterministic bool
 }
 
-// WithCycle sets how long a submission waits to be fused with others; the default is 1 ms. Each
-// rank collects its submissions for this time before it sends them to rank 0. It sends them earlier
-// if one of them completes a step or a group, or if a goroutine waits for one. Rank 0 holds ready
-// tensors back for the same time while there are tensors that only some ranks have submitted.
+// WithCycle sets the time for which a submission waits to be fused with others. The default is 1
+// ms. Each rank collects its submissions for this time before it sends them to rank 0. It sends
+// them earlier if a submission completes a step or a group, or if a goroutine waits. While there
+// are tensors that only some ranks have submitted, rank 0 holds back ready tensors for the same
+// time.
 func WithCycle(d time.Duration) Option {
 	return func(o *options) { o.cfg.Cycle = negotiate.Duration(d) }
 }
 
-// WithFusion sets the most bytes that are fused into one call; the default is 128 MiB, and 0
-// fuses nothing.
+// WithFusion sets the maximum number of bytes that are fused into one call. The default is 128 MiB.
+// With 0 nothing is fused.
 func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = bytes } }
 
-// WithMaxFusedTensor sets the size in bytes of the largest tensor that is fused with others; the
-// default is 256 KiB.
+// WithMaxFusedTensor sets the size in bytes of the largest tensor that is fused with other tensors.
+// The default is 256 KiB.
 func WithMaxFusedTensor(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
 // defaultPartition depends on how the ranks reduce large tensors. The ranks wait for each other
@@ -70,28 +72,28 @@ func defaultPartition(c *comm.Comm) int {
 // tensors are folded, and therefore their bits.
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
-// WithCredit sets about how many bytes rank 0 orders ahead of those that it has executed. An urgent
-// tensor waits for at most these bytes. The default is 1 GiB until some tensor has a priority, so
-// that no rank waits for orders, and 16 MiB from then on. A credit set by this option holds from
-// the start.
+// WithCredit sets the approximate number of bytes that rank 0 has ordered and not yet executed. An
+// urgent tensor waits for at most this number of bytes. The default is 1 GiB until the first tensor
+// with a priority, so that no rank waits for orders. After that it is 16 MiB. A credit set by this
+// option applies from the start.
 func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
-// setCredit sets a credit that the user asks for. It holds from the start.
+// setCredit sets a credit that the user asks for. It applies from the start.
 func (o *options) setCredit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
-// WithCache sets how many tensors the response cache holds. A cached tensor is negotiated with one
-// bit. The default is 1,024; 0 turns the cache off.
+// WithCache sets the maximum number of tensors in the response cache. A cached tensor is negotiated
+// with one bit. The default is 1,024; 0 turns the cache off.
 func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = tensors } }
 
 // WithStallLimits sets the limits for a stalled tensor, which some ranks have submitted and others
-// have not. After warn, 60 s by default, rank 0 logs which ranks have submitted it and where the
-// others are. After end, 10 minutes by default, the coordinator ends on all ranks with a
-// fault.Timeout that names the missing ranks. 0 means never.
+// have not. After warn, 60 s by default, rank 0 logs the ranks that have submitted the tensor, and
+// the locations of the missing ranks. After end, 10 minutes by default, the coordinator ends on all
+// ranks with a fault.Timeout that names the missing ranks. A limit of 0 is never reached.
 func WithStallLimits(warn, end time.Duration) Option {
 	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Duration(warn), negotiate.Duration(end) }
 }
 
-// WithLogger sends warnings to log; the default prints them on standard error.
+// WithLogger sends warnings to the given logger. By default they are printed on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
 // newOptions merges the defaults, the environment and the program's options, in this order, and

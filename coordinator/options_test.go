@@ -67,7 +67,7 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				opts := tc.opts
 				if c.Rank() != 0 {
-					opts = []Option{WithCredit(1)} // rank 0's counts
+					opts = []Option{WithCredit(1)} // only rank 0's option counts
 				}
 				o, err := newOptions(c, opts)
 				if err != nil {
@@ -86,7 +86,7 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 	}
 }
 
-// Rank 0 decides, and an option holds on any wire.
+// Rank 0 determines the size of parts. An option of rank 0 must apply on any wire.
 func TestPartsAreLargerWhereTheyGoByMessages(t *testing.T) {
 	for _, tc := range []struct {
 		wire string

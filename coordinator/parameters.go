@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// BroadcastParameters replaces params on every rank by the root's params. A training calls it
+// BroadcastParameters copies the values of params from the root to every rank. A training calls it
 // before its first step. All ranks must have the same names and lengths; otherwise they get
 // fault.Mismatch. The tensors are submitted as one group. Their names are prefixed with
 // "parameter/".
@@ -29,7 +29,7 @@ func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, p
 // maxObject bounds an encoded object, in bytes.
 const maxObject = 1 << 30
 
-// BroadcastObject replaces the value that v points to, on every rank, by the root's value. The
+// BroadcastObject copies the root's value to every rank. The parameter v points to the value. The
 // value is encoded by encoding/gob. It may be an epoch, the state of an optimizer, or a
 // configuration. If the root cannot encode it, all ranks get fault.Misuse. If a rank cannot decode
 // it, only that rank gets fault.Misuse. The function uses the tensor names name+"/size" and
@@ -51,8 +51,8 @@ func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v
 	return co.broadcastObject(ctx, name, root, encode, decode)
 }
 
-// BroadcastJSON is BroadcastObject with encoding/json. Use it for values with their own JSON form
-// and for types that gob does not accept.
+// BroadcastJSON is like BroadcastObject, but uses encoding/json. Use it for values with their own
+// JSON form and for types that gob does not accept.
 func BroadcastJSON[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
 	decode := func(body []byte) error {
 		var got T

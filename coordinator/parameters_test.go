@@ -39,7 +39,7 @@ func TestParametersAndObjectsBecomeTheRoots(t *testing.T) {
 		if err := coordinator.BroadcastJSON(ctx, co, "state", &s, root); err != nil {
 			return err
 		}
-		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{fmt.Sprint("w", root): 1}) { // and none of this rank's names
+		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{fmt.Sprint("w", root): 1}) { // none of this rank's own names may remain
 			return fmt.Errorf("as JSON: got %+v", s)
 		}
 		return nil

@@ -11,9 +11,9 @@ import (
 // the wires for control messages. Its state is one atomic word. So each decision is one
 // compare-and-swap, and a goroutine always sees a consistent state.
 //
-// The state machines have at most one owner. No goroutine waits to become the owner. A goroutine
-// that does not get the ownership leaves its event in the queue. The owner checks the queue before
-// and after it releases the ownership.
+// The state machines have at most one owner. No goroutine waits to become the owner. If a goroutine
+// does not become the owner, its event stays in the queue. The owner checks the queue before and
+// after it releases the ownership.
 //
 //	          tryStep                    endStep
 //	free ───────────────► stepping ───────────────► free, then processEvents again
@@ -40,8 +40,8 @@ type progress struct {
 
 // wires move the control messages: a bridge.Poller.
 type wires interface {
-	// Poll moves messages until ev has happened and then returns true, or until polling is no
-	// longer worthwhile. In the latter case the wires are armed.
+	// Poll moves messages until ev is met, and then returns true. It returns false earlier if
+	// polling is no longer worthwhile. In this case it has armed the wires.
 	Poll(ctx context.Context, ev bridge.PollCondition) bool
 	// Arm arms the wires.
 	Arm()
@@ -91,8 +91,8 @@ func (p *progress) tryPoll() bool {
 	}
 }
 
-// endPoll ends the caller's polling. If it leaves a waiter that no other goroutine would wake, it
-// arms the wires first.
+// endPoll ends the caller's polling. If a waiter is left that no other goroutine would wake,
+// endPoll first arms the wires.
 func (p *progress) endPoll() {
 	for armed := false; ; {
 		old := p.word.Load()
@@ -121,7 +121,7 @@ func (co *Coordinator) poll(ctx context.Context, w *waiter) {
 	co.processEvents() // a callback may have posted an event for the poller just now
 }
 
-// pollEnd is the event that a poller polls for. The poller owns it.
+// pollEnd is the condition that ends a poller's polling. The poller owns it.
 type pollEnd struct {
 	co       *Coordinator
 	w        *waiter // nil: polls for all waiters

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/internal/bridge"
 )
 
-// fakeWires are armed by Arm, and disarmed as soon as a goroutine polls.
+// fakeWires records whether the wires are armed. Arm arms them, and every Poll disarms them.
 type fakeWires struct {
 	during func(ev bridge.PollCondition) // what happens while a goroutine polls
 	armed  atomic.Bool
@@ -32,14 +32,14 @@ func (f *fakeWires) Arm() {
 	f.armed.Store(true)
 }
 
-// pollers is a coordinator that has nothing but the state of its progress.
+// pollers returns a coordinator that has only the state of progress.
 func pollers() (*fakeWires, *Coordinator) {
 	f, co := &fakeWires{}, &Coordinator{}
 	co.progress.wires = f
 	return f, co
 }
 
-// addTestWaiter has a goroutine wait, for nothing but what the test finishes.
+// addTestWaiter adds a waiter, which only the test finishes.
 func (co *Coordinator) addTestWaiter() *waiter {
 	co.progress.addWaiters(1)
 	return &waiter{woken: make(chan struct{}, 1)}
@@ -63,11 +63,11 @@ func TestAnExecutorThatBecomesIdleAsThePollerEndsIsWokenByTheWires(t *testing.T)
 	f, co := pollers()
 	first := co.addTestWaiter()
 	f.during = func(ev bridge.PollCondition) {
-		co.progress.set(executing) // the executor has something to do,
+		co.progress.set(executing) // the executor gets a job,
 		if !ev.Met() {
 			t.Error("the executor is busy, and the poller stays")
 		}
-		co.progress.clear(executing) // and that was all, but the poller has not left yet
+		co.progress.clear(executing) // and is done with it, but the poller has not left yet
 		co.poll(t.Context(), nil)
 		if !ev.Met() {
 			t.Error("what has happened did not stay so")
@@ -99,7 +99,8 @@ func TestNobodyPollsBesideABusyExecutor(t *testing.T) {
 	}
 }
 
-// However two goroutines meet, the wires are armed in the end, since one of them still waits.
+// However two goroutines interleave, the wires must be armed in the end, because one of the
+// goroutines still waits.
 func TestAPollerArmsTheWiresForThoseWhoStay(t *testing.T) {
 	for round := range 3000 {
 		f, co := pollers()

@@ -9,16 +9,16 @@ import (
 )
 
 // algorithmOf returns the algorithms of a process set's allreduces. They do not depend on the size
-// of a tensor, so the bits of a tensor do not depend on what it is fused with.
+// of a tensor, so the bits of a tensor do not depend on the other tensors in its Bucket.
 //
-// folds is the algorithm that the table gives large vectors, if its fold order for an element
-// depends at most on the number of the element's chunk. The layout then puts every element into the
-// same chunk, whether the tensor is fused or not. For other algorithms folds is "", and
-// foldByReduceScatter is used.
+// The result folds is the algorithm that the table names for large vectors, provided that its fold
+// order for an element depends at most on the number of the element's chunk. The layout then puts
+// every element into the same chunk, whether the tensor is fused or not. For other algorithms the
+// result folds is "", and foldByReduceScatter is used.
 //
-// vector is the table's algorithm for one contiguous vector. It folds in the same order as folds.
-// It may be a segmented ring, which yields the same bits and forwards segments while they are in
-// the cache.
+// The result vector is the algorithm for one contiguous vector. Its fold order is the same as for
+// the result folds. It may be a segmented ring, which gives the same bits as a ring, and forwards
+// segments while they are in the cache.
 func algorithmOf(c *comm.Comm) (folds, vector string) {
 	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
@@ -39,7 +39,7 @@ const inRankOrder = "shared"
 // A layout says where the tensors of a Bucket are in the fusion buffer. The buffer has a section
 // for each rank r. The section has chunk r of every tensor, one after the other. Each chunk is
 // padded to the width of the widest chunk of its tensor. So each element is always in the chunk of
-// the same rank, whatever its tensor is fused with, and is always folded in the same order. All
+// the same rank and is always folded in the same order, whatever the other tensors are. All
 // sections have the same length. The padding is less than one element for each tensor and rank.
 //
 //	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 -- b1
@@ -71,7 +71,8 @@ func (l *layout) elements() int {
 // chunkWidth returns the length of an item's widest chunk.
 func (l *layout) chunkWidth(it *item) int { return (it.hi - it.lo + l.chunks - 1) / l.chunks }
 
-// A chunkRange is the elements lo to hi of an item. They start at element at of the buffer.
+// A chunkRange is a range of an item's elements, from lo to hi. In the buffer, the range starts at
+// element at.
 type chunkRange struct{ lo, hi, at int }
 
 // each calls f for every chunk of every item, in the order of the buffer.
@@ -127,8 +128,8 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 }
 
 // maxPackedTensor is the size in bytes of the largest tensor that is packed in a Bucket whose other
-// tensors are sent from their own memory. Adding such a small tensor to a vectored write takes
-// longer than copying it.
+// tensors are sent from their own memory. For such a small tensor, an entry of a vectored write
+// takes longer than a copy.
 const maxPackedTensor = 16 << 10
 
 // reducesAsList reports whether the tensors of a Bucket can be reduced in their own memory. All
@@ -202,8 +203,8 @@ func (x *executor) smallItems(items []item) []item {
 	return x.packedItems
 }
 
-// ownBuffer returns an item's own memory. If this rank is absent, it returns a buffer of the
-// executor, filled with the operator's identity.
+// ownBuffer returns the memory of an item's tensor. If this rank is absent, it returns a buffer of
+// the executor, filled with the operator's identity.
 func (x *executor) ownBuffer(it *item) []byte {
 	if it.h == nil {
 		buf := x.scratchBuffer(0, it.bytes())
@@ -261,9 +262,9 @@ func (l *layout) unpack(buf []byte) {
 	})
 }
 
-// fold reduces a contiguous buffer on all ranks of s, in place. If all ranks contribute, the
-// algorithm divides a mean, once for each element. If fewer ranks contribute, fold divides the
-// mean.
+// fold reduces a contiguous buffer on all ranks of s, in place. For a mean, if all ranks
+// contribute, the algorithm divides each element once. If fewer ranks contribute, fold makes the
+// division.
 func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind, op := it.Spec, elementOf(it.Spec.Wire), it.wireOp()
 	mean := t.OpID == comm.Mean.ID()
@@ -278,11 +279,11 @@ func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, c
 	return err
 }
 
-// foldByReduceScatter is fold by two calls: every rank folds its chunk, and then all ranks gather.
-// The owner of each chunk divides a mean. The reduce-scatter always uses the algorithm for large
-// vectors. The table's choice for this size could fold in another order, and the bits of a tensor
-// would then depend on what it is fused with. The allgather changes no bits, so the table chooses
-// its algorithm.
+// foldByReduceScatter is like fold, with two calls: a reduce-scatter and an allgather. For a mean,
+// the owner of each chunk makes the division. The reduce-scatter always uses the algorithm for
+// large vectors. The table's choice for this size could fold in another order, so that the bits of
+// a tensor would depend on fusion. The allgather changes no bits, so the table chooses its
+// algorithm.
 func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind := it.Spec, elementOf(it.Spec.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
@@ -295,7 +296,7 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 			at = lo
 		}
 	}
-	// This rank's chunk is reduced in place, where the gather expects it.
+	// This rank's chunk is reduced in place, at the position where the allgather expects it.
 	own := buf[at*ws : (at+counts[me])*ws]
 	op := it.wireOp()
 	if err := kind.reduceScatterV(ctx, s.c, s.c.Bridge().Algorithm("reduce_scatterv", largeVector, op), own, buf, counts, op); err != nil {
@@ -310,7 +311,7 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 func (it *item) wireOp() comm.Op {
 	op, known := builtin(it.Spec.OpID)
 	switch {
-	case !known: // then nobody is absent
+	case !known: // an operator of the program: no rank is absent
 		return it.h.op
 	case it.Spec.OpID == comm.Mean.ID():
 		return comm.Sum

@@ -11,8 +11,8 @@ import (
 // A sampler runs on rank 0 and measures the speed of the job under each candidate of the settings.
 // The goroutine that owns stepping owns the sampler.
 //
-// A sample is a number of steps. A step ends when marker, the first tensor of the sample, is
-// executed again:
+// A sample is a number of steps. A step ends when the first tensor of the sample, called the
+// marker, is executed again:
 //
 //	steps      1 … skip                skip+1 … skip+Steps           then
 //	measured   no: they warm up, or    yes: bytes per busy time      the tuner chooses, and a new sample
@@ -26,14 +26,14 @@ type sampler struct {
 	marker string // the first tensor of the sample
 	seen   int    // number of executions of marker
 	skip   int    // steps before the measurement begins
-	// warmUntil is the busy time after which the warm-up is over even if it had fewer steps. If it
-	// is never, only the number of steps counts.
+	// warmUntil is the busy time after which the warm-up ends, even with fewer steps. If warmUntil
+	// has the value never, only the number of steps counts.
 	warmUntil negotiate.Time
 	bytes     int
 	busy      busyTime
 }
 
-// leastSteps is the smallest number of steps in a sample, however long the steps take.
+// leastSteps is the smallest number of steps in a sample, even if the steps are long.
 const leastSteps = 3
 
 // newSampler returns a sampler that begins at the current settings.
@@ -78,8 +78,8 @@ func (s *sampler) tuning(p autotune.Candidate) negotiate.Tunables {
 	return t
 }
 
-// bucketDone counts a Bucket that rank 0 has executed. When a sample is complete it returns the
-// settings to change to.
+// bucketDone counts a Bucket that rank 0 has executed. When a sample is complete, it returns the
+// settings for the next sample.
 func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tunables, change bool) {
 	for i := range b.Entries {
 		t := b.Entries[i].Spec
@@ -101,12 +101,13 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 }
 
 // stepped counts a step and reports whether it was the last step of a sample. A sample has
-// Autotune.Steps steps, or fewer if they took at least Autotune.Span together, but at least
-// leastSteps. The warm-up ends after Autotune.Warmup steps, or after four times Autotune.Span.
+// Autotune.Steps steps. It has fewer steps, but at least leastSteps, if these together took at
+// least Autotune.Span. The warm-up ends after Autotune.Warmup steps, or after four times
+// Autotune.Span.
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer are enough to warm up
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer steps are enough to warm up
 		s.skip = s.seen - 1
 	}
 	steps := s.seen - 1 - s.skip
@@ -122,7 +123,8 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 }
 
 // next gives the tuner the measured rate, and begins a sample with the settings that the tuner asks
-// for. The first step of the new sample is not measured, since a part of it used the old settings.
+// for. The first step of the new sample is not measured, because a part of it used the old
+// settings.
 func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
 	rate := float64(s.bytes) / (math.Max(1, float64(s.busy.elapsed(now))) / float64(negotiate.Second))

@@ -33,19 +33,19 @@ func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 	}
 }
 
-// delay is up to a tenth of a millisecond, or none.
+// delay sleeps for up to a tenth of a millisecond, or not at all.
 func delay(rnd *rand.Rand) {
 	switch rnd.IntN(4) {
 	case 0:
-		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond) // the delay is what is tested with; nothing waits for it
+		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond) // random delays are the purpose of this test; nothing waits for this one
 	case 1:
 		runtime.Gosched()
 	}
 }
 
-// TestThousandsOfSchedulesAgree runs jobs in bubbles of time: a rank may be late by many cycles,
-// and a job that hangs ends by its own limits at once. A schedule is one round: tensors, and for
-// each rank an order and pauses.
+// TestThousandsOfSchedulesAgree runs jobs in synctest bubbles. There a rank can be late by many
+// cycles, and a job that hangs reaches its own limits at once. A schedule is one round: its
+// tensors, and an order and pauses for each rank.
 func TestThousandsOfSchedulesAgree(t *testing.T) {
 	jobs, rounds := 150, 20
 	if raceEnabled || testing.Short() {
@@ -65,21 +65,21 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 	}
 }
 
-// idle is a pause of up to some cycles, or none.
+// idle sleeps for up to a few cycles, or not at all.
 func idle(rnd *rand.Rand) {
 	if rnd.IntN(2) == 0 {
-		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond) // of the bubble's time, which passes when all wait
+		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond) // in the bubble's time, which passes when all goroutines wait
 	}
 }
 
-// A schedule is one job. What is submitted follows from the seed, and all ranks know it; when and
-// in which order, each rank draws by itself.
+// A schedule is one job. The seed determines the tensors, so all ranks know them. Each rank draws
+// its own order and times of submission.
 type schedule struct {
 	seed      uint64
 	n, rounds int
 	pause     func(*rand.Rand)
-	ran       [][]coordinator.Carried // by each rank
-	last      []int                   // which rank joined last, as each rank has learned it
+	ran       [][]coordinator.Carried // the tensors that each rank has executed
+	last      []int                   // the last rank to join, according to each rank
 }
 
 func (p *schedule) run(opts ...comm.Option) error {
@@ -95,8 +95,8 @@ func (p *schedule) run(opts ...comm.Option) error {
 	return p.agree()
 }
 
-// rank is the program of one rank: rounds with all ranks, some more until its data runs out, and
-// the join.
+// rank runs the program of one rank: rounds with all ranks, further rounds until its data runs out,
+// and the join.
 func (p *schedule) rank(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	me := c.Rank()
 	coordinator.Record(co)
@@ -138,14 +138,14 @@ func (p *schedule) rank(ctx context.Context, c *comm.Comm, co *coordinator.Coord
 	return nil
 }
 
-// batches is how many rounds a rank has beyond the common ones.
+// batches returns the number of rounds of a rank after the common rounds.
 func (p *schedule) batches(rank int) int { return int(p.seed+uint64(rank)*7) % 4 }
 
-// agree compares what the ranks have executed, where two of them take part.
+// agree checks that any two ranks have executed their common tensors in the same order.
 func (p *schedule) agree() error {
 	for r := range p.n {
 		mine, first := p.ran[r], p.ran[0]
-		if r != 0 && r != p.n-1 { // it has seen nothing of the process set
+		if r != 0 && r != p.n-1 { // this rank is not in the process set
 			first = slices.DeleteFunc(slices.Clone(first), func(c coordinator.Carried) bool { return c.Set != 0 })
 		}
 		if len(mine) == 0 || len(mine) != len(first) {
@@ -163,7 +163,7 @@ func (p *schedule) agree() error {
 	return nil
 }
 
-// round submits some tensors and waits for them, in orders of the rank's own.
+// round submits some tensors and waits for them, in an order that the rank draws.
 func (p *schedule) round(ctx context.Context, co *coordinator.Coordinator, set *coordinator.ProcessSet, me, round int) error {
 	common := rand.New(rand.NewPCG(p.seed, 1000+uint64(round)))
 	own := rand.New(rand.NewPCG(p.seed, 1_000_000+uint64(1000*me+round)))
@@ -194,19 +194,19 @@ func (p *schedule) round(ctx context.Context, co *coordinator.Coordinator, set *
 	return nil
 }
 
-// A task is one tensor, or a group of them, and its expected result.
+// A task is one tensor or one group of tensors, with the expected result.
 type task struct {
 	name  string
 	kind  int
-	size  int // elements, or rows
+	size  int // number of elements or rows
 	round int
 	root  int
 	inSet bool
 	opts  []coordinator.CallOption
-	me, n int // in the set
+	me, n int // index of this rank and number of ranks in the set
 }
 
-// draw makes a task. Its name may have stood for another tensor before.
+// draw returns a random task. Its name may have stood for another tensor before.
 func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
 	k := task{name: fmt.Sprint("t", i), kind: rnd.IntN(10), size: []int{0, 1, 2, 5, 40, 300, 1500}[rnd.IntN(7)], round: round}
 	k.inSet = rnd.IntN(5) == 0
@@ -218,7 +218,7 @@ func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
 	return k
 }
 
-// submit submits a task on this rank. The function that it returns waits and compares.
+// submit submits a task on this rank. It returns a function that waits for the result and checks it.
 func (k task) submit(co *coordinator.Coordinator) func(context.Context) error {
 	switch k.kind {
 	case 0:
@@ -241,12 +241,12 @@ func (k task) submit(co *coordinator.Coordinator) func(context.Context) error {
 	return k.reduce(co, k.name, comm.Sum, k.sum)
 }
 
-// share is this rank's of an element: its place in the set, from 1 on, times v.
+// share returns this rank's share of an element: v times the rank's index in the set plus 1.
 func (k task) share(v int) float64 { return float64((k.me + 1) * v) }
 
 func (k task) sum(v int) float64 { return float64(k.n * (k.n + 1) / 2 * v) }
 
-// shares are those of size elements.
+// shares returns this rank's shares of the given number of elements.
 func (k task) shares(size int) []float64 {
 	buf := make([]float64, size)
 	for i := range buf {
@@ -268,7 +268,7 @@ func (k task) reduce(to coordinator.Submitter, name string, op comm.Op, want fun
 	}
 }
 
-// matches compares elements with the expected ones.
+// matches compares elements with the expected elements.
 func matches[T comparable](what string, got []T, want func(i int) T) error {
 	for i, v := range got {
 		if v != want(i) {
@@ -310,7 +310,7 @@ func (k task) scatter(co *coordinator.Coordinator) func(context.Context) error {
 	}
 }
 
-// part is which rows a rank gets.
+// part returns the range of rows that a rank gets.
 func (k task) part(rank int) (lo, hi int) {
 	longer := k.size % k.n
 	lo = rank*(k.size/k.n) + min(rank, longer)
@@ -321,7 +321,8 @@ func (k task) part(rank int) (lo, hi int) {
 	return lo, hi
 }
 
-// rows is how many rows a rank gives to a gather, in every round others.
+// rows returns the number of rows that a rank contributes to a gather. It differs from round to
+// round.
 func (k task) rows(rank int) int { return (k.size + rank*k.round) % 37 }
 
 func (k task) gather(co *coordinator.Coordinator) func(context.Context) error {

@@ -42,12 +42,12 @@ func TestTheProgramsOwnCollectivesGoOnBeside(t *testing.T) {
 	})
 }
 
-// TestBitsDoNotDependOnFusion submits the same tensors under settings that fuse all, some and none
-// of them, in other orders each time, and compares bits. Segments are so short that the larger
-// tensors go round a ring in several of them, also those that travel in 16 bits.
+// TestBitsDoNotDependOnFusion submits the same tensors with settings that fuse all, some and none
+// of them, each time in a different order, and compares bits. Segments are so short that the larger
+// tensors have several segments, even in 16 bits.
 func TestBitsDoNotDependOnFusion(t *testing.T) {
 	sizes := []int{1, 2, 7, 63, 64, 65, 1000, 4096, 10_000, 3, 129, 50_000, 60_000, 25_000, 40}
-	const narrow = 12                         // the first that travels as 16 bits
+	const narrow = 12                         // the first tensor that is sent in 16 bits
 	rough := func(n, rank, i int) []float32 { // sums of these depend on the order of the folds
 		rnd := rand.New(rand.NewPCG(uint64(rank), uint64(i)))
 		v := make([]float32, n)
@@ -57,7 +57,7 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 		return v
 	}
 	var mu sync.Mutex
-	wants := make(map[bool]map[string][]float32) // by whether the ranks work in shared memory
+	wants := make(map[bool]map[string][]float32) // the key says whether the ranks use shared memory
 	for k, opts := range [][]coordinator.Option{
 		{coordinator.WithFusion(0)},
 		{},
@@ -116,7 +116,7 @@ func TestMeansAndScales(t *testing.T) {
 	worlds(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		n, me := float64(c.Size()), float64(c.Rank())
 		ranks := n * (n - 1) / 2
-		for _, pre := range []float64{1, 0.5} { // alone, and fused with others of other scales
+		for _, pre := range []float64{1, 0.5} { // alone, and fused with tensors of other scales
 			mean, plain, scaled, other := []float64{1, me}, []float64{me}, []float64{1, me}, []float64{me}
 			part := make([]float64, 1)
 			var hs []*coordinator.Handle
@@ -165,7 +165,7 @@ func TestCompressedTensorsAreRoundedAndScaledBefore(t *testing.T) {
 			err := coordinator.WaitAll(ctx,
 				coordinator.AllReduce(co, "half", half, comm.Max, coordinator.Compress(tensor.F16)),
 				coordinator.AllReduce(co, "brain", brain, comm.Min, coordinator.Compress(tensor.BF16)),
-				// too large for float16, were it not scaled before
+				// without the scale before the reduction, too large for float16
 				coordinator.AllReduce(co, "mean", mean, comm.Mean, coordinator.Compress(tensor.F16), coordinator.Scale(1./64, 64)))
 			if err != nil {
 				return err
@@ -202,11 +202,11 @@ func TestRanksThatRunOutGiveNothingAndAllLearnWhoWasLast(t *testing.T) {
 		if last != n-1 {
 			return fmt.Errorf("rank %d joined last, want %d", last, n-1)
 		}
-		return oneBatch(ctx, co, n, me, 0) // and all go on
+		return oneBatch(ctx, co, n, me, 0) // then all ranks go on
 	})
 }
 
-// oneBatch is a batch of the ranks that have one: step and above.
+// oneBatch runs one batch of the ranks that have data: ranks step and above.
 func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int) error {
 	givers := n - step
 	least, mean, prod := []float32{float32(10 + me)}, []float64{float64(me)}, []int8{2}

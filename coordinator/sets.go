@@ -32,7 +32,7 @@ func ranks(n int) []int {
 
 // AddProcessSet makes a process set while the coordinator is running. All ranks of the coordinator,
 // members or not, must call it with the same name and ranks. It returns when all ranks have called
-// it. Roots and parts of operations on the set are indexes into members.
+// it. In operations on the set, roots and parts are indexes into members.
 func (co *Coordinator) AddProcessSet(ctx context.Context, name string, members ...int) (*ProcessSet, error) {
 	h, err := co.changeSets(ctx, negotiate.AddSet, name, members)
 	if err != nil {
@@ -49,7 +49,7 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 }
 
 // changeSets submits a request to add or remove a process set, and waits until all ranks have
-// submitted it.
+// submitted the request.
 func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation, name string, list []int) (*Handle, error) {
 	q := negotiate.TensorRequest{Site: co.site()}
 	q.Set, q.Operation, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.SetRegistry, kind, name, slices.Clone(list), -1, 1, 1
@@ -58,8 +58,8 @@ func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation,
 	return h, h.Wait(ctx)
 }
 
-// changeSet makes or closes the communicator of a set. All ranks do so at the same point in the
-// order of their jobs. So all ranks take part in the collective Split.
+// changeSet creates or closes the communicator of a set. All ranks call it at the same point in the
+// order of jobs, so all ranks take part in the collective Split.
 func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error {
 	if s.Ranks == nil {
 		if m := x.sets[s.ID]; m != nil && m.c != nil {
@@ -129,7 +129,7 @@ func (x *executor) closeSets() {
 // Submissions that this rank made before Join are executed normally. The rank must not submit
 // anything until Join returns.
 //
-// Join returns the rank, as numbered in the job, that joined last. All ranks get the same result.
+// Join returns the job's number of the rank that joined last. All ranks get the same result.
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 	h := &Handle{co: co, state: inFlight, call: "join"}
 	co.mu.Lock()

@@ -14,8 +14,8 @@ import (
 )
 
 // Settings are the values that may change while a coordinator runs. Autotune tries them, and they
-// can be saved and loaded. Cycle, Fusion and Cache change no bit of any result. Algorithm changes
-// the order in which shares are folded, on all ranks at once.
+// can be saved and loaded. Cycle, Fusion and Cache do not change a bit of any result. Algorithm
+// changes the order in which shares are folded, on all ranks at once.
 type Settings struct {
 	Cycle  time.Duration `json:"cycle_ns"`     // see WithCycle
 	Fusion int           `json:"fusion_bytes"` // see WithFusion
@@ -27,11 +27,11 @@ type Settings struct {
 
 // The classes of algorithms for the AllReduces of a coordinator.
 const (
-	// DefaultAlgorithm is what the communicator's table gives large vectors.
+	// DefaultAlgorithm is the algorithm that the communicator's table names for large vectors.
 	DefaultAlgorithm = "table"
 	Ring             = "ring"
-	// ReduceScatterAllGather is a reduce-scatter followed by an allgather. It folds in the order
-	// that the table gives large vectors.
+	// ReduceScatterAllGather is a reduce-scatter followed by an allgather. It folds in the order of
+	// the algorithm that the table names for large vectors.
 	ReduceScatterAllGather = "reduce_scatter+allgather"
 )
 
@@ -69,7 +69,8 @@ func (x *executor) setClass(class uint8) {
 	}
 }
 
-// LoadSettings reads a file that Save has written. A file with other contents is fault.Misuse.
+// LoadSettings reads a file that Save has written. For a file with other contents it returns
+// fault.Misuse.
 func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	b, err := os.ReadFile(file)
@@ -100,7 +101,7 @@ func (s Settings) Save(file string) error {
 	return atomicwriter.WriteFile(file, append(b, '\n'), mode)
 }
 
-// tuning translates settings for the state machines. Its error says which values are wrong.
+// tuning translates settings for the state machines. The error says which values are invalid.
 func (s Settings) tuning() (negotiate.Tunables, error) {
 	t := negotiate.Tunables{Cycle: negotiate.Duration(s.Cycle), Fusion: s.Fusion, Cache: s.Cache}
 	for i, a := range classes() {
@@ -117,8 +118,8 @@ func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
 
-// Settings returns the settings that the last executed tensor went by, and whether Autotune has
-// finished with them. All ranks get the same if they have waited for the same tensors.
+// Settings returns the settings that the last executed tensor used. The result final says whether
+// Autotune has finished. Ranks that have waited for the same tensors get the same result.
 func (co *Coordinator) Settings() (s Settings, final bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -131,11 +132,11 @@ type Autotune struct {
 	Steps  int // steps of a sample; default 10
 	Warmup int // steps before the first sample; default 30
 	// Span is the busy time after which a sample of at least three steps may end; the default is
-	// 250 ms. The steps of large models vary less, so fewer steps are enough. Four times Span is
-	// enough for the warm-up.
+	// 250 ms. Long steps vary less, so fewer steps are enough. Four times Span is enough for the
+	// warm-up.
 	Span    time.Duration
 	Samples int // the largest number of samples, 1 to 64; default 24
-	// Log gets a line of CSV for each sample; nil: none. One goroutine writes to it. Only Close
+	// Log gets a line of CSV for each sample. It may be nil. One goroutine writes to it. Only Close
 	// waits for that goroutine, for at most 5 s.
 	Log  io.Writer
 	File string // the file to write the found settings to, see LoadSettings; "": none
@@ -149,22 +150,24 @@ const (
 )
 
 // WithAutotune makes rank 0 try settings. For each candidate it measures the bytes executed per
-// second of busy time. After at most Autotune.Samples samples it keeps the best settings, or the
-// initial settings unless the best beat them again in a comparison. The comparison is two pairs of
-// samples. With fewer than 8 samples it is one pair; with fewer than 4, the best must win their
-// only comparison by a tenth. All ranks change settings at the same point in the order of tensors.
-// A step ends when the first tensor of a sample is executed again.
+// second of busy time. After at most Autotune.Samples samples, it compares the best settings with
+// the initial settings again. If the best settings win, it keeps them, and otherwise the initial
+// settings. The comparison has two pairs of samples, or one pair if there are fewer than 8 samples.
+// With fewer than 4 samples, the best settings must win their only comparison by a tenth. All ranks
+// change settings at the same point in the order of tensors. A step ends when the first tensor of a
+// sample is executed again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.autotune = &a } }
 
-// WithSettings makes the coordinator begin with saved settings. Only rank 0's settings are used.
+// WithSettings makes the coordinator begin with the given settings. Only rank 0's settings are
+// used.
 func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s } }
 
-// Deterministic keeps the algorithm that the table gives: neither Autotune nor saved settings
-// change it. So results have the same bits from run to run.
+// Deterministic keeps the algorithm that the table names. Neither Autotune nor saved settings
+// change it, so results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
-// beginTuning sends the initial settings of rank 0 if they differ from its options. It also
-// prepares the search.
+// beginTuning prepares the search. It also sends the initial settings of rank 0 if they differ from
+// rank 0's options.
 func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
@@ -211,9 +214,9 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	}
 }
 
-// publishSettings sets what Settings returns. The executor calls it in the order of tensors, before
-// it completes a tensor. If settings changed as soon as a rank knows of them, ranks would disagree
-// until the slowest knows, too.
+// publishSettings sets the result of Settings. The executor calls it in the order of tensors,
+// before it completes a tensor. If a rank published settings as soon as it learned of them, ranks
+// would disagree until the slowest rank had learned of them, too.
 func (co *Coordinator) publishSettings(t negotiate.Tunables) {
 	co.mu.Lock()
 	defer co.mu.Unlock()

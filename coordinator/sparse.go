@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Sparse is some rows of a tensor, such as the gradient of an embedding. Values holds Width
-// elements for each of Indices. Rows without an index are zero. If an index occurs twice, its rows
-// are added.
+// A Sparse holds some rows of a tensor, such as the gradient of an embedding. For each index in
+// Indices, Values holds a row of Width elements. Rows without an index are zero. If an index occurs
+// twice, its rows are added.
 type Sparse[T comm.Element] struct {
 	Indices []int64
 	Values  []T
@@ -21,12 +21,13 @@ type Sparse[T comm.Element] struct {
 
 // AllReduceSparse adds the rows of all ranks by comm.Sum, or averages them by comm.Mean over the
 // contributing ranks. Ranks may give different numbers of rows, including none. The rows are
-// gathered under the names name+"/indices" and name+"/values". So AllReduceSparse pays off if each
-// rank has few of very many rows.
+// gathered under the names name+"/indices" and name+"/values". So AllReduceSparse is useful if each
+// rank has only a few rows of a very large tensor.
 //
-// After Wait has returned nil, dst has each row that any rank gave, once, in the order of the
-// indices and in newly allocated memory. Rows with equal indices are added in rank order, so all
-// ranks get the same bits. src belongs to the coordinator until the handle is done.
+// After Wait has returned nil, dst holds each index that any rank has passed, once, with the sum of
+// its rows. The indices are in ascending order, and the memory is newly allocated. Rows with equal
+// indices are added in rank order, so all ranks get the same bits. src belongs to the coordinator
+// until the handle is done.
 func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], src Sparse[T], op comm.Op, opts ...CallOption) *Handle {
 	co := to.coordinator()
 	call := "sparse allreduce " + name
@@ -51,14 +52,15 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 	return h
 }
 
-// submitParts adds the two gathers to the group. at is the call site of AllReduceSparse.
+// submitParts adds the two gathers to the group. The parameter at is the call site of
+// AllReduceSparse.
 func (g *TensorGroup) submitParts(parts []*Handle, at callsite.Site) {
 	for _, h := range parts {
 		g.submit(h, at)
 	}
 }
 
-// validateSparse returns why rows cannot be submitted, or nil.
+// validateSparse returns the reason why rows cannot be submitted, or nil.
 func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
 	bad := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, call, co.worldRank(co.rank), format, args...)
@@ -89,8 +91,8 @@ type sparseSum[T comm.Element] struct {
 	width   int
 }
 
-// combine adds the rows of each index, in the order of the ranks. Sorting by index is stable, and
-// the rows of a rank come before those of the next one:
+// combine adds the rows of each index, in the order of the ranks. The sort by index is stable, so
+// rows with the same index stay in the order of ranks:
 //
 //	rank 0: 7 a, 2 b   rank 1: 2 c      gathered: 7 a, 2 b, 2 c      result: 2 b+c, 7 a
 func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {

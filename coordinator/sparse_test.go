@@ -13,7 +13,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// rows are what a rank contributes: none on rank 1, and an index twice on rank 2.
+// rows returns the contribution of a rank. Rank 1 contributes no rows, and rank 2 contributes an
+// index twice.
 func rows(rank, step int) coordinator.Sparse[float32] {
 	s := coordinator.Sparse[float32]{Width: 2}
 	if rank == 1 {
@@ -26,7 +27,7 @@ func rows(rank, step int) coordinator.Sparse[float32] {
 	return s
 }
 
-// plainRows adds all ranks' rows, in their order.
+// plainRows adds the rows of all ranks, in rank order.
 func plainRows(ranks, step int) (out coordinator.Sparse[float32]) {
 	sums := make(map[int64][2]float32)
 	for r := range ranks {

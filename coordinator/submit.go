@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Submitter accepts submissions. A *Coordinator submits each at once. A *TensorGroup collects
-// them.
+// A Submitter accepts submissions. A *Coordinator submits each operation at once. A *TensorGroup
+// collects operations.
 type Submitter interface {
 	coordinator() *Coordinator
 	submit(h *Handle, at callsite.Site)
@@ -50,8 +50,9 @@ func Shape(dims ...int) CallOption { return CallOption{code: optShape, shape: di
 // first tensor with a priority, rank 0 orders fewer bytes ahead; see WithCredit.
 func Priority(p int) CallOption { return CallOption{code: optPriority, n: p} }
 
-// Scale multiplies every rank's share by pre, before it is compressed, and the result by post, in
-// the element type. It is for reductions of floating-point types.
+// Scale multiplies every rank's share by pre, before the share is compressed. It multiplies the
+// result by post. Both products are computed in the element type. It is for reductions of
+// floating-point types.
 func Scale(pre, post float64) CallOption { return CallOption{code: optScale, pre: pre, pos: post} }
 
 // Compress makes an AllReduce of float32 or float64 send and fold the elements as wire, which is
@@ -59,12 +60,12 @@ func Scale(pre, post float64) CallOption { return CallOption{code: optScale, pre
 // fold. A mean is divided in that type, too.
 func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompress, wire: wire} }
 
-// In submits to a process set of which this rank is a member. Roots and parts are indexes into the
-// set.
+// In submits the tensor to a process set. This rank must be a member of the set. Roots and parts
+// are indexes into the set.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
-// A request is the operation that one of the functions below asks for. declare checks the request
-// and makes a handle from it. start also submits the handle:
+// A request describes the operation of one of the functions below. declare checks the request and
+// makes a handle from it. start calls declare and then submits the handle:
 //
 //	AllReduce, …  ► request ► declare ► Handle ► Submitter.submit ► in flight, or in a group
 //	Declare       ► request ► declare ► Handle
@@ -80,7 +81,8 @@ type request struct {
 	result   func(bytes int, counts []int) []byte
 }
 
-// AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
+// AllReduce reduces the vectors that the ranks pass in buf, and leaves the result in buf on every
+// rank.
 func AllReduce[T comm.Element](to Submitter, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
 	return start(to, &request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
@@ -95,14 +97,14 @@ func Declare[T comm.Element](co *Coordinator, name string, buf []T, op comm.Op, 
 	return co.declare(&request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
-// ReduceScatter reduces the src of all ranks and leaves part i of the result in dst on rank i. The
-// parts consist of whole rows and are as equal as possible; the first parts may be longer by one
-// row. src and dst must not overlap.
+// ReduceScatter reduces the vectors that the ranks pass in src, and leaves part i of the result in
+// dst on rank i. The parts consist of whole rows and are as equal as possible. The first parts may
+// be one row longer. src and dst must not overlap.
 func ReduceScatter[T comm.Element](to Submitter, name string, dst, src []T, op comm.Op, opts ...CallOption) *Handle {
 	return start(to, &request{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
 }
 
-// Broadcast replaces buf, on every rank, by the root's.
+// Broadcast copies buf from the root to every rank.
 func Broadcast[T comm.Element](to Submitter, name string, buf []T, root int, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
 	return start(to, &request{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
@@ -114,8 +116,9 @@ type Rows[T comm.Element] struct {
 	Counts []int // the number of rows from each rank; 0 for a rank that has joined
 }
 
-// AllGather gives every rank the src of all ranks, in rank order. The first dimension may differ
-// from rank to rank. Once the handle is done, dst has the result in newly allocated memory.
+// AllGather concatenates the rows that the ranks pass in src, in rank order. The first dimension
+// may differ from rank to rank. When the handle is done, dst has the result on every rank, in newly
+// allocated memory.
 func AllGather[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllGather, name: name, root: -1}, dst, src), opts)
 }
@@ -152,9 +155,9 @@ func start(to Submitter, r *request, opts []CallOption) *Handle {
 	return h
 }
 
-// declare makes a handle from a request, and makes the checks that need no other rank. The handle
-// keeps an error. Each submission of the handle then fails at once, so that Wait is the only call
-// that returns errors.
+// declare makes a handle from a request, and makes the checks that need no other rank. If a check
+// fails, the handle keeps the error, and each submission of the handle fails at once. So Wait is
+// the only call that returns errors.
 func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
 	h := &Handle{co: co, dst: r.dst, src: r.src, op: r.op, splits: r.splits, result: r.result}
 	q := &h.requests[0]

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// maxRecorded bounds a timeline to the last tensors, or parts of large ones, that this rank
-// executed: some 8 MB.
+// maxRecorded is the maximum number of tensors, or parts of large tensors, in a timeline. It bounds
+// the memory to about 8 MB.
 const maxRecorded = 1 << 16
 
 // A tensorTimes has the times at which the phases of a tensor, or of a part of it, began and ended.
@@ -46,7 +46,8 @@ type recorder struct {
 	samples []clockSample // at the start and at the end
 }
 
-// add stores the times of a tensor. Once the recorder is full, they replace the oldest times.
+// add stores the times of a tensor. When the recorder is full, the new times replace the oldest
+// times.
 func (r *recorder) add(l tensorTimes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,14 +60,14 @@ func (r *recorder) add(l tensorTimes) {
 	r.dropped++
 }
 
-// StartTimeline makes this rank record its tensors: how long each was negotiated, queued, packed,
+// StartTimeline makes this rank record how long each of its tensors was negotiated, queued, packed,
 // in transfer and unpacked. StopTimeline, or the end of the coordinator, writes the record to the
-// file PartName(file, rank), as Chrome's trace events in rank 0's time. Comparing the clocks takes
-// some round trips to rank 0, at most a second. Each rank starts and stops independently. The last
-// 65,536 tensors are kept. A second start without a stop is fault.Misuse.
+// file PartName(file, rank), as Chrome's trace events in rank 0's time. The comparison of the
+// clocks takes several round trips to rank 0, and at most a second. Each rank starts and stops
+// independently. The last 65,536 tensors are kept. A second start without a stop is fault.Misuse.
 //
-// `tuttirun --timeline` starts it on all ranks and merges the parts; so does `tuttirun
-// --merge-timeline` for jobs that it did not start.
+// `tuttirun --timeline` starts a timeline on all ranks and merges the parts. `tuttirun
+// --merge-timeline` merges the parts of a job that tuttirun did not start.
 func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	bad := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, "start timeline", co.worldRank(co.rank), format, args...)
@@ -122,8 +123,8 @@ func (co *Coordinator) endTimeline() {
 	}
 }
 
-// timestamp returns the time, or 0 when no timeline is recorded. It never returns 0 while one is
-// recorded: at time 0, which a fake clock may show, it returns 1.
+// timestamp returns the time, or 0 when no timeline is recorded. While a timeline is recorded, it
+// never returns 0. A fake clock may show time 0; the result is then 1.
 func (co *Coordinator) timestamp() int64 {
 	if co.rec.Load() == nil {
 		return 0

@@ -19,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// merged is the timeline of n ranks' parts, checked.
+// merged merges the parts of n ranks, and returns the checked timeline.
 func merged(t *testing.T, file string, n int) []timeline.ReadSpan {
 	t.Helper()
 	var parts []io.Reader
@@ -61,7 +61,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 				coordinator.AllGather(co, names[4], new(coordinator.Rows[float32]), vector(c.Rank(), c.Rank())),
 				coordinator.Barrier(co, names[5]))
 		}
-		if err := submit(); err != nil { // not seen
+		if err := submit(); err != nil { // this submission is not recorded
 			return err
 		}
 		if err := c.Barrier(ctx); err != nil {
@@ -81,7 +81,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 		if err := co.StopTimeline(ctx); err != nil {
 			return err
 		}
-		return submit() // not seen
+		return submit() // this submission is not recorded
 	}, coordinator.WithPartition(80_000)))
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 		for _, name := range names {
 			want := steps
 			if name == names[2] {
-				want *= 3 // its parts
+				want *= 3 // the parts of the tensor
 			}
 			if got := count(spans, r, name, 0); got != want {
 				t.Errorf("rank %d, %s: %d spans, want %d", r, name, got, want)
@@ -147,8 +147,8 @@ func TestTheEnvironmentStartsATimelineThatCloseWrites(t *testing.T) {
 	}
 }
 
-// The first time a rank knows that all have submitted is after all have: with
-// corrected clocks that holds between ranks, give or take the clocks' errors.
+// A rank must not learn that all ranks have submitted a tensor before all of them have. With
+// corrected clocks, this must hold for times of different ranks, within the errors of the clocks.
 func TestNoRankRunsATensorBeforeAllHaveSubmittedIt(t *testing.T) {
 	leak.Check(t)
 	const n = 3
@@ -158,7 +158,7 @@ func TestNoRankRunsATensorBeforeAllHaveSubmittedIt(t *testing.T) {
 			return err
 		}
 		for step := range 10 {
-			if step%n == c.Rank() { // it submits after the others have
+			if step%n == c.Rank() { // this rank submits last
 				if err := c.Barrier(ctx); err != nil {
 					return err
 				}
@@ -182,7 +182,7 @@ func TestNoRankRunsATensorBeforeAllHaveSubmittedIt(t *testing.T) {
 	checkOrder(t, spans, n, "w", errorOf(t, file, n))
 }
 
-// errorOf is twice the worst clock's error.
+// errorOf returns twice the largest error of a clock.
 func errorOf(t *testing.T, file string, n int) (worst int64) {
 	t.Helper()
 	for r := range n {

@@ -14,7 +14,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// TestATimelineFollowsNoLinks has links of another user in place of the part and its temporary file.
+// TestATimelineFollowsNoLinks puts links, as another user could create them, in place of the part
+// and its temporary file.
 func TestATimelineFollowsNoLinks(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()

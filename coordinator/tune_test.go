@@ -24,8 +24,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// tuneOut takes steps until Autotune has finished on rank 0, and one more. Every result is compared
-// with the sum, and its bits between the ranks.
+// tuneOut runs steps until Autotune has finished on rank 0, and then one more step. It compares
+// every result with the sum, and the bits of the results between the ranks.
 func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	for step := 0; ; step++ {
 		if step > 1000 {
@@ -48,7 +48,7 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 				return err
 			}
 		}
-		rough := gradient(5000, c.Rank(), step) // whose sum shows the order of the folds
+		rough := gradient(5000, c.Rank(), step) // the bits of the sum show the order of the folds
 		if err := coordinator.AllReduce(co, "rough", rough, comm.Sum).Wait(ctx); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 	}
 }
 
-// sameSettings compares the settings of all ranks, and whether they are final.
+// sameSettings checks that all ranks have the same settings, and agree whether these are final.
 func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	s, final := co.Settings()
 	mine := make([]byte, 200)
@@ -129,7 +129,7 @@ func TestABlockedLogDelaysNobody(t *testing.T) {
 	log := &blockedWriter{make(chan struct{})}
 	if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		if c.Rank() == 0 {
-			defer close(log.free) // and Close waits for it
+			defer close(log.free) // deferred, because Close waits for the log
 		}
 		return tuneOut(ctx, c, co)
 	}, coordinator.WithAutotune(coordinator.Autotune{Steps: 1, Warmup: 1, Log: log}))); err != nil {
@@ -137,7 +137,7 @@ func TestABlockedLogDelaysNobody(t *testing.T) {
 	}
 }
 
-// By the bubble's clock, Close waits for 5 s.
+// By the bubble's clock, Close must wait for exactly 5 s.
 func TestCloseWaitsForABlockedLogNoLongerThanItsBound(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -169,9 +169,9 @@ func TestCloseWaitsForABlockedLogNoLongerThanItsBound(t *testing.T) {
 	})
 }
 
-// lines is a log that keeps what it gets, or blocks until free is closed.
+// The type lines is a log that keeps its lines, or blocks until free is closed.
 type lines struct {
-	free chan struct{} // nil: anything
+	free chan struct{} // nil: it does not block
 	mu   sync.Mutex
 	all  []string
 }
@@ -234,9 +234,8 @@ func TestABlockedLoggerStopsNoJob(t *testing.T) {
 	})
 }
 
-// The table in the docs says what autotune may change. With Deterministic none of it changes a bit,
-// although other settings are tried in every step: neither of the table's own ring nor of two
-// calls, which are used with a tree.
+// With Deterministic, Autotune must not change a bit of any result, although it tries other
+// settings in every step. The test runs once with the default table, and once with a tree.
 func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 	for name, limits := range map[string][]comm.Option{
 		"by the table": {comm.WithParameters(comm.Parameters{NoSharedMemory: true})},
@@ -298,7 +297,7 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TUTTI_AUTOTUNE_FILE", file)
-	t.Setenv("TUTTI_AUTOTUNE", "1") // there are settings, so none are sought
+	t.Setenv("TUTTI_AUTOTUNE", "1") // the file has settings, so Autotune does not search
 	if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		buf := vector(9, c.Rank())
 		if err := coordinator.AllReduce(co, "w", buf, comm.Sum).Wait(ctx); err != nil {
@@ -313,8 +312,8 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 	}
 }
 
-// The class of algorithms that settings name is the one that folds. Each of the three folds these
-// floats in an order of its own, which their bits show.
+// The class of algorithms in the settings must be the class that folds. Each of the three classes
+// folds these floats in a different order, and the bits of the results show the order.
 func TestTheAlgorithmOfTheSettingsIsTheOneThatRuns(t *testing.T) {
 	leak.Check(t)
 	const n, size = 5, 1000
@@ -347,7 +346,7 @@ func TestTheAlgorithmOfTheSettingsIsTheOneThatRuns(t *testing.T) {
 				}
 				want = append(want, sum)
 			}
-			for range 2 { // the second time by the response cache
+			for range 2 { // the second time through the response cache
 				got := slices.Clone(input)
 				if err := coordinator.AllReduce(co, "w", got, comm.Sum).Wait(ctx); err != nil {
 					return err
@@ -441,7 +440,7 @@ func TestSavedSettingsReplaceAFileAndKeepItsPermissions(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("got %v, %v, want the old permissions", info, err)
 	}
-	if err := os.Symlink(file, link); err == nil { // not every system lets a user make one
+	if err := os.Symlink(file, link); err == nil { // some systems do not let a user create links
 		if err := want.Save(link); err == nil {
 			t.Error("a link was replaced")
 		}
@@ -465,7 +464,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 			t.Errorf("%q: got %+v and %v, want misuse with a remedy", text, s, err)
 		}
 	}
-	for _, file := range []string{filepath.Join(t.TempDir(), "none.json"), t.TempDir()} { // it is not there, or no file
+	for _, file := range []string{filepath.Join(t.TempDir(), "none.json"), t.TempDir()} { // a file that does not exist, and a directory
 		_, err := coordinator.LoadSettings(file)
 		if !errors.Is(err, fault.Misuse) || strings.Contains(err.Error(), "remove") || strings.Count(err.Error(), file) != 1 {
 			t.Errorf("%s: got %v, want misuse that names it once, and nothing to remove", file, err)

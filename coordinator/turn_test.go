@@ -14,8 +14,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Any number of goroutines submit, wait for one handle or for many, for the same ones, and give up,
-// all at once. Each of them may step the state machines or poll.
+// Many goroutines submit, wait for one or for many handles, wait for the same handles, and give up,
+// all at the same time. Each goroutine may step the state machines or poll. All must get their
+// results.
 func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
 	concurrentSteps(t, 3, 6, 20)
 }
@@ -48,7 +49,7 @@ func concurrentSteps(t *testing.T, ranks, goroutines, steps int) {
 	}
 }
 
-// concurrentRankSteps are the steps of one goroutine.
+// concurrentRankSteps runs the steps of one goroutine.
 func concurrentRankSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, g, steps, tensors int) error {
 	over, cancel := context.WithCancel(ctx)
 	cancel()

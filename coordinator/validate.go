@@ -83,12 +83,12 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 	return nil
 }
 
-// validatePart checks that dst has the size of this rank's part of a ReduceScatter, and lies outside
-// of src.
+// validatePart checks that dst has the size of this rank's part of a ReduceScatter, and that it
+// does not overlap src.
 func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad func(string, ...any) error) error {
 	at := slices.Index(h.set.ranks, co.rank)
 	if at < 0 {
-		return nil // the Worker refuses it
+		return nil // the Worker refuses the request
 	}
 	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {

@@ -2,8 +2,8 @@ package coordinator_test
 
 import "runtime"
 
-// wires are those that every system has, and shm on Linux: it needs memfds and abstract sockets,
-// which no other system has.
+// wires returns the wires that every system supports, and on Linux also shm. shm needs memfds and
+// abstract sockets, which only Linux has.
 func wires() []string {
 	all := []string{"memory", "tcp", "grpc"}
 	if runtime.GOOS == "linux" {
