@@ -150,6 +150,53 @@ func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 	}
 }
 
+// EndStep must end the send of a tensor whose communicator is closed on the sender, and Close must
+// not wait for it.
+func TestEndStepEndsSendsOfAClosedCommunicator(t *testing.T) {
+	closed := make(chan struct{})
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 0 {
+			defer close(closed)
+		}
+		dup, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			if err := c.Barrier(ctx); err != nil {
+				return err
+			}
+			dup.EndStep(1, nil)
+			<-closed // a receiver that closes would end the send, too
+			return nil
+		}
+		sent := make(chan error, 1)
+		if err := dup.SendNamed(1, 1, "w", comm.NewTensor(make([]byte, 100_000)), func(err error) { sent <- err }); err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		if err := dup.Close(limited); err != nil {
+			return err
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		select {
+		case err := <-sent:
+			if !errors.Is(err, fault.Closed) {
+				return fmt.Errorf("the tensor: got %v, want closed", err)
+			}
+		case <-limited.Done():
+			return errors.New("the send goes on although its step has ended")
+		}
+		return c.Close(limited)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // Every rank sends more than the buffers hold before it receives, so the program deadlocks. Each
 // rank must get an error that names the cycle of waiting ranks.
 func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {

@@ -118,6 +118,7 @@ func (mc *MatchContext) hasMember(rank int) bool {
 //
 // Drain first drops the messages that no receive has matched, and tells their senders. So two ranks
 // that close do not wait for each other's receives. Receives that are posted still get messages.
+// Drain also ends the named sends that wait only for the flood of EndStep, which may be lost.
 func (e *Engine) Drain(ctx context.Context) error {
 	d := &drain{e: e}
 	w := e.m.NewWaiter()
@@ -128,6 +129,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 		mc.dropUnreceived()
 	}
 	for _, p := range e.peers {
+		p.endDropped(nil)
 		d.sendBye(p)
 	}
 	e.unlock()

@@ -183,6 +183,7 @@ func (mc *MatchContext) Close(err error) {
 		// another rank ends if a caller waits for it. Accepted sends and named sends are still
 		// delivered.
 		for _, p := range e.peers {
+			p.endDropped(mc)
 			p.endSendsIf(err, func(req *Request) bool {
 				return req.mc == mc && (p.rank == e.cfg.Rank || !req.detached && req.tensor == nil)
 			})
@@ -263,7 +264,7 @@ func (mc *MatchContext) eachPosted(do func(*Request)) {
 //	flags                       the send                                     dropped because
 //	0                           succeeds, or ends with the revoke            revoked
 //	flagUnreceived              fails with fault.Closed                      closed, on this rank
-//	flagUnreceived | flagNamed  fails when the peer hears of the step's end  the step has ended
+//	flagUnreceived | flagNamed  fails: see handleDrop                        the step has ended
 func (e *Engine) dropMessage(m *message, flags uint8) {
 	switch {
 	case m.local != nil: // the caller ends the send

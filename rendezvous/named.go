@@ -330,9 +330,16 @@ func (e *Engine) endStep(id stepID, by int, text string) {
 	if mc := e.contexts[id.context]; mc != nil {
 		mc.failStep(id.step, err)
 	}
+	// Named sends outlive the Close of their context, so they are found without it.
+	for _, p := range e.peers {
+		p.endSendsIf(err, func(req *Request) bool {
+			return req.tensor != nil && req.mc.id == id.context && req.key.step == id.step
+		})
+	}
 }
 
-// failStep ends all requests and messages of a step in this context. e.mu is held.
+// failStep ends all receives of a step in this context, and drops the step's messages. The caller
+// ends the sends. e.mu is held.
 func (mc *MatchContext) failStep(step uint64, err error) {
 	e := mc.e
 	in := func(k key) bool { return k.tag == namedTag && k.step == step }
@@ -356,8 +363,5 @@ func (mc *MatchContext) failStep(step uint64, err error) {
 			e.dropMessage(m, flagUnreceived|flagNamed)
 		}
 		m = next
-	}
-	for _, p := range e.peers {
-		p.endSendsIf(err, func(req *Request) bool { return req.mc == mc && req.tensor != nil && in(req.key) })
 	}
 }

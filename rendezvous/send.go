@@ -278,7 +278,8 @@ func (p *peer) handleRequest(h *frameHeader) {
 // message and the message did not fit, the message is consumed and its send succeeds. In a
 // collective the send also succeeds, because the collective's context ends with an error that names
 // the failed call. If the tensor's step has ended at the peer, the send waits for the flood of
-// EndStep, which carries the cause. The flood reaches every live rank.
+// EndStep, which carries the cause. The flood may be lost, so the send does not wait once this rank
+// has closed the context or has begun to close.
 func (p *peer) handleDrop(h *frameHeader) {
 	req := p.sentOffers[h.id]
 	delete(p.sentOffers, h.id)
@@ -290,7 +291,11 @@ func (p *peer) handleDrop(h *frameHeader) {
 	case h.flags&flagUnreceived == 0 || req.mc.ordered:
 		p.e.finish(req, nil)
 	case h.flags&flagNamed != 0 && req.tensor != nil:
-		// endStep ends it.
+		if p.e.draining || p.e.contexts[req.mc.id] == nil {
+			p.e.finish(req, p.stepEnded(req))
+			return
+		}
+		req.dropped = true // endStep or Drain ends it
 	default:
 		p.e.finish(req, p.notReceived("the message"))
 	}
@@ -301,6 +306,25 @@ func (p *peer) handleDrop(h *frameHeader) {
 func (p *peer) notReceived(what string) *fault.Error {
 	return &fault.Error{Kind: fault.Closed, Op: "send", Rank: p.e.cfg.Rank, Peers: []fault.Peer{{Rank: p.rank}},
 		Err: fmt.Errorf("rank %d has closed without receiving %s; receive all messages before Close", p.rank, what)}
+}
+
+// stepEnded returns the error of a named send that p has dropped because its step has ended there.
+// The cause is not known, because the flood of EndStep has not arrived.
+func (p *peer) stepEnded(req *Request) *fault.Error {
+	return &fault.Error{Kind: fault.Closed, Op: "send", Rank: p.e.cfg.Rank, Peers: []fault.Peer{{Rank: p.rank}},
+		Err: fmt.Errorf("rank %d has not received tensor %q, because step %d has ended there", p.rank, req.key.name, req.key.step)}
+}
+
+// endDropped ends the named sends in the context mc, or in all contexts if mc is nil, that p has
+// dropped and that still wait for the flood of EndStep. e.mu is held.
+func (p *peer) endDropped(mc *MatchContext) {
+	for req := p.sends.first; req != nil; {
+		next := req.next
+		if req.dropped && (mc == nil || req.mc == mc) {
+			p.e.finish(req, p.stepEnded(req))
+		}
+		req = next
+	}
 }
 
 // enqueueData queues the next data frames of req, at most two at a time. With two frames the Conn

@@ -202,6 +202,93 @@ func TestSendOfAnAbortedStepEndsWithItsCause(t *testing.T) {
 	}
 }
 
+// When the receiver ends a step, the flood of EndStep may be lost, or may reach a rank that has
+// closed the context. The send must still end, and Drain must not wait for it.
+func TestSendOfAnEndedStepDoesNotNeedTheFlood(t *testing.T) {
+	const step = 1
+	type ranks struct {
+		from, to *MatchContext
+		drain    func()
+	}
+	// In a team the flood reaches nobody.
+	end := func(r ranks) { r.to.EndStep(step, nil) }
+	dropped := func(r ranks) {
+		end(r)
+		e := r.from.e
+		for waits := true; waits; {
+			e.m.Link(1).Progress()
+			e.mu.Lock()
+			waits = len(e.peers[1].sentOffers) > 0
+			e.mu.Unlock()
+		}
+	}
+	cases := map[string]func(r ranks){
+		"the context is closed before the drop": func(r ranks) { r.from.Close(errEnded); end(r) },
+		"the context is closed after the drop":  func(r ranks) { dropped(r); r.from.Close(errEnded) },
+		"the rank closes before the drop": func(r ranks) {
+			r.drain()
+			for draining := false; !draining; {
+				r.from.e.mu.Lock()
+				draining = r.from.e.draining
+				r.from.e.mu.Unlock()
+			}
+			end(r)
+		},
+		"the rank closes after the drop": dropped,
+	}
+	for name, play := range cases {
+		t.Run(name, func(t *testing.T) {
+			tm := newTeam(t, 2)
+			tm.connect(t, 0, 1)
+			r := ranks{from: tm.engines[0].Open(5, []int{0, 1}), to: tm.engines[1].Open(5, []int{0, 1})}
+			drained := make(chan error, 1)
+			r.drain = sync.OnceFunc(func() {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					defer cancel()
+					drained <- r.from.e.Drain(ctx)
+				}()
+			})
+			sent := make(chan error, 1)
+			if err := r.from.SendNamed(step, 1, "w", Tensor{Data: make([]byte, 100_000)}, func(err error) { sent <- err }); err != nil {
+				t.Fatal(err)
+			}
+			tm.engines[1].waitForOffers(0, 1)
+			play(r)
+			r.drain()
+			if err := <-drained; err != nil {
+				t.Fatalf("Drain: %v", err)
+			}
+			if err := <-sent; !closedBy(err, 1) {
+				t.Errorf("the tensor: got %v, want closed by rank 1", err)
+			}
+		})
+	}
+}
+
+// The flood of EndStep must end the sends of a context that this rank has closed, with its cause.
+func TestEndOfAStepEndsSendsOfAClosedContext(t *testing.T) {
+	tm := newTeam(t, 2)
+	tm.connect(t, 0, 1)
+	e := tm.engines[0]
+	from := e.Open(5, []int{0, 1})
+	ended := make(chan error, 1)
+	if err := from.SendNamed(1, 1, "w", Tensor{Data: make([]byte, 100_000)}, func(err error) { ended <- err }); err != nil {
+		t.Fatal(err)
+	}
+	from.Close(errEnded)
+	e.endStep(stepID{5, 2}, 1, "another step")
+	e.endStep(stepID{5, 1}, 1, "a cause")
+	select {
+	case err := <-ended:
+		if !errors.Is(err, fault.Canceled) {
+			t.Errorf("got %v, want the error of the step", err)
+		}
+	default:
+		t.Error("the send goes on")
+	}
+}
+
 // A link must carry any number of names. A name that has lost its number must be sent again when it
 // is used again.
 func TestLinkCarriesAnyNumberOfNames(t *testing.T) {
