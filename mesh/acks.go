@@ -22,7 +22,7 @@ type meter interface {
 	Traffic() (sent, acked, received, arrived uint64)
 }
 
-// An ackState is what the control goroutine knows of the bytes that are on their way to a peer.
+// An ackState holds what the control goroutine knows about the bytes on their way to a peer.
 //
 //	since  answered  meaning
 //	zero   no        nothing was unacknowledged at the last check, or there was progress

@@ -525,8 +525,8 @@ func (c *control) linkDown(l *controlLink, cause string) {
 	c.closeLink(l, membership.LinkDown{Rank: l.rank, Cause: cause})
 }
 
-// closeLink closes a link and tells the machine why. It does nothing when the link has been replaced
-// or retired.
+// closeLink closes a link and reports the reason to the machine. It does nothing when the link has
+// been replaced or retired.
 func (c *control) closeLink(l *controlLink, why membership.LinkDown) {
 	if c.links[l.rank] != l {
 		return

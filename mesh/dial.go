@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A channel is what a Conn is used for. The hello names it, and after the welcome the Conn belongs
-// to the channel's owner.
+// A channel is the purpose of a Conn. The hello names it, and after the welcome the Conn belongs to
+// the channel's owner.
 //
 //	channel         dialled by           owner afterwards
 //	channelControl  the lower rank       the control goroutine, as a controlLink

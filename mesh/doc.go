@@ -3,8 +3,8 @@
 // heartbeats, and the data Conns. It reports which rank or link has failed.
 //
 // It does not know communicators, tags, element types or algorithms, nor what the frames on a data
-// Conn mean. Who has failed is decided by package mesh/membership, a pure state machine; this
-// package carries out what it says.
+// Conn mean. Package mesh/membership, a pure state machine, decides which ranks and links have
+// failed. This package carries out its decisions.
 //
 // # Parts
 //
@@ -54,18 +54,18 @@
 //	52 nonce (16)                     12 the refusing rank's value, or 0 (8)
 //	68 CRC-32C (4)                    20 CRC-32C (4)
 //
-// The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole HELLO,
-// and the accepting rank's nonce. So both sides prove that they know the secret, neither sends it,
-// and a proof can be replayed neither later nor by the other side. What follows on the Conn is
-// protected by TLS, or not at all. Magic, kind and version keep their offsets in every version, so
-// that two versions can refuse each other with a reason. This is version 2.
+// The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole
+// HELLO, and the accepting rank's nonce. So both sides prove that they know the secret, and neither
+// side sends it. A proof cannot be replayed later, or by the other side. What follows on the Conn
+// is protected by TLS, or not at all. Magic, kind and version keep their offsets in every version,
+// so that two versions can refuse each other with a reason. This is version 2.
 //
 // On a connection under TLS with certificates of the job's own CA, TLS has checked the job and the
 // incarnation before the HELLO. Each side also compares the name that the peer has proven
 // (transport.Named) with the rank that it dialled, or that the HELLO claims.
 //
 // The instance is a random number of each process. The first process that proves to be rank r is
-// rank r; another one is refused.
+// rank r. Any other process that claims to be rank r is refused.
 //
 // # Address exchange
 //
@@ -99,8 +99,9 @@
 // # Silent connections
 //
 // A connection can go silent: a firewall has forgotten it, or packets above some size vanish. The
-// kernel reports nothing for minutes, and never if a proxy between the ranks acknowledges what it
-// then loses. So one end's Mesh compares what it has sent with what the other end has received.
+// kernel reports nothing for minutes. If a proxy between the ranks acknowledges bytes and then
+// loses them, the kernel never reports it. So the Mesh at one end compares the bytes that it has
+// sent with the bytes that the other end has received.
 //
 // Frames over tcp and grpc carry acknowledgements. If the bytes that were sent a second ago are not
 // acknowledged, the Mesh asks the peer's, over the control links, which work without the data Conn:
@@ -115,20 +116,23 @@
 //	  the link fails
 //
 // A standstill is a time in which bytes are unacknowledged and each answer says that the peer has
-// received no more and has nothing left to read. A missing answer ends it: then the peer is suspended,
-// or the whole network is down, and heartbeats judge that. An answer of a peer that still has
-// something to read ends it, too: that peer is slow, and its link works.
+// received no more and has nothing left to read. A missing answer ends the standstill. In that case
+// the peer is suspended or the whole network is down, and heartbeats detect this. An answer of a
+// peer that still has something to read also ends the standstill, because that peer is slow and its
+// link works.
 //
-// Links over memory, shm and verbs are not asked about. Between their ends is no relay and nothing
-// that forgets a connection, and an RDMA device reports what the peer's device does not acknowledge.
+// The Mesh asks nothing about links over memory, shm and verbs. No relay lies between their ends,
+// and nothing forgets a connection. An RDMA device reports work requests that the peer's device
+// does not acknowledge.
 //
 // # Bounds on unauthenticated peers
 //
-// A connection whose peer has proven nothing holds one of 64 slots, for at most 5 s, and at most
-// 4 KiB of this process's memory: a pendingConn, 32 peeked bytes, and a handshakeConn with its one
-// frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots are
-// taken, the next connection takes the slot of another one: of the source address with the most
-// slots, the one that came first. A connection is safe for 100 ms, and for 1 s after a hello that
-// names the job. So unauthenticated peers delay a rank, but cannot keep it out. Refused connections cost at most
-// 20 lines of log at once, and one per second.
+// A connection whose peer has proven nothing holds one of 64 slots, for at most 5 s, and at most 4
+// KiB of this process's memory: a pendingConn, 32 peeked bytes, and a handshakeConn with its one
+// frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots
+// are taken, the next connection takes the slot of another connection. The victim is the oldest
+// connection of the source address that holds the most slots. A connection keeps its slot for at
+// least 100 ms, and for 1 s after a hello that names the job. So unauthenticated peers delay a
+// rank, but cannot keep it out. Refused connections cost at most 20 lines of log at once, and one
+// per second.
 package mesh

@@ -92,10 +92,12 @@ func (g *joinServer) add(rank int, instance uint64, r record, t *handshakeConn) 
 	return nil
 }
 
-// remove undoes the effect of add for a rank whose connection t broke before all ranks had joined.
-// It does nothing and returns nil if the rank has joined again on another connection. The rank's process may have died, and another process may be started in its place. If endOnLoss
-// is set, remove also ends the exchange, and the ranks that have joined get the reason. Once the
-// table is complete, remove does nothing and returns nil, because other ranks may have the table.
+// remove removes a rank again if its connection broke before all ranks had joined. The argument t
+// is the broken connection. If the rank has joined again on another connection, remove does nothing
+// and returns nil. The rank's process may have died, and another process may be started in its
+// place. If endOnLoss is set, remove also ends the exchange, and the ranks that have joined get the
+// reason. Once the table is complete, remove does nothing and returns nil, because other ranks may
+// have the table.
 func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -333,8 +333,8 @@ func (l *Link) failAfterReport(err error) {
 	})
 }
 
-// reportBreak tells the membership machine why the link broke. A lack of file descriptors is this
-// rank's own failure, and neither the peer's nor the link's.
+// reportBreak reports to the membership machine why the link broke. A lack of file descriptors is a
+// failure of this rank, and not of the peer or the link.
 func (l *Link) reportBreak(err error) {
 	if lacksDescriptors(err) {
 		l.m.Announce(l.m.shortage(err))

@@ -64,11 +64,10 @@ type Config struct {
 // the same function.
 type Secures func(local, remote net.Addr) bool
 
-// Events is what the layer above a Mesh implements. The control goroutine calls the methods, one at a
-// time.
-// A method must be short and must not block. It may call Flood, Suspect and Announce, but not Ask
-// or Close. Methods may be called before Start has returned. No method is called after Close has
-// returned.
+// Events is the interface that the layer above a Mesh implements. The control goroutine calls the
+// methods, one at a time. A method must be short and must not block. It may call Flood, Suspect and
+// Announce, but not Ask or Close. Methods may be called before Start has returned. No method is
+// called after Close has returned.
 type Events interface {
 	// Failed reports a failure: fault.PeerLost, fault.LinkLost, or a failure that a rank announced.
 	// e.Peers names the blamed ranks. All ranks get the same e, including a blamed rank that still
@@ -134,8 +133,8 @@ type Mesh struct {
 	peers []peer
 }
 
-// A peer is what dials and handshakes need to know of a rank. The membership machine has the full
-// state, but only the control goroutine may read the machine. A peer is the copy for other
+// A peer holds the data about a rank that dials and handshakes need. The membership machine has the
+// full state, but only the control goroutine may read the machine. A peer is the copy for other
 // goroutines.
 //
 //	departed  lost  dials                      hellos of that rank

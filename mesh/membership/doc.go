@@ -2,10 +2,10 @@
 // have, which ranks it suspects, which failures all ranks report, who has closed in order, and where
 // a flood or an answer goes next.
 //
-// It is a pure state machine: Step takes an Input and the time, and returns Outputs. It knows no
-// clock, no goroutine, no connection and no bytes on a wire. Package mesh owns one Machine and
-// carries out what it says. So tests can run the same decisions in a simulation of nine ranks, and
-// replay the transcripts under testdata.
+// It is a pure state machine: Step takes an Input and the time, and returns Outputs. It has no
+// clock, goroutine or connection, and does not know how messages are encoded. Package mesh owns one
+// Machine and carries out its Outputs. So tests can run the same decisions in a simulation of nine
+// ranks, and replay the transcripts under testdata.
 //
 // # Overlay
 //

@@ -8,9 +8,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A suspicion is what one rank has flooded about its connection to another. Floods may arrive in
-// any order, so a suspicion holds the newest number of each kind and no state. The state follows
-// from the numbers:
+// A suspicion records what one rank has flooded about its connection to another rank. Floods may
+// arrive in any order, so a suspicion holds the newest number of each kind and no state. The state
+// follows from the numbers:
 //
 //	suspectSeq > retractSeq   refuteSeq >= suspectSeq   state
 //	no                        -                         none, or retracted
