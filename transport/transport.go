@@ -71,15 +71,15 @@ func (f *Frame) Size() int {
 	return n
 }
 
-// A Header is what the receiver learns before the body. Head is valid until the
-// Arrived call that completes the frame has returned.
+// A Header holds what the receiver learns about a frame before the body arrives. Head is valid
+// until the Arrived call that completes the frame has returned.
 type Header struct {
 	Head []byte
 	ID   uint32
 	Size int // bytes of body
 }
 
-// A State is what one call of Progress found.
+// A State is the result of one call of Progress.
 type State int
 
 // The results of Progress.
@@ -106,8 +106,8 @@ type Sink interface {
 }
 
 // A Conn is one ordered link to a peer. Any goroutine may call Send, TrySend, Arm, Unsent and Close
-// at any time, also while another one is in Progress. Only one goroutine at a time is in Progress.
-// A second caller of Progress does not wait, and gets Busy.
+// at any time, also while another goroutine is in Progress. Only one goroutine at a time is in
+// Progress. A second caller of Progress does not wait, and gets Busy.
 type Conn interface {
 	// Send queues f and writes as many bytes as it can without waiting. After a failure or Close it
 	// calls f.Done with the error. If the head is too long, Done gets fault.Misuse, and the Conn
@@ -212,8 +212,8 @@ type Named interface{ PeerName() string }
 // buf any more. A frame that names released memory, or does not fit into buf, fails the Conn. The
 // caller must call release once.
 //
-// If id is NoNotify, the Conn need not report these frames, but it may. Frames arrive in order, so
-// a later frame on the Conn tells the owner of buf that they have arrived. The sender sets the ID
+// If the ID is NoNotify, the Conn may report these frames or not. Frames arrive in order, so a
+// later frame on the Conn tells the owner of buf that they have arrived. The sender sets the ID
 // NoNotify in these frames, too.
 //
 // Some Exposers take only memory from their Transport's Alloc. Their Expose returns

@@ -207,7 +207,7 @@ type Picker struct {
 // Name returns "auto" or "shm".
 func (p *Picker) Name() string { return p.name }
 
-// Prefix reports whether a connection belongs to tcp, the one wire that listens.
+// Prefix reports whether a connection belongs to tcp, the only wire that uses the listener.
 func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 
 // Proto returns tcp's ALPN name.

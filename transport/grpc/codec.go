@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// These name the one method of the one service. There is no proto file, because messages are raw
-// bytes.
+// These constants name the only method of the only service. There is no proto file, because
+// messages are raw bytes.
 const (
 	serviceName = "tutti.Transport"
 	streamName  = "Link"

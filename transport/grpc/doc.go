@@ -22,8 +22,8 @@
 //	24      head   opaque here
 //	        body   opaque here
 //
-// A frame with another sequence number than the next one ends the Conn. So a proxy that drops,
-// doubles or reorders whole frames is noticed at the next frame.
+// A frame with a wrong sequence number ends the Conn. So a proxy that drops, doubles or reorders
+// whole frames is noticed at the next frame.
 //
 // The accepting side sends its headers at once; Dial waits for them. The dialling side ends its
 // stream to say that it closes (END_STREAM), the accepting side sends the trailers.

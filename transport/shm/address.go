@@ -50,7 +50,7 @@ func (p locality) difference(q locality) string {
 	return ""
 }
 
-// unescape undoes escape, for error texts.
+// unescape is the inverse of escape, for error texts.
 func unescape(s string) string {
 	if host, err := url.QueryUnescape(s); err == nil {
 		return host

@@ -176,8 +176,7 @@ func (c *conn) returnSpace() {
 	}
 }
 
-// receive delivers what has arrived, up to the end of one frame and at most about maxReceive
-// bytes.
+// receive delivers arrived bytes, up to the end of one frame and at most about maxReceive bytes.
 //
 // The argument last is true if the Conn has failed. Then receive subtracts the delivered bytes from
 // drainBudget, so that a peer that fills the ring without end cannot delay the report of the

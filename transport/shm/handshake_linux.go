@@ -200,8 +200,8 @@ func detachSocket(nc *net.UnixConn) (int, error) {
 }
 
 // readWithRights fills b, and returns the one descriptor that came with it, or -1. The caller
-// closes the descriptor, also after an error. readWithRights closes further descriptors, since no
-// message of this package has more than one.
+// closes the descriptor, also after an error. readWithRights closes further descriptors, because no
+// message of this package has more than one descriptor.
 func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	fd = -1
 	oob := make([]byte, unix.CmsgSpace(4))

@@ -16,9 +16,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The limits of a peer that is not authenticated. It holds one of maxPending slots, its hello has
-// to come within helloTimeout, and it is admitted within pendingLife. pendingLife is longer than
-// the time limit of mesh for its own handshake. So mesh ends a slow handshake first and reports it.
+// The limits of a peer that is not authenticated. Such a peer holds one of maxPending slots. Its
+// hello must come within helloTimeout, and it must be admitted within pendingLife. pendingLife is
+// longer than the time limit of mesh for its own handshake. So mesh ends a slow handshake first and
+// reports it.
 const (
 	maxPending   = 64
 	helloTimeout = 5 * time.Second

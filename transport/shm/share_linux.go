@@ -68,7 +68,7 @@ const (
 // does not reply.
 const replyTimeout = time.Second
 
-// A shareRequest is what a rank asks for in a Share.
+// A shareRequest holds the arguments of a rank's Share.
 type shareRequest struct{ ranks, size int }
 
 // String returns the request in the form that error texts use.

@@ -36,17 +36,19 @@
 //	24      h      head
 //	24+h    b      body
 //
-// A frame with another sequence number than the next one ends the Conn. So a relay that drops,
-// doubles or reorders whole frames is noticed at the next frame. There is no checksum: heads carry
-// their own above this layer, and bodies may.
+// A frame with a wrong sequence number ends the Conn. So a relay that drops, doubles or reorders
+// whole frames is noticed at the next frame. There is no checksum: heads carry their own above this
+// layer, and bodies may.
 //
 // Under TLS the magic and the frames are TLS's application data. Package tlsopt decides which
 // connections are under TLS.
 //
 // # Bounds
 //
-// A Conn reads ahead at most 32 KiB, and as much encrypted; a stream 128 KiB. It uses 8 KiB, a stream
-// 24 KiB, for the frames that it is writing, and under TLS 80 KiB more for what is encrypted and not
-// yet written. Before Admit all of this together is less than 4 KiB, and a frame
-// whose body has more than 4 KiB ends the Conn. Frames that wait lie in their sender's memory.
+// A Conn with its own descriptor reads ahead at most 32 KiB, and under TLS 32 KiB more of encrypted
+// bytes. It uses 8 KiB for the frames that it is writing, and under TLS 80 KiB more for encrypted
+// bytes that are not yet written. A Conn around a net.Conn reads ahead at most 128 KiB, and uses 24
+// KiB for the frames that it is writing. Before Admit all of this together is less than 4 KiB, and
+// a frame whose body has more than 4 KiB ends the Conn. Frames that wait stay in the memory of
+// their sender.
 package tcp

@@ -6,9 +6,9 @@ import (
 )
 
 // An inbox is the ring between a stream's reader goroutine, which fills it, and Progress, which
-// empties it. Its size bounds what is read ahead. The reader writes into the part that writable
-// returned, and Progress reads the part that readable returned. Both work without the lock, because
-// the parts never overlap.
+// empties it. Its size bounds the number of bytes that are read ahead. The reader writes into the
+// part that writable returned, and Progress reads the part that readable returned. Both work
+// without the lock, because the parts never overlap.
 type inbox struct {
 	filled atomic.Int64 // bytes in the ring; changed under mu
 

@@ -23,7 +23,7 @@ const (
 	mostWrites    = 16        // in one Progress or Send, each as much as the socket takes
 
 	// readMost bounds one read into a body. The layer above can then work on the first bytes, which
-	// are still in cache, while the next ones arrive.
+	// are still in cache, while the next bytes arrive.
 	readMost = 256 << 10
 	// The next frame is expected to be like the last frame. After a body of at least longBody
 	// bytes, one read takes at most readAhead bytes of the next frame. This covers the prefix, and
@@ -202,7 +202,7 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 // delivered. The reader calls it.
 func (c *raw) more() bool { return c.r < c.w || c.tls != nil && c.tls.more }
 
-// receive delivers what has arrived, up to the end of one frame.
+// receive delivers arrived bytes, up to the end of one frame.
 //
 // It ends at the first complete frame and leaves the rest of buf for the next call, because the
 // caller may change its Sink between two frames.
@@ -464,8 +464,8 @@ func (c *raw) drained() bool {
 	return c.discard() || unacknowledged(c.fd) <= 1 // the FIN counts as one byte
 }
 
-// discard reads and drops what has arrived, because closing a socket with unread bytes resets the
-// connection. It returns true when no more can arrive.
+// discard reads and drops arrived bytes, because closing a socket with unread bytes resets the
+// connection. It returns true if no more bytes can arrive.
 func (c *raw) discard() (ended bool) {
 	for range 64 {
 		switch n, errno := readVector(c.fd, nil, c.buf); {

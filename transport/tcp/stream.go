@@ -90,7 +90,7 @@ func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
 	return c, nil
 }
 
-// A netConner is a connection on top of another one, as *tls.Conn is.
+// A netConner is a connection on top of another connection, such as a *tls.Conn.
 type netConner interface{ NetConn() net.Conn }
 
 // innermost returns the connection at the bottom, below TLS and all other layers.

@@ -119,8 +119,8 @@ func sinkMaySend(t *testing.T, mk Maker) {
 	w.compare(onward, third.sink.got)
 }
 
-// secondProgressIsBusy calls Progress inside Progress, on the same goroutine and on another one.
-// Neither call may wait.
+// secondProgressIsBusy calls Progress inside Progress, on the same goroutine and on another
+// goroutine. Neither call may wait.
 func secondProgressIsBusy(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	calls := 0

@@ -100,7 +100,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 			case reason != "":
 				explain("%s port %d: %s", d.name, p.number, reason)
 			// Each device and port gets a line, even after the choice, because users read the
-			// output of Explain to see which ones exist.
+			// output of Explain to see which devices, ports and GIDs exist.
 			case best != nil:
 				explain("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
 			default:
@@ -160,8 +160,8 @@ func leastLoaded(queues []int) (waiter int) {
 }
 
 // score ranks GIDs; 0 means not allowed. RoCE version 2 counts most, because it can be routed. Next
-// is IPv4, which is what people set up. A link-local address counts least, because it is valid on
-// only one link.
+// is IPv4, because most networks are set up with it. A link-local address counts least, because it
+// is valid on only one link.
 func (w *config) score(g gidInfo) int {
 	if w.excludes(g) != "" {
 		return 0

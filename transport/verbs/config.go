@@ -22,7 +22,7 @@ type config struct {
 	gid          int        // index; -1: the best
 	family       string     // family of the GID: "ipv4", "ipv6", or "": any, ipv4 before ipv6
 	roce         int        // version of the GID; 0: any, 2 before 1
-	// Attributes of queue pairs; the defaults are those of readConfig.
+	// Attributes of queue pairs; readConfig sets the defaults.
 	pkey    int // index
 	class   int // traffic class
 	level   int // service level
@@ -118,7 +118,7 @@ func readConfig(getenv func(string) string) (*config, error) {
 	return w, errors.Join(w.problems...)
 }
 
-// addProblem adds an error to those that readConfig returns, so that a user sees all of them at
+// addProblem adds an error to the errors that readConfig returns, so that a user sees all errors at
 // once.
 func (w *config) addProblem(err error) {
 	if err != nil {

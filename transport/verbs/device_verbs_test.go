@@ -19,7 +19,8 @@ import (
 // on a machine with a soft-RoCE device.
 func TestDeviceKeepsTheContract(t *testing.T) {
 	if _, err := openDeviceForTest(); err != nil {
-		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
+		// Reason: this test needs a real device, which `make test-verbs` provides. The tests of the
+		// software devices need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {

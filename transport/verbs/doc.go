@@ -139,21 +139,20 @@
 // once. The freed field also counts a rest that stayed empty. An ACK carries it once it
 // is half of the ring.
 //
-// Exposed memory is written up to its size in all. To write more, the sender renews it by
-// a BUFFER_REQUEST; BUFFER_IDLE is an answer to that, too. So the owner knows, once that
-// many bytes have arrived, that no write is in flight.
+// Exposed memory is written up to its size in all. To write more, the sender renews the memory by a
+// BUFFER_REQUEST. A BUFFER_IDLE is also an answer to this request. So once as many bytes have
+// arrived as the memory has, the owner knows that no write is in flight.
 //
-// Memory without notification (transport.NoNotify) is written by plain writes. Its owner
-// learns of them by what the sender sends behind them. Nothing bounds those writes, so
-// the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any other
-// ID is a protocol error.
+// Memory without notification (transport.NoNotify) is written by plain writes. Its owner learns
+// about these writes from messages that the sender sends behind them. Nothing bounds those writes,
+// so the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any other ID is
+// a protocol error.
 //
-// A handle names memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 the
-// generation of that slot. A write has the handle as its immediate value, in which bit 31
-// means that more writes of the same frame follow. A write into the memory of a
-// BUFFER_RESPONSE is at the body's offset; a write into exposed memory is where its frame
-// says. A write has at most 256 KiB. Each end sends its frames one after the other, and
-// messages about memory before them.
+// A handle names memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 the generation
+// of that slot. A write has the handle as its immediate value, in which bit 31 means that more
+// writes of the same frame follow. A write into the memory of a BUFFER_RESPONSE is at the body's
+// offset; a write into exposed memory is where its frame says. A write has at most 256 KiB. Each
+// end sends its frames one after the other. It sends messages about memory before frames.
 //
 // The messages of package rendezvous travel as follows. An envelope, and a message of up
 // to about 8 KiB, is a TENSOR_WRITE. A longer message is BUFFER_REQUEST, BUFFER_RESPONSE
@@ -162,25 +161,24 @@
 //
 // # Memory
 //
-// A peer may write to memory from Expose to release, and from Place to the last Arrived.
-// That memory is registered for this one use. Memory that is sent from is registered for
-// local access only. Both stay registered for later uses, up to Options.CacheBytes each.
-// If a peer's write may still be in flight at a release, the registration ends at once:
-// the device then refuses a late write, and the Conn fails. With Options.Fresh every
-// registration ends with its use, and memory without notification is refused. The message
-// buffers of a Conn are twice Depth times Buffer bytes, 512 KiB by default. Its ring is
-// 2 MiB.
+// A peer may write to exposed memory from Expose to release, and to a requested buffer from
+// Sink.Buffer to the last Arrived. That memory is registered for this one use. Memory that is sent
+// from is registered for local access only. Both stay registered for later uses, up to
+// Options.CacheBytes each. If a peer's write may still be in flight at a release, the registration
+// ends at once: the device then refuses a late write, and the Conn fails. With Options.Fresh every
+// registration ends with its use, and memory without notification is refused. The message buffers
+// of a Conn have 2 * Depth * Buffer bytes, which is 512 KiB by default. Its ring is 2 MiB.
 //
 // # Ending
 //
-// A work request that fails breaks the Conn with fault.LinkLost. The error has the
-// device's status, its most likely cause and the remedy. The queue pair is closed before
-// any Done runs with an error and before Progress returns it. Frames that have arrived
-// whole are delivered first. Events of the device about the queue pair, its completion
-// queue or the device itself break the Conn, too. A port that is down does not, because
-// retries may outlast it; errors mention it.
+// A work request that fails breaks the Conn with fault.LinkLost. The error has the device's status,
+// its most likely cause and the remedy. The queue pair is closed before any Done runs with an error
+// and before Progress returns it. Frames that have arrived whole are delivered first. Events of the
+// device about the queue pair, its completion queue or the device itself break the Conn, too. A
+// port that is down does not break the Conn, because the port may be up again before the retries
+// end. Errors mention such a port.
 //
-// A work request that never completes shows in Unsent, and so does one that requests no
-// completion. For the latter Unsent posts a write of no bytes, whose completion stands
-// for all before it.
+// Unsent reports a work request that never completes. It also reports a work request that requests
+// no completion. For such a work request, Unsent posts a write of no bytes, whose completion stands
+// for all earlier work requests.
 package verbs

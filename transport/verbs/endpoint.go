@@ -76,7 +76,7 @@ func (c *conn) newEndpoint() (*endpoint, error) {
 	// All memory is allocated here, so that a frame allocates none.
 	l.outstanding, l.batch = make([]outstanding, l.depth), make([]rdma.WorkRequest, 0, l.depth)
 	l.completions, l.arrivals.slots = make([]rdma.Completion, 16), make([]rdma.Completion, l.depth)
-	// The message buffers use the device until releaseBuffers undoes this.
+	// The message buffers use the device until releaseBuffers ends this use.
 	if !c.transport.acquireDevice() {
 		return nil, failure(fault.Closed, "make a queue pair", nil)
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An event is what a device reports apart from completions: enum ibv_event_type of libibverbs.
+// An event is a report of a device that is not a completion. Its values are those of enum
+// ibv_event_type in libibverbs.
 type event uint32
 
 // The events that this package distinguishes.

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A flowPair is two flows and what is in flight between them. The explorer visits all orders in
-// which the two ends may act. It checks the protocol for deadlocks: when neither end can act any
-// more, every frame must have arrived.
+// A flowPair holds two flows, and everything that is in flight between them. The explorer visits
+// all orders in which the two ends may act. It checks the protocol for deadlocks: when neither end
+// can act any more, every frame must have arrived.
 type flowPair struct {
 	flows        [2]flow
 	queue        [2][]arrival  // arrivals on their way to flow i, in order, as on a queue pair

@@ -42,7 +42,7 @@ const (
 	maxRing     = 1 << 30
 )
 
-// A hello tells the peer what it must know about this end before the first message.
+// A hello holds the data about this end that the peer needs before the first message.
 type hello struct {
 	rdma.Address
 	depth  uint32 // receives posted
