@@ -6,21 +6,21 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The loops of this package first reslice their operands to dst's length, so that the
-// compiler omits the bounds checks inside.
+// Each loop of this package first reslices its operands to the length of dst, so that the compiler
+// omits the bounds checks in the loop.
 
-// integer lists the integer types that have loops of their own.
+// The constraint integer lists the integer types that have their own loops.
 type integer interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// float lists the floats that Go computes with.
+// The constraint float lists the floating-point types with arithmetic in Go.
 type float interface{ float32 | float64 }
 
-// number lists the types that have sums and products in Go.
+// The constraint number lists the types that have sums and products in Go.
 type number interface{ integer | float }
 
-// sum is the loop of Sum. Integers wrap around, as Go's do.
+// sum is the loop of Sum. Integers wrap around, as in Go.
 func sum[T number](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -44,21 +44,21 @@ func divide[T float](buf []T, ranks int) {
 	}
 }
 
-// An axpy is gonum's y += alpha*x over n elements, in assembly on amd64. With alpha 1 the
-// product is exact, so every processor adds and rounds once.
+// An axpy is a function of gonum that computes y += alpha*x for n elements. On amd64 it is written
+// in assembly. If alpha is 1, the product is exact, so every processor adds and rounds once.
 type axpy[T float] func(n int, alpha T, x []T, incX int, y []T, incY int)
 
-// axpyBlock is the number of elements that are copied before they are added to, when dst is
-// memory of its own. They are few enough to stay in the first-level cache.
+// axpyBlock is the number of elements in a block, for a dst that holds neither operand. A block of
+// one operand is copied to dst, and then the other operand is added. A block is short enough to
+// stay in the first-level cache.
 const axpyBlock = 1024
 
-// axpyLeast is the smallest number of elements for which the call is faster than a Go loop.
+// axpyLeast is the smallest number of elements for which a call of axpy is faster than a Go loop.
 const axpyLeast = 16
 
-// sum is the loop of Sum that calls plus. axpy adds to one of its operands in place, so there
-// are three cases: dst is later, dst is earlier, or dst is other memory, into which blocks of
-// later are copied first. Addition commutes, also for the bits of its result, so the operands
-// may be exchanged.
+// sum is the loop of Sum that calls plus. axpy adds to one of its operands in place, so there are
+// three cases. dst may be the slice later or the slice earlier. Otherwise blocks of later are first
+// copied to dst. An exchange of the operands does not change a bit of a sum.
 func (plus axpy[T]) sum(dst, earlier, later []T) {
 	if len(dst) < axpyLeast {
 		sum(dst, earlier, later)
@@ -102,8 +102,8 @@ func prodComplex128(dst, earlier, later []complex128) {
 	}
 }
 
-// The short floats have loops of their own, because a loop generic over both
-// would call their conversions instead of inlining them.
+// The short floats have separate loops, because a generic loop would call their conversions instead
+// of inlining them.
 
 // sumFloat16 adds in float32 and rounds once.
 func sumFloat16(dst, earlier, later []tensor.Float16) {

@@ -39,16 +39,16 @@ func benchmarkFold(b *testing.B, k Kernel, n int) {
 	b.SetBytes(int64(n))
 	for b.Loop() {
 		// Repeated products and sums become infinities or zeros, which are as fast as other
-		// numbers. Subnormals would be slower, so the operand stays away from zero.
+		// numbers. Subnormals would be slower, so no element of the operand is near zero.
 		k.Fold(acc, acc, later)
 	}
 }
 
-// motif is the number of bytes of operands that differ. Longer operands repeat them, so that
-// making and verifying takes no longer than timing.
+// motif is the number of bytes of operands that differ. Longer operands repeat these bytes, so that
+// they can be made and verified quickly.
 const motif = 64 << 10
 
-// verify compares a fold with plain Go, and does not change the operands.
+// verify compares a fold with plain Go. It does not change the operands.
 func verify(b *testing.B, k Kernel, earlier, later []byte) {
 	b.Helper()
 	plain, err := k.Op().kernel(newTable(vector.None), k.DType())

@@ -1,17 +1,17 @@
 // Package reduce holds the operators of reductions and the kernels that apply
 // them to memory.
 //
-// An Op is the operator that a program names: Sum, Max, or a function of its own. For
+// An Op is the operator that a program names, such as Sum, Max, or a function of the program. For
 // one element type, Op.Kernel returns its Kernel, which folds slices of elements:
 //
 //	dst[i] = earlier[i] op later[i]
 //
-// The algorithm decides which share is the earlier one; its header documents that. A
-// Kernel computes the same bits on every processor.
+// The algorithm of the collective decides which share is the earlier one, and its header documents
+// the order. A Kernel computes the same bits on every processor.
 //
 // # Which operator takes which type
 //
-// Every other pair is fault.Misuse, before anything is sent.
+// For every other pair, a collective returns fault.Misuse before anything is sent.
 //
 //	operator     int  uint  float  complex  bool  loc
 //	sum          yes  yes   yes    yes      -     -
@@ -33,49 +33,43 @@
 //
 // # What the operators mean
 //
-// Integers wrap, as Go's do.
+// Integers wrap, as in Go.
 //
-// Floats add and multiply as IEEE 754 says, to nearest, ties to even, each
-// operation rounded by itself: nothing is fused. A NaN gives a NaN. The payload of a
-// NaN in a sum or product of float32, float64 or complex depends on the processor;
-// nothing else does.
+// Floats are added and multiplied according to IEEE 754, with rounding to nearest and ties to even.
+// Each operation is rounded separately, because none are fused. A NaN in an operand gives a NaN.
+// Only one property of results depends on the processor: the payload of a NaN in a sum or product
+// of float32, float64 or complex.
 //
-// Float16 and bfloat16 are widened to float32, folded there, and rounded once
-// per fold. Their NaNs come out as the canonical one.
+// Float16 and bfloat16 are widened to float32, folded there, and rounded once per fold. Every NaN
+// in a result is the canonical NaN.
 //
-// Complex products are (ac-bd) + (ad+bc)i, without C's extra care for
-// infinities. Those of complex64 are computed in float64 and rounded once, as
-// Go's own are.
+// Complex products are (ac-bd) + (ad+bc)i, without C's special treatment of infinities. Products of
+// complex64 are computed in float64 and rounded once, as in Go.
 //
-// Mean is the sum, in the type itself, and one division by the number of ranks in
-// Finish. The two parts of a complex number are divided separately. A sum that
-// overflows stays infinite.
+// Mean computes the sum in the element type. Finish then divides it once by the number of ranks.
+// The two parts of a complex number are divided separately. A sum that overflows stays infinite.
 //
-// Min and max put -0 before +0, and NaN before all numbers: one NaN makes the
-// result the canonical NaN, which is quiet, positive and has no payload
-// (0x7ff8000000000000 for float64).
+// Min and max treat -0 as smaller than +0. If an operand is a NaN, the result is the canonical NaN,
+// which is quiet, positive and has no payload (0x7ff8000000000000 for float64).
 //
-// Minloc and maxloc keep the value that min or max would give, and its index;
-// between equal values (NaN among NaNs too) the lower index. Padding in a Loc
-// means nothing and is not kept.
+// Minloc and maxloc keep the value that min or max would give, and its index. Of two equal values
+// they keep the lower index; NaNs count as equal. Padding in a Loc means nothing and is not kept.
 //
-// The logical operators treat every integer but 0 as true, and give 1 and 0. A
-// bool is true unless its byte is 0. The bitwise operators on bool are the
-// logical ones.
+// The logical operators treat every integer except 0 as true. Their results are 1 and 0. A bool is
+// true unless its byte is 0. On bool, the bitwise operators equal the logical operators.
 //
-// With one rank, nothing is folded. Its share stays as it is, signalling NaNs
-// included.
+// With one rank, nothing is folded. The rank's share does not change, even if it has signalling
+// NaNs.
 //
 // # Cost
 //
-// On amd64 a Kernel uses AVX-512 or AVX2, if the processor has it, for every operator
-// and type but a program's own functions. Otherwise it runs in plain Go, with gonum's
-// kernels for sums of float32 and float64. The bits are the same.
-// GODEBUG=cpu.avx512f=off or cpu.avx2=off hides a processor's instructions.
-// docs/kernels.md has the speeds, and the command that measures them.
+// On amd64 a Kernel uses AVX-512 or AVX2 if the processor has it, for every operator and type
+// except functions of the program. Otherwise it runs in plain Go, with gonum's kernels for sums of
+// float32 and float64. Both give the same bits. GODEBUG=cpu.avx512f=off or cpu.avx2=off hides a
+// processor's instructions. docs/kernels.md has the speeds, and the command that measures them.
 //
-// A vector loop accepts memory at any alignment, and is not preempted for up to
-// 512 KiB. It reports the memory that it uses to the race detector.
+// A vector loop accepts memory at any alignment. It cannot be preempted while it handles up to 512
+// KiB. It reports the memory that it uses to the race detector.
 //
 // A Kernel does not allocate, with one exception: in plain Go, memory that is not
 // aligned for its element type is copied through two small blocks per call.

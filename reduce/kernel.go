@@ -9,36 +9,37 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Kernel is an operator for one element type, made by Op.Kernel. It is an immutable value of
-// one word. Goroutines may fold with it at the same time, each into memory of its own. The zero
+// A Kernel is an operator for one element type, made by Op.Kernel. It is an immutable value of one
+// word. Several goroutines may fold with it at the same time, each into its own memory. The zero
 // Kernel has no operator: its DType is invalid, and its Fold must not be called.
 type Kernel struct{ loops *loops }
 
-// loops are the functions that a Kernel runs. They never change. The length decides which one
-// folds:
+// The type loops holds the functions that a Kernel runs. They never change. The length of the
+// operands determines the function that folds:
 //
 //	bytes              loop
 //	below the minimum  plain, in Go
 //	from the minimum   vector, if the processor has one for the pair
 //	any, unaligned     plain on aligned copies; vector loops accept any alignment
 //
-// The minimum is one vector of the processor's level, because a vector loop handles the last
-// bytes by a vector that overlaps the one before.
+// The minimum is the length of one vector at the processor's level. A vector loop handles the last
+// bytes with a vector that may overlap the previous vector, so it needs at least one whole vector.
 type loops struct {
 	op             Op
 	dtype          tensor.DType
 	size           int         // bytes of an element
 	partMask       int         // bits of a length that are 0 for whole elements; -1 if size is no power of two
 	plain          fold        // for any length
-	vector         vector.Fold // the same in vector instructions, for minVectorBytes or more
+	vector         vector.Fold // the same with vector instructions, for at least minVectorBytes bytes
 	minVectorBytes int         // math.MaxInt where there is no vector loop
 	finish         finish      // nil when there is nothing to finish
 }
 
-// A fold sets dst to op(earlier, later), element by element.
+// A fold is a function that sets dst to op(earlier, later), element by element.
 type fold func(dst, earlier, later []byte)
 
-// A finish turns a complete fold into the result. ranks is the number of shares in the fold.
+// A finish is a function that turns a complete fold into the result. The parameter ranks is the
+// number of shares in the fold.
 type finish func(buf []byte, ranks int)
 
 // newLoops returns loops without a vector loop.
@@ -67,11 +68,11 @@ func (k Kernel) Op() Op {
 	return k.loops.op
 }
 
-// Fold sets dst to op(earlier, later), element by element. dst may be the same memory as
-// earlier, as later, or as both. It must not overlap them otherwise.
+// Fold sets dst to op(earlier, later), element by element. dst may be the same memory as either
+// operand, or as both operands. Otherwise it must not overlap an operand.
 //
-// The three have equal lengths in whole elements. Fold panics with a *fault.Error of kind
-// Misuse if they do not, as an index out of range does.
+// The three slices must have equal lengths, in whole elements. Otherwise Fold panics with a
+// *fault.Error of kind Misuse.
 func (k Kernel) Fold(dst, earlier, later []byte) {
 	l := k.loops
 	switch {
@@ -84,15 +85,15 @@ func (k Kernel) Fold(dst, earlier, later []byte) {
 	}
 }
 
-// misuse returns the error that Fold panics with.
+// misuse returns the error for a panic of Fold.
 func (l *loops) misuse(dst, earlier, later int) error {
 	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%s of %v: got %d, %d and %d bytes, want dst, earlier and later of one length in whole elements",
 		l.op.Name(), l.dtype, dst, earlier, later)
 }
 
 // Finish turns the complete fold of all ranks' shares into the result, in place. For Mean it
-// divides by ranks, which is at least 1. For every other operator it does nothing. Each element
-// must be finished once.
+// divides by the number of ranks, which is at least 1. For every other operator it does nothing.
+// Each element must be finished once.
 func (k Kernel) Finish(buf []byte, ranks int) {
 	if l := k.loops; l.finish != nil && len(buf) > 0 && ranks > 1 {
 		l.finish(buf, ranks)
@@ -110,17 +111,17 @@ func over[T tensor.Element](loop func(dst, earlier, later []T)) fold {
 	}
 }
 
-// elements is tensor.Elements without its checks, which Fold has made. It is inlined, which
-// halves the time to fold one element.
+// elements is like tensor.Elements, but makes no checks, because Fold has already made them. It is
+// inlined, which halves the time to fold one element.
 func elements[T tensor.Element](b []byte) []T {
 	var e T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
 }
 
-// stageLen is the number of elements that are copied at a time when memory is not aligned.
+// stageLen is the number of elements that foldUnaligned copies at a time.
 const stageLen = 128
 
-// foldUnaligned runs loop over aligned copies of stageLen elements at a time.
+// foldUnaligned runs a loop on aligned copies of the operands, stageLen elements at a time.
 func foldUnaligned[T tensor.Element](loop func(dst, earlier, later []T), dst, earlier, later []byte) {
 	x, y := make([]T, stageLen), make([]T, stageLen)
 	xb, yb := tensor.Bytes(x), tensor.Bytes(y)

@@ -35,7 +35,8 @@ func kernelsOf(tab *table) []Kernel {
 
 func name(k Kernel) string { return fmt.Sprintf("%s/%v", k.Op().Name(), k.DType()) }
 
-// atEachLevel runs a test with the kernels of each level of this machine, including plain Go's.
+// atEachLevel runs a test with the kernels of each level of this machine, and with the kernels of
+// plain Go.
 func atEachLevel(t *testing.T, test func(t *testing.T, tab *table)) {
 	for _, level := range vector.Available() {
 		t.Run(level.String(), func(t *testing.T) { test(t, newTable(level)) })
@@ -80,7 +81,8 @@ func checkReference(t *testing.T, tab *table) {
 	}
 }
 
-// aligned returns n bytes that begin on a 64-byte boundary, with a capacity of n+more.
+// aligned returns a slice of n bytes that begins on a 64-byte boundary. Its capacity is n+more
+// bytes.
 func aligned(n, more int) []byte {
 	return tensor.Bytes(make([]complex128, (n+more)/16+8))[: n+more : n+more]
 }
@@ -144,8 +146,8 @@ func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 	})
 }
 
-// checkFold checks folds in which dst shares memory with neither, either or both operands, and
-// in which each operand has another offset.
+// checkFold checks folds in which dst shares memory with no operand, with one operand or with both
+// operands. Each operand has a different offset.
 func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 	t.Helper()
 	n := len(want)
@@ -208,7 +210,7 @@ func checkFoldWithItself(t *testing.T, tab *table) {
 	}
 }
 
-// The kernel cuts memory into blocks. A long fold must equal the folds of its parts.
+// A kernel cuts long operands into blocks. The result must equal the folds of the parts.
 func TestLongFoldsAreTheirParts(t *testing.T) {
 	atEachLevel(t, checkLongFolds)
 }
@@ -237,8 +239,8 @@ func checkLongFolds(t *testing.T, tab *table) {
 	}
 }
 
-// A ring may start a fold at any rank. For these operators the result must not depend on where
-// it starts.
+// A ring may start a fold at any rank. For these operators the result must not depend on the first
+// rank.
 func TestOrderDoesNotShowInMinAndMaxAndBits(t *testing.T) {
 	for _, c := range referenceCases() {
 		if slices.Contains([]string{"sum", "prod", "mean"}, c.op.Name()) {
@@ -258,7 +260,7 @@ func TestOrderDoesNotShowInMinAndMaxAndBits(t *testing.T) {
 			t.Errorf("%s: a op b is not b op a", name(k))
 		}
 
-		// Pair each operand with one from elsewhere as the third.
+		// The third operand is a rotated copy of the second one.
 		turn := n / 2 / 16 * 16
 		third := slices.Concat(b[turn:], b[:turn])
 		left, right := make([]byte, n), make([]byte, n)
@@ -377,7 +379,7 @@ func checkMean[T tensor.Element](t *testing.T, tab *table, values []T, ref func(
 		t.Fatal(err)
 	}
 	for _, ranks := range []int{2, 3, 5, 8, 1000} {
-		for _, shift := range []int{0, 1} { // not aligned, at 1
+		for _, shift := range []int{0, 1} { // at offset 1 the memory is not aligned
 			mem := tensor.Bytes(make([]T, len(values)+1))
 			buf := mem[shift : shift+len(mem)-k.DType().Size()]
 			copy(buf, tensor.Bytes(values))
@@ -408,7 +410,7 @@ func TestFinishChangesNothingButMeans(t *testing.T) {
 	}
 }
 
-// This folds and finishes a mean of four shares.
+// The test folds and finishes a mean of four shares.
 func TestMeanIsOneSumAndOneDivision(t *testing.T) {
 	k, err := Mean.Kernel(tensor.Float64)
 	if err != nil {
@@ -428,7 +430,7 @@ func TestMeanIsOneSumAndOneDivision(t *testing.T) {
 	if want := sum / 4; got[0] != want {
 		t.Errorf("got %v, want %v", got[0], want)
 	}
-	if !math.IsNaN(got[1]) { // the sum overflowed before the infinity of the other sign came
+	if !math.IsNaN(got[1]) { // the sum had overflowed before the infinity with the other sign was added
 		t.Errorf("got %v, want NaN", got[1])
 	}
 }

@@ -11,14 +11,14 @@ import (
 // goroutines. The zero Op is no operator; its Kernel method returns fault.Misuse.
 type Op struct{ def *definition }
 
-// A definition is what an Op refers to. It never changes, and all copies of an Op share it,
-// because every collective makes a Kernel and passes it by value.
+// A definition holds the properties of an Op. It never changes, and all copies of an Op refer to
+// the same definition.
 type definition struct {
 	name  string
 	id    uint64
 	code  code
 	order Order
-	user  *userOp // of Func's operators only
+	user  *userOp // only for operators of Func
 }
 
 // undefined is the definition of the zero Op.
@@ -32,7 +32,7 @@ func (o Op) definition() *definition {
 	return o.def
 }
 
-// An Order says in which order an operator needs the ranks' shares. Every operator is
+// An Order is the order in which an operator needs the shares of the ranks. Every operator is
 // associative.
 type Order uint8
 
@@ -65,8 +65,8 @@ const (
 	codeUser
 )
 
-// The operators of this package. They commute; what each means for which type
-// is in the package comment.
+// The operators of this package. All of them commute. The package comment describes each operator
+// for each type.
 var (
 	Sum        = builtin("sum", codeSum)
 	Prod       = builtin("prod", codeProd)
@@ -87,19 +87,19 @@ func builtin(name string, c code) Op {
 	return Op{&definition{name: name, id: hash(name), code: c, order: Commutative}}
 }
 
-// A userOp is what Func was called with.
+// A userOp holds the arguments of a call of Func.
 type userOp struct {
 	loops *loops
-	wrong string // why there are no loops; "" if there are
+	wrong string // the reason why there are no loops; "" if there are loops
 }
 
-// Func returns an operator that applies f, a function of the caller. The name identifies it:
-// ranks that use different names, or different orders, get fault.Mismatch. Kernel reports a nil
-// f, an empty name or an unknown order as fault.Misuse.
+// Func returns an operator that applies the caller's function f. The name identifies the operator,
+// so ranks that use different names or different orders get fault.Mismatch. If f is nil, the name
+// is empty or the order is unknown, the method Kernel returns fault.Misuse.
 //
-// f must be associative, up to rounding where the caller accepts that. It must give equal
-// results for equal arguments on every rank. Several goroutines may call it at once. If f
-// panics, Fold leaves dst half written and does not recover.
+// The function f must be associative, except for rounding if the caller accepts it. On every rank
+// it must give equal results for equal arguments. Several goroutines may call it at the same time.
+// If f panics, Fold does not recover, and dst is only partly written.
 func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T) Op {
 	// The prefix distinguishes a user's "sum" from Sum.
 	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
@@ -122,14 +122,15 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	return o
 }
 
-// Name returns the operator's name, as "sum", "logical_and", or what Func was given.
+// Name returns the operator's name, such as "sum" or "logical_and", or the name that was passed to
+// Func.
 func (o Op) Name() string { return o.definition().name }
 
 // Commutative reports whether shares may be folded in any order.
 func (o Op) Commutative() bool { return o.definition().order == Commutative }
 
-// ID returns a hash of the name and, for operators of Func, the order. Ranks compare it to find
-// out whether they use the same operator.
+// ID returns a hash of the name. For operators of Func, the hash includes the order. Ranks compare
+// IDs to check that they use the same operator.
 func (o Op) ID() uint64 { return o.definition().id }
 
 // hash returns the 64-bit FNV-1a hash of s.
@@ -145,7 +146,7 @@ func hash(s string) uint64 {
 // Op and for a type that the operator does not support. It does not allocate.
 func (o Op) Kernel(d tensor.DType) (Kernel, error) { return o.kernel(kernels, d) }
 
-// kernel is Kernel with the loops of t.
+// kernel is like Kernel, but takes the loops from table t.
 func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
 	def := o.definition()
 	switch {

@@ -61,7 +61,8 @@ func TestDocTableMatchesKernel(t *testing.T) {
 	}
 }
 
-// docTable returns the words of the table in doc.go: its head, and its rows by name.
+// docTable returns the words of the table in doc.go: the words of its head, and the words of each
+// row by the row's name.
 func docTable(t *testing.T) (head []string, rows map[string][]string) {
 	t.Helper()
 	text, err := os.ReadFile("doc.go")
@@ -98,7 +99,7 @@ func TestBuiltinsCommuteAndHaveTheirOwnNamesAndIDs(t *testing.T) {
 	}
 }
 
-// Other builds compare IDs in fingerprints, so they must not change.
+// Ranks of different builds compare fingerprints that contain IDs, so IDs must not change.
 func TestIDsStayAsTheyAre(t *testing.T) {
 	keep := func(a, _ int) int { return a }
 	for _, c := range []struct {
@@ -240,7 +241,7 @@ func TestFuncsPanicIsTheCallers(t *testing.T) {
 	t.Error("the panic was swallowed")
 }
 
-// These are numbers for which a fused multiply-add gives another last bit.
+// The test uses numbers for which a fused multiply-add gives a different last bit.
 func TestComplexProductsRoundEachProduct(t *testing.T) {
 	k, err := Prod.Kernel(tensor.Complex128)
 	if err != nil {
@@ -260,8 +261,9 @@ func TestComplexProductsRoundEachProduct(t *testing.T) {
 	}
 }
 
-// The compiler may fuse on arm64; this test reads the compiler's listing. gonum's own loop is
-// not in it: it fuses 1*x + y, which rounds once either way.
+// On arm64 the compiler may fuse products and sums, so this test reads the compiler's listing. The
+// listing does not contain gonum's loop. That loop fuses 1*x + y, which is rounded once with and
+// without fusion.
 func TestNoKernelFusesOnARM64(t *testing.T) {
 	cmd := exec.Command("go", "build", "-gcflags=-S", "-o", os.DevNull, ".")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")

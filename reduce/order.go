@@ -9,7 +9,7 @@ import (
 // The canonical NaN of each float type: quiet, positive, no payload. (math.NaN
 // has a payload of 1.)
 const (
-	canonicalFloat64  = 0x7ff8000000000000 // converts to float32's, 0x7fc00000
+	canonicalFloat64  = 0x7ff8000000000000 // converts to the canonical float32 NaN, 0x7fc00000
 	canonicalFloat16  = 0x7e00
 	canonicalBFloat16 = 0x7fc0
 )
@@ -29,8 +29,8 @@ func maxInteger[T integer](dst, earlier, later []T) {
 	}
 }
 
-// minFloat and maxFloat are loops over floats. Go's own min and max have the rules wanted here,
-// except that they keep a NaN's payload.
+// minFloat and maxFloat are loops over floats. Go's min and max follow the same rules, except that
+// they keep the payload of a NaN.
 func minFloat[T float](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -53,8 +53,8 @@ func canonical[T number](v T) T {
 	return v
 }
 
-// minLoc and maxLoc are loops over values with an index. A NaN wins over every number, and a
-// tie goes to the lower index, so the result does not depend on the order of the folds.
+// minLoc and maxLoc are loops over values with an index. A NaN wins against every number, and the
+// lower index wins a tie. So the result does not depend on the order of the folds.
 func minLoc[T number](dst, earlier, later []tensor.Loc[T]) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -90,8 +90,8 @@ func below[T number](x, y T) bool {
 	return x < y || x == y && x == 0 && math.Signbit(float64(x)) && !math.Signbit(float64(y))
 }
 
-// nanLoc returns the result for x and y if at least one of them is a NaN. It returns the NaN; of
-// two NaNs, it returns the one with the lower index.
+// nanLoc returns the result for x and y if at least one of them is a NaN. The result is the NaN, or
+// the NaN with the lower index if both are NaNs.
 func nanLoc[T number](x, y tensor.Loc[T]) tensor.Loc[T] {
 	if x.Value == x.Value || y.Value != y.Value && y.Index < x.Index {
 		x = y

@@ -5,8 +5,8 @@ import "github.com/tutti-go/tutti/tensor"
 // A halfOrder compares the encodings of one of the short floats, so that min and max need no
 // arithmetic. Its loops treat elements as uint16.
 type halfOrder struct {
-	infinity uint16 // without the sign, greater bits are NaNs
-	nan      uint16 // the canonical one
+	infinity uint16 // without the sign bit, greater encodings are NaNs
+	nan      uint16 // the canonical NaN
 }
 
 // float16Order returns the order of float16s.
@@ -18,8 +18,8 @@ func bfloat16Order() halfOrder { return halfOrder{infinity: 0x7f80, nan: canonic
 // isNaN reports whether bits encode a NaN.
 func (h halfOrder) isNaN(bits uint16) bool { return bits&0x7fff > h.infinity }
 
-// key returns a number that grows with the number that bits encode. The key of -0 is below that
-// of +0.
+// key returns an integer that has the same order as the encoded numbers. The key of -0 is below the
+// key of +0.
 func key(bits uint16) int32 {
 	magnitude := int32(bits & 0x7fff)
 	if bits&0x8000 != 0 {
@@ -90,8 +90,8 @@ func (h halfOrder) maxLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	}
 }
 
-// nanLoc returns the result for x and y if at least one of them is a NaN. It returns the NaN; of
-// two NaNs, it returns the one with the lower index.
+// nanLoc returns the result for x and y if at least one of them is a NaN. The result is the NaN, or
+// the NaN with the lower index if both are NaNs.
 func (h halfOrder) nanLoc(x, y tensor.Loc[uint16]) tensor.Loc[uint16] {
 	if !h.isNaN(x.Value) || h.isNaN(y.Value) && y.Index < x.Index {
 		x = y

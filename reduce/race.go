@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// raceRead and raceWrite report memory that assembly reads or writes to the race detector,
-// which does not see it otherwise.
+// raceRead and raceWrite tell the race detector which memory assembly code reads or writes, because
+// the race detector does not see such accesses.
 func raceRead(b []byte)  { runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(b)), len(b)) }
 func raceWrite(b []byte) { runtime.RaceWriteRange(unsafe.Pointer(unsafe.SliceData(b)), len(b)) }

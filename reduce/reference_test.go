@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The reference is plain Go, one pair of elements at a time, written from the
-// package's doc and not from its loops.
+// The reference is plain Go, which handles one pair of elements at a time. It follows the package
+// comment and does not share code with the loops.
 
 // A referenceCase is one kernel with operands and the results that plain Go gives for them.
 type referenceCase struct {
@@ -22,12 +22,12 @@ type referenceCase struct {
 	wrong                func(got []byte) string // describes the first wrong element, or returns ""
 }
 
-// against returns the case of all pairs of values.
+// against returns the case with all pairs of the given values.
 func against[T tensor.Element](op Op, values []T, ref func(a, b T) T, same func(got, want T) bool) referenceCase {
 	return between(op, values, values, ref, same)
 }
 
-// between returns the case of all pairs of one value of xs and one of ys.
+// between returns the case with all pairs of a value in xs and a value in ys.
 func between[T tensor.Element](op Op, xs, ys []T, ref func(a, b T) T, same func(got, want T) bool) referenceCase {
 	n := len(xs) * len(ys)
 	a, b, want := make([]T, 0, n), make([]T, 0, n), make([]T, 0, n)
@@ -233,8 +233,8 @@ type shortFloat interface {
 	Float32() float32
 }
 
-// shortCases pairs every value of a short float with each of a set of special values, and for
-// the first of them also in the other order.
+// shortCases pairs every value of a short float with each value of a set of special values. For the
+// first special value, it also pairs them in the opposite order.
 func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, infinity, nan uint16) []referenceCase {
 	var every, specials []T
 	for u := range 1 << 16 {
@@ -351,8 +351,9 @@ func widen64(v float64) float64                           { return v }
 func widenHalf(v tensor.Float16) float64                  { return float64(v.Float32()) }
 func widenBrain(v tensor.BFloat16) float64                { return float64(v.Float32()) }
 
-// An order says which of two values wins for min (sign -1) or max (+1): the
-// first when positive, the second when negative, else the index decides.
+// An order is a function that compares two values for min (sign -1) or max (sign +1). If the result
+// is positive, the first value wins. If it is negative, the second value wins. If it is 0, the
+// index decides.
 
 func integerOrder[T integer](sign int, a, b T) int { return sign * cmp.Compare(a, b) }
 

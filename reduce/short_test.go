@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A vector loop over short floats has a quick path for vectors without NaNs and a careful one
-// for the others. This test folds all 65536 numbers, in order, with one number at a time. NaNs
-// then lie side by side, so both paths run, and every possible result is rounded.
+// A vector loop over short floats has a fast path for vectors without NaNs, and a slow path for all
+// other vectors. This test folds all 65536 numbers, in order, with one number at a time. NaNs then
+// lie side by side, so both paths run. Every possible result is rounded.
 func TestEveryShortFloatMeetsOthersAsInPlainGo(t *testing.T) {
 	every := make([]byte, 2<<16)
 	for i := range 1 << 16 {
@@ -34,8 +34,8 @@ func TestEveryShortFloatMeetsOthersAsInPlainGo(t *testing.T) {
 	})
 }
 
-// A NaN must send its vectors to the careful path from any position, and not change the
-// elements beside it.
+// A vector with a NaN at any position must take the slow path, and the NaN must not change other
+// elements.
 func TestOneNaNAmongShortFloatsIsFoundEverywhere(t *testing.T) {
 	const most = 2*4*64 + 64 // main loops take four vectors of up to 64 bytes
 	eachShortKernel(t, func(t *testing.T, k, plain Kernel) {
@@ -51,8 +51,8 @@ func TestOneNaNAmongShortFloatsIsFoundEverywhere(t *testing.T) {
 	})
 }
 
-// eachShortKernel runs a test for every kernel that computes with short floats, at each level,
-// with plain Go's beside it.
+// eachShortKernel runs a test for every kernel that computes with short floats, at each level. It
+// also passes the kernel of plain Go to the test.
 func eachShortKernel(t *testing.T, test func(t *testing.T, k, plain Kernel)) {
 	none := newTable(vector.None)
 	atEachLevel(t, func(t *testing.T, tab *table) {

@@ -10,16 +10,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A table holds the loops of every operator for every type that it supports, and nil for the
-// others. It is filled once and never changes.
+// A table holds the loops of every operator for every type that the operator supports. For other
+// types it holds nil. It is filled once and never changes.
 type table struct {
 	loops [codeUser][math.MaxUint8 + 1]*loops // by code and DType
 }
 
 var kernels = newTable(best())
 
-// newTable fills the table for a processor of that level: with plain loops for all pairs, and
-// with the level's vector loops where there are any.
+// newTable returns the table for a processor of the given level. It has plain loops for all pairs,
+// and the vector loops of the level if there are any.
 func newTable(level vector.Level) *table {
 	t := new(table)
 	t.addPlain()
@@ -32,7 +32,7 @@ func (t *table) set(o Op, d tensor.DType, plain fold) {
 	t.loops[o.definition().code][d] = newLoops(o, d, plain)
 }
 
-// setMean adds Mean's loops to the table. Its fold is Sum's.
+// setMean adds Mean's loops to the table. Mean uses the fold of Sum.
 func (t *table) setMean(d tensor.DType, divide finish) {
 	t.set(Mean, d, t.loops[codeSum][d].plain)
 	t.loops[codeMean][d].finish = divide
@@ -97,8 +97,8 @@ func addFloat[T float](t *table, plus axpy[T]) {
 	t.set(Max, d, over(maxFloat[T]))
 }
 
-// addFloat16 adds the loops of float16. Min and max compare encodings, all others widen to
-// float32.
+// addFloat16 adds the loops of float16. Min and max compare encodings. All other operators widen
+// the elements to float32.
 func addFloat16(t *table) {
 	const d = tensor.F16
 	t.set(Sum, d, over(sumFloat16))
@@ -108,7 +108,7 @@ func addFloat16(t *table) {
 	t.set(Max, d, over(float16Order().max))
 }
 
-// addBFloat16 adds the loops of bfloat16, as addFloat16 does.
+// addBFloat16 adds the loops of bfloat16, in the same way as addFloat16.
 func addBFloat16(t *table) {
 	const d = tensor.BF16
 	t.set(Sum, d, over(sumBFloat16))
@@ -118,8 +118,8 @@ func addBFloat16(t *table) {
 	t.set(Max, d, over(bfloat16Order().max))
 }
 
-// addComplex must follow addFloat. Loops that treat the two parts separately are the float's
-// loops over twice as many elements.
+// addComplex must be called after addFloat, because it uses loops of the float type. A loop that
+// treats the two parts separately is the float's loop over twice as many elements.
 func addComplex(t *table) {
 	for _, c := range []struct{ whole, part tensor.DType }{
 		{tensor.Complex64, tensor.Float32},
@@ -132,7 +132,7 @@ func addComplex(t *table) {
 	t.set(Prod, tensor.Complex128, over(prodComplex128))
 }
 
-// addBool must follow addInteger. A bool is a byte, and results are normalized to 0 and 1.
+// addBool must be called after addInteger. A bool is a byte, and results are normalized to 0 and 1.
 func addBool(t *table) {
 	for _, c := range sameOnBools() {
 		plain := t.loops[c.logical.definition().code][tensor.Uint8].plain

@@ -7,15 +7,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// vectorBlock is the number of bytes that one call of a vector loop handles. A goroutine cannot
-// be preempted inside such a loop. The block bounds what a fold adds to another goroutine's
-// wait, for instance the garbage collector's, to some tens of microseconds. It is large enough
-// to make the cost of the call negligible. It holds whole vectors and whole elements of all
-// types.
+// vectorBlock is the number of bytes that one call of a vector loop handles. A goroutine cannot be
+// preempted inside such a loop. So the block size bounds the time for which a fold delays another
+// goroutine, such as the garbage collector, to some tens of microseconds. A block is so large that
+// the cost of the call is negligible. It holds whole vectors and whole elements of all types.
 const vectorBlock = 256 << 10
 
-// foldVector is Fold by a vector loop. If the remainder would be too short for a vector loop,
-// the last block includes it.
+// foldVector folds with a vector loop. If the remainder would be too short for a vector loop, the
+// last block includes it.
 func (l *loops) foldVector(dst, earlier, later []byte) {
 	raceWrite(dst)
 	raceRead(earlier)
@@ -27,8 +26,8 @@ func (l *loops) foldVector(dst, earlier, later []byte) {
 	l.vector(unsafe.SliceData(dst), unsafe.SliceData(earlier), unsafe.SliceData(later), len(dst))
 }
 
-// finishVector returns a finish that runs a vector loop, and plain for fewer than shortest
-// bytes.
+// finishVector returns a finish that runs a vector loop. For fewer than shortest bytes, it runs the
+// function plain.
 func finishVector(divide vector.Divide, shortest int, plain finish) finish {
 	return func(buf []byte, ranks int) {
 		if len(buf) < shortest {
@@ -50,9 +49,9 @@ func best() vector.Level {
 	return levels[len(levels)-1]
 }
 
-// addVectors adds vector loops to existing entries of the table, so it must run after addPlain.
-// A loop for sums also serves means, and a loop for logical operators on bools also serves the
-// bitwise ones.
+// addVectors adds vector loops to existing entries of the table, so it must run after addPlain. A
+// loop for sums also serves means. A loop for a logical operator on bools also serves the bitwise
+// operator.
 func (t *table) addVectors(v vector.Kernels) {
 	codes := map[string]code{}
 	for _, o := range []Op{Sum, Prod, Min, Max, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {

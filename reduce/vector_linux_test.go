@@ -53,7 +53,7 @@ func foldFenced(t *testing.T, k, plain Kernel, rng *rand.Rand, fenced [3][]byte,
 	k.Finish(dst, 2)
 }
 
-// fence returns a page of memory between two protected ones.
+// fence returns a page of memory between two protected pages.
 func fence(t *testing.T, page int) []byte {
 	t.Helper()
 	mem, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

@@ -40,7 +40,7 @@ func oneNaNOf[T float](values []T) {
 	}
 }
 
-// Each level must give the results of plain Go for random bits, many of which are NaNs,
+// Each level must give the results of plain Go for random bits. Many random elements are NaNs,
 // infinities and subnormals.
 func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	plain := newTable(vector.None)
@@ -61,8 +61,9 @@ func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	})
 }
 
-// randomBits returns n random bytes in which every kind of number is likely: some bytes have
-// only zero bits and some only one bits, so some exponents do, too.
+// randomBits returns n random bytes in which every kind of number is likely. Some bytes have only
+// zero bits, and some have only one bits. So some exponents also have only zero bits or only one
+// bits.
 func randomBits(rng *rand.Rand, n int) []byte {
 	b := aligned(n, 0)
 	for i := range b {
@@ -82,8 +83,8 @@ func randomBits(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// compareFolds checks that kernel k gives the results of plain: folds into separate memory,
-// folds into either operand, and the finished result.
+// compareFolds checks that two kernels give the same results for folds into separate memory, for
+// folds into either operand, and for the finished result.
 func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	t.Helper()
 	want := aligned(len(earlier), 0)
@@ -107,8 +108,8 @@ func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
 	}
 }
 
-// firstDifference returns the offset of the first byte in which two results of k differ although
-// they must not, or -1.
+// firstDifference returns the offset of the first byte in which two results differ and must not
+// differ, or -1.
 func firstDifference(k Kernel, got, want []byte) int {
 	if bytes.Equal(got, want) {
 		return -1
@@ -132,7 +133,7 @@ func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
 		for _, d := range []tensor.DType{tensor.Int8, tensor.Float32, tensor.F16, tensor.Complex128} {
 			op := Sum
 			if d != tensor.Int8 {
-				op = Mean // for its Finish
+				op = Mean // Mean, because it has a Finish
 			}
 			for _, n := range []int{2*vectorBlock - d.Size(), 2 * vectorBlock, 3*vectorBlock + 7*d.Size()} {
 				k, err := op.kernel(tab, d)
@@ -202,7 +203,7 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// The test combines equal values, values that compare as equal, and NaNs of all kinds, with
+// The operands are equal values, values that compare as equal, and NaNs of all kinds, with
 // arbitrary padding.
 func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 	special := map[tensor.DType][]uint64{
@@ -230,7 +231,7 @@ func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 			indices := []uint64{0, 1, 2, 1<<63 - 1, 1 << 63, 1<<64 - 1}
 			one := func(value uint64) (loc []byte) {
 				loc = binary.NativeEndian.AppendUint64(nil, rng.Uint64())
-				low := uint64(1)<<(8*d.Base().Size()) - 1 // all, of 64 bits: the shift gives 0
+				low := uint64(1)<<(8*d.Base().Size()) - 1 // all bits set; for 64 bits the shift gives 0
 				binary.NativeEndian.PutUint64(loc, binary.NativeEndian.Uint64(loc)&^low|value&low)
 				return binary.NativeEndian.AppendUint64(loc, indices[rng.IntN(len(indices))])
 			}
