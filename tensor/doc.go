@@ -1,7 +1,7 @@
 // Package tensor names element types, and describes where elements lie in memory.
 //
-// A DType is an element type at run time and on the wire. Element is the same set as
-// a type constraint, and TypeOf maps the one to the other:
+// A DType is an element type at run time and on the wire. Element is the constraint for the same
+// set of types. TypeOf maps a Go type to its DType:
 //
 //	dtype            bytes  Go types
 //	int8 … int64     1…8    int8 … int64, and int as the one of its size
@@ -13,13 +13,12 @@
 //	bool             1      bool
 //	loc[v]           16     Loc[v], for every v above but complex and bool
 //
-// A named type counts as the basic type that it is based on. Multi-byte elements are
-// in the host's byte order; the handshake refuses ranks of another order. loc[v] has
-// the size that the compiler gives it, 16 bytes on 64-bit hosts. Its padding is sent,
-// and means nothing.
+// A named type counts as the basic type that it is based on. Multi-byte elements are in the host's
+// byte order; the handshake refuses ranks of another order. loc[v] has the size that the compiler
+// gives it, 16 bytes on 64-bit hosts. The padding of a Loc is sent, but means nothing.
 //
-// A View is a matrix within a slice. Making one copies nothing, and its methods
-// touch no element outside it. Chunk is the rule by which all packages cut vectors.
+// A View is a matrix within a slice. A View copies no elements, and its methods access no element
+// outside the View. The function Chunk defines how all packages cut vectors.
 //
 // The package does not know operators, ranks or wires.
 package tensor

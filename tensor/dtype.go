@@ -31,15 +31,15 @@ const (
 	Bool       DType = 15
 )
 
-// locBit distinguishes the number of a Loc type from that of its value's type.
+// locBit distinguishes the number of a Loc type from the number of the type of its values.
 const locBit DType = 0x80
 
-// A typeInfo describes one DType. The size of a Loc is what the compiler gives it, because
-// programs and ranks share Locs as memory, not as an encoding.
+// A typeInfo describes one DType. The compiler determines the size of a Loc, because Locs are sent
+// as memory, not in an encoding.
 type typeInfo struct {
 	name string
 	size int // bytes of an element
-	loc  int // bytes of its Loc; 0 when there is none
+	loc  int // bytes of the Loc with such values; 0 if there is none
 }
 
 var typeInfos = [...]typeInfo{
@@ -81,7 +81,7 @@ func LocOf(base DType) DType {
 	return Invalid
 }
 
-// Base returns the type of a Loc's values, and d itself for every other type.
+// Base returns the type of the values of a Loc type. For every other type it returns d.
 func (d DType) Base() DType { return d &^ locBit }
 
 // IsLoc reports whether elements of type d are values with an index.
@@ -90,7 +90,7 @@ func (d DType) IsLoc() bool { return d&locBit != 0 }
 // Valid reports whether d is one of the types of this package.
 func (d DType) Valid() bool { return d.Size() > 0 }
 
-// Size returns the bytes of one element, or 0 if d is not valid.
+// Size returns the size of one element in bytes, or 0 if d is not valid.
 func (d DType) Size() int {
 	base := d.Base()
 	if int(base) >= len(typeInfos) {
@@ -102,7 +102,7 @@ func (d DType) Size() int {
 	return typeInfos[base].size
 }
 
-// String returns the name that ParseDType parses, as "float32" or "loc[int8]".
+// String returns the name that ParseDType parses, such as "float32" or "loc[int8]".
 func (d DType) String() string {
 	if !d.Valid() {
 		return typeInfos[Invalid].name
@@ -114,8 +114,8 @@ func (d DType) String() string {
 	return name
 }
 
-// ParseDType parses the name of an element type as String returns it. An unknown name is
-// fault.Misuse; the error lists the known ones.
+// ParseDType parses the name of an element type, in the form that String returns. For an unknown
+// name it returns fault.Misuse, and the error lists the known names.
 func ParseDType(s string) (DType, error) {
 	for _, d := range DTypes() {
 		if d.String() == s {
@@ -125,8 +125,8 @@ func ParseDType(s string) (DType, error) {
 	return Invalid, unknown(s)
 }
 
-// unknown returns the error for a name that is not an element type. It cuts a long name, which
-// may have come from outside.
+// unknown returns the error for a name that is not an element type. It shortens a long name,
+// because the name may come from outside.
 func unknown(s string) error {
 	if len(s) > 40 {
 		s = s[:40] + "…"

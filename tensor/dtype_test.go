@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// numbers are the DTypes' numbers on the wire. Changing one breaks programs that exchange
+// numbers are the DTypes' numbers on the wire. If a number changes, programs cannot exchange
 // messages with earlier builds.
 var numbers = map[string]DType{
 	"int8": 1, "int16": 2, "int32": 3, "int64": 4,
@@ -98,7 +98,7 @@ type (
 	myBool bool
 )
 
-// typed holds what TypeOf and unsafe.Sizeof return for one Go type.
+// typed returns a test case with the results of TypeOf and unsafe.Sizeof for one Go type.
 func typed[T Element](name string, d DType) (c struct {
 	name      string
 	got, want DType

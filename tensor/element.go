@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Element lists the types that can be sent and, with an operator that supports them, reduced.
+// Element lists the types that can be sent. They can also be reduced, with an operator that
+// supports the type.
 type Element interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~int |
 		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
@@ -18,22 +19,22 @@ type Element interface {
 		Loc[float32] | Loc[float64] | Loc[Float16] | Loc[BFloat16]
 }
 
-// LocValue lists the types that a Loc can hold: those with an order.
+// LocValue lists the types of values in a Loc. All of them have an order.
 type LocValue interface {
 	int8 | int16 | int32 | int64 | int |
 		uint8 | uint16 | uint32 | uint64 | uint |
 		float32 | float64 | Float16 | BFloat16
 }
 
-// A Loc is a value and its origin: a rank, a row, or whatever the caller numbers. MinLoc and
-// MaxLoc reduce Locs.
+// A Loc is a value with an index. The index may be a rank, a row, or any other number that the
+// caller chooses. MinLoc and MaxLoc reduce Locs.
 type Loc[T LocValue] struct {
 	Value T
 	Index int64
 }
 
-// kinds maps a basic type, or a named type over it, to its DType. int and uint are the type of
-// their size, so that programs on equal hosts agree.
+// kinds maps the kind of a basic type, or of a named type that is based on it, to the DType. int
+// and uint map to the DType of the same size, so that programs on hosts of the same kind agree.
 var kinds = [...]DType{
 	reflect.Int8:       Int8,
 	reflect.Int16:      Int16,
@@ -52,7 +53,7 @@ var kinds = [...]DType{
 	reflect.Bool:       Bool,
 }
 
-// The DTypes of int and uint, by their bytes.
+// The DTypes of int and uint, indexed by the size of an int in bytes.
 var (
 	signedOf   = [...]DType{4: Int32, 8: Int64}
 	unsignedOf = [...]DType{4: Uint32, 8: Uint64}
@@ -64,11 +65,11 @@ func TypeOf[T Element]() DType {
 	if d := exactTypeOf((*T)(nil)); d != Invalid { // a nil pointer makes an interface without allocating
 		return d
 	}
-	return kinds[reflect.TypeFor[T]().Kind()] // all structs are among exact's
+	return kinds[reflect.TypeFor[T]().Kind()] // exactTypeOf has handled all structs
 }
 
-// exactTypeOf returns the DType of what p points to, or Invalid for a named type over a basic
-// one. The compiler turns the switch into a binary search.
+// exactTypeOf returns the DType of the element to which p points. For a named type that is based on
+// a basic type, it returns Invalid. The compiler turns the switch into a binary search.
 func exactTypeOf(p any) DType {
 	switch p.(type) {
 	case *int8:
@@ -152,10 +153,9 @@ func Overlap(a, b []byte) bool {
 	return len(a) > 0 && len(b) > 0 && (at-bt < uintptr(len(b)) || bt-at < uintptr(len(a)))
 }
 
-// Elements returns the memory of b as elements without copying it, or nil if b is empty. b must
-// be Aligned and hold whole elements; otherwise Elements panics with a *fault.Error of kind
-// Misuse, as an index out of range does. Memory that becomes a []bool holds only the bytes 0
-// and 1.
+// Elements returns the memory of b as elements without copying it, or nil if b is empty. The slice
+// b must be Aligned and hold whole elements. Otherwise Elements panics with a *fault.Error of kind
+// Misuse. Memory that becomes a []bool must hold only the bytes 0 and 1.
 func Elements[T Element](b []byte) []T {
 	var e T
 	if len(b) == 0 {
@@ -174,7 +174,7 @@ func Aligned[T Element](b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(e) == 0
 }
 
-// AlignedFor is Aligned for a type that is known at run time only.
+// AlignedFor is like Aligned, for a type that is known at run time only.
 func AlignedFor(d DType, b []byte) bool {
 	align := min(d.Size(), 8)
 	if d == Complex64 {

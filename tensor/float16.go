@@ -10,20 +10,20 @@ import (
 //	bit   15     14 … 10    9 … 0
 //	      sign   exponent   fraction
 //
-// It is for storing and sending; compute in float32. == compares bits, so NaN may equal NaN,
-// and -0 differs from +0. The zero value is +0.
+// It is for storage and messages. Convert it to float32 for arithmetic. The operator == compares
+// bits, so NaN may equal NaN, and -0 differs from +0. The zero value is +0.
 type Float16 struct{ bits uint16 }
 
-// A BFloat16 is the upper half of a float32, with its range and 8 bits of precision:
+// A BFloat16 is the upper half of a float32. It has the range of a float32 and 8 bits of precision:
 //
 //	bit   15     14 … 7     6 … 0
 //	      sign   exponent   fraction
 //
-// Its uses and comparisons are those of Float16.
+// Its use and comparison are the same as for Float16.
 type BFloat16 struct{ bits uint16 }
 
-// The bits that narrowing gives every NaN: quiet, positive, without payload. They are
-// equal on all processors.
+// The encodings to which every NaN is narrowed: quiet, positive, without payload. They are equal on
+// all processors.
 const (
 	float16NaN  = 0x7e00
 	bfloat16NaN = 0x7fc0
@@ -33,15 +33,15 @@ const (
 const (
 	signBit     = 1 << 31
 	infinity    = 0xff << 23
-	fractionGap = 23 - 10          // bits of fraction that binary16 lacks
+	fractionGap = 23 - 10          // number of fraction bits that float32 has and binary16 does not
 	biasGap     = (127 - 15) << 23 // difference of the exponents' biases
 	tooLarge16  = (127 + 16) << 23 // 65536, beyond every finite binary16
 	smallest16  = (127 - 14) << 23 // 2^-14, the smallest normal binary16
 )
 
-// Float16From returns the Float16 nearest to f; a tie goes to the even one. Values too large
-// become an infinity, values too small a subnormal or a zero. Every NaN becomes the positive
-// quiet NaN without payload.
+// Float16From returns the Float16 nearest to f; a tie is rounded to even. Values that are too large
+// become an infinity. Values that are too small become a subnormal or a zero. Every NaN becomes the
+// positive quiet NaN without payload.
 func Float16From(f float32) Float16 {
 	u := math.Float32bits(f)
 	sign := uint16(u >> 16 & 0x8000)
@@ -58,8 +58,8 @@ func Float16From(f float32) Float16 {
 		sum := math.Float32frombits(u) + 0.5
 		return Float16{sign | uint16(math.Float32bits(sum)-half)}
 	}
-	// Add half a unit less one, and one more if the last bit kept is odd. A carry
-	// into the exponent is right, too, up to infinity.
+	// Add half a unit minus one, and one more if the last remaining bit is 1. A carry into the
+	// exponent also gives the right result, up to infinity.
 	odd := u >> fractionGap & 1
 	u += 1<<(fractionGap-1) - 1 + odd - biasGap
 	return Float16{sign | uint16(u>>fractionGap)}
@@ -81,17 +81,17 @@ func (f Float16) Float32() float32 {
 	case u >= 1<<23:
 		u += biasGap
 	default:
-		// A subnormal: append its fraction to a leading one, and subtract the one.
+		// For a subnormal, append the fraction to a leading one, and subtract the one.
 		u = math.Float32bits(math.Float32frombits(u|smallest16) - math.Float32frombits(smallest16))
 	}
 	return math.Float32frombits(sign | u)
 }
 
-// String returns the shortest decimal that identifies f as a float32.
+// String returns the shortest decimal that identifies the float32 of the same value.
 func (f Float16) String() string { return decimal(f.Float32()) }
 
-// BFloat16From returns the BFloat16 nearest to f; a tie goes to the even one. Values too large
-// become an infinity. Every NaN becomes the positive quiet NaN without payload.
+// BFloat16From returns the BFloat16 nearest to f; a tie is rounded to even. Values that are too
+// large become an infinity. Every NaN becomes the positive quiet NaN without payload.
 func BFloat16From(f float32) BFloat16 {
 	u := math.Float32bits(f)
 	if u&^signBit > infinity {

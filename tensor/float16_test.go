@@ -37,7 +37,7 @@ func shortFormats() []shortFormat {
 func (s shortFormat) infinity() uint16 { return uint16(1<<s.expBits-1) << s.fracBits }
 func (s shortFormat) bias() int        { return 1<<(s.expBits-1) - 1 }
 
-// value returns the number that u encodes, by the definition.
+// value returns the number that u encodes, according to the definition of the format.
 func (s shortFormat) value(u uint16) float64 {
 	sign := 1.0
 	if u&0x8000 != 0 {
@@ -56,7 +56,7 @@ func (s shortFormat) value(u uint16) float64 {
 	return sign * math.Ldexp(frac+float64(int(1)<<s.fracBits), exp-s.bias()-s.fracBits)
 }
 
-// exponent returns the exponent with which the format holds a number near x.
+// exponent returns the exponent that the format uses for a number near x.
 func (s shortFormat) exponent(x float64) int {
 	if x == 0 {
 		return 1 - s.bias()
@@ -65,7 +65,7 @@ func (s shortFormat) exponent(x float64) int {
 	return max(exp-1, 1-s.bias())
 }
 
-// nearest returns the encoding of the number nearest to f, by the definition.
+// nearest returns the encoding of the number nearest to f, according to the definition of rounding.
 func (s shortFormat) nearest(f float32) uint16 {
 	x := math.Abs(float64(f))
 	var sign uint16
@@ -81,7 +81,7 @@ func (s shortFormat) nearest(f float32) uint16 {
 		return sign | s.infinity()
 	}
 	exp := s.exponent(rounded)
-	count := uint16(math.Ldexp(rounded, s.fracBits-exp)) // units, with the leading one
+	count := uint16(math.Ldexp(rounded, s.fracBits-exp)) // number of units, including the leading one
 	return sign | (uint16(exp+s.bias()-1)<<s.fracBits + count)
 }
 
@@ -116,15 +116,15 @@ func TestEveryShortFloatComesBack(t *testing.T) {
 	}
 }
 
-// Between each two neighbours there is one point at which the rounding changes. This tests all
-// of them from below, at the tie, and from above.
+// Between any two neighbours there is one point at which the rounding changes. This test checks all
+// such points: from below, at the tie, and from above.
 func TestNarrowingTurnsHalfWayBetweenNeighboursAndTiesToEven(t *testing.T) {
 	for _, s := range shortFormats() {
 		for low := range s.infinity() {
 			high := low + 1
 			above := s.value(high)
 			if high == s.infinity() {
-				above = math.Ldexp(1, s.bias()+1) // what would come next
+				above = math.Ldexp(1, s.bias()+1) // the next number, if the range were larger
 			}
 			tie := float32((s.value(low) + above) / 2) // exact in float32
 			even := low + low&1

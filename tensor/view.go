@@ -19,10 +19,10 @@ func Slice[T Element](s []T) View[T] {
 	return View[T]{data: s, rows: 1, cols: len(s), stride: len(s)}
 }
 
-// Strided returns rows × cols elements of s, with stride elements from the beginning of one row
-// to that of the next. Rows that overlap or do not fit are fault.Misuse. The stride of fewer
-// than two rows is ignored. All checks avoid overflow, so that no arguments can make a View
-// that reaches outside s.
+// Strided returns rows × cols elements of s, with a distance of stride elements between the
+// beginnings of two successive rows. If rows overlap or do not fit, Strided returns fault.Misuse.
+// With fewer than two rows, it ignores stride. The checks avoid overflow, so that no arguments give
+// a View that reaches outside s.
 func Strided[T Element](s []T, rows, cols, stride int) (View[T], error) {
 	fits := func() bool {
 		switch {
@@ -64,8 +64,8 @@ func (v View[T]) Cols() int { return v.cols }
 // Len returns the number of elements.
 func (v View[T]) Len() int { return v.rows * v.cols }
 
-// Contiguous returns the View's memory as one slice, or false if its rows do not touch. comm
-// sends a contiguous View without a copy.
+// Contiguous returns the View's memory as one slice. It returns false if there are gaps between
+// rows. comm sends a contiguous View without a copy.
 func (v View[T]) Contiguous() ([]T, bool) {
 	n := v.Len()
 	if n > 0 && v.rows > 1 && v.stride != v.cols {
@@ -74,8 +74,9 @@ func (v View[T]) Contiguous() ([]T, bool) {
 	return v.data[:n:n], true
 }
 
-// Read copies elements to dst, beginning with element from. It returns their number: len(dst),
-// or fewer at the end of the View. It copies none if from lies outside the View.
+// Read copies elements to dst, beginning with element from. It returns the number of copied
+// elements, which is len(dst), or less at the end of the View. If from lies outside the View, it
+// copies no elements.
 func (v View[T]) Read(dst []T, from int) int {
 	n := v.within(len(dst), from)
 	if n == 0 {
@@ -88,8 +89,9 @@ func (v View[T]) Read(dst []T, from int) int {
 	return n
 }
 
-// Write copies src over the elements that begin with element from. It returns their number:
-// len(src), or fewer at the end of the View. It copies none if from lies outside the View.
+// Write copies src into the View, beginning with element from. It returns the number of copied
+// elements, which is len(src), or less at the end of the View. If from lies outside the View, it
+// copies no elements.
 func (v View[T]) Write(src []T, from int) int {
 	n := v.within(len(src), from)
 	if n == 0 {
@@ -105,7 +107,7 @@ func (v View[T]) Write(src []T, from int) int {
 // row returns row i.
 func (v View[T]) row(i int) []T { return v.data[i*v.stride:][:v.cols] }
 
-// within returns how many of n elements exist from element from on.
+// within returns the number of existing elements among the n elements that begin with element from.
 func (v View[T]) within(n, from int) int {
 	if from < 0 || from >= v.Len() {
 		return 0

@@ -71,8 +71,8 @@ func TestViewsShowTheElementsRowByRow(t *testing.T) {
 	}
 }
 
-// Every element holds its index. What Write changes and Read returns is compared with a double
-// loop over rows and columns.
+// Every element holds its index. The test compares Write and Read with a double loop over rows and
+// columns.
 func TestReadAndWriteTouchTheirElementsOnly(t *testing.T) {
 	const untouched = -1
 	for _, shape := range []struct{ rows, cols, stride int }{
