@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The encoding of a Place that ranks exchange, RecordSize bytes:
+// Ranks exchange Places in this encoding of RecordSize bytes:
 //
 //	offset size
 //	     0    1  length of the host's name, 0 to 64
@@ -17,7 +17,7 @@ const (
 	fieldSize  = 1 + MaxName
 )
 
-// AppendRecord appends the encoding of p. It cuts longer names.
+// AppendRecord appends the encoding of p. It shortens longer names.
 func AppendRecord(b []byte, p Place) []byte {
 	for _, name := range [...]string{p.Host, p.Rack} {
 		var field [fieldSize]byte
@@ -27,8 +27,8 @@ func AppendRecord(b []byte, p Place) []byte {
 	return b
 }
 
-// ParseRecords parses all of b, the encodings of one rank after the other. Names keep no
-// reference to b. Bytes in them that are not printable become "?".
+// ParseRecords parses all of b, the encodings of one rank after the other. The result keeps no
+// reference to b. Bytes of names that are not printable become "?".
 func ParseRecords(b []byte) ([]Place, error) {
 	if len(b)%RecordSize != 0 {
 		return nil, fmt.Errorf("records: got %d bytes, want a multiple of %d", len(b), RecordSize)
@@ -48,8 +48,8 @@ func ParseRecords(b []byte) ([]Place, error) {
 	return places, nil
 }
 
-// printable replaces a character that is not printable ASCII by "?". Names from other ranks
-// appear in logs and errors.
+// printable replaces a character that is not printable ASCII by "?". This is needed because names
+// from other ranks appear in logs and errors.
 func printable(r rune) rune {
 	if r <= ' ' || r >= 0x7f {
 		return '?'

@@ -11,11 +11,11 @@ import (
 
 // The limits of external names and files.
 const (
-	// MaxName bounds the name of a host or a rack, in bytes.
+	// MaxName is the maximum length in bytes of the name of a host or a rack.
 	MaxName = 64
-	// MaxFile bounds a topology file, in bytes.
+	// MaxFile is the maximum size of a topology file in bytes.
 	MaxFile = 1 << 20
-	// MaxHosts bounds the hosts of a topology file.
+	// MaxHosts is the maximum number of hosts in a topology file.
 	MaxHosts = 1 << 14
 )
 
@@ -44,9 +44,9 @@ func ReadFile(path string) (Racks, error) {
 //
 //	host rack
 //
-// with the host's name as the host itself reports it, and any blanks between and around the
-// two. "#" begins a comment. Empty lines are skipped. For anything else, the error names the
-// line and what is wrong with it.
+// The host's name must be the name that the host itself reports. Blanks are allowed between and
+// around the two names. "#" begins a comment. Empty lines are skipped. For any other line,
+// ParseFile returns an error that names the line and the mistake.
 func ParseFile(text []byte) (Racks, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("got more than %d bytes, want at most that", MaxFile)
@@ -84,8 +84,8 @@ func ParseFile(text []byte) (Racks, error) {
 	return racks, nil
 }
 
-// CheckName returns an error for what cannot be the name of a host or a rack: a name has 1 to
-// MaxName bytes of printable ASCII, without blanks, "#" and "/".
+// CheckName returns an error if a text cannot be the name of a host or a rack. A valid name has 1
+// to MaxName bytes of printable ASCII, without blanks, "#" and "/".
 func CheckName(name string) error {
 	if name == "" {
 		return fmt.Errorf("name: got an empty one, want 1 to %d bytes", MaxName)
@@ -101,8 +101,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Apply sets the rack of every place to its host's. A host that rs does not list is
-// fault.Misuse, and so is a place that already has another rack.
+// Apply sets the rack of every place to the rack of the place's host. It returns fault.Misuse if rs
+// does not list a host, or if a place already has a different rack.
 func (rs Racks) Apply(places []Place) error {
 	for rank, p := range places {
 		rack, ok := rs[p.Host]

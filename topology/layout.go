@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Place is where a rank runs: the names of its host and of its rack, of at most MaxName bytes
-// each.
+// A Place says where a rank runs. It holds the name of the rank's host and the name of its rack, of
+// at most MaxName bytes each.
 type Place struct{ Host, Rack string }
 
 // Check returns fault.Mismatch if a host is in two racks. The error names two of the ranks that
@@ -31,19 +31,19 @@ func Check(places []Place) error {
 	return nil
 }
 
-// A Layout is the order in which algorithms visit the ranks of a group: rack by rack, host by
-// host. A rank's index in that order is its position. Hosts and racks are numbered in that
-// order, too. A Layout is immutable, and goroutines may share it.
+// A Layout is the order in which algorithms visit the ranks of a group: rack by rack, host by host.
+// The position of a rank is its index in this order. Hosts and racks are numbered in the same
+// order. A Layout is immutable, and goroutines may share it.
 //
-// The layout of one host needs no slices: Flat leaves them nil, and the methods treat nil as
-// one host in rank order. That keeps jobs on one host free of memory per rank.
+// The layout of one host needs no slices: Flat leaves them nil, and the methods treat nil as one
+// host in rank order. So a job on one host needs no memory per rank.
 type Layout struct {
 	n         int
 	order     []int // the rank at each position; nil: positions are ranks
 	positions []int // the position of each rank; nil: positions are ranks
-	hosts     []int // the first position of each host, and n; nil: one host
+	hosts     []int // the first position of each host, followed by n; nil: one host
 	hostOf    []int // the host of each position
-	racks     []int // the first host of each rack, and the number of hosts; nil: one rack
+	racks     []int // the first host of each rack, followed by the number of hosts; nil: one rack
 	rackOf    []int // the rack of each host
 	names     []Place
 }
@@ -52,11 +52,11 @@ type Layout struct {
 func Flat(n int) Layout { return Layout{n: n} }
 
 // New returns the layout of ranks 0, 1, … at the given places. It sorts the ranks by the lowest
-// rank of their rack, then by the lowest rank of their host, then by number. The names of hosts
-// and racks do not matter, so renaming a host does not change the order of folds.
+// rank of their rack, then by the lowest rank of their host, then by their number. The names of
+// hosts and racks do not matter, so renaming a host does not change the order of folds.
 func New(places []Place) *Layout {
 	n := len(places)
-	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each
+	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each host and of each rack
 	// Iterate downwards, so that the maps finally hold the lowest rank of each host and rack.
 	for r := n - 1; r >= 0; r-- {
 		host[places[r]], rack[places[r].Rack] = r, r
@@ -72,7 +72,7 @@ func New(places []Place) *Layout {
 	for position, r := range l.order {
 		l.positions[r] = position
 		p := places[r]
-		// A place that differs from the one before begins a host, and perhaps a rack.
+		// A place that differs from the previous place begins a new host, and possibly a new rack.
 		if position == 0 || p != l.names[len(l.names)-1] {
 			if position == 0 || p.Rack != l.names[len(l.names)-1].Rack {
 				l.racks = append(l.racks, len(l.hosts))
@@ -116,7 +116,7 @@ func (l *Layout) Order() []int {
 	return order
 }
 
-// InOrder reports whether positions are ranks.
+// InOrder reports whether the position of every rank is the rank itself.
 func (l *Layout) InOrder() bool {
 	return l.order == nil || slices.IsSorted(l.order)
 }
@@ -135,7 +135,7 @@ func (l *Layout) HostOf(rank int) int {
 	return l.hostOf[l.Position(rank)]
 }
 
-// Host returns the positions of a host's ranks, from first up to, not including, end.
+// Host returns the positions of a host's ranks as the half-open range from first to end.
 func (l *Layout) Host(host int) (first, end int) {
 	if l.hosts == nil {
 		return 0, l.n
@@ -143,7 +143,7 @@ func (l *Layout) Host(host int) (first, end int) {
 	return l.hosts[host], l.hosts[host+1]
 }
 
-// rack returns the hosts of a rack, from first up to, not including, end.
+// rack returns the hosts of a rack as the half-open range from first to end.
 func (l *Layout) rack(rack int) (first, end int) {
 	if l.racks == nil {
 		return 0, l.Hosts()
@@ -159,7 +159,7 @@ func (l *Layout) rackOfHost(host int) int {
 	return l.rackOf[host]
 }
 
-// MinRanksPerHost returns the number of ranks on the host that has the fewest.
+// MinRanksPerHost returns the number of ranks on the host with the fewest ranks.
 func (l *Layout) MinRanksPerHost() int {
 	fewest := l.n
 	for h := range l.Hosts() {
@@ -169,7 +169,7 @@ func (l *Layout) MinRanksPerHost() int {
 	return fewest
 }
 
-// MaxRanksPerHost returns the number of ranks on the host that has the most.
+// MaxRanksPerHost returns the number of ranks on the host with the most ranks.
 func (l *Layout) MaxRanksPerHost() int {
 	most := 0
 	for h := range l.Hosts() {
@@ -179,8 +179,8 @@ func (l *Layout) MaxRanksPerHost() int {
 	return most
 }
 
-// HostLayout returns the layout of one rank per host, in the order of hosts. The racks of l are
-// its hosts, because only their boundaries are left to cross.
+// HostLayout returns the layout of one rank per host, in the order of hosts. In this layout the
+// racks of l are the hosts, because no other boundaries are left.
 func (l *Layout) HostLayout() Layout {
 	return Layout{n: l.Hosts(), hosts: l.racks, hostOf: l.rackOf}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// at parses "a/n0 a/n1 n2", the place of each rank.
+// at parses a text such as "a/n0 a/n1 n2", which has one place per rank.
 func at(text string) []Place {
 	var places []Place
 	for item := range strings.FieldsSeq(text) {
@@ -60,7 +60,7 @@ func TestOrderDoesNotDependOnWhoseNameIsFirst(t *testing.T) {
 	for range 200 {
 		places := scattered(rng)
 		want := New(places).Order()
-		for i := range places { // other names, the same grouping
+		for i := range places { // different names, but the same grouping
 			places[i].Host += fmt.Sprint(len(places[i].Host))
 			places[i].Host = reversed(places[i].Host)
 		}
@@ -91,8 +91,8 @@ func scattered(rng *rand.Rand) []Place {
 	return places
 }
 
-// From any root, a walk visits every rank once, the root first, and leaves a host or a rack
-// only after all of its ranks.
+// From any root, a walk must visit every rank once, beginning with the root. It must leave a host
+// or a rack only after all ranks of that host or rack.
 func TestAWalkVisitsHostsAndRacksOneAfterTheOther(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {

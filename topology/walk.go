@@ -3,7 +3,7 @@ package topology
 // A Walk numbers the ranks of a layout from a root: node 0 is the root. The root's host comes
 // first, then the other hosts of its rack, then the other racks. At each level, the walk begins
 // with the root's rack, host or rank, and wraps around. Every host and every rack is a run of
-// nodes, so a tree over nodes can enter each once.
+// nodes, so a tree over nodes can enter each of them exactly once.
 //
 // With ranks 0 and 1 on host n0 and ranks 2 and 3 on n1, both in rack a, and ranks 4 and 5 on
 // n2 in rack b, the walk from rank 3 is
@@ -13,7 +13,7 @@ package topology
 //	host  n1 n1 n0 n0 n2 n2
 //	rack  a  a  a  a  b  b
 //
-// From position 0, nodes are positions.
+// If the root is at position 0, node numbers are positions.
 type Walk struct {
 	l    *Layout
 	root int // the root's position
@@ -27,10 +27,10 @@ func (l *Layout) From(rank int) Walk {
 	return Walk{l: l, root: l.Position(rank), host: host, rack: l.rackOfHost(host)}
 }
 
-// Rank returns the rank of a node. It undoes what Node does, level by level: it rotates the
-// racks, then the hosts within the root's rack, then the ranks on the root's host. Only the
-// root's own rack and host need the inner rotations, because the walk enters all others at
-// their first host and rank.
+// Rank returns the rank of a node. It is the inverse of Node, and works level by level: it rotates
+// the racks, then the hosts within the root's rack, then the ranks on the root's host. Only the
+// root's rack and host need the inner rotations, because the walk enters all other racks and hosts
+// at their first host and rank.
 func (w Walk) Rank(node int) int {
 	// Rotate the racks, so that the root's rack comes first.
 	rackFirst, rackEnd := w.positions(w.rack)
@@ -68,7 +68,7 @@ func (w Walk) Coordinates(rank int) Coordinates {
 	host := w.l.HostOf(rank)
 	rack := w.l.rackOfHost(host)
 	first, end := w.l.rack(rack)
-	// In every rack but the root's, the walk begins with the rack's first host.
+	// In every rack except the root's rack, the walk begins with the first host of the rack.
 	s := Coordinates{Rack: mod(rack-w.rack, w.l.Racks()), Host: host - first}
 	if s.Rack == 0 {
 		s.Host = mod(host-w.host, end-first)
@@ -88,8 +88,8 @@ func (w Walk) RackStart(rack int) int {
 	return mod(first-from, w.l.n)
 }
 
-// HostStart returns the first node of a host in a rack of the walk. For the host after the
-// rack's last one it returns the start of the next rack.
+// HostStart returns the first node of a host in a rack of the walk. For the number after the rack's
+// last host, it returns the first node of the next rack.
 func (w Walk) HostStart(rack, host int) int {
 	first, end := w.l.rack((w.rack + rack) % w.l.Racks())
 	if host == end-first {
@@ -123,5 +123,5 @@ func (w Walk) positions(rack int) (first, end int) {
 	return first, end
 }
 
-// mod returns a modulo n, which is never negative.
+// mod returns the remainder of a divided by n. The result is never negative.
 func mod(a, n int) int { return (a%n + n) % n }
