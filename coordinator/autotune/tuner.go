@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An Axis is one setting. If Choices is 0, its value is a number from Low to High, on a logarithmic
-// scale if Log is set. If Choices is above 0, its value is one of the unordered choices 0 to
+// An Axis is one setting. If Choices is 0, the value is a number from Low to High. The scale is
+// logarithmic if Log is set. If Choices is above 0, the value is one of the unordered choices 0 to
 // Choices-1.
 type Axis struct {
 	Name      string
@@ -28,18 +28,19 @@ type Sample struct {
 
 // Options configure the search. The zero value of a field means its default.
 type Options struct {
-	Start Candidate // tried first; the default is the middle of each axis
+	Start Candidate // the first candidate; the default is the middle of each axis
 
-	// Most bounds the samples; 24. The last 4 of them compare what was found with the start, 2
-	// of 4 to 7. Of fewer than 4 there are none; then one sample that is a tenth better decides.
+	// Most is the maximum number of samples; the default is 24. The last 4 samples compare the best
+	// point with the start. If Most is 4 to 7, the last 2 samples do so. If Most is below 4, there
+	// is no comparison, and the best point wins if its sample is better by a tenth.
 	Most int
 
-	// Gain is the relative gain for which the search moves to another point; 0.02. Smaller
-	// differences are mostly noise.
+	// Gain is the smallest relative gain with which the search moves to another point; the default
+	// is 0.02. Smaller differences are mostly noise.
 	Gain float64
 }
 
-// A Tuner seeks the best point. One goroutine at a time uses it.
+// A Tuner searches for the best point. Only one goroutine at a time may use it.
 //
 //	phase      Ask returns                        ends when
 //	searching  the start, then points next to     no point at the finest step is better, or the
@@ -52,17 +53,17 @@ type Tuner struct {
 	opts    Options
 	samples []Sample
 	phase   phase
-	next    Candidate // what Ask returns
+	next    Candidate // the result of Ask
 
 	// These fields belong to the search.
 	best   Candidate
 	score  float64 // of the sample of best
-	step   float64 // the length of a move along a numeric axis, of the axis' length
-	moves  []move  // still to be tried from best
-	gained bool    // some move of this round was a gain
+	step   float64 // the length of a move along a numeric axis, as a fraction of the axis
+	moves  []move  // moves from best that are still to be tried
+	gained bool    // a move of this round was a gain
 
-	pairs  int       // pairs of samples that are reserved for the comparison
-	scores []float64 // of the comparison, in order
+	pairs  int       // number of pairs of samples that are reserved for the comparison
+	scores []float64 // the scores of the comparison, in order
 }
 
 // A phase is a row of Tuner's table.
@@ -74,17 +75,17 @@ const (
 	finished
 )
 
-// A move leads from a point to one that differs on one axis: by one step up or down, by 1 or -1,
-// or by another choice.
+// A move leads from a point to another point that differs on one axis. On a numeric axis the field
+// to is 1 for a step up, or -1 for a step down. On other axes it selects another choice.
 type move struct{ axis, to int }
 
 const (
 	firstStep = 1. / 4
 	lastStep  = 1. / 16
-	mostPairs = 2 // pairs in which the best point must beat the start
+	mostPairs = 2 // maximum number of pairs in which the best point must beat the start
 )
 
-// New makes a Tuner. Axes and options that make no sense are fault.Misuse.
+// New returns a Tuner. For invalid axes or options it returns fault.Misuse.
 func New(axes []Axis, opts Options) (*Tuner, error) {
 	bad := func(format string, args ...any) (*Tuner, error) {
 		return nil, fault.New(fault.Misuse, "autotune", -1, format, args...)
@@ -134,11 +135,11 @@ func (t *Tuner) valid(p Candidate) bool {
 	return true
 }
 
-// Ask returns the point to try next. Once the Tuner has settled, Ask returns the best point.
+// Ask returns the point to try next. When the Tuner has settled, Ask returns the best point.
 func (t *Tuner) Ask() Candidate { return slices.Clone(t.next) }
 
 // Observe records the score of the point that Ask returned, such as a rate. A score that is not a
-// finite number counts as the worst so far. Once the Tuner has settled, Observe does nothing.
+// finite number counts as the worst score so far. When the Tuner has settled, Observe does nothing.
 func (t *Tuner) Observe(score float64) {
 	if t.phase == finished {
 		return
@@ -163,10 +164,11 @@ func (t *Tuner) Finished() bool { return t.phase == finished }
 // Best returns the best point so far.
 func (t *Tuner) Best() Candidate { return slices.Clone(t.best) }
 
-// Samples returns what was tried, in order.
+// Samples returns all samples, in order.
 func (t *Tuner) Samples() []Sample { return slices.Clone(t.samples) }
 
-// search moves to the point just sampled if that is a gain, and chooses the next one.
+// search moves to the point that was just sampled if the point is a gain. Then it chooses the next
+// point.
 func (t *Tuner) search(score float64) {
 	switch {
 	case len(t.samples) == 1:
@@ -181,7 +183,8 @@ func (t *Tuner) search(score float64) {
 	}
 }
 
-// choose finds the next point to try. It reports false when there is none at the finest step.
+// choose finds the next point to try. It returns false when no such point is left at the finest
+// step.
 func (t *Tuner) choose() bool {
 	for {
 		for ; len(t.moves) > 0; t.moves = t.moves[1:] {
@@ -201,7 +204,8 @@ func (t *Tuner) choose() bool {
 	}
 }
 
-// allMoves lists the moves of one round: choices first, which may matter most.
+// allMoves lists the moves of one round. Moves to other choices come first, because they may matter
+// most.
 func (t *Tuner) allMoves() (list []move) {
 	for i, a := range t.axes {
 		for c := range a.Choices {
@@ -216,7 +220,8 @@ func (t *Tuner) allMoves() (list []move) {
 	return list
 }
 
-// moved is where a move leads from the best point. It ends at the end of the axis.
+// moved returns the point to which a move leads from the best point. A move stops at the end of its
+// axis.
 func (t *Tuner) moved(m move) Candidate {
 	p := slices.Clone(t.best)
 	if t.axes[m.axis].Choices > 0 {
@@ -228,7 +233,8 @@ func (t *Tuner) moved(m move) Candidate {
 	return p
 }
 
-// value is the number at a fraction of an axis, or the choice.
+// value returns the number at a given fraction of an axis. On an axis with choices, it returns the
+// choice.
 func (t *Tuner) value(i int, fraction float64) float64 {
 	a := t.axes[i]
 	switch {
@@ -240,7 +246,7 @@ func (t *Tuner) value(i int, fraction float64) float64 {
 	return a.Low + fraction*(a.High-a.Low)
 }
 
-// fraction is where a number lies on its axis, from 0 to 1.
+// fraction returns the position of a number on its axis, from 0 to 1.
 func (t *Tuner) fraction(i int, v float64) float64 {
 	a := t.axes[i]
 	if a.Log {
@@ -249,8 +255,9 @@ func (t *Tuner) fraction(i int, v float64) float64 {
 	return (v - a.Low) / (a.High - a.Low)
 }
 
-// endSearch begins the comparison of what was found with the start. The best of many noisy
-// scores may have been a lucky one, and the machine may have become quicker during the search.
+// endSearch begins the comparison of the best point with the start. The comparison is needed
+// because the best of many noisy scores may be due to chance, and because the machine may have
+// become faster during the search.
 func (t *Tuner) endSearch() {
 	switch {
 	case slices.Equal(t.best, t.opts.Start):
@@ -262,12 +269,13 @@ func (t *Tuner) endSearch() {
 	}
 }
 
-// clearGain is the relative gain over the start that decides where there are no samples left for
-// a comparison.
+// clearGain is the relative gain over the start that the best point needs to win if no samples are
+// left for a comparison.
 const clearGain = 0.1
 
-// compare counts a score of the comparison. The order within a pair alternates, so that a machine
-// that gets steadily slower favors neither. What was found must win all pairs.
+// compare records a score of the comparison. The order within a pair alternates, so that a machine
+// that gets steadily slower favors neither point. The point that the search has found must win all
+// pairs.
 //
 //	sample  1      2      3      4
 //	of      found  start  start  found
@@ -289,7 +297,7 @@ func (t *Tuner) compare(score float64) {
 	}
 }
 
-// finish ends the search with what was found, or else with the start.
+// finish ends the search. If found is true, the best point wins, and otherwise the start.
 func (t *Tuner) finish(found bool) {
 	if !found {
 		t.best = t.opts.Start

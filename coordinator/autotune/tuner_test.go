@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A problem is a synthetic function, as a rate that depends on settings.
+// A problem is a synthetic function that returns a rate for given settings.
 type problem struct {
 	name  string
 	axes  []autotune.Axis
@@ -78,16 +78,16 @@ func TestATunerFindsWhatIsNearlyBestAndFinishes(t *testing.T) {
 	}
 }
 
-// A job of many small tensors, started with settings that are poor for it: fusion so small that
-// a step takes many calls, and a cycle that is longer than the computation. There is a gain, and
-// the search must find most of it, noise or not.
+// The job has many small tensors and poor initial settings. Fusion is so small that a step takes
+// many calls, and the cycle is longer than the computation. Better settings exist, and the search
+// must find most of the gain, with and without noise.
 func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	const (
 		tensors, size = 600, 8 << 10 // bytes
-		call          = 40e-6        // s for each collective,
-		perByte       = 1 / 2e9      // s for each byte in it,
-		announce      = 0.2e-6       // s to negotiate a tensor by its name,
-		compute       = 4e-3         // and s between the first submission and the last
+		call          = 40e-6        // seconds for each collective
+		perByte       = 1 / 2e9      // seconds for each byte of a collective
+		announce      = 0.2e-6       // seconds to negotiate a tensor by its name
+		compute       = 4e-3         // seconds between the first submission and the last
 	)
 	job := problem{
 		name: "many small tensors",
@@ -98,9 +98,9 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 		},
 		score: func(p autotune.Candidate) float64 {
 			bytes := float64(tensors * size)
-			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3)) // one a cycle, while tensors come
+			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3)) // one call per cycle while tensors are submitted
 			names := float64(tensors) * announce * (20 - 19*p[2])
-			wait := max(0, p[1]*1e-3-compute) // for company that does not come
+			wait := max(0, p[1]*1e-3-compute) // wait for further tensors, which do not come
 			return bytes / (compute + calls*call + bytes*perByte + names + wait)
 		},
 	}
@@ -115,7 +115,7 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	}
 }
 
-// On a machine of slow and quick minutes, scores say more about these than about any setting.
+// On this machine slow and fast minutes alternate. They change scores more than any setting does.
 func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
@@ -137,17 +137,17 @@ func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	}
 }
 
-// Noise makes some point look better than the start, which is the best: the start mostly stays.
-// Where something is clearly better, it is found all the same.
+// Here the start is the best point, but noise makes other points look better. The start must mostly
+// stay. If another point is clearly better, the search must still find it.
 func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	p := problems()[3]
-	start := autotune.Candidate{3e7, 2, 1, 0} // the best of all
+	start := autotune.Candidate{3e7, 2, 1, 0} // the best point
 	poor := autotune.Candidate{1 << 28, 50, 0, 1}
 	for _, tc := range []struct {
 		name  string
 		start autotune.Candidate
 		noise float64
-		least float64 // of the best score, on average
+		least float64 // smallest allowed mean result, as a fraction of the best score
 	}{
 		{"the start is the best, no noise", start, 0, 0.999},
 		{"the start is the best, some noise", start, 0.1, 0.98},
@@ -155,7 +155,7 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 		{"the start is poor, no noise", poor, 0, 0.93},
 		{"the start is poor, some noise", poor, 0.1, 0.75},
 	} {
-		const games = 12 // of which the outcome follows from the seed
+		const games = 12 // the seed determines their outcome
 		total := 0.0
 		for seed := range uint64(games) {
 			tu, err := autotune.New(p.axes, autotune.Options{Start: tc.start})
@@ -174,7 +174,7 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	}
 }
 
-// The reference is a search that tries as many random points.
+// The reference is a search that tries the same number of random points.
 func TestATunerBeatsRandomSearch(t *testing.T) {
 	p := problems()[2]
 	tu := newTuner(t, p.axes, autotune.Options{})
