@@ -13,9 +13,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Decode parses the text of a tuning file, which Encode wrote and a user may have edited. name
-// is the file's name for error texts. Errors are fault.Misuse and name the line, the field and
-// what is allowed. A file without rules is valid.
+// Decode parses the text of a tuning file. Encode has written the text, and a user may have edited
+// it. The parameter name is the file's name for error texts. For an invalid text, Decode returns
+// fault.Misuse, and the error names the line, the field and the allowed values. A file without
+// rules is valid.
 func Decode(name string, text []byte) (*TuningFile, error) {
 	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()
@@ -75,18 +76,20 @@ func (p *parser) token(field string) json.Token {
 	return t
 }
 
-// delim reads the delimiter want. what describes it in the error.
+// delim reads a delimiter. If the delimiter differs from want, it records an error in which the
+// text what describes the expected delimiter.
 func (p *parser) delim(field string, want json.Delim, what string) {
 	if t := p.token(field); p.err == nil && t != want {
 		p.fail(field, "got %v, want %s", t, what)
 	}
 }
 
-// fieldReaders maps the fields of an object to the functions that read their values. Each
-// function gets the path of its field.
+// fieldReaders maps the fields of an object to the functions that read their values. Each function
+// takes the path of its field.
 type fieldReaders map[string]func(field string)
 
-// object reads an object with the known fields, each at most once, and all required ones.
+// object reads an object. The object may have each of the known fields at most once, and must have
+// all required fields.
 func (p *parser) object(field string, known fieldReaders, required ...string) {
 	p.delim(field, '{', "an object")
 	var seen []string
@@ -125,7 +128,7 @@ func sortedNames(r fieldReaders) []string {
 	return names
 }
 
-// list reads a list of at most most items.
+// list reads a list. The parameter most is the maximum number of items.
 func (p *parser) list(field string, most int, item func(field string)) {
 	p.delim(field, '[', "a list")
 	for i := 0; p.err == nil && p.dec.More(); i++ {
@@ -138,7 +141,7 @@ func (p *parser) list(field string, most int, item func(field string)) {
 	p.delim(field, ']', "the list's end")
 }
 
-// string reads a string of at most most bytes.
+// string reads a string. The parameter most is its maximum length in bytes.
 func (p *parser) string(field string, most int) string {
 	t := p.token(field)
 	s, ok := t.(string)
@@ -164,7 +167,7 @@ func (p *parser) seconds(field string, unit float64) float64 {
 	return v * unit
 }
 
-// integer reads a whole number from 0 to most.
+// integer reads a whole number. The parameter most is the largest allowed value.
 func (p *parser) integer(field string, most uint64) uint64 {
 	t := p.token(field)
 	n, ok := t.(json.Number)
@@ -215,7 +218,7 @@ func (p *parser) link(field string) (l LinkCost) {
 	return l
 }
 
-// rule reads a rule, and checks it as NewTable will.
+// rule reads a rule, and makes the same checks as NewTable.
 func (p *parser) rule(field string) (u collective.TableRule) {
 	var op, name string
 	p.object(field, fieldReaders{
@@ -260,7 +263,7 @@ func (p *parser) measurement(field string) (t Measurement) {
 	return t
 }
 
-// algorithm returns the algorithm of that name for op.
+// algorithm returns the algorithm with the given name for the operation op.
 func (p *parser) algorithm(field, op, name string) collective.Algorithm {
 	if p.err != nil {
 		return collective.Algorithm{}

@@ -1,10 +1,10 @@
 // Package choose predicts the cost of algorithms, and turns measured times into the
 // rules of a collective.Table.
 //
-// A Model holds α, β and γ of each wire. The predicted time of an algorithm is the sum of the
-// counts of its Cost, each multiplied by its factor. A TuningFile is what `tuttibench tune` has
-// measured in one job: the model, the times, and the rules that follow from the times.
-// Predictions only serve explanations. Rules follow from measured times alone.
+// A Model holds α, β and γ of each wire. To predict the time of an algorithm, each count of its
+// Cost is multiplied by its factor, and the products are added. A TuningFile holds the results of
+// `tuttibench tune` in one job: the model, the times, and the rules that follow from the times.
+// Predictions are used only for explanations. Rules follow only from measured times.
 //
 // # From times to rules
 //
@@ -16,17 +16,18 @@
 //	 64 Ki   400    700                   recursive_doubling
 //	  1 Mi  2900   9000                   ring
 //
-// At 1 Ki the default's choice is the fastest. At 64 Ki ring takes 0.57 of the default's time,
-// which is below MaxRatio, so ring replaces it. At 1 Mi the default is ring, too. The rules are
-// recursive_doubling up to 8 Ki, the geometric mean of 1 and 64 Ki, and ring up to 8 Mi, where
-// the default table changes. They hold for 2 to 7 ranks: a number of ranks that was not measured
-// uses the rules of the next larger number that was measured. There are no rules for twice the
-// largest measured number of ranks, or more.
+// At 1 Ki the default table's choice is the fastest. At 64 Ki ring takes 0.57 of the time of the
+// default choice. This is below MaxRatio, so ring replaces the default choice. At 1 Mi the default
+// choice is ring, too. The first rule is recursive_doubling up to 8 Ki, which is the geometric mean
+// of 1 and 64 Ki. The second rule is ring up to 8 Mi, because the default table changes there. The
+// rules apply to 2 to 7 ranks. A number of ranks that was not measured uses the rules of the next
+// larger number that was measured. There are no rules for twice the largest measured number of
+// ranks, or more.
 //
-// For each band of sizes, the first rule names the fastest algorithm. The rules after it name
-// the fastest algorithm for calls that cannot use the first: ring, for example, needs an
-// operator that commutes, and other algorithms need shared memory. As always in a
-// collective.Table, a call follows the first rule that it can.
+// For each band of sizes, the first rule names the fastest algorithm. The next rules name the
+// fastest algorithm for calls that cannot use the first rule. For example, ring needs an operator
+// that commutes, and other algorithms need shared memory. As in every collective.Table, a call
+// follows the first rule that supports it.
 //
 // # The file
 //

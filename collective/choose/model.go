@@ -8,13 +8,14 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// Shared is the wire's name for memory that ranks share. For Shared, α is the time to hand a
+// Shared is the name of a wire that stands for shared memory. For Shared, α is the time to hand a
 // fragment over, and β is the time to copy a byte.
 const Shared = "shared"
 
 // A LinkCost is the time of a message on a wire, α + β·bytes, for messages of at most MaxBytes.
-// MaxBytes 0 sets no limit. A wire has several LinkCosts, because neither α nor β is constant:
-// short messages go inline, longer ones need a request, and the longest leave the caches.
+// MaxBytes 0 sets no limit. A wire has several LinkCosts, because neither α nor β is constant.
+// Short messages are sent inline, longer messages need a request, and the longest messages do not
+// fit into the caches.
 type LinkCost struct {
 	Wire     string
 	MaxBytes uint64
@@ -22,17 +23,17 @@ type LinkCost struct {
 	Beta     float64 // seconds per byte
 }
 
-// A Model is the speed of a machine. The costs of each wire are sorted by MaxBytes. Goroutines
-// may share a Model that none of them changes.
+// A Model is the speed of a machine. The costs of each wire are sorted by MaxBytes. Several
+// goroutines may use a Model at the same time, as long as none of them changes it.
 type Model struct {
 	Links []LinkCost
 	Gamma float64 // seconds to fold a byte
 }
 
 // link returns the cost of messages of the given size on a wire. A combination of wires, such as
-// "shm+tcp", has its own costs if the combination was measured. Otherwise link returns the cost
-// of its slowest wire, because a step of a collective ends with its slowest message. ok is false
-// if the model knows none of the wires.
+// "shm+tcp", has its own costs if the combination was measured. Otherwise link returns the cost of
+// its slowest wire, because a step of a collective ends with its slowest message. The result ok is
+// false if the model knows none of the wires.
 func (m *Model) link(wire string, bytes float64) (line LinkCost, ok bool) {
 	if line, ok = m.linkOf(wire, bytes); ok {
 		return line, true
@@ -51,7 +52,7 @@ func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 		if l.Wire != name {
 			continue
 		}
-		line, ok = l, true // the last cost also holds for larger messages
+		line, ok = l, true // the last cost also applies to larger messages
 		if l.MaxBytes == 0 || bytes <= float64(l.MaxBytes) {
 			break
 		}
@@ -61,13 +62,13 @@ func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 
 func (l LinkCost) seconds(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
 
-// Predict returns the seconds that algorithm a takes for a vector of the given size on the given
-// number of ranks. ok is false if the model does not know the wire.
+// Predict returns the predicted time of an algorithm in seconds, for a vector of the given size on
+// the given number of ranks. The result ok is false if the model does not know the wire.
 //
 // α and β depend on the size of a message, and an algorithm sends messages of several sizes.
-// Predict uses the α and β of the mean message size, beta/alpha bytes. This is exact for
-// algorithms whose messages all have the same size. An algorithm in shared memory uses the cost
-// of Shared, whatever the wire is.
+// Predict uses the α and β for the mean message size, which is beta/alpha bytes. This is exact for
+// algorithms whose messages all have the same size. An algorithm in shared memory uses the cost of
+// Shared, whatever the wire is.
 func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire string) (seconds float64, ok bool) {
 	alpha, beta, gamma := a.Cost(ranks, bytes, segment)
 	if alpha == 0 {
@@ -80,7 +81,7 @@ func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire 
 	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
 }
 
-// MergeModels returns the newer model, plus the older model's costs of the wires that the newer
+// MergeModels returns the newer model. It adds the older model's costs for wires that the newer
 // model does not have. γ is taken from the newer model.
 func MergeModels(older, newer Model) Model {
 	var lines []LinkCost
@@ -100,9 +101,10 @@ type Estimate struct {
 	Known     bool // whether the model knows the wire
 }
 
-// Estimates returns all algorithms of a verb, the one with the shortest predicted time first,
-// and those that the model cannot predict last. Estimates includes algorithms that cannot run in
-// the caller's job, such as hierarchical algorithms on one host. The caller removes them.
+// Estimates returns all algorithms of a verb in the order of their predicted times, the shortest
+// time first. Algorithms that the model cannot predict come last. Estimates includes algorithms
+// that cannot run in the caller's job, such as hierarchical algorithms on one host. The caller
+// removes them.
 func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire string) []Estimate {
 	var all []Estimate
 	for _, a := range collective.Algorithms(verb) {
@@ -124,9 +126,9 @@ func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire 
 // A TimedMessage is the size of a message and the seconds that it took.
 type TimedMessage struct{ Bytes, Seconds float64 }
 
-// FitLinkCosts returns one line for each pair of neighbouring points. points must be sorted by
-// size. No line has a negative α or β, because a time that falls as the size grows is a
-// measurement error.
+// FitLinkCosts fits one line to each pair of neighbouring points. The points must be sorted by
+// size. No line has a negative α or β, because a time that falls as the size grows is a measurement
+// error.
 func FitLinkCosts(wire string, points []TimedMessage) []LinkCost {
 	var all []LinkCost
 	for i := 1; i < len(points); i++ {
@@ -151,11 +153,11 @@ func FitLinkCosts(wire string, points []TimedMessage) []LinkCost {
 //
 //	tuttirun -np 2 tuttibench tune -transport shm -ops barrier -max 4 -time 20ms
 //
-// measured on two cores of an AMD EPYC (the best of three rounds), and near the results of the
-// same command over tcp and grpc on loopback, and with -local 2. Each wire has one line, whose β
-// lies between the time per byte in the caches and the time per byte in main memory. Explain
-// uses the figures to show which algorithms are close; no rule follows from them. With more
-// ranks than cores, or over a network, everything takes longer.
+// measured on two cores of an AMD EPYC (the best of three rounds), and near the results of the same
+// command over tcp and grpc on loopback, and with -local 2. Each wire has one line, whose β lies
+// between the time per byte in the caches and the time per byte in main memory. Explain uses the
+// figures to show which algorithms are close to each other. No rule follows from the figures. With
+// more ranks than cores, or over a network, everything takes longer.
 func DefaultModel() Model {
 	line := func(wire string, alpha, beta float64) LinkCost { // in us, and us/MiB
 		return LinkCost{Wire: wire, Alpha: alpha * micro, Beta: beta * micro * perMiB}

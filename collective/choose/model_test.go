@@ -17,8 +17,8 @@ func find(t testing.TB, verb collective.Verb, name string) collective.Algorithm 
 	return a
 }
 
-// sample returns a model with round factors: a message of 100 bytes takes 10 + 100 seconds on
-// a, one of 1000 takes 20 + 2000.
+// sample returns a model with round factors: on wire "a", a message of 100 bytes takes 10 + 100
+// seconds, and a message of 1000 bytes takes 20 + 2000 seconds.
 func sample() *Model {
 	return &Model{Gamma: 3, Links: []LinkCost{
 		{"a", 100, 10, 1}, {"a", 0, 20, 2},

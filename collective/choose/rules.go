@@ -10,9 +10,9 @@ import (
 )
 
 // A Measurement is the measured time of a method, which is an algorithm with a segment size. The
-// time is the median, over all calls, of the slowest rank's time. For a method that was timed in
-// turns with the default table's method, the time is the default method's time multiplied by the
-// measured ratio of the two.
+// time is the median, over all calls, of the slowest rank's time. If a method was timed in turns
+// with the default table's method, its time is the default method's time multiplied by the measured
+// ratio of the two.
 type Measurement struct {
 	Algorithm collective.Algorithm
 	Wire      string
@@ -22,15 +22,15 @@ type Measurement struct {
 	Seconds   float64
 }
 
-// MaxRatio is the ratio of times below which a method replaces another method. The other method
-// may be the default table's, the best method for smaller vectors, or the same algorithm with
-// another segment size. A smaller gain may be chance, and a table with few changes is easier to
-// read.
+// MaxRatio is the ratio of times below which a method replaces another method. The other method may
+// be the method of the default table, the best method for smaller vectors, or the same algorithm
+// with another segment size. A smaller gain may be chance, and a table with few changes is easier
+// to read.
 const MaxRatio = 0.92
 
-// Merge returns the older and the newer measurements together. Newer measurements replace all
-// older ones of the same wire, number of ranks and collective, because measurements from
-// different runs should not be compared.
+// Merge combines older and newer measurements. Newer measurements replace all older measurements
+// with the same wire, number of ranks and collective, because measurements from different runs
+// should not be compared.
 func Merge(older, newer []Measurement) []Measurement {
 	type job struct {
 		wire  string
@@ -53,10 +53,10 @@ func Merge(older, newer []Measurement) []Measurement {
 // or their ranks share no memory, the next rule names the fastest algorithm for these calls. The
 // default table's choice remains unless another method was clearly faster.
 //
-// Between two measured sizes, the rule changes at their geometric mean; if both sizes use the
-// default table's choice, it changes where the default table changes. The rule of the largest
-// measured size ends at twice that size; if it is the default table's choice, it ends where the
-// default table changes.
+// Between two measured sizes, the rule changes at their geometric mean. But if both sizes use the
+// default table's choice, the rule changes where the default table changes. The rule of the largest
+// measured size ends at twice that size. But if that rule is the default table's choice, it ends
+// where the default table changes.
 //
 // A number of ranks that was not measured uses the rules of the next larger number that was
 // measured. There are no rules for twice the largest measured number of ranks, or more.
@@ -69,9 +69,10 @@ func Rules(times []Measurement) []collective.TableRule {
 			ofWire := filter(ofVerb, func(t Measurement) bool { return t.Wire == wire })
 			counts := values(ofWire, func(t Measurement) int { return t.Ranks })
 			for i, ranks := range counts {
-				// Rules for this number of ranks also hold for smaller numbers, down to the next
-				// smaller measured number, or down to 2 if there is none. Rules for the largest
-				// measured number also hold for larger numbers below twice that number.
+				// Rules for this number of ranks also apply to smaller numbers. They end above the
+				// next smaller measured number, or at 2 if there is no smaller measured number.
+				// Rules for the largest measured number also apply to larger numbers below twice
+				// that number.
 				limits := collective.TableRule{Wire: wire, MinRanks: 2, MaxRanks: uint32(ranks)}
 				if i > 0 {
 					limits.MinRanks = uint32(counts[i-1] + 1)
@@ -87,8 +88,7 @@ func Rules(times []Measurement) []collective.TableRule {
 }
 
 // A chosen is the method that rules use for one size. If the default table uses the same method,
-// until is the size of the largest vector for which the default table uses it; otherwise until
-// is 0.
+// the field until is the size of the largest vector for which it does so. Otherwise until is 0.
 type chosen struct {
 	Measurement
 	until uint64
@@ -98,10 +98,10 @@ type chosen struct {
 // vectors.
 const unlimited = math.MaxUint64
 
-// rulesFor returns the rules for one verb, wire and number of ranks. It goes through the
-// measured sizes in ascending order and collects the choices of the current band of sizes. Where
-// the choices change, the band ends, and rulesFor appends one rule for each choice, the fastest
-// first, all with the same MaxBytes. A call then follows the fastest choice that supports it.
+// rulesFor returns the rules for one verb, wire and number of ranks. It goes through the measured
+// sizes in ascending order and collects the choices of the current band of sizes. When the choices
+// change, the band ends. rulesFor then appends one rule for each choice, the fastest choice first,
+// all with the same MaxBytes. So a call follows the fastest choice that supports it.
 func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
 	var rules []collective.TableRule
 	var open []chosen // the choices of the current band of sizes
@@ -125,9 +125,9 @@ func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []c
 }
 
 // boundary returns the largest vector for which the choices of the smaller of two sizes hold. If
-// both sizes use the default table's choice, the boundary is where the default table changes,
-// which is known exactly. Otherwise nothing was measured between the two sizes, and their
-// geometric mean is the best guess.
+// both sizes use the default table's choice, the boundary is the size at which the default table
+// changes, because this size is known exactly. Otherwise nothing was measured between the two
+// sizes, and their geometric mean is the best guess.
 func boundary(below, above []chosen, smaller, larger int) uint64 {
 	measured := func(p chosen) bool { return p.until == 0 }
 	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
@@ -138,10 +138,10 @@ func boundary(below, above []chosen, smaller, larger int) uint64 {
 	return uint64(math.Sqrt(float64(smaller) * float64(larger)))
 }
 
-// upperBound returns the MaxBytes of the rules for the largest measured size. If the default
-// table uses one of the picks, it returns the largest vector for which the default table does.
-// Otherwise it returns twice the largest measured size. 0 means that there is no limit, as for
-// operations without a size.
+// upperBound returns the MaxBytes of the rules for the largest measured size. If the default table
+// uses one of the picks, it returns the size of the largest vector for which the default table uses
+// that pick. Otherwise it returns twice the largest measured size. 0 means that there is no limit,
+// as for operations without a size.
 func upperBound(picks []chosen, largest int) uint64 {
 	until := uint64(unlimited)
 	for _, p := range picks {
@@ -158,12 +158,12 @@ func upperBound(picks []chosen, largest int) uint64 {
 	return until
 }
 
-// sameMethod reports whether two measurements are of the same algorithm and segment size.
+// sameMethod reports whether two measurements have the same algorithm and segment size.
 func sameMethod(a, b Measurement) bool { return a.Algorithm == b.Algorithm && a.Segment == b.Segment }
 
-// A requirement describes the calls that an algorithm must support: whether their operators need
-// rank order, and whether their ranks share memory. Each combination may need its own method,
-// because the fastest method overall may not support it.
+// A requirement describes a kind of calls that an algorithm must support. It says whether their
+// operators need rank order, and whether their ranks share memory. Each combination may need its
+// own method, because the fastest method overall may not support it.
 type requirement struct {
 	order  reduce.Order
 	shared bool
@@ -174,7 +174,8 @@ func requirements() []requirement {
 	return []requirement{{reduce.Commutative, true}, {reduce.Commutative, false}, {reduce.RankOrder, true}, {reduce.RankOrder, false}}
 }
 
-// supported returns the measurements whose algorithms meet the requirement, the fastest first.
+// supported returns the measurements whose algorithms meet the requirement, the fastest measurement
+// first.
 func (s requirement) supported(times []Measurement) []Measurement {
 	can := filter(times, func(t Measurement) bool {
 		return t.Algorithm.SupportsOrder(s.order) && (s.shared || !t.Algorithm.NeedsShared())
@@ -186,9 +187,9 @@ func (s requirement) supported(times []Measurement) []Measurement {
 // faster orders measurements by their times.
 func faster(a, b Measurement) int { return cmp.Compare(a.Seconds, b.Seconds) }
 
-// best returns the fastest method for each requirement, without duplicates, the fastest first.
-// One method usually meets several requirements, so the result usually has one or two methods.
-// before holds the choices for smaller vectors.
+// best returns the fastest method for each requirement, without duplicates, the fastest first. One
+// method usually meets several requirements, so the result usually has one or two methods. The
+// parameter before holds the choices for smaller vectors.
 func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	var all []chosen
 	for _, s := range requirements() {
@@ -206,8 +207,8 @@ func (d defaults) best(times []Measurement, before []chosen) []chosen {
 }
 
 // stable returns the fastest of the sorted measurements, or a method that is nearly as fast and
-// keeps the table simpler. Of the methods that are nearly as fast, it prefers the default
-// table's, then the previous choice, then the method with the default segment size.
+// keeps the table simpler. Among the methods that are nearly as fast, it prefers the default
+// table's method, then the previous choice, then the method with the default segment size.
 func (d defaults) stable(times []Measurement, before []chosen) chosen {
 	// Methods within MaxRatio of the fastest count as equally fast.
 	level := filter(times, func(t Measurement) bool { return times[0].Seconds > MaxRatio*t.Seconds })
@@ -227,11 +228,11 @@ func (d defaults) stable(times []Measurement, before []chosen) chosen {
 	return chosen{Measurement: times[0]}
 }
 
-// defaults are the rules of the default table.
+// The type defaults holds the rules of the default table.
 type defaults []collective.TableRule
 
-// find returns the measurement of the default table's method among measurements of one size, or
-// false if there is none.
+// find looks for the default table's method among measurements of one size. It returns its
+// measurement, or false if there is no such measurement.
 func (d defaults) find(times []Measurement) (chosen, bool) {
 	for _, u := range d {
 		i := slices.IndexFunc(times, func(t Measurement) bool {
@@ -255,14 +256,14 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 	return chosen{}, false
 }
 
-// covers reports whether rule u covers the call that t measured.
+// covers reports whether a rule covers the call of a measurement.
 func covers(u collective.TableRule, t Measurement) bool {
 	return (u.MaxBytes == 0 || uint64(t.Bytes) <= u.MaxBytes) && (u.Wire == "" || u.Wire == t.Wire) &&
 		t.Ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || t.Ranks <= int(u.MaxRanks))
 }
 
-// A Comparison is a method that Rules would prefer to the default table's, with the
-// measurements of both.
+// A Comparison holds the measurement of the default table's method, and the measurement of a method
+// that Rules would prefer.
 type Comparison struct{ Default, Contender Measurement }
 
 // Comparisons returns the Comparisons that follow from measurements of one collective and size,
@@ -290,7 +291,7 @@ func Comparisons(times []Measurement) []Comparison {
 	return all
 }
 
-// filter returns the measurements that keep accepts.
+// filter returns the measurements for which the function keep returns true.
 func filter(times []Measurement, keep func(Measurement) bool) []Measurement {
 	var some []Measurement
 	for _, t := range times {

@@ -108,8 +108,8 @@ func TestComparisonsAreBetweenTheDefaultAndItsReplacement(t *testing.T) {
 	}
 }
 
-// For any measurements, rules never choose a method that was slower than the default table's at
-// a measured size.
+// For any measurements, the rules must never choose a method that was slower at a measured size
+// than the default table's method.
 func TestRulesAreNowhereSlowerThanTheDefaultTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	sizes := []int{4, 4 << 10, 64 << 10, 1 << 20, 64 << 20}

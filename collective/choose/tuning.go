@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A TuningFile is the result of a measurement. The package comment has its format. Machine,
-// Commit, Command and Measured are for people, and are not compared. Measurements are optional:
-// without them the rules still apply, but `tuttibench tune -add` cannot derive them again.
+// A TuningFile is the result of a measurement. The package comment has its format. Machine, Commit,
+// Command and Measured are for people. They are not compared. Measurements are optional. Without
+// measurements the rules still apply, but `tuttibench tune -add` cannot derive the rules again.
 type TuningFile struct {
 	Machine      string
 	Commit       string
@@ -22,7 +22,7 @@ type TuningFile struct {
 	Measurements []Measurement
 }
 
-// Bounds of a tuning file.
+// The bounds of a tuning file.
 const (
 	Version         = 1
 	MaxFile         = 4 << 20 // bytes

@@ -94,8 +94,8 @@ func TestErrorsNameTheLineTheFieldAndTheRemedy(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that Decode either returns fault.Misuse for arbitrary bytes, or returns a
-// tuning file that survives a round trip through Encode and Decode and makes a valid table.
+// FuzzDecode passes arbitrary bytes to Decode. Decode must return fault.Misuse or a tuning file.
+// The file must make a valid table, and stay the same after Encode and Decode.
 func FuzzDecode(f *testing.F) {
 	f.Add(tuned(f).Encode())
 	f.Add([]byte(`{"tutti_tuning": 1}`))
