@@ -12,9 +12,9 @@ import (
 type trial struct {
 	bytes  int                         // the whole vector
 	load   func()                      // writes the input, and clears the output
-	run    func(context.Context) error // what is timed
+	run    func(context.Context) error // the function that is timed
 	wrong  func() int                  // number of wrong elements in this rank's output
-	spoils bool                        // run overwrites its input: load before each
+	spoils bool                        // run overwrites its input, so load must precede each run
 }
 
 // vectors are the buffers of a rank, of any element type.
@@ -24,14 +24,14 @@ type vectors interface {
 	alloc() (free func() error, err error)
 }
 
-// typedVectors makes trials of one element type. They share its buffers, so that trials differ
-// in their size only.
+// typedVectors makes trials of one element type. All trials share its buffers, so they differ only
+// in their size.
 type typedVectors[T comm.Element] struct {
 	c         *comm.Comm
 	op        string
 	of        number[T]
 	elemSize  int
-	send, out []T // the same memory in place
+	send, out []T // the same slice in place
 }
 
 func newTypedVectors[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) *typedVectors[T] {
@@ -49,7 +49,8 @@ func (k *typedVectors[T]) on(c *comm.Comm) vectors {
 	return &other
 }
 
-// alloc moves the buffers into memory from comm.Alloc. free releases that memory.
+// alloc moves the buffers into memory from comm.Alloc. The returned function free releases that
+// memory.
 func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	send, freeSend, err := comm.Alloc[T](k.c, len(k.send))
 	if err != nil {
@@ -69,7 +70,7 @@ func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	return func() error { return errors.Join(freeSend(), freeOut()) }, nil
 }
 
-// trial returns the trial of the operation on whole vectors of count elements.
+// trial returns the trial of the operation on whole vectors of the given number of elements.
 func (k *typedVectors[T]) trial(count int) trial {
 	t := trial{bytes: count * k.elemSize}
 	in, out := k.send[:count], k.out[:count]
@@ -125,7 +126,8 @@ func (k *typedVectors[T]) scan(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-// exScan keeps rank 0's output as load has made it: cleared, or its input if in place.
+// exScan sets up t for exscan. It expects rank 0's output to stay as load has made it: cleared, or
+// equal to its input if in place.
 func (k *typedVectors[T]) exScan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
@@ -171,8 +173,8 @@ func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 	}
 }
 
-// wrongChunks counts the wrong elements of out. out has one chunk from each rank, and each chunk
-// starts at index first of that rank's vector.
+// wrongChunks counts the wrong elements of out, which contains one chunk from each rank. The first
+// element of each chunk has the index first in the vector of its sender.
 func (k *typedVectors[T]) wrongChunks(out []T, first int) int {
 	wrong := 0
 	for rank := range k.c.Size() {

@@ -13,11 +13,11 @@ type ReadSpan struct {
 	Rank         int
 	Thread, Name string
 	Begin, End   int64
-	Depth        int // how many spans it lies in
+	Depth        int // the number of spans around it
 }
 
-// event is one line of a list. Process and thread are pointers, to tell 0 from a missing field.
-// Numbers stay text, because a float has too few digits for nanoseconds since 1970.
+// event is one line of a list. Process and thread are pointers, so that a missing field differs
+// from 0. Numbers stay text, because a float has too few digits for nanoseconds since 1970.
 type event struct {
 	Name string      `json:"name"`
 	Ph   string      `json:"ph"`
@@ -86,8 +86,8 @@ func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	return all, file.OtherData.Ranks, nil
 }
 
-// nanos parses microseconds with three decimals, exactly. Other numbers are legal in the
-// format, but a Writer does not make them.
+// nanos parses microseconds with exactly three decimals. Other numbers are legal in the format, but
+// a Writer does not write them.
 func nanos(n json.Number) (int64, error) {
 	var micros, rest int64
 	if _, err := fmt.Sscanf(string(n), "%d.%03d", &micros, &rest); err != nil {
@@ -107,7 +107,7 @@ func nest(list []ReadSpan, name string) error {
 	for i := range list {
 		s := &list[i]
 		s.Thread = name
-		// open is the stack of spans in which s may lie.
+		// open is the stack of spans that may contain s.
 		for len(open) > 0 && open[len(open)-1].End <= s.Begin {
 			open = open[:len(open)-1]
 		}

@@ -11,9 +11,9 @@ import (
 // maxLine is the maximum length of a line, in bytes. Names have a few hundred bytes at most.
 const maxLine = 1 << 20
 
-// Merge merges the timelines in parts into one and writes it to w. It holds one line per part in
-// memory, since a timeline may be larger than the memory. If a part is not a timeline or is cut
-// off, Merge returns an error that names the part. The output is then incomplete and useless.
+// Merge merges the timelines in parts into one and writes it to w. It holds only one line per part
+// in memory, because a timeline may be larger than the memory. If a part is not a timeline or is
+// cut off, Merge returns an error that names the part. The output is then incomplete and useless.
 func Merge(w io.Writer, parts ...io.Reader) error {
 	out := bufio.NewWriter(w)
 	var about []json.RawMessage
@@ -45,7 +45,7 @@ func Merge(w io.Writer, parts ...io.Reader) error {
 	return out.Flush()
 }
 
-// readHead reads a part up to its list of events, and returns what describes its ranks.
+// readHead reads a part up to its list of events, and returns the description of its ranks.
 func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 	var head struct {
 		OtherData struct {
@@ -55,8 +55,8 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 	if !sc.Scan() {
 		return nil, fmt.Errorf("got an empty or unreadable file: %v", sc.Err())
 	}
-	// The line lacks the list, which follows on its own lines. With a bracket in its place it
-	// is an object.
+	// The line is the beginning of an object, whose list of events follows on later lines. With a
+	// closing bracket in place of the comma it is a complete object.
 	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
 	if err := json.Unmarshal(line, &head); err != nil {
 		return nil, fmt.Errorf("the first line is not that of a timeline: %v", err)

@@ -1,8 +1,8 @@
 // Package timeline writes and merges timelines of the ranks of a job, as Chrome's trace events,
 // which Perfetto and chrome://tracing show.
 //
-// Each rank writes a part of its own, and the launcher merges all parts into one file. A part
-// is a trace file by itself:
+// Each rank writes its own part, and the launcher merges all parts into one file. A part is itself
+// a trace file:
 //
 //	{"displayTimeUnit":"ms","otherData":{"ranks":[INFO]},
 //	"traceEvents":[
@@ -10,12 +10,12 @@
 //	EVENT
 //	]}
 //
-// The first line, the start of the list and its end are lines of their own, and each event is
-// one line. So merging copies lines, however many there are, without decoding them. Times are
-// nanoseconds of rank 0's clock; the writer converts its own clock to that.
+// The first line, the start of the list and its end are separate lines, and each event is one line.
+// Merging therefore copies lines without decoding them. Times are nanoseconds of rank 0's clock;
+// the writer converts its own clock to that clock.
 //
-// A rank is a process of the trace, and a name (of a tensor, say) is one of its threads. Spans
-// of one thread must nest or follow one another, or viewers draw them wrongly; Check verifies
+// A rank is a process of the trace, and a name (of a tensor, for example) is one of its threads.
+// Spans of one thread must nest or follow one another, or viewers draw them wrongly; Check verifies
 // that.
 //
 // The format is Google's "Trace Event Format" (docs.google.com, document
@@ -38,8 +38,8 @@ import (
 // PartName returns the file of a rank's part of a timeline.
 func PartName(file string, rank int) string { return file + ".rank" + strconv.Itoa(rank) }
 
-// CreateExclusive creates a file for writing and removes an earlier one of that name. It follows no
-// link, so that nobody who may write to the directory can have another file overwritten.
+// CreateExclusive creates a file for writing and removes an earlier file of that name. It follows
+// no link, so that a user who may write to the directory cannot make it overwrite another file.
 func CreateExclusive(name string) (*os.File, error) {
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -51,7 +51,7 @@ func CreateExclusive(name string) (*os.File, error) {
 type Info struct {
 	Rank    int    `json:"rank"`
 	Host    string `json:"host"`
-	Offset  int64  `json:"clock_offset_ns"` // added to this rank's clock to get rank 0's
+	Offset  int64  `json:"clock_offset_ns"` // the offset of rank 0's clock from this rank's clock
 	Error   int64  `json:"clock_error_ns"`  // bound of the error of Offset: half a round trip
 	Dropped uint64 `json:"dropped"`         // tensors that did not fit into the recorder
 }
@@ -63,15 +63,15 @@ type Arg struct {
 	Text  string
 }
 
-// A Writer writes one part. One goroutine uses it. After the first error, calls do nothing, and
-// Close returns that error. The Writer keeps a number for each name, so its memory grows with the
-// number of names, not of events.
+// A Writer writes one part. Only one goroutine may use it. After the first error, calls do nothing,
+// and Close returns that error. The Writer keeps a number for each name, so its memory grows with
+// the number of names, and not with the number of events.
 type Writer struct {
 	w         *bufio.Writer
 	rank      int
 	threads   map[string]int // numbers of names, from 1
 	line      []byte
-	hasEvents bool // one is written, so the next needs a comma
+	hasEvents bool // an event has been written, so the next one needs a comma
 	err       error
 }
 
@@ -86,13 +86,13 @@ func NewWriter(w io.Writer, about Info) *Writer {
 	return t
 }
 
-// The list of events begins and ends with lines of their own.
+// The lines at which the list of events begins and ends.
 const (
 	listHead = `"traceEvents":[`
 	listTail = `]}`
 )
 
-// write writes b, unless there has been an error.
+// write writes b, unless there was an error before.
 func (t *Writer) write(b []byte) {
 	if t.err == nil {
 		_, t.err = t.w.Write(b)
@@ -132,9 +132,9 @@ func (t *Writer) thread(name string) int {
 	return id
 }
 
-// Span writes that something took place on the thread of a name, from begin to end, in nanoseconds
-// of rank 0's clock. A span that ends before it begins is written with length 0. Differences
-// between clocks can cause that.
+// Span writes that an activity took place on the thread of a name, from begin to end, in
+// nanoseconds of rank 0's clock. A span that ends before it begins is written with length 0,
+// because differences between clocks can cause such spans.
 func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 	id := t.thread(on)
 	quoted, err := json.Marshal(what)
@@ -157,7 +157,7 @@ func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 				b = strconv.AppendInt(b, int64(a.Value), 10)
 				continue
 			}
-			text, _ := json.Marshal(a.Text) // of a string it cannot fail
+			text, _ := json.Marshal(a.Text) // cannot fail for a string
 			b = append(b, text...)
 		}
 		b = append(b, '}')

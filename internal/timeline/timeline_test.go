@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// part is a rank's with two tensors whose names need quoting.
+// part returns the part of a rank, with two tensors whose names need quoting.
 func part(t *testing.T, rank int) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -22,12 +22,12 @@ func (o *Options) Everywhere() *Options {
 	return &all
 }
 
-// Secures reports whether a connection must be under TLS: every connection with the user's files;
-// under the job's CA, a connection that leaves this host. Both ends of a connection see the same two
-// addresses, so they agree. A nil *Options secures nothing.
+// Secures reports whether a connection must be under TLS. With the user's files, every connection
+// must. Under the job's CA, only a connection that leaves this host must. Both ends of a connection
+// see the same two addresses, so they agree. A nil *Options secures nothing.
 //
-// Within one host only root can read what passes between two processes, and root can read their
-// memory as well.
+// A connection within one host needs no TLS, because only root can read its bytes, and root can
+// read the memory of both processes as well.
 func (o *Options) Secures(local, remote net.Addr) bool {
 	switch {
 	case o == nil:
@@ -38,16 +38,16 @@ func (o *Options) Secures(local, remote net.Addr) bool {
 	return !SameHost(local, remote)
 }
 
-// SameHost reports whether bytes between two addresses stay on this host: the addresses are equal,
-// or both are loopback's.
+// SameHost reports whether bytes between two addresses stay on this host. They do if the addresses
+// are equal, or if both are loopback addresses.
 func SameHost(local, remote net.Addr) bool {
 	l, ok := local.(*net.TCPAddr)
 	r, too := remote.(*net.TCPAddr)
 	return ok && too && (l.IP.Equal(r.IP) || l.IP.IsLoopback() && r.IP.IsLoopback())
 }
 
-// NameOf returns what PeerName returns for a connection to a rank of this job; "" without the job's
-// CA.
+// NameOf returns the name that PeerName returns for a connection to a rank of this job. Without the
+// job's CA it returns "".
 func (o *Options) NameOf(rank int) string {
 	if o == nil || o.job == nil {
 		return ""
@@ -65,7 +65,7 @@ func (o *Options) PeerName(nc net.Conn) string {
 	return jobca.PeerName(tc.ConnectionState())
 }
 
-// Explain adds to an error of a TLS handshake what the user can do about it.
+// Explain adds advice for the user to an error of a TLS handshake.
 func (o *Options) Explain(err error) error {
 	if o == nil || o.job == nil || err == nil {
 		return err

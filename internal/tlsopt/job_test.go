@@ -30,7 +30,7 @@ func rankOf(t *testing.T, secret []byte, job string, rank int, incarnation uint3
 	return ForJob(c)
 }
 
-// configs returns what both sides of a connection use.
+// configs returns the configurations of both sides of a connection.
 func configs(t *testing.T, client, server *Options) (cc, sc *tls.Config) {
 	t.Helper()
 	cc, err := client.Client("tutti/1")
@@ -76,7 +76,7 @@ func TestRanksOfAJobProveTheirNamesToEachOther(t *testing.T) {
 	one, two := rankOf(t, jobSecret, "train", 1, 4), rankOf(t, jobSecret, "train", 2, 4)
 	cc, sc := configs(t, one, two)
 	cc.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-	for range 2 { // the second time a ticket would shorten the handshake
+	for range 2 { // the second time a ticket could shorten the handshake
 		client, server, err, serverErr := meet(t, cc, sc)
 		if err != nil || serverErr != nil {
 			t.Fatalf("got %v and %v, want a connection", err, serverErr)
@@ -103,7 +103,7 @@ func TestRanksOfAJobProveTheirNamesToEachOther(t *testing.T) {
 func TestPeersOfAnotherJobSecretOrIncarnationAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer      *Options
-		want      string // of the dialling side's error, explained
+		want      string // part of the dialling side's error, explained
 		permanent bool
 	}{
 		"another job, the same secret": {rankOf(t, jobSecret, "other", 2, 4), "set the same TUTTI_JOB", true},
@@ -125,13 +125,15 @@ func TestPeersOfAnotherJobSecretOrIncarnationAreRefused(t *testing.T) {
 			if errors.As(err, &cert) != tc.permanent {
 				t.Errorf("dialling: got %T, want an error that ends retries: %v", err, tc.permanent)
 			}
-			// The accepting side checks by itself, too: here the dialling side checks nothing.
+			// The accepting side must check the certificate even if the dialling side checks
+			// nothing.
 			cc, sc = configs(t, tc.peer, me)
 			cc.InsecureSkipVerify, cc.VerifyConnection = true, nil
 			if _, _, err, serverErr := meet(t, cc, sc); err == nil || serverErr == nil {
 				t.Errorf("dialled: got %v and %v, want two errors", err, serverErr)
 			}
-			// And the dialling side does, whatever the accepting side accepts.
+			// The dialling side must check the certificate even if the accepting side accepts
+			// everything.
 			cc, sc = configs(t, me, tc.peer)
 			sc.ClientAuth, sc.VerifyConnection = tls.NoClientCert, nil
 			if _, _, err, _ := meet(t, cc, sc); err == nil {
@@ -148,7 +150,7 @@ func TestAPeerWithoutACertificateOrWithOneThatNamesNoRankIsRefused(t *testing.T)
 	if _, _, err, serverErr := meet(t, cc, sc); err == nil || serverErr == nil {
 		t.Errorf("no certificate: got %v and %v, want two errors", err, serverErr)
 	}
-	// A chain that crypto/tls accepts, but without a name.
+	// crypto/tls accepts the chain, but the certificate has no name.
 	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
 	if err := sc.VerifyConnection(state); err == nil {
 		t.Error("no name: got no error")
@@ -195,7 +197,7 @@ func TestNothingWeakerThanTLS13IsAgreedOn(t *testing.T) {
 			t.Errorf("the %s side speaks TLS 1.2 only: got %v and %v, want two errors", side, err, serverErr)
 		}
 	}
-	// An attacker on the way answers in clear, as a rank without TLS.
+	// An attacker on the network path answers in clear, like a rank without TLS.
 	cc, _ := configs(t, one, two)
 	near, far := tcpPair(t)
 	defer near.Close()
@@ -217,7 +219,7 @@ func TestAConnectionThatIsReflectedOrReplayedIsRefused(t *testing.T) {
 		t.Error("what a rank sent came back to it, and it accepted that")
 	}
 
-	// All that rank 1 has sent on one connection, sent again on another one.
+	// An attacker sends all bytes of rank 1 on one connection again on another connection.
 	dialled, relayed := tcpPair(t)
 	accepted, behind := tcpPair(t)
 	for _, nc := range []net.Conn{dialled, relayed, accepted, behind} {

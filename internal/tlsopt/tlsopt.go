@@ -2,10 +2,10 @@
 // configurations, so that one set of options means the same on every transport. It does not know
 // which rank dials, or what is sent.
 //
-// Options have one of two sources. ForJob makes them of a rank's credentials under the job's CA,
-// which is the default. A program that sets the fields replaces the job's CA by certificates of its
-// own: connections may then pass a proxy that terminates TLS, which no certificate of the job's CA
-// can.
+// Options have one of two sources. ForJob makes them from a rank's credentials under the job's CA;
+// this is the default. A program that sets the fields replaces the job's CA by its own
+// certificates. Its connections may then pass a proxy that terminates TLS, which is impossible with
+// certificates of the job's CA.
 package tlsopt
 
 import (
@@ -21,34 +21,35 @@ import (
 // Options configures TLS between ranks. It is read only; any number of goroutines may share one
 // value. A nil *Options means no TLS.
 //
-// A rank dials and is dialled, so it normally needs both a certificate of its own and the authority
-// that has signed its peers' certificates.
+// A rank dials and is dialled, so it normally needs both its own certificate and the authority that
+// has signed its peers' certificates.
 type Options struct {
-	// CertFile and KeyFile are this rank's certificate chain and private key, PEM; both are set, or
-	// neither. The certificate is sent to peers that dial this rank, and to dialled peers that
-	// require one.
+	// CertFile and KeyFile are this rank's certificate chain and private key, in PEM. Both must be
+	// set, or neither. The rank sends the certificate to peers that dial it, and to dialled peers
+	// that require one.
 	CertFile, KeyFile string
-	// CAFile holds the authorities, PEM, that verify peers' certificates. Empty: the system's
-	// authorities for dialling; fault.Misuse with Mutual.
+	// CAFile holds the authorities, in PEM, that verify peers' certificates. If it is "", a rank
+	// that dials uses the system's authorities, and Mutual is fault.Misuse.
 	CAFile string
-	// ServerName is the name expected in the certificate of a dialled rank. Empty: the host in its
-	// address.
+	// ServerName is the name expected in the certificate of a dialled rank. If it is "", the host
+	// in the rank's address is expected.
 	ServerName string
 	// Mutual requires a valid certificate from every peer that dials.
 	Mutual bool
-	// Config, when not nil, is the base to which the fields above are added. It is cloned, never
-	// changed. Where it sets no MinVersion, TLS 1.3 is required.
+	// Config, if not nil, is the base to which the fields above are added. It is cloned, never
+	// changed. If it sets no MinVersion, TLS 1.3 is required.
 	Config *tls.Config
 
 	job        *jobca.Credentials // set by ForJob; then the fields above are not used
 	everywhere bool
 }
 
-// Client returns the configuration of a rank that dials. proto is the one ALPN name it offers.
-// Errors are of kind fault.Misuse: a file that cannot be read, a key that does not fit its
-// certificate.
+// Client returns the configuration of a rank that dials. The parameter proto is the one ALPN name
+// that the rank offers. Errors are of kind fault.Misuse: a file cannot be read, or a key does not
+// match its certificate.
 //
-// ServerName may be empty in the result; the caller then sets the host that it dials, in a clone.
+// ServerName may be empty in the result. The caller must then clone the result, and set ServerName
+// to the host that it dials.
 func (o *Options) Client(proto string) (*tls.Config, error) {
 	if o.job != nil {
 		return o.job.Config(proto), nil
@@ -69,9 +70,9 @@ func (o *Options) Client(proto string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// Server returns the configuration of the side that is dialled. protos are the ALPN names it
-// accepts, the preferred one first. Errors are of kind fault.Misuse: as for Client, and a missing
-// certificate, and Mutual without CAFile.
+// Server returns the configuration of the side that is dialled. The parameter protos lists the ALPN
+// names that it accepts, the preferred name first. Errors are of kind fault.Misuse: the errors of
+// Client, a missing certificate, or Mutual without CAFile.
 func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	if o.job != nil {
 		return o.job.Config(protos...), nil
@@ -98,7 +99,7 @@ func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// base returns what both sides have in common.
+// base returns the part of the configuration that both sides have in common.
 func (o *Options) base() (*tls.Config, error) {
 	cfg := &tls.Config{}
 	if o.Config != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/tlstest"
 )
 
-// tcpPair returns both ends of a TCP connection. A net.Pipe has no buffer for the session tickets
-// that a TLS server sends unasked.
+// tcpPair returns both ends of a TCP connection. A net.Pipe would not do, because it has no buffer
+// for the session tickets that a TLS server sends without a request.
 func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -20,14 +20,15 @@ const TFConfig = "TF_CONFIG"
 
 // A Launcher describes another launcher by its variables. Rank and Size are the names of the
 // variables that hold a process's rank and the number of ranks. A name is "" if the launcher does
-// not set that variable. Requires, when not "", must be set for the others to count.
+// not set that variable. If Requires is not "", the other variables count only if that variable is
+// set.
 type Launcher struct {
 	Name, Rank, Size, Requires string
 }
 
 // Launchers returns the launchers whose variables show that a process is one of several. Slurm's
-// count only inside a step: a plain program in a batch script sees SLURM_PROCID=0 and
-// SLURM_NTASKS=4, and is not rank 0 of 4.
+// variables count only inside a step. A program in a batch script, outside any step, sees
+// SLURM_PROCID=0 and SLURM_NTASKS=4, and is not rank 0 of 4.
 func Launchers() []Launcher {
 	return []Launcher{
 		{Name: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
@@ -41,8 +42,8 @@ func Launchers() []Launcher {
 }
 
 // IsForeignIdentity reports whether name is a variable by which another launcher tells its
-// processes their ranks. A rank of this module that inherits one could be mistaken, by itself or by
-// a library in it, for a member of the outer job.
+// processes their ranks. If a rank of this module inherited such a variable, the rank or a library
+// in it could take it for a member of the outer job.
 func IsForeignIdentity(name string) bool {
 	for _, p := range [...]string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_"} {
 		if strings.HasPrefix(name, p) {

@@ -1,6 +1,6 @@
 // Package version holds the version of this module, which its programs print.
 //
-// Version is the one place that a release changes beside CHANGELOG.md; a test compares
+// A release changes the version in Version and in CHANGELOG.md, and nowhere else. A test compares
 // the two.
 package version
 
@@ -10,18 +10,18 @@ import (
 	"runtime/debug"
 )
 
-// Version is the newest release, by semantic versioning.
+// Version is the newest release, in the form of semantic versioning.
 const Version = "0.1.0"
 
-// Line is what a program prints for -V: its name, the version, the commit and the
+// Line returns the line that a program prints for -V: its name, the version, the commit and the
 // platform.
 func Line(program string) string {
 	return fmt.Sprintf("%s (tutti) %s, commit %s, %s %s/%s", program, Version, Commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// Commit is the commit that this program was built from, as the go command has recorded
-// it. A + behind it means that the checkout had changes. It is "unknown" where nothing
-// is recorded, as in tests and for go run.
+// Commit returns the commit from which this program was built, as the go command has recorded it. A
+// + after the commit means that the checkout had changes. If nothing was recorded, as in tests and
+// with go run, the result is "unknown".
 func Commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

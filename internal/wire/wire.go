@@ -1,10 +1,10 @@
-// Package wire reads the module's binary messages: a Reader is a cursor over one message that
-// never reads beyond its end.
+// Package wire reads the module's binary messages: a Reader is a cursor over one message that never
+// reads beyond its end.
 //
 // All numbers are little endian, as everywhere in this module's protocols. The package does not
-// know any message's layout; each protocol keeps its table of bytes in its own doc.go and appends
-// with encoding/binary. Paths that decode a header per frame at a fixed layout (rendezvous, tcp,
-// shm) index the bytes directly instead, after one check of the length.
+// know any message's layout. Each protocol documents its layout in its own doc.go, and writes
+// messages with encoding/binary. Paths that decode a header per frame at a fixed layout
+// (rendezvous, tcp, shm) index the bytes directly instead, after one check of the length.
 package wire
 
 import (
@@ -12,29 +12,30 @@ import (
 	"math"
 )
 
-// A Reader takes fields off the front of a message. The zero Reader is an empty message.
+// A Reader reads fields from the front of a message. The zero Reader is an empty message.
 //
 // Its error is sticky: the first field that is missing or out of bounds fails the Reader, and from
-// then on every method returns zero. So a decoder reads all its fields and checks once, with Done.
-// A Reader allocates nothing but the strings it returns, and belongs to one goroutine.
+// then on every method returns zero. A decoder therefore reads all its fields and checks once, with
+// Done. A Reader allocates nothing except the strings that it returns. Only one goroutine may use
+// it.
 //
 //	state    OK     fields              Done
 //	reading  true   as in the message   true when no byte is left
 //	failed   false  zero, nil or ""     false, for good
 type Reader struct {
-	b      []byte // what is left
+	b      []byte // the bytes that are left
 	failed bool
 }
 
-// NewReader returns a Reader of b. The caller must not change b while byte slices that the Reader
-// returned are in use: they alias it.
+// NewReader returns a Reader of b. The byte slices that the Reader returns alias b, so the caller
+// must not change b while they are in use.
 func NewReader(b []byte) Reader { return Reader{b: b} }
 
 // OK reports whether every field so far was present and in bounds.
 func (r *Reader) OK() bool { return !r.failed }
 
-// Done reports whether the whole message has been read, and all of it was valid. A decoder's last
-// check is Done, so that trailing bytes are an error, too.
+// Done reports whether the whole message has been read, and every field was valid. A decoder must
+// call Done last, so that trailing bytes are an error, too.
 func (r *Reader) Done() bool { return !r.failed && len(r.b) == 0 }
 
 // Len returns the number of bytes left.
@@ -45,8 +46,8 @@ func (r *Reader) Fail() {
 	r.failed, r.b = true, nil
 }
 
-// Bytes returns the next n bytes of the message itself, not a copy. It returns nil after a failure;
-// a negative n, or one beyond the end, is a failure. For n = 0 it returns an empty slice.
+// Bytes returns the next n bytes of the message itself, not a copy. It returns nil after a failure.
+// A negative n, or an n beyond the end, is a failure. For n = 0 it returns an empty slice.
 func (r *Reader) Bytes(n int) []byte {
 	if r.failed || uint(n) > uint(len(r.b)) {
 		r.Fail()
@@ -57,7 +58,7 @@ func (r *Reader) Bytes(n int) []byte {
 	return field
 }
 
-// Fill copies the next len(dst) bytes to dst. After a failure it leaves dst as it is.
+// Fill copies the next len(dst) bytes to dst. After a failure it leaves dst unchanged.
 func (r *Reader) Fill(dst []byte) { copy(dst, r.Bytes(len(dst))) }
 
 // String returns the next n bytes as a string. If n is more than limit, String fails, even if the
@@ -104,7 +105,7 @@ func (r *Reader) Uint64() uint64 {
 // Int32 returns the next 4 bytes as a signed number.
 func (r *Reader) Int32() int { return int(int32(r.Uint32())) }
 
-// Float64 returns the next 8 bytes as a number of IEEE 754.
+// Float64 returns the next 8 bytes as an IEEE 754 number.
 func (r *Reader) Float64() float64 { return math.Float64frombits(r.Uint64()) }
 
 // Bool returns the next byte as a flag. A byte other than 0 and 1 is a failure.
@@ -128,7 +129,7 @@ func (r *Reader) Uvarint() uint64 {
 	return v
 }
 
-// Uvarint32 is Uvarint for a number that must fit 32 bits.
+// Uvarint32 does the same as Uvarint, for a number that must fit in 32 bits.
 func (r *Reader) Uvarint32() uint32 {
 	v := r.Uvarint()
 	if v > math.MaxUint32 {
@@ -150,9 +151,10 @@ func (r *Reader) Varint() int {
 	return int(v)
 }
 
-// Count returns the next Uvarint as the length of a list whose entries take at least size bytes
-// each, with size at least 1. A length that the rest of the message cannot hold is a failure, so
-// the caller may allocate Count entries: a short message cannot ask for much memory.
+// Count returns the next Uvarint as the length of a list. Each entry of the list takes at least
+// size bytes, and size must be at least 1. A length that the rest of the message cannot hold is a
+// failure. The caller may therefore allocate Count entries, and a short message cannot cause a
+// large allocation.
 func (r *Reader) Count(size int) int {
 	n := r.Uvarint()
 	if n > uint64(len(r.b)/size) {

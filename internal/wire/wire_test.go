@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// message has one field of each form, in the order in which TestFieldsAreReadInOrder reads them.
+// message returns a message with one field of each form, in the order in which
+// TestFieldsAreReadInOrder reads them.
 func message() []byte {
 	le := binary.LittleEndian
 	b := []byte{7, 1}
@@ -113,8 +114,8 @@ func TestReadingNumbersDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzReader reads any bytes in any order of methods. The Reader must not panic, must move only
-// forwards and by what it returns, and must stay failed.
+// FuzzReader calls the methods in any order on any bytes. The Reader must not panic. It must move
+// only forward, by the length of the fields that it returns. Once failed, it must stay failed.
 func FuzzReader(f *testing.F) {
 	f.Add(message(), []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
 	f.Add([]byte{0xff, 0xff, 0xff}, []byte{8, 0, 9, 4})

@@ -11,8 +11,8 @@ import (
 // names holds the numbers of exported names of a package.
 type names struct{ identifiers, methods int }
 
-// exportedNames counts the exported names of the package in a folder below root. A
-// name that files of several platforms declare counts once.
+// exportedNames counts the exported names of the package in a folder below root. If several files,
+// for different platforms, declare the same name, exportedNames counts that name once.
 func exportedNames(root, folder string) (names, error) {
 	paths, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(folder), "*.go"))
 	if err != nil {
@@ -53,7 +53,7 @@ func countNames(files []*ast.File) names {
 	return names{countExported(identifiers), countExported(methods)}
 }
 
-// countExported counts names of which each part between dots is exported.
+// countExported counts the names in the set whose parts between dots are all exported.
 func countExported(set map[string]bool) (n int) {
 	for name := range set {
 		exported := true
@@ -82,8 +82,8 @@ func declared(d *ast.GenDecl) (all []string) {
 	return all
 }
 
-// receiverOf returns the name of a method's type, without star and type parameters; "" for a
-// function.
+// receiverOf returns the name of a method's type, without star and type parameters. For a function
+// it returns "".
 func receiverOf(f *ast.FuncDecl) string {
 	if f.Recv == nil || len(f.Recv.List) == 0 {
 		return ""

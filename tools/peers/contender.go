@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A contender runs the whole sweep once. It returns the time in microseconds of each size in
-// bytes. With an error, it may return the times of some sizes.
+// A contender runs the whole sweep once. Its function run returns a map from the size in bytes to
+// the time in microseconds. If run returns an error, the map may contain only some sizes.
 type contender struct {
 	name    string
 	run     func(ctx context.Context) (map[int]float64, error)

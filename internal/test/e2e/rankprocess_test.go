@@ -23,15 +23,15 @@ import (
 type instruction struct {
 	Program     string
 	Victim      int           // the rank that is killed, stopped or wrong
-	Phase       string        // of a tensor, in which the victim is killed
-	Bytes       int           // of a vector or a message
-	ReadyAtOnce bool          // report readiness before heartbeats have said what this rank does
-	Deadline    time.Duration // of the call in question; 0: none
-	Stall       time.Duration // StallWarning
-	Heartbeat   time.Duration // with Silence, in place of the defaults
+	Phase       string        // the phase in which the victim is killed
+	Bytes       int           // the size of a vector or a message
+	ReadyAtOnce bool          // report readiness before heartbeats have reported this rank's call
+	Deadline    time.Duration // the deadline of the call under test; 0 if it has none
+	Stall       time.Duration // the option StallWarning
+	Heartbeat   time.Duration // replaces the default, as Silence does
 	Silence     time.Duration
 	SendBuffer  int64
-	Secret      string // in place of the environment's
+	Secret      string // replaces the environment's secret
 	Mistake     string // what goes wrong
 	Left        int    // how many ranks are left at the end
 }
@@ -47,25 +47,25 @@ func (o instruction) options() []comm.Option {
 	return opts
 }
 
-// An event is what a rank reports to the test: a line on standard output, short enough to be
-// written in one piece beside those of other ranks.
+// An event is what a rank reports to the test: a line on standard output. The line is so short that
+// it is written at once, and does not mix with lines of other ranks.
 type event struct {
 	Name      string
 	Rank      int
 	PID       int
-	At        string           // the file:line of the call that it is about
+	At        string           // the file:line of the call that the event is about
 	Began     int64            // when that call was made, in ns of the host's clock
 	Ended     int64            // when it had returned
 	Starved   [2]time.Duration // how long this process had starved at those moments
 	Failed    bool
-	Kind      string // of the error itself
+	Kind      string // the kind of the error itself
 	Causes    []string
-	Peers     []fault.Peer // whom the error names
+	Peers     []fault.Peer // the ranks that the error names
 	Text      string       // the error, or what the program reports
-	Continues bool         // the program goes on after it
+	Continues bool         // the program goes on after this event
 }
 
-// is reports whether an error of this kind is the event's, or among its causes.
+// is reports whether the event's error, or one of its causes, has this kind.
 func (e event) is(k fault.Kind) bool {
 	for _, c := range e.Causes {
 		if c == k.Error() {
@@ -77,7 +77,7 @@ func (e event) is(k fault.Kind) bool {
 
 func (e event) duration() time.Duration { return time.Duration(e.Ended - e.Began) }
 
-// maxText keeps a line within what a pipe writes in one piece.
+// maxText is short enough that a pipe writes the line at once.
 const maxText = 2000
 
 // A rankProcess is one rank of a job, inside its own process.
@@ -124,15 +124,16 @@ func (a *rankProcess) run(ctx context.Context) error {
 	return err
 }
 
-// The descriptors that every rank inherits besides the first six, which tuttirun uses: the pipe whose end shows
-// that the rank has ended, the one whose end shows that the test has, and the gates.
+// The descriptors that every rank inherits, besides the first six, which tuttirun uses. The
+// end of leakFD's pipe shows the test that the rank has ended. The end of lifelineFD's pipe shows
+// the rank that the test has ended. The others are the gates.
 const (
 	leakFD = 6 + iota
 	lifelineFD
 	firstGateFD
 )
 
-// gates is how many there are.
+// gates is the number of gates.
 const gates = 2
 
 // exitWithParent ends a rank whose test has ended without ending it.
@@ -146,8 +147,8 @@ func (a *rankProcess) awaitGate(n int) {
 	io.Copy(io.Discard, os.NewFile(uintptr(firstGateFD+n), "gate"))
 }
 
-// A gateContext ends as if a deadline had passed, once gate n is open. What has to happen
-// before may take any time.
+// A gateContext ends once gate n is open, as if a deadline had passed. Unlike a deadline, it does
+// not depend on time.
 type gateContext struct{ context.Context }
 
 func (a *rankProcess) contextUntilGate(ctx context.Context, n int) context.Context {
@@ -167,17 +168,17 @@ func (e gateContext) Err() error {
 	return context.DeadlineExceeded
 }
 
-// A callSite is where and when a rank called the library.
+// A callSite is the location and the time of a call of the library.
 type callSite struct {
 	at      string
 	began   time.Time
 	starved time.Duration
 }
 
-// callHere returns the location of its caller and the time: of a call in the same line.
+// callHere returns the location of its own line and the time, for a call in the same line.
 func callHere() callSite { return callAt(0) }
 
-// callBelow is callHere for a call in the next line.
+// callBelow does the same as callHere for a call in the next line.
 func callBelow() callSite { return callAt(1) }
 
 func callAt(lines int) callSite {
@@ -214,6 +215,6 @@ func (a *rankProcess) log(name, text string) {
 
 func (e event) write() {
 	e.Text = e.Text[:min(len(e.Text), maxText)]
-	line, _ := json.Marshal(e) // cannot fail: plain fields
+	line, _ := json.Marshal(e) // cannot fail, because all fields are plain
 	os.Stdout.Write(append(line, '\n'))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// encodings returns what a secret looks like in texts.
+// encodings returns the forms that a secret may have in a text.
 func encodings(secret []byte) [][]byte {
 	standard := base64.StdEncoding.EncodeToString(secret)
 	return [][]byte{
@@ -28,8 +28,8 @@ func encodings(secret []byte) [][]byte {
 	}
 }
 
-// findSecrets has rank 0 look for the job's secret in the command lines and the environments of all
-// processes, while all ranks run, and has each rank start a child that looks at what it inherits.
+// findSecrets runs while all ranks run. Rank 0 searches the command lines and the environments of
+// all processes for the job's secret. Each rank starts a child that searches what it inherits.
 func findSecrets(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	job, err := bootstrap.Find(bootstrap.Options{})
 	if err != nil {
@@ -53,8 +53,8 @@ func findSecrets(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return c.Barrier(ctx)
 }
 
-// searchProcesses reports what it has looked at: "searched" for this job's processes by how many
-// there are, "found" for each place with the secret.
+// searchProcesses reports two kinds of events. The event "searched" contains the number of this
+// job's processes, and each event "found" names a place that contains the secret.
 func (a *rankProcess) searchProcesses(job *bootstrap.Job) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	ranks, launcher := 0, false
@@ -63,7 +63,7 @@ func (a *rankProcess) searchProcesses(job *bootstrap.Job) {
 		args, _ := os.ReadFile(cmdline)
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil {
-			continue // it has ended, or is another user's
+			continue // the process has ended, or belongs to another user
 		}
 		if bytes.Contains(env, []byte(vars.Job+"="+job.Name+"\x00")) {
 			ranks++

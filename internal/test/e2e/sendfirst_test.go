@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// The limits that the sizes below are around. A message costs envelope bytes of
-// its own besides its data.
+// The sizes in the tests are just below and above these limits. A message takes envelope bytes in
+// addition to its data.
 const (
 	testCredit     = 512 << 10
 	testSendBuffer = 1 << 20
@@ -51,7 +51,7 @@ func TestBothRanksMaySendFirstUpToTheSendBuffer(t *testing.T) {
 	}
 }
 
-// One byte more, and both wait for their receives, as in MPI's standard mode.
+// With one byte more, both ranks wait for their receives, as in MPI's standard mode.
 func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 	t.Parallel()
 	for name, drive := range protocols() {
@@ -60,10 +60,11 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 				t.Parallel()
 				texts := make([]string, 2)
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-					if err := c.Barrier(ctx); err != nil { // rank 0's time begins when both are here
+					if err := c.Barrier(ctx); err != nil { // rank 0's time begins when both ranks are here
 						return err
 					}
-					// Rank 1 waits longer, and so can still be asked.
+					// Rank 1 has a longer deadline, so it can still answer questions when rank 0's
+					// call ends.
 					limited, cancel := context.WithTimeout(ctx, time.Duration(1+9*c.Rank())*time.Second)
 					defer cancel()
 					err := comm.Send(limited, c, 1-c.Rank(), 0, pattern(c.Rank(), bytes))
@@ -98,7 +99,7 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 	}
 }
 
-// However many messages go unreceived, what they hold is bounded, and none is lost.
+// The memory for unreceived messages must be bounded, and no message may be lost.
 func TestUnreceivedSendsAreBoundedByCreditAndSendBuffer(t *testing.T) {
 	leak.Check(t)
 	for name, drive := range protocols() {
@@ -136,7 +137,7 @@ func TestUnreceivedSendsAreBoundedByCreditAndSendBuffer(t *testing.T) {
 	}
 }
 
-// sendUntilItWaits sends numbered messages until Send would wait, and counts them.
+// sendUntilItWaits sends numbered messages until Send would wait, and returns their number.
 func sendUntilItWaits(ctx context.Context, c *comm.Comm, bytes int) (n int, err error) {
 	for ; ; n++ {
 		limited, cancel := context.WithTimeout(ctx, 300*time.Millisecond)

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// A privateShm is a /dev/shm that nobody else uses: in a mount namespace of its own, which a
-// process holds while the test runs. Without root it is in a user namespace, too.
+// A privateShm is a /dev/shm that no other process uses. It is in a separate mount namespace, which
+// a process keeps alive while the test runs. Without root it is in a user namespace, too.
 type privateShm struct {
 	keeper int
-	enter  []string // what precedes a command that uses it
+	enter  []string // the words before a command that uses it
 }
 
-// newPrivateShm makes one, or skips the test, with the reason, where that is impossible.
+// newPrivateShm makes a privateShm. If that is impossible, it skips the test and gives the reason.
 func newPrivateShm(t *testing.T) *privateShm {
 	t.Helper()
 	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
@@ -40,7 +40,8 @@ func newPrivateShm(t *testing.T) *privateShm {
 		t.Fatal(err)
 	}
 	if err := keeper.Start(); err != nil {
-		// Reason: some containers forbid namespaces, and others' files come and go in the host's /dev/shm.
+		// Reason: some containers forbid namespaces, and other programs' files come and go in the
+		// host's /dev/shm.
 		t.Skipf("no mount namespaces here: %v", err)
 	}
 	t.Cleanup(func() {
@@ -48,13 +49,13 @@ func newPrivateShm(t *testing.T) *privateShm {
 		keeper.Wait()
 	})
 	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
-		// Reason: as above; unshare says so only once it runs.
+		// Reason: the same as above; unshare reports the failure only once it runs.
 		t.Skip("no mount namespaces here: unshare or mount failed")
 	}
 	return &privateShm{keeper.Process.Pid, append(enter, "-t", strconv.Itoa(keeper.Process.Pid))}
 }
 
-// files returns the names of its files.
+// files returns the names of the files in it.
 func (c *privateShm) files(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(c.keeper), "root", "dev", "shm"))
@@ -76,7 +77,7 @@ func (c *privateShm) run(t *testing.T, ranks int, wire string, o instruction) *j
 	return j
 }
 
-// However a job ends, nothing of it is left in /dev/shm, under any name, and no process; the
+// However a job ends, it must leave no file in /dev/shm, under any name, and no process. The
 // clean-up of every job checks that.
 func TestJobsReleaseSharedMemory(t *testing.T) {
 	const ranks = 3
@@ -88,7 +89,7 @@ func TestJobsReleaseSharedMemory(t *testing.T) {
 		},
 		"all ranks are killed": func(j *job, pids map[int]int) {
 			for _, pid := range pids {
-				syscall.Kill(pid, syscall.SIGKILL) // the last may have ended for the loss of the first
+				syscall.Kill(pid, syscall.SIGKILL) // the last ranks may have ended because of the loss of the first
 			}
 			j.wantExit(128 + int(syscall.SIGKILL))
 		},
@@ -103,7 +104,7 @@ func TestJobsReleaseSharedMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newPrivateShm(t)
-			t.Run("", func(t *testing.T) { // its clean-up waits for all processes
+			t.Run("", func(t *testing.T) { // the clean-up of the subtest waits for all processes
 				j := c.run(t, ranks, "shm", instruction{Program: "sum", Bytes: 1 << 20, ReadyAtOnce: true})
 				pids := j.pids(ranks)
 				j.events("summing", ranks)

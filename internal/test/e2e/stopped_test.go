@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// skipCall leaves a sum out on one rank; the others wait until gate 1 is their deadline, and
-// go on with another communicator.
+// skipCall omits a sum on one rank. The other ranks wait until gate 1 opens, which is their
+// deadline, and go on with another communicator.
 func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	twin, err := c.Dup(ctx)
 	if err != nil {
@@ -81,8 +81,8 @@ func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 	}
 }
 
-// sumUntilStopped sums until that fails, with a deadline for each sum or without one, and
-// exits when all ranks have reported.
+// sumUntilStopped sums until a sum fails, with or without a deadline for each sum, and exits when
+// all ranks have reported.
 func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, reported := time.Now(), false
@@ -112,7 +112,7 @@ func TestAStoppedRankTimesOutOrIsDeclaredLost(t *testing.T) {
 			name     string
 			deadline time.Duration
 			kind     fault.Kind
-			most     time.Duration // from the signal on
+			most     time.Duration // the limit, counted from the signal
 		}{
 			{"deadline before silence", 1200 * time.Millisecond, fault.Timeout, 1200*time.Millisecond + 2*time.Second},
 			{"silence", 0, fault.PeerLost, 5 * time.Second},

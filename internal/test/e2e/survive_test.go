@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// sumAndSurvive sums until that fails, shrinks the communicator, and sums again, until Left ranks
-// are left. Then it uses the last communicator in every way.
+// sumAndSurvive sums until a sum fails, shrinks the communicator, and sums again. It does so until
+// Left ranks remain. It then makes every kind of call on the last communicator.
 func sumAndSurvive(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -38,7 +38,7 @@ func sumAndSurvive(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return nil
 }
 
-// members are the job's ranks of c's members.
+// members returns the job's ranks of the members of c.
 func members(c *comm.Comm) string {
 	ranks := make([]int, c.Size())
 	for r := range ranks {
@@ -97,8 +97,8 @@ func useAll(ctx context.Context, c *comm.Comm) error {
 	return sumRanks(ctx, half)
 }
 
-// TestSurvivorsGoOnAfterEachOfTwoKills kills a rank in the middle, and then rank 0, which knows the
-// others' addresses and leads.
+// TestSurvivorsGoOnAfterEachOfTwoKills kills a rank in the middle, and then rank 0, which leads and
+// knows the addresses of the other ranks.
 func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
@@ -118,7 +118,8 @@ func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoGoesOnAfterAKill: the higher rank goes on because tuttirun has seen the lower one end.
+// TestOneOfTwoGoesOnAfterAKill kills the lower of two ranks. The higher rank must go on, because
+// tuttirun has seen the lower rank end.
 func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 	for _, victim := range []int{0, 1} {
 		t.Run(fmt.Sprint("rank", victim), func(t *testing.T) {
@@ -134,8 +135,8 @@ func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// TestTheHigherOfTwoStopsWithoutNewsOfTheDeath: without tuttirun it cannot know whether rank 0 goes
-// on.
+// TestTheHigherOfTwoStopsWithoutNewsOfTheDeath runs without tuttirun, so the higher rank cannot
+// know whether rank 0 goes on.
 func TestTheHigherOfTwoStopsWithoutNewsOfTheDeath(t *testing.T) {
 	j := spawn(t, 2, "tcp", instruction{Program: "survive", Left: 1})
 	pids := j.pids(2)

@@ -14,15 +14,16 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// suspended is for how long a whole job does not run: longer than a rank may be silent,
-// and than a wire may refuse bytes.
+// suspended is the time for which a whole job does not run. It is longer than a rank may be silent,
+// and longer than a transport may refuse bytes.
 const suspended = max(mesh.DefaultSilence, mesh.DefaultStall) + time.Second
 
-// stagger is by how much the ranks are stopped, and go on, one after the other: batch
-// systems reach nodes one by one.
+// stagger is the time between two ranks when the test stops and resumes them one after the other,
+// because batch systems reach nodes one by one.
 const stagger = time.Second / 2
 
-// A batch system suspends jobs, and a shell stops what runs in it: nobody has failed.
+// A batch system suspends jobs, and a shell stops its jobs. No rank may count as failed because of
+// that.
 func TestASuspendedJobGoesOn(t *testing.T) {
 	t.Parallel()
 	for i, wire := range wires() {
@@ -56,8 +57,8 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 	}
 }
 
-// passUntilGate passes vectors round a ring that are too large for the buffers of any
-// transport, until the gate opens for all ranks.
+// passUntilGate passes vectors around a ring until the gate opens for all ranks. The vectors are
+// too large for the buffers of any transport.
 func passUntilGate(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var reported atomic.Bool
 	go func() {

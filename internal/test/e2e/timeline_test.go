@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// train sums some named tensors for some steps. With a victim other than -1, that rank reports
-// it and waits to be killed.
+// train sums several named tensors for several steps. If the victim is not -1, that rank reports
+// that it is ready, and waits to be killed.
 func train(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {

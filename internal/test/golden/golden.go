@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// update is registered here, because flags of a test must exist before the test starts.
+// update is a variable of the package, because flags of a test must exist before the test starts.
 var update = flag.Bool("update", false, "write the files that the tests compare with anew")
 
 // Compare fails the test unless the file holds exactly got. With -update it first writes the file,
-// and its folder. The failure shows the first line that differs, which is mostly enough to see why.
+// and its folder. The failure shows the first line that differs, which usually shows the reason.
 func Compare(t testing.TB, file, got string) {
 	t.Helper()
 	if *update {
@@ -61,8 +61,8 @@ func firstDifference(got, want string) (line int, is, was string) {
 }
 
 // Replay runs a subtest for each file that the pattern matches, and fails if there is none. A file
-// is a transcript: inputs, each followed by its outputs. replay runs the inputs and returns the
-// resulting transcript, which must equal the file.
+// is a transcript: inputs, each followed by its outputs. The function replay runs the inputs and
+// returns the resulting transcript, which must equal the file.
 func Replay(t *testing.T, pattern string, replay func(transcript []byte) ([]byte, error)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -24,7 +24,7 @@ func (s *spy) Fatal(args ...any) {
 	panic(s)
 }
 
-// compare returns what Compare reports; "" where the texts are equal.
+// compare returns the failure that Compare reports, or "" if the texts are equal.
 func compare(t *testing.T, file, got string) (failed string) {
 	s := &spy{TB: t}
 	defer func() {
@@ -50,7 +50,7 @@ func TestADifferenceIsReportedByItsLine(t *testing.T) {
 	for got, want := range map[string]string{
 		"one\ntwo\n":        "",
 		"one\n2\n":          `x.golden:2: got "2", want "two"`,
-		"one\ntwo":          `x.golden:2: got "two", want "two"`, // the end of the line is missing
+		"one\ntwo":          `x.golden:2: got "two", want "two"`, // the newline at the end is missing
 		"one\n":             `x.golden:2: got "", want "two"`,
 		"one\ntwo\nthree\n": `x.golden:3: got "three", want ""`,
 		"":                  `x.golden:1: got "", want "one"`,
@@ -78,7 +78,7 @@ func TestUpdateWritesTheFileAndItsFolder(t *testing.T) {
 	}
 }
 
-// double replays a transcript of numbers: each is followed by its double.
+// double replays a transcript of numbers. It writes the double of each number after the number.
 func double(transcript []byte) ([]byte, error) {
 	var out bytes.Buffer
 	for line := range strings.Lines(string(transcript)) {

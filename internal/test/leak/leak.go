@@ -20,7 +20,7 @@ import (
 const timeout = 5 * time.Second
 
 // Check records the process's current goroutines, descriptors and files. When tb and all later
-// cleanups have ended, Check reports each new one as an error: a goroutine by its stack, a
+// cleanups have ended, Check reports each new item as an error: a goroutine by its stack, a
 // descriptor by its target, a file by its name. It checks descriptors and files only on Linux.
 func Check(tb testing.TB) {
 	tb.Helper()
@@ -49,9 +49,9 @@ func startPoller() {
 	}
 }
 
-// waitUntilNone polls until nothing is left, or returns what is left after timeout. Goroutines and
-// descriptors may end a little after the call that closed them has returned, so a single look would
-// report false leaks.
+// waitUntilNone calls left until it returns nothing. After timeout it returns the last result.
+// Goroutines and descriptors may end a little after the call that closed them has returned, so a
+// single check would report false leaks.
 func waitUntilNone(left func() []string) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
@@ -63,7 +63,7 @@ func waitUntilNone(left func() []string) []string {
 	}
 }
 
-// added returns what is in after and not in before.
+// added returns the items of after that are not in before.
 func added(before, after map[string]string) []string {
 	var more []string
 	for key, text := range after {
@@ -74,8 +74,8 @@ func added(before, after map[string]string) []string {
 	return more
 }
 
-// stacks returns every goroutine's stack but the caller's, by the goroutine's number. It grows its
-// buffer until all stacks fit.
+// stacks returns the stacks of all goroutines except the caller, by the goroutine's number. It
+// grows its buffer until all stacks fit.
 func stacks() map[string]string {
 	buf := make([]byte, 1<<16)
 	for {
@@ -90,7 +90,7 @@ func stacks() map[string]string {
 	for i, stack := range bytes.Split(buf, []byte("\n\n")) {
 		name, _, found := strings.Cut(string(stack), " [")
 		if i == 0 || !found || ownedByRuntime(stack) {
-			continue // the first is this goroutine
+			continue // the first stack belongs to this goroutine
 		}
 		all[name] = string(stack)
 	}
@@ -124,7 +124,7 @@ func descriptors() map[string]string {
 	for _, e := range entries {
 		target, err := os.Readlink(dir + "/" + e.Name())
 		if err != nil {
-			continue // the one that ReadDir had open
+			continue // the descriptor that ReadDir had open
 		}
 		text := fmt.Sprintf("%s -> %s", e.Name(), target)
 		all[text] = text
@@ -134,7 +134,7 @@ func descriptors() map[string]string {
 
 // sharedMemory returns this module's files in /dev/shm.
 func sharedMemory() map[string]string {
-	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
+	names, _ := filepath.Glob("/dev/shm/*tutti*") // cannot fail, because the pattern is well-formed
 	all := make(map[string]string)
 	for _, name := range names {
 		all[name] = name

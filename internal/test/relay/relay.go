@@ -1,5 +1,5 @@
-// Package relay stands between two ranks of a test. It forwards TCP connections, and drops, doubles
-// or reorders what they carry. As with a proxy, its kernel acknowledges everything at once, so that
+// Package relay forwards TCP connections between two ranks of a test. It can drop, double or
+// reorder their frames. As with a proxy, its kernel acknowledges everything at once, so that
 // neither end learns from its own kernel what was lost.
 //
 // It does not know what the bytes mean. A test that alters frames says how long each frame is.
@@ -11,13 +11,14 @@ import (
 	"testing"
 )
 
-// A Filter returns what a relay forwards of the bytes p, which it may keep. One goroutine at a time
-// calls it.
+// A Filter returns the bytes that a relay forwards in place of the bytes p. It may keep p. Only one
+// goroutine at a time calls it.
 type Filter func(p []byte) []byte
 
-// Start forwards the connections to the address that it returns to target, until the test ends.
-// filters returns the Filters of connection number conn, from 0: for the bytes of the dialling side,
-// and for those that go back to it. nil forwards everything.
+// Start returns an address, and forwards connections to that address to target, until the test
+// ends. The function filters returns the Filters of connection number conn, counted from 0. The
+// Filter up is for the bytes of the dialling side, and down is for the bytes in the other
+// direction. A nil Filter forwards everything.
 func Start(tb testing.TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +59,8 @@ func Start(tb testing.TB, target string, filters func(conn int) (up, down Filter
 	return l.Addr().String()
 }
 
-// forward copies bytes until one of the connections ends, and then ends the other's direction.
+// forward copies bytes until one of the connections ends. It then ends the same direction of the
+// other connection.
 func forward(to, from net.Conn, filter Filter) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -79,18 +81,19 @@ func forward(to, from net.Conn, filter Filter) {
 	to.(*net.TCPConn).CloseWrite()
 }
 
-// A Framing says how a stream consists of frames: after its first bytes, each frame begins with a
-// preamble of a fixed length, from which Size computes the length of the whole frame.
+// A Framing describes how a stream consists of frames. After the first bytes of the stream, each
+// frame begins with a preamble of a fixed length. Size computes the length of the whole frame from
+// the preamble.
 type Framing struct {
 	First, Preamble int
 	Size            func(preamble []byte) int
 }
 
-// A Fault is what Alter does to one frame.
+// A Fault is a change that Alter makes to one frame.
 type Fault string
 
-// The faults. Swap exchanges the frame and the next one, so that a last frame never comes. Silence
-// drops the frame and all that follow.
+// The faults. Swap exchanges the frame and the next frame, so if the frame is the last, it never
+// arrives. Silence drops the frame and all later frames.
 const (
 	Drop    Fault = "drop"
 	Double  Fault = "double"
@@ -98,7 +101,7 @@ const (
 	Silence Fault = "silence"
 )
 
-// Alter returns a Filter that does the fault to frame number k of the stream, from 0.
+// Alter returns a Filter that injects the fault into frame number k of the stream, counted from 0.
 func (l Framing) Alter(fault Fault, k int) Filter {
 	first, n := l.First, 0
 	var stream, held []byte

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Of returns how long the threads of a process have waited for a processor so far, all together; 0
-// for a process that has ended.
+// Of returns the total time for which the threads of a process have waited for a processor so far.
+// For a process that has ended it returns 0.
 func Of(pid int) (total time.Duration) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is well-formed
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // cannot fail, because the pattern is well-formed
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			continue // the thread has ended meanwhile
 		}
-		fields := strings.Fields(string(text)) // time on a processor, time waited for one, in ns; turns
+		fields := strings.Fields(string(text)) // the time on a processor, the time waited for a processor, in ns, and the number of turns
 		if len(fields) < 2 {
 			continue
 		}

@@ -12,7 +12,8 @@ import (
 // More threads than processors cannot all run at once.
 func TestThreadsThatShareAProcessorStarve(t *testing.T) {
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
-		// Reason: some kernels, and sandboxes that imitate one, do not count waiting; Of is 0 there.
+		// Reason: some kernels, and sandboxes that imitate a kernel, do not count the waiting time;
+		// Of returns 0 there.
 		t.Skipf("this kernel does not tell: %v", err)
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*runtime.NumCPU() + 1))

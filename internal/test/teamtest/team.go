@@ -21,7 +21,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// roundLimit bounds a round of a test, so that a deadlock is a failure.
+// roundLimit bounds a round of a test, so that a deadlock becomes a failure.
 const roundLimit = 30 * time.Second
 
 // ID is the id of the team's communicator. Its bytes do not occur elsewhere on the wire.
@@ -30,7 +30,7 @@ const ID = 0x5eed_7ea3_0c11_ec71
 // A Team is n ranks that are goroutines of this test, connected by the memory transport.
 type Team struct {
 	Ranks     []*Member
-	Seq       uint32 // of the last round
+	Seq       uint32 // the number of the last round
 	SharedMem []byte // the memory that the ranks of the first host share
 }
 
@@ -56,8 +56,8 @@ func (m *Member) Flooded(int, byte, []byte)   {}
 func (m *Member) Question(int, []byte) []byte { return nil }
 func (m *Member) LastCall(b []byte) []byte    { return append(b, "a test"...) }
 
-// New starts n ranks. segment is the size of a segment in bytes; 0 means the default. New closes
-// the ranks when the test ends, and fails the test if they leave resources behind.
+// New starts n ranks. The parameter segment is the size of a segment in bytes; 0 means the default.
+// New closes the ranks when the test ends, and fails the test if they leave resources behind.
 func New(t testing.TB, n, segment int) *Team {
 	t.Helper()
 	return Start(t, n, segment, NoWrapper)
@@ -69,20 +69,20 @@ type Wrapper func(rank int, t transport.Transport) transport.Transport
 // NoWrapper returns the transport itself.
 func NoWrapper(_ int, t transport.Transport) transport.Transport { return t }
 
-// Start is like New but wraps the transport of each rank.
+// Start does the same as New, and wraps the transport of each rank.
 func Start(t testing.TB, n, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	return StartAt(t, make([]topology.Place, n), SharedMemory, segment, wrap)
 }
 
-// Whether the ranks of a host share memory.
+// Values of StartAt's parameter share.
 const (
 	SharedMemory   = true
 	NoSharedMemory = false
 )
 
-// StartAt is Start with one rank for each place in the topology. If share is true, the ranks of a
-// host share memory.
+// StartAt does the same as Start, with one rank for each place in the topology. If share is true,
+// the ranks of a host share memory.
 func StartAt(t testing.TB, hosts []topology.Place, share bool, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	n := len(hosts)

@@ -1,7 +1,7 @@
 // Package tlstest makes certificates for tests.
 //
-// Each Identity is its own authority, is valid for an hour, and is for loopback. Two Identities do
-// not trust each other, so a test of a refused peer makes two.
+// Each Identity is its own authority, is valid for an hour, and is valid for loopback. Two
+// Identities do not trust each other, so a test of a refused peer makes two.
 package tlstest
 
 import (
@@ -74,7 +74,7 @@ func (id Identity) Load(tb testing.TB) (tls.Certificate, *x509.CertPool) {
 	return cert, pool
 }
 
-// WritePEM writes one block into a file of its own, which is removed with the test.
+// WritePEM writes one block into a new file, which is removed when the test ends.
 func WritePEM(tb testing.TB, name, kind string, der []byte) string {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), name)

@@ -9,27 +9,26 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A BufferTracker records which memory one rank has given to the library, and which callbacks
-// it has registered. Memory is the caller's again when the call has returned, and a callback
-// runs once; Check reports where the library broke that. Its methods may be called
-// concurrently.
+// A BufferTracker records which memory one rank has given to the library, and which callbacks it
+// has registered. When a call has returned, the library must not write to its memory any more. Each
+// callback must run once. Check reports violations. Any goroutine may call the methods.
 type BufferTracker struct {
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	inUse     [][]byte
 	returned  [][]byte
 	callbacks []*callback
-	cleanups  []func() error // what Settle ends with
+	cleanups  []func() error // the functions that Check runs last
 	loans     map[*byte]bool // start addresses of library memory that calls have received
 	reused    int            // number of repeated start addresses
 }
 
-// A callback has to run once.
+// A callback records one callback of the library, which must run exactly once.
 type callback struct {
 	what string
 	runs int
 }
 
-// track records memory that a call is about to be given.
+// track records memory that is about to be passed to a call.
 func track[T tensor.Element](bt *BufferTracker, v []T) []T {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
@@ -52,11 +51,11 @@ func trackUntilDone[T tensor.Element](bt *BufferTracker, what string, v []T) (do
 	}
 }
 
-// stamp is the byte that returned memory is filled with.
+// stamp is the byte with which returned memory is filled.
 const stamp = 0xA5
 
-// markReturned fills memory that is the caller's again with a stamp, so that a later write is
-// seen; bt.mu is held.
+// markReturned fills memory that the library has returned with a stamp, so that Check detects a
+// later write. bt.mu is held.
 func (bt *BufferTracker) markReturned(b []byte) {
 	if len(b) > 0 {
 		b[0] = stamp
@@ -67,9 +66,9 @@ func (bt *BufferTracker) markReturned(b []byte) {
 	bt.returned = append(bt.returned, b)
 }
 
-// noteLoan records library memory that a call has received, before the call returns it. The tracker
-// keeps a reference to all such memory. If an address occurs twice, it is therefore the same piece
-// of memory, used again.
+// noteLoan records library memory that a call has received, before the call returns the memory. The
+// tracker keeps a reference to all such memory. If an address occurs twice, the library has
+// therefore reused the same memory.
 func (bt *BufferTracker) noteLoan(b []byte) {
 	if len(b) == 0 {
 		return
@@ -85,16 +84,15 @@ func (bt *BufferTracker) noteLoan(b []byte) {
 	bt.loans[&b[0]] = true
 }
 
-// Reused returns how often a call has received library memory that was returned before: the
-// prepared buffer of a tensor (comm.Parameters.StaticTensors).
+// Reused returns how often a call has received library memory that was returned before. Such memory
+// is the prepared buffer of a tensor (comm.Parameters.StaticTensors).
 func (bt *BufferTracker) Reused() int {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
 	return bt.reused
 }
 
-// Returned marks the memory of all calls as the caller's: from now on the library must not
-// write to it.
+// Returned marks the memory of all calls as returned. From now on the library must not write to it.
 func (bt *BufferTracker) Returned() {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
@@ -104,7 +102,7 @@ func (bt *BufferTracker) Returned() {
 	bt.inUse = nil
 }
 
-// Check is called at the end of the job. Its error names memory that was written to after its
+// Check must be called at the end of the job. Its error names memory that was written to after its
 // return, and callbacks that did not run, or ran twice.
 func (bt *BufferTracker) Check() error {
 	bt.mu.Lock()

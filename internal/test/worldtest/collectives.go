@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// Collectives are one call of each collective, in and out of place, from one root
-// and another, blocking and not.
+// Collectives returns one or more calls of each collective. The calls differ in whether they work
+// in place, in the root, and in whether they block.
 func Collectives[T number]() []Call {
 	calls := []Call{
 		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *BufferTracker) error {
@@ -34,7 +34,7 @@ func first(int) int    { return 0 }
 func middle(n int) int { return n / 2 }
 func last(n int) int   { return n - 1 }
 
-// runFunc is the kind of function that a Call has.
+// runFunc is the type of a Call's function Run.
 type runFunc = func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
 
 func broadcast[T number](root rootChoice) runFunc {
@@ -84,7 +84,7 @@ func scatterInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *
 	buf, want := make([]T, count), vector[T](c.Rank(), count)
 	if c.Rank() == 0 {
 		buf = concatenated[T](c.Size(), count)
-		want = concatenated[T](c.Size(), count) // it stays as it is
+		want = concatenated[T](c.Size(), count) // the buffer stays unchanged
 	}
 	track(bt, buf)
 	if err := comm.Scatter(ctx, c, buf, 0); err != nil {

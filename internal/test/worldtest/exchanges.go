@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// exchanges are the calls after which every rank holds something of every other.
+// exchanges returns the calls after which every rank holds elements of every other rank.
 func exchanges[T number]() []Call {
 	return []Call{
 		{Name: "allgather", Verb: "allgather", Run: allGather[T]},
@@ -17,7 +17,7 @@ func exchanges[T number]() []Call {
 	}
 }
 
-// vectorVariants are the calls with a count for each rank.
+// vectorVariants returns the calls with a count for each rank.
 func vectorVariants[T number]() []Call {
 	return []Call{
 		{Name: "allgatherv", Verb: "allgatherv", Run: allGatherV[T]},
@@ -49,7 +49,7 @@ func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt
 	return same("dst", dst, concatenated[T](c.Size(), count))
 }
 
-// allToAllVectors are what rank me has for each of n ranks, and what it gets from them.
+// allToAllVectors returns what rank me sends to each of n ranks, and what it receives from them.
 func allToAllVectors[T number](n, me, count int) (out, in []T) {
 	for r := range n {
 		out = append(out, vector[T](me*n+r, count)...)
@@ -100,7 +100,7 @@ func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 	return same("dst", dst, want)
 }
 
-// fullVector is the vector that the ranks' unequal parts make up.
+// fullVector returns the vector that consists of the ranks' unequal parts.
 func fullVector[T number](total int) []T { return vector[T](3, total) }
 
 func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Messages are the ways to send: in each, every rank sends two vectors to the
-// next one and receives two from the one before. A rank whose message fails goes
-// on with the others; the errors of all are joined.
+// Messages returns the ways to send. In each, every rank sends two vectors to the next rank and
+// receives two vectors from the rank before it. If a message of a rank fails, the rank goes on with
+// its other messages, and joins all errors.
 func Messages[T number]() []Call {
 	return []Call{
 		{Name: "send", Run: sendRecv[T]},
@@ -26,12 +26,12 @@ func Messages[T number]() []Call {
 // Steps is the number of steps of NamedSteps.
 const Steps = 24
 
-// NamedSteps is a call that is not in Messages: named tensors of one size over several
-// steps, from first on, and as many of a larger one. One of the two tensors of a step
-// has a receive that the call prepares, which the larger ones do not fit; the other is
-// for comm.Parameters.StaticTensors. Each step ends with drain, which may wait until nothing is
-// in flight any more, so that the sender has seen every Release. The tracker counts the
-// tensors that came to a buffer which an earlier one had released.
+// NamedSteps returns a call that is not in Messages. In several steps, beginning with the step
+// first, it sends named tensors of one size. It then does the same with larger tensors. Each step
+// has two tensors. For one of them the call prepares a receive, whose buffer is too small for the
+// larger tensors. The other is for comm.Parameters.StaticTensors. At the end of each step the call
+// runs drain, which may wait until no frame is in flight, so that the sender has seen every
+// Release. The tracker counts the tensors that arrive in a buffer which was released before.
 func NamedSteps[T number](first uint64, drain func()) Call {
 	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		_, prev := ring(c)
@@ -51,7 +51,7 @@ func NamedSteps[T number](first uint64, drain func()) Call {
 	}}
 }
 
-// stepName is the name of tensor i of each step.
+// stepName returns the name of tensor i of each step.
 func stepName(i int) string { return fmt.Sprintf("weights/%d", i) }
 
 // namedStep sends two named tensors, and receives two.
@@ -64,7 +64,7 @@ func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count i
 		done := trackUntilDone(bt, stepName(i), out)
 		err := c.SendNamed(step, next, stepName(i), comm.NewTensor(out), done)
 		if err != nil {
-			done(err) // it will not be called
+			done(err) // the library will not call done
 		}
 		errs = append(errs, err)
 	}
@@ -116,9 +116,9 @@ func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 	return errors.Join(errs...)
 }
 
-// IntoBuffers sends into memory from comm.Alloc, where a transport that has such memory writes
-// straight into it. The BufferTracker's Check frees it. It is not among Messages, because it
-// needs such a transport to show anything.
+// IntoBuffers returns a call that sends into memory from comm.Alloc. A transport that has such
+// memory writes straight into it. The BufferTracker's Check frees the memory. The call is not in
+// Messages, because only with such a transport does it test anything new.
 func IntoBuffers[T number]() Call { return Call{Name: "send into a buffer", Run: intoBuffer[T]} }
 
 func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
@@ -231,7 +231,7 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 		if err == nil {
 			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
-		if err != nil { // the message that it did not get would be the next one's
+		if err != nil { // otherwise the next receive would get the message that this receive did not get
 			return errors.Join(append(errs, err)...)
 		}
 	}

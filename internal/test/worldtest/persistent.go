@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Persistent are all persistent collectives. Each is started twice; in between its output is
-// cleared and its input is written again.
+// Persistent returns a call for each persistent collective. The call starts the collective twice.
+// Between the starts it clears the output and writes the input again.
 func Persistent[T number]() []Call {
 	return []Call{
 		{Name: "persistent barrier", Verb: "barrier", Run: persist(barrierInit[T])},
@@ -38,9 +38,9 @@ type persistentCase[T number] struct {
 	c          *comm.Comm
 	n, me      int
 	count      int
-	input, src []T // what src holds before a start
-	dst        []T // empty where nothing comes
-	want       []T // what dst holds afterwards, if not empty
+	input, src []T // the contents of src before a start
+	dst        []T // empty if the rank receives nothing
+	want       []T // the contents of dst afterwards, if dst is not empty
 }
 
 // persist makes a Call of a function that sets up a persistentCase.
@@ -68,13 +68,13 @@ func persist[T number](setUp func(d *persistentCase[T]) *comm.Request) runFunc {
 	}
 }
 
-// outOfPlace sets up two buffers, which it makes.
+// outOfPlace makes two buffers and sets them up.
 func (d *persistentCase[T]) outOfPlace(in, want []T) (dst, src []T) {
 	d.input, d.want, d.src, d.dst = in, want, make([]T, len(in)), make([]T, len(want))
 	return d.dst, d.src
 }
 
-// onRoot is v on the root, and nothing elsewhere.
+// onRoot returns v on the root, and nil on other ranks.
 func (d *persistentCase[T]) onRoot(root int, v []T) []T {
 	if d.me != root {
 		return nil
@@ -131,7 +131,7 @@ func allGatherInit[T number](d *persistentCase[T]) *comm.Request {
 	return comm.IAllGather(d.c, dst, comm.From(src), comm.Persistent())
 }
 
-// part is this rank's part of the whole, with all ranks' counts.
+// part returns this rank's part of the whole vector, the whole vector, and all ranks' counts.
 func (d *persistentCase[T]) part() (mine, all []T, counts []int) {
 	counts, total := unequal(d.n, d.count)
 	lo, hi := offset(counts, d.me)
@@ -143,7 +143,7 @@ func allGatherVInit[T number](d *persistentCase[T]) *comm.Request {
 	mine, all, counts := d.part()
 	dst, src := d.outOfPlace(mine, all)
 	r := comm.IAllGather(d.c, dst, comm.From(src), comm.Counts(counts), comm.Persistent())
-	clear(counts) // they were copied
+	clear(counts) // the request has copied the counts
 	return r
 }
 
@@ -198,11 +198,11 @@ func scanToInit[T number](d *persistentCase[T]) *comm.Request {
 }
 
 func exScanInit[T number](d *persistentCase[T]) *comm.Request {
-	// Rank 0 keeps its own.
+	// Rank 0's buffer stays unchanged.
 	return comm.IExScan(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum, comm.Persistent())
 }
 
 func exScanToInit[T number](d *persistentCase[T]) *comm.Request {
-	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's stays cleared
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's output stays cleared
 	return comm.IExScan(d.c, dst, comm.Sum, comm.From(src), comm.Persistent())
 }

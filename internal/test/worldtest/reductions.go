@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// reductions are the calls that reduce.
+// reductions returns the calls that reduce.
 func reductions[T number]() []Call {
 	return []Call{
 		{Name: "allreduce", Verb: "allreduce", Chunks: true, Run: allReduce[T]},
@@ -33,8 +33,9 @@ func allReduce[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 	return same("buf", buf, sums[T](c.Size(), count))
 }
 
-// Lists reduces a vector in pieces, of which some are empty and some share a segment
-// with others, by that algorithm; by the one that is forced if it is "".
+// Lists returns a call that reduces a list of vectors by the given algorithm. Some vectors are
+// empty, and some share a segment with others. If the algorithm is "", the call uses the forced
+// algorithm.
 func Lists[T number](algorithm string) Call {
 	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		return allReduceList[T](ctx, c, algorithm, count, bt)
@@ -70,7 +71,7 @@ func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, bt *Buf
 	return same("dst", dst, sums[T](c.Size(), count))
 }
 
-// iAllReduce has two sums under way at once.
+// iAllReduce has two sums under way at the same time.
 func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	a, b := track(bt, vector[T](c.Rank(), count)), track(bt, vector[T](c.Rank()+1, count))
 	ra, rb := comm.IAllReduce(c, a, comm.Sum), comm.IAllReduce(c, b, comm.Max)
@@ -92,7 +93,7 @@ func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, bt *Buff
 	return errB
 }
 
-// maxima is the maximum of n ranks' vectors, from rank r on.
+// maxima returns the element-wise maximum of the vectors of n ranks, from rank r on.
 func maxima[T number](r, n, count int) []T {
 	return repeating[T](count, func(i int) int {
 		most := value(r, i)
@@ -146,7 +147,7 @@ func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, bt *B
 	return same("dst", dst, sums[T](c.Size(), count)[lo:hi])
 }
 
-// reduceScatterInPlace changes this rank's chunk, and no other.
+// reduceScatterInPlace must change this rank's chunk, and no other chunk.
 func reduceScatterInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	lo, hi := tensor.Chunk(count, c.Size(), c.Rank())
 	buf := track(bt, vector[T](c.Rank(), count))
@@ -197,7 +198,7 @@ func exScan[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTr
 	if err := comm.ExScan(ctx, c, buf, comm.Sum); err != nil {
 		return err
 	}
-	return same("buf", buf, sums[T](max(1, c.Rank()), count)) // rank 0 keeps its own
+	return same("buf", buf, sums[T](max(1, c.Rank()), count)) // rank 0's buffer stays unchanged
 }
 
 func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
@@ -211,7 +212,7 @@ func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 	}
 	want := sums[T](c.Rank(), count)
 	if c.Rank() == 0 {
-		want = vector[T](7, count) // as it was
+		want = vector[T](7, count) // unchanged
 	}
 	return same("dst", dst, want)
 }

@@ -26,7 +26,7 @@ type Call struct {
 	Run func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
 }
 
-// Wrong is the error of a call that returned without one and left a wrong result.
+// Wrong is the error of a call that reported success and left a wrong result.
 type Wrong struct{ text string }
 
 // Error says what is wrong.
@@ -40,10 +40,10 @@ func IsWrong(err error) bool {
 
 func wrong(format string, args ...any) error { return &Wrong{fmt.Sprintf(format, args...)} }
 
-// number is what the tests' vectors are made of.
+// number is the element type of the tests' vectors.
 type number interface{ int32 | float32 }
 
-// value returns what rank r contributes at index i: small, so that sums stay exact also in
+// value returns the element of rank r at index i. It is small, so that sums stay exact even in
 // float32.
 func value(r, i int) int { return (r*31+i*7)%period - 300 }
 
@@ -51,7 +51,8 @@ func value(r, i int) int { return (r*31+i*7)%period - 300 }
 // that a segment in the wrong position changes the result.
 const period = 1000
 
-// repeating returns a vector that repeats what at returns for the first period.
+// repeating returns a vector whose first period is given by the function at, and which repeats that
+// period.
 func repeating[T number](count int, at func(i int) int) []T {
 	v := make([]T, count)
 	for i := range min(period, count) {
@@ -78,7 +79,7 @@ func sums[T number](n, count int) []T {
 	})
 }
 
-// concatenated returns n ranks' vectors, one after the other.
+// concatenated returns the vectors of n ranks, one after the other.
 func concatenated[T number](n, count int) []T {
 	var v []T
 	for r := range n {
@@ -99,7 +100,7 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// unequal returns counts that differ from rank to rank, and are 0 for one of them.
+// unequal returns counts that differ from rank to rank. One of them is 0.
 func unequal(n, count int) (counts []int, total int) {
 	counts = make([]int, n)
 	for r := range counts {
