@@ -432,10 +432,10 @@ func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 func TestTheClosedCommunicatorsThatARankRemembersAreBounded(t *testing.T) {
 	var cc closedComms
 	for id := range uint64(3 * maxClosed) {
-		cc.add(id, uint32(id))
+		cc.add(id, closedComm{last: uint32(id)})
 	}
-	if len(cc.last) != maxClosed || len(cc.order) != maxClosed || cc.last[3*maxClosed-1] != 3*maxClosed-1 {
-		t.Errorf("%d and %d are kept, want the last %d", len(cc.last), len(cc.order), maxClosed)
+	if len(cc.comms) != maxClosed || len(cc.order) != maxClosed || cc.comms[3*maxClosed-1].last != 3*maxClosed-1 {
+		t.Errorf("%d and %d are kept, want the last %d", len(cc.comms), len(cc.order), maxClosed)
 	}
 }
 

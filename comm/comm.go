@@ -349,12 +349,15 @@ func (c *Comm) Close(ctx context.Context) error {
 		return c.rt.close(ctx)
 	}
 	c.mu.Lock()
-	last := c.seq
+	record := closedComm{last: c.seq}
 	c.mu.Unlock()
 	c.rt.mu.Lock()
 	delete(c.rt.comms, c.id)
-	c.rt.closedComms.add(c.id, last)
 	agreements := c.rt.survivors[c.id]
+	if agreements == nil {
+		record.size, record.rank = c.Size(), c.Rank()
+	}
+	c.rt.closedComms.add(c.id, record)
 	c.rt.mu.Unlock()
 	if agreements != nil {
 		agreements.close()

@@ -319,9 +319,9 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 // wait in the collective then get fault.Closed.
 func (rt *rankRuntime) answerClosed(t fingerprintNotice) {
 	rt.mu.Lock()
-	last, closed := rt.closedComms.last[t.Comm]
+	c, closed := rt.closedComms.comms[t.Comm]
 	rt.mu.Unlock()
-	if !closed || int32(t.Seq-last) <= 0 {
+	if !closed || int32(t.Seq-c.last) <= 0 {
 		return
 	}
 	e := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rt.rank, Peers: []fault.Peer{rt.peer(rt.rank)},

@@ -100,24 +100,29 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 // maxClosed bounds the communicators whose Close this rank remembers.
 const maxClosed = 1024
 
-// closedComms holds the last maxClosed communicators that this rank has closed. For each it holds
-// the number of the last collective. This rank needs the number to tell a rank that waits in a
-// later collective that it will not come.
+// closedComms holds the last maxClosed communicators that this rank has closed.
 type closedComms struct {
-	last  map[uint64]uint32
+	comms map[uint64]closedComm
 	order []uint64 // oldest first
 }
 
+// A closedComm is what this rank needs to tell a rank that waits in a later collective, or in an
+// agreement, that it will not come.
+type closedComm struct {
+	last       uint32 // the number of the last collective
+	size, rank int    // size is 0 if survivors held the communicator, which then answers
+}
+
 // add records a communicator. If there are more than maxClosed, it drops the oldest.
-func (cc *closedComms) add(id uint64, seq uint32) {
-	if cc.last == nil {
-		cc.last = make(map[uint64]uint32)
+func (cc *closedComms) add(id uint64, c closedComm) {
+	if cc.comms == nil {
+		cc.comms = make(map[uint64]closedComm)
 	}
 	if len(cc.order) == maxClosed {
-		delete(cc.last, cc.order[0])
+		delete(cc.comms, cc.order[0])
 		cc.order = slices.Delete(cc.order, 0, 1)
 	}
-	cc.last[id] = seq
+	cc.comms[id] = c
 	cc.order = append(cc.order, id)
 }
 

@@ -379,7 +379,7 @@ func (rt *rankRuntime) floodRevoke(id uint64, e *fault.Error) {
 }
 
 // handleAgreement handles another rank's notice. It drops a notice for a communicator that this
-// rank does not have; the sender repeats the notice.
+// rank has not made yet; the sender repeats the notice.
 func (rt *rankRuntime) handleAgreement(from int, body []byte) {
 	id, ok := parseAgreementID(body)
 	if !ok {
@@ -387,12 +387,31 @@ func (rt *rankRuntime) handleAgreement(from int, body []byte) {
 	}
 	s := rt.survivorsOf(id)
 	if s == nil {
+		rt.answerClosedAgreement(id, body)
 		return
 	}
 	r, in := s.c.group.RankOf(from)
 	if n, ok := parseAgreement(body, s.c.Size()); ok && in {
 		s.receive(r, n)
 	}
+}
+
+// answerClosedAgreement answers a question about an agreement of a communicator that this rank has
+// closed. This rank never took part in an agreement of it and never will, so the other ranks must
+// not wait for it.
+func (rt *rankRuntime) answerClosedAgreement(id uint64, body []byte) {
+	rt.mu.Lock()
+	c := rt.closedComms.comms[id]
+	rt.mu.Unlock()
+	if c.size == 0 {
+		return
+	}
+	n, ok := parseAgreement(body, c.size)
+	if !ok || !slices.Contains(n.ask, c.rank) {
+		return
+	}
+	answer := agreementNotice{comm: id, number: n.number, state: agreement.State{Version: 1, Out: true}}
+	rt.mesh.Flood(floodAgreement, answer.append(nil, c.size))
 }
 
 // receive passes member r's State to the machine of its agreement. If r has asked for this rank's

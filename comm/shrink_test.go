@@ -97,3 +97,48 @@ func TestRevokeEndsEveryCallOfEveryMember(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Rank 1 has closed a Dup before it could learn of any agreement of the other ranks. They must not
+// wait for it until their Timeout.
+func TestAgreeAndShrinkDoNotWaitForARankThatHasClosedTheCommunicator(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *Comm) error{
+		"agree": func(ctx context.Context, c *Comm) error {
+			_, err := c.Agree(ctx, 1)
+			return err
+		},
+		"shrink": func(ctx context.Context, c *Comm) error {
+			small, err := c.Shrink(ctx)
+			if err != nil {
+				return err
+			}
+			if got := jobRanks(small); !slices.Equal(got, []int{0, 2}) {
+				return fmt.Errorf("members: got %v, want 0 and 2", got)
+			}
+			return small.Barrier(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := Local(3, func(ctx context.Context, c *Comm) error {
+				dup, err := c.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 1 {
+					if err := dup.Close(ctx); err != nil {
+						return err
+					}
+				}
+				if err := c.Barrier(ctx); err != nil {
+					return err
+				}
+				if c.Rank() != 1 {
+					err = call(ctx, dup)
+				}
+				return errors.Join(err, c.Barrier(ctx))
+			}, WithTimeout(5*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
