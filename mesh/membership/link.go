@@ -10,14 +10,14 @@ import "fmt"
 //	yes    no      -        up: heartbeats arrive
 //	yes    yes     -        nothing received for the limit; the connection is kept in case the rank resumes
 //
-// A link that is givenUp is not dialled any more; the peer may still open it.
+// If givenUp is set, this rank does not dial the link any more, but the peer may still open it.
 type link struct {
 	open       bool   // there is a connection
 	silent     bool   // nothing was received for the limit
 	byePending bool   // this rank's goodbye has not been acknowledged yet
 	receivedAt Time   // when a message was received last
 	upSince    Time   // when the link came up
-	lastCall   []byte // the peer's last call, from its heartbeats; the next one overwrites it
+	lastCall   []byte // the peer's last call, from its heartbeats; the next heartbeat overwrites it
 	delay      Span   // how late the peer runs, from its last heartbeat
 
 	// These fields are for a link that is wanted and not up.

@@ -159,9 +159,9 @@ func (s *Machine) Missing() []int {
 	return unlinked
 }
 
-// checkReady floods, once, that this rank has all its links, and reports, once, that all ranks have
-// flooded the same. checkReady does not wait for a rank that is gone again, because the failure or
-// the goodbye of that rank is reported separately.
+// checkReady floods once that this rank has all its links. When all ranks have flooded this,
+// checkReady reports it once. checkReady does not wait for a rank that is gone again, because the
+// failure or the goodbye of that rank is reported separately.
 func (s *Machine) checkReady() {
 	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true

@@ -91,8 +91,8 @@ func (s *Machine) maintainOverlay() {
 func (s *Machine) mayDial() bool { return !s.closing && !s.beingEvicted() }
 
 // dial opens a link. It suspects a rank that could not be reached for longer than the limit on that
-// rank's silence. A rank that is not known to have started is never suspected: it may start at any
-// time. After a failed dial the machine waits until retryAt.
+// rank's silence. A rank that is not known to have started is never suspected, because it may start
+// at any time. After a failed dial the machine waits until retryAt.
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link

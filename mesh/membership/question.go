@@ -31,8 +31,8 @@ type route struct {
 	via    int
 }
 
-// routes holds the latest routes. An answer that needs an overwritten route is lost; the rank that
-// asked ends its question after AnswerTimeout.
+// routes holds the latest routes. An answer that needs an overwritten route is lost. Then the rank
+// that asked ends its question after AnswerTimeout.
 type routes struct {
 	recent [256]route
 	n      int

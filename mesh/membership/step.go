@@ -56,8 +56,8 @@ type (
 		Code byte
 		Body []byte
 	}
-	// Question asks Ranks for an answer to Body; one Answered with the same ID follows. Code says
-	// who on the other rank answers; it is opaque here.
+	// Question asks the ranks in Ranks for an answer to Body. One Answered with the same ID
+	// follows. Code selects the part of the other rank that answers. It is opaque here.
 	Question struct {
 		ID    uint64
 		Ranks []int
