@@ -282,7 +282,7 @@ func (c *control) execute(o membership.Output) {
 }
 
 // answer answers a question of another rank, or passes it to the part of the Mesh that can answer
-// it. A question with an unknown Code comes from another version; it is declined.
+// it. A question with an unknown Code comes from another version, and answer declines it.
 func (c *control) answer(o membership.Asked) {
 	switch o.Code {
 	case askEvents:

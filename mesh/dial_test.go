@@ -145,8 +145,8 @@ func (endedConn) Progress(transport.Sink, int) (transport.State, error) {
 	return transport.Idle, io.EOF
 }
 
-// If a data dial gets no slot, the rank must retry for longer than dialTimeout, because the peer
-// lives.
+// If a data dial gets no slot, the rank must retry for longer than dialTimeout, because the peer is
+// alive.
 func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 	for _, tc := range []struct {
 		turnedAway time.Duration

@@ -87,8 +87,8 @@
 //
 // # Control messages
 //
-// A control link carries the messages of package mesh/membership, which says what each means. The
-// head of each has 40 bytes, the body at most 4096.
+// A control link carries the messages of package mesh/membership, which documents their meaning.
+// The head of each message has 40 bytes, and the body has at most 4096.
 //
 //	 0 kind (1), code (1), zero (2)     16 ref (4)
 //	 4 origin (4)                       20 age in ns (8)
@@ -104,7 +104,8 @@
 // sent with the bytes that the other end has received.
 //
 // Frames over tcp and grpc carry acknowledgements. If the bytes that were sent a second ago are not
-// acknowledged, the Mesh asks the peer's, over the control links, which work without the data Conn:
+// acknowledged, this rank's Mesh asks the peer's Mesh over the control links, which work without
+// the data Conn:
 //
 //	this rank, once a second                 the peer
 //	an Ask, code 1, without a body      ->   moves its end of the link until nothing is left to read

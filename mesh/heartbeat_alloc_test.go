@@ -47,7 +47,7 @@ func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 }
 
 // grpcHeartbeatAllocs is the number of allocations that a heartbeat over grpc may cost on both
-// ranks together. Every frame over grpc costs as many; see package grpc.
+// ranks together. Every frame over grpc costs the same number; see package grpc.
 const grpcHeartbeatAllocs = 12
 
 // This test checks that an idle job allocates nothing. A garbage collection sometimes allocates,

@@ -69,7 +69,7 @@ func newJoinServer(size int) *joinServer {
 }
 
 // add records a rank, whose record came on the connection t. A second process of the same rank is
-// refused; the same process may join again after its connection broke. Once the table is complete,
+// refused. The same process may join again after its connection broke. Once the table is complete,
 // its record must be the same as before, because other ranks may have the table. When the last rank
 // is added, the wait of all ranks ends.
 func (g *joinServer) add(rank int, instance uint64, r record, t *handshakeConn) *refusal {

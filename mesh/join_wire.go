@@ -19,7 +19,7 @@ const (
 	maxRecord = transport.MaxAddr
 )
 
-// append appends the record; a long host name is truncated.
+// append appends the record. It truncates a long host name.
 func (r record) append(b []byte) []byte {
 	host := truncate(r.host, maxHost)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(r.addr)))

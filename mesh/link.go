@@ -52,7 +52,7 @@ const (
 	linkIdle      linkState = iota // the Conn has not been needed yet
 	linkDialing                    // this rank dials
 	linkAccepting                  // the peer dials: its Conn was admitted, or the peer's dial has won
-	linkOpening                    // the Conn is there; the frames queued before are being sent, in order
+	linkOpening                    // the Conn is open; the frames queued before are being sent, in order
 	linkUp                         // frames go straight to the Conn
 	linkFailed                     // err says why
 )
@@ -384,8 +384,8 @@ func (l *Link) quiesce() {
 }
 
 // DeferFailure fails the link because of a frame that arrived on it. A Sink calls it within
-// Progress, where the link cannot be closed; the link fails when Progress has returned. The first
-// error counts.
+// Progress, where the link cannot be closed. So the link fails only when Progress has returned. The
+// first error counts.
 func (l *Link) DeferFailure(err error) { l.deferredErr.CompareAndSwap(nil, &err) }
 
 // Close closes the link without suspecting the peer, which is known to be gone.

@@ -41,7 +41,7 @@ type Config struct {
 	Incarnation  uint32              // counts restarts of the job, from 0
 	Secret       []byte              // proves that a peer belongs to the job; empty: no proof is required
 	Transport    transport.Transport // carries handshakes, control links and data; the Mesh closes it
-	Listener     net.Listener        // this process's one listener; nil when the transport needs none; the Mesh closes it
+	Listener     net.Listener        // the only listener of this process; nil if the transport needs no listener; the Mesh closes it
 	TLS          *tls.Config         // the server side of TLS on Listener; nil: plain connections
 	Secures      Secures             // which connections on Listener are under TLS; nil: all, if TLS is set
 	NameOf       func(int) string    // the name (see transport.Named) that a rank must prove under TLS; nil: names are not checked
@@ -296,8 +296,8 @@ func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	return &net.TCPAddr{IP: ua.IP, Port: ta.Port, Zone: ua.Zone}
 }
 
-// exchange learns all ranks' addresses and hosts from rank 0. Before that, a rank knows no address
-// but rank 0's; afterwards, any rank can dial any other.
+// exchange learns all ranks' addresses and hosts from rank 0. Before the exchange, a rank knows
+// only rank 0's address. Afterwards, any rank can dial any other rank.
 func (m *Mesh) exchange(ctx context.Context, own record) error {
 	if own.size() > maxRecord {
 		return m.failure(fault.Misuse, fmt.Errorf("address record: got %d bytes, want at most %d", own.size(), maxRecord))

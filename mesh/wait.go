@@ -13,9 +13,9 @@ import (
 // A Waiter lets one goroutine sleep until its Condition is met. Any goroutine may call Wake. Only
 // the waiting goroutine may call the other methods.
 //
-// The order avoids lost wake-ups: the waiter publishes its Waiter, arms the links, checks the
-// Condition, and only then sleeps; the goroutine that makes the Condition true calls Wake
-// afterwards. A Wake that comes before the sleep ends the sleep at once.
+// The order of the steps avoids lost wake-ups. The waiter first publishes its Waiter, then arms the
+// links, then checks the Condition, and only then sleeps. The goroutine that makes the Condition
+// true calls Wake afterwards. A Wake that comes before the sleep ends the sleep at once.
 type Waiter struct {
 	pool  *waiterPool
 	wake  wakeup

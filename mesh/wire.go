@@ -214,7 +214,7 @@ func appendProof(b []byte, mac [macSize]byte) []byte {
 	return sealHead(b, start)
 }
 
-// parseProof reads a PROOF; the caller compares the HMAC.
+// parseProof reads a PROOF. The caller must compare the HMAC.
 func parseProof(b []byte) (mac [macSize]byte, err error) {
 	r, err := openHead(b, kindProof)
 	if err != nil {
@@ -313,7 +313,7 @@ func sanitize(b []byte) string {
 	return string(text)
 }
 
-// appendControl appends the head of a control message; the body is sent beside the head and is not
+// appendControl appends the head of a control message. The body is sent beside the head and is not
 // copied. The head holds a checksum of the body, because control messages decide which ranks have
 // failed, and not every transport has checksums.
 func appendControl(b []byte, m membership.Message) []byte {
