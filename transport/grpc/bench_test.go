@@ -28,7 +28,8 @@ type subject interface {
 
 // BenchmarkBare moves the same bytes alternately over a Conn and over a bare gRPC stream. The
 // stream has the same codec and settings. It reports the speed of the Conn divided by the speed of
-// the bare stream as "of-bare". 1 means equal speed; a larger value means that the Conn is faster.
+// the bare stream as "of-bare". A value of 1 means equal speed. A larger value means that the Conn
+// is faster.
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 func BenchmarkBare(b *testing.B) {

@@ -8,7 +8,7 @@
 // # On the wire
 //
 // Method /tutti.Transport/Link, content type application/grpc+tutti, no compression, no proto. The
-// messages of a stream, joined, are a sequence of frames; the boundaries of messages mean nothing.
+// joined messages of a stream are a sequence of frames. The boundaries of messages have no meaning.
 // Integers are little-endian.
 //
 //	offset  bytes  field

@@ -173,7 +173,7 @@ func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 // its Done channel. Only a goroutine that sleeps there gets such a value, and that goroutine has
 // found nothing to receive.
 type streamContext struct {
-	context.Context // gRPC's, for its values
+	context.Context // gRPC's own context, for its values
 	done            chan struct{}
 	ended           atomic.Bool
 	handlerDone     chan struct{} // closed when the stream's handler returns, or will never begin

@@ -143,8 +143,8 @@ func newProducer(r ring, consumed *atomic.Uint64, b *doorbell) producer {
 	return producer{ring: r, sharedConsumed: consumed, doorbell: b, clearedTo: uint64(len(r))}
 }
 
-// refreshConsumed reads the consumer's count again. It returns an error if the count went back or
-// passed the producer's, which a correct consumer never does.
+// refreshConsumed reads the consumer's count again. It returns an error if the count has decreased,
+// or is larger than the producer's count. Neither happens with a correct consumer.
 func (p *producer) refreshConsumed() error {
 	consumed := p.sharedConsumed.Load()
 	if consumed-p.consumed > p.produced-p.consumed || consumed%recordAlign != 0 {

@@ -29,12 +29,11 @@ import (
 //	  | <------- memory, descriptor ---- |   all have come
 //	  | <------- commit, close --------- |   every descriptor has been sent
 //
-// Instead of the memory a member may get a mismatch, a failure, or the end of the connection. A
-// host that gives up closes its socket. Then one of the waiting members binds the name again. A
-// member that gives up sends 'q' and keeps reading. The host decides whether the 'q' came too late,
-// so that all ranks get the memory or none does. There are exceptions: the Share of a rank fails
-// alone if the rank dies, is stopped for longer than replyTimeout, gets no descriptor or cannot map
-// it.
+// A member that gets no memory gets a mismatch, a failure, or the end of the connection. A host
+// that gives up closes its socket. Then one of the waiting members binds the name again. A member
+// that gives up sends 'q' and keeps reading. The host decides whether the 'q' came too late, so
+// that all ranks get the memory or none does. There are exceptions: the Share of a rank fails alone
+// if the rank dies, is stopped for longer than replyTimeout, gets no descriptor or cannot map it.
 //
 //	request  offset  bytes  field
 //	         0       8      "tuttishr"

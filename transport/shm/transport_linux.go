@@ -145,10 +145,10 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// waitError returns the error of a failed wait. Its kind is the first that applies: fault.Closed
-// after Close; fault.Timeout or fault.Canceled when ctx has ended; the kind of err; and otherwise
-// kind. The order matters, because Close and the end of ctx make reads and writes fail with errors
-// of their own.
+// waitError returns the error of a failed wait. Its kind is the first of these that applies:
+// fault.Closed after Close; fault.Timeout or fault.Canceled if ctx has ended; the kind of err; and
+// otherwise the argument kind. The order matters, because Close and the end of ctx make reads and
+// writes fail with errors of their own.
 func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
