@@ -21,24 +21,30 @@ func (m *Mesh) checkDescriptors() error {
 		return nil
 	}
 	open, _ := os.ReadDir("/dev/fd") // absent on some systems; then the count is 0
-	if err := descriptorShortage(descriptorLimit(), len(open), m.cfg.Size); err != nil {
+	if err := descriptorShortage(descriptorLimit(), len(open), m.cfg.Size, m.joinServer != nil); err != nil {
 		return m.failure(fault.Exhausted, err)
 	}
 	return nil
 }
 
 // descriptorShortage returns an error if the limit on file descriptors is too low for a rank. The
-// arguments are the limit (negative if it is unknown), the number of open descriptors, and the
-// number of ranks in the job. descriptorShortage counts the control links and as many data links,
-// because the algorithms for many ranks use no more.
-func descriptorShortage(limit, open, size int) error {
+// arguments are the limit (negative if it is unknown), the number of open descriptors, the number of
+// ranks in the job, and whether this rank serves the address exchange. descriptorShortage counts the
+// control links and as many data links, because the algorithms for many ranks use no more. A rank
+// that serves the address exchange holds one connection to each other rank at once, before it has
+// any link.
+func descriptorShortage(limit, open, size int, joinServer bool) error {
 	links := min(size-1, 2*bits.Len(uint(size-1)))
 	want := open + 2*links + spareDescriptors
+	all := want - links + size - 1
+	if joinServer {
+		want = max(want, open+size-1+spareDescriptors)
+	}
 	if limit < 0 || limit >= want {
 		return nil
 	}
 	return fmt.Errorf("file descriptors: got a limit of %d, want at least %d for a rank of %d, and %d for messages between all ranks (%d are open now): raise ulimit -n",
-		limit, want, size, want-links+size-1, open)
+		limit, want, size, all, open)
 }
 
 // lacksDescriptors reports whether err says that this process, or this host, has no file descriptor
@@ -55,4 +61,14 @@ func (m *Mesh) shortage(err error) *fault.Error {
 	e.Err = fmt.Errorf("file descriptors: the limit of %d is reached, and up to %d connections to other ranks are needed: raise ulimit -n: %w",
 		descriptorLimit(), 2*(m.cfg.Size-1), err)
 	return e
+}
+
+// acceptShortage handles a lack of file descriptors that has lasted in Accept for shortageTime. It
+// ends the address exchange at once. All ranks that can be reached blame this rank.
+func (m *Mesh) acceptShortage(err error) {
+	e := m.shortage(err)
+	if m.joinServer != nil {
+		m.joinServer.end(e)
+	}
+	m.Announce(e)
 }

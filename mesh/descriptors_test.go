@@ -14,23 +14,30 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
 )
 
 func TestALimitThatIsTooLowIsNamedWithTheNumberNeeded(t *testing.T) {
 	for _, tc := range []struct {
 		limit, open, size int
+		joinServer        bool
 		want              string // a part of the error; "": none
 	}{
-		{24, 8, 7, "got a limit of 24, want at least 28 for a rank of 7"},
-		{27, 8, 7, "want at least 28"},
-		{28, 8, 7, ""},
-		{1024, 10, 1000, ""},
-		{50, 10, 1000, "want at least 58 for a rank of 1000, and 1037 for messages between all ranks (10 are open now): raise ulimit -n"},
-		{-1, 8, 7, ""},
-		{10, 2, 1, ""},
+		{24, 8, 7, false, "got a limit of 24, want at least 28 for a rank of 7"},
+		{27, 8, 7, true, "want at least 28"},
+		{28, 8, 7, true, ""},
+		{1024, 10, 1000, true, ""},
+		{50, 10, 1000, false, "want at least 58 for a rank of 1000, and 1037 for messages between all ranks (10 are open now): raise ulimit -n"},
+		{58, 10, 1000, false, ""},
+		{1016, 10, 1000, true, "got a limit of 1016, want at least 1017 for a rank of 1000, and 1037 for messages between all ranks"},
+		{1017, 10, 1000, true, ""},
+		{-1, 8, 7, true, ""},
+		{10, 2, 1, true, ""},
 	} {
-		err := descriptorShortage(tc.limit, tc.open, tc.size)
+		err := descriptorShortage(tc.limit, tc.open, tc.size, tc.joinServer)
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%d of %d descriptors open, %d ranks: got %v, want %q", tc.open, tc.limit, tc.size, err, tc.want)
 		}
@@ -80,6 +87,34 @@ func TestALackOfDescriptorsIsTheFailureOfTheRankThatHasIt(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A rank 0 that has no descriptor left for the other ranks must end the start at once, and a rank
+// that has joined must get the reason.
+func TestALackOfDescriptorsInAcceptEndsTheAddressExchange(t *testing.T) {
+	leak.Check(t)
+	ln := listen(t)
+	short := &shortListener{Listener: ln, done: make(chan struct{})}
+	short.first.Store(1) // rank 1 joins, and rank 2 cannot
+	r := newTestJob(t, 3)
+	began, waited := time.Now(), starved.Since(os.Getpid())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r.start(ctx, []int{0, 1}, func(i int, cfg *Config) {
+		cfg.Transport, cfg.Root = tcp.New(tcp.Options{}), ln.Addr().String()
+		cfg.Listener = short
+		if i != 0 {
+			cfg.Listener = listen(t)
+		}
+	})
+	if elapsed := time.Since(began); elapsed > 2*time.Second+waited() {
+		t.Errorf("the start ends after %v", elapsed)
+	}
+	for i := range 2 {
+		if !isShortage(r.errs[i], 0) {
+			t.Errorf("rank %d: got %v, want %v of rank 0", i, r.errs[i], fault.Exhausted)
+		}
+	}
 }
 
 // A start must fail at once if a rank lacks descriptors. In one case rank 1 lacks them while it
@@ -142,14 +177,18 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 	})
 }
 
-// A shortListener is a listener whose process lacks descriptors.
+// A shortListener is a listener whose process lacks descriptors after the first connections.
 type shortListener struct {
 	net.Listener
-	done chan struct{}
-	once sync.Once
+	first atomic.Int32 // how many connections are accepted
+	done  chan struct{}
+	once  sync.Once
 }
 
 func (l *shortListener) Accept() (net.Conn, error) {
+	if l.first.Add(-1) >= 0 {
+		return l.Listener.Accept()
+	}
 	select {
 	case <-l.done:
 		return nil, net.ErrClosed
@@ -160,5 +199,8 @@ func (l *shortListener) Accept() (net.Conn, error) {
 
 func (l *shortListener) Close() error {
 	l.once.Do(func() { close(l.done) })
+	if l.Listener != nil {
+		return l.Listener.Close()
+	}
 	return nil
 }

@@ -51,7 +51,8 @@ type joinServer struct {
 	owners     []*handshakeConn // by rank: the connection on which the record came; nil for rank 0
 	everJoined []bool           // by rank: it has joined at some time
 	missing    int
-	failed     *refusal // set before done ends, unless the table is complete
+	failed     *refusal     // set before done ends, unless the table is complete
+	exhausted  *fault.Error // set with failed, by end
 
 	done   context.Context // ends when the table is complete, or joining has failed
 	finish context.CancelFunc
@@ -142,6 +143,26 @@ func (g *joinServer) fail() []int {
 	g.mu.Unlock()
 	g.work.Wait()
 	return absent
+}
+
+// end ends the exchange because this rank lacks file descriptors, so that no other rank can join. The
+// ranks that have joined get the reason. It does nothing once the exchange has ended.
+func (g *joinServer) end(e *fault.Error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.missing == 0 || g.failed != nil {
+		return
+	}
+	g.exhausted = e
+	g.failed = &refusal{reason: reasonExhausted, text: fmt.Sprintf("rank 0: %v", e.Err)}
+	g.finish()
+}
+
+// shortage returns the failure that end has recorded, or nil.
+func (g *joinServer) shortage() *fault.Error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.exhausted
 }
 
 // startConn counts one more goroutine. It returns false after a failure.
@@ -290,6 +311,9 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	records, no := g.outcome()
 	if no != nil {
 		g.work.Wait() // until the ranks that have joined have the reason
+		if e := g.shortage(); e != nil {
+			return nil, e
+		}
 		return nil, m.rankLeft(no)
 	}
 	return records, nil
@@ -322,6 +346,7 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //	refusal, absent ranks                 fails with Timeout, naming the missing ranks
 //	refusal, a rank has left              fails with PeerLost, naming that rank
 //	rank 0 has left, with EndOnLoss       fails with PeerLost, naming rank 0
+//	refusal, rank 0 lacks descriptors     fails with Exhausted, naming rank 0
 //	refusal that is permanent             fails with Refused
 //	no file descriptor is left            fails with Exhausted
 //	certificate or TLS options            fails with Refused
@@ -349,6 +374,10 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			return nil, e
 		case errors.As(err, &no) && no.reason == reasonLeft:
 			return nil, m.rankLeft(no)
+		case errors.As(err, &no) && no.reason == reasonExhausted:
+			e := m.failure(fault.Exhausted, no)
+			e.Peers = []fault.Peer{{Rank: 0}}
+			return nil, e
 		case left != nil && left.final:
 			return nil, m.rankLeft(&refusal{reason: reasonLeft, text: left.Error()})
 		case errors.As(err, &no) && no.permanent(m.id.incarnation):
