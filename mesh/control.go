@@ -66,6 +66,7 @@ type control struct {
 	stepping  bool                                    // step is running
 	links     []*controlLink                          // by rank; nil: no link
 	closing   []*controlLink                          // links that are cut and not yet drained
+	short     lasting                                 // the lack of file descriptors in dials of control links
 	questions map[uint64]chan []membership.RankAnswer // by ID; each has one slot
 	fences    map[uint64]chan struct{}                // by ID
 }
@@ -469,6 +470,9 @@ func (c *control) dial(rank int) {
 // dialFailed reports a failed dial to the machine, which retries later. During the start, a
 // permanent refusal also makes Start fail with an error that names the peer. Once all ranks have
 // started, a permanent refusal is only logged, because the job may go on without this link.
+//
+// A lack of file descriptors is announced as this rank's failure: at once during the start, and
+// after shortageTime later, because the job may go on if the lack is short.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -481,10 +485,22 @@ func (c *control) dialFailed(rank int, err error) {
 			c.fail(e)
 		}
 	}
-	if lacksDescriptors(err) {
+	if !lacksDescriptors(err) {
+		c.short = lasting{}
+	} else if c.short.observe(time.Now()) > shortageTime || !c.started() {
 		c.step(membership.Announce{Err: c.m.shortage(err)})
 	}
 	c.step(membership.DialFailed{Rank: rank, NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error()})
+}
+
+// started reports whether all ranks have started.
+func (c *control) started() bool {
+	select {
+	case <-c.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 // linkUp passes a Conn whose handshake is complete to the control goroutine, and calls endOpening
@@ -497,6 +513,7 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 			old.conn.Close()
 		}
 		c.links[rank] = newControlLink(c, rank, conn)
+		c.short = lasting{}
 		c.step(membership.LinkUp{Rank: rank})
 	})
 }

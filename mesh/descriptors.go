@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 )
@@ -64,11 +65,29 @@ func (m *Mesh) shortage(err error) *fault.Error {
 }
 
 // acceptShortage handles a lack of file descriptors that has lasted in Accept for shortageTime. It
-// ends the address exchange at once. All ranks that can be reached blame this rank.
+// ends the start at once, and all ranks that can be reached blame this rank. Once all ranks have
+// started, it does nothing: the mux has logged the lack, and the job may need no further connection.
 func (m *Mesh) acceptShortage(err error) {
+	if m.control.started() {
+		return
+	}
 	e := m.shortage(err)
 	if m.joinServer != nil {
 		m.joinServer.end(e)
 	}
 	m.Announce(e)
+}
+
+// A lasting measures how long file descriptors have been short.
+type lasting struct{ first, last time.Time }
+
+// observe records that descriptors are short now, and returns for how long they have been. A lack
+// that was last observed more than two shortageTimes ago counts as ended, because a rank dials a
+// missing control link more often than that.
+func (s *lasting) observe(now time.Time) time.Duration {
+	if now.Sub(s.last) > 2*shortageTime {
+		s.first = now
+	}
+	s.last = now
+	return now.Sub(s.first)
 }

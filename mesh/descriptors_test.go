@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -45,14 +46,17 @@ func TestALimitThatIsTooLowIsNamedWithTheNumberNeeded(t *testing.T) {
 }
 
 // A shortWire is a transport. While its field short is set, its dials fail with the error for a
-// lack of file descriptors.
+// lack of file descriptors, or with err if that is set.
 type shortWire struct {
 	transport.Transport
 	short atomic.Bool
+	err   error
 }
 
 func (s *shortWire) Dial(ctx context.Context, addr string) (transport.Conn, error) {
-	if s.short.Load() {
+	if s.short.Load() && s.err != nil {
+		return nil, s.err
+	} else if s.short.Load() {
 		return nil, fmt.Errorf("dial %s: %w", addr, os.NewSyscallError("socket", syscall.EMFILE))
 	}
 	return s.Transport.Dial(ctx, addr)
@@ -64,28 +68,95 @@ func isShortage(err error, rank int) bool {
 	return errors.As(err, &e) && blames(e, fault.Exhausted, rank) && strings.Contains(err.Error(), "raise ulimit -n")
 }
 
-// If a rank lacks descriptors for a data connection, all ranks must blame that rank and not its
-// peer.
+// startShort starts ranks over the memory transport, and returns the shortWire of each rank.
+func startShort(t *testing.T, n int) (*testJob, []*shortWire) {
+	wires := make([]*shortWire, n)
+	r := started(t, n, func(i int, cfg *Config) {
+		cfg.Data = &recorder{got: make(map[string]int)}
+		wires[i] = &shortWire{Transport: cfg.Transport}
+		cfg.Transport = wires[i]
+	})
+	return r, wires
+}
+
+// blameless checks that no rank reports a failure.
+func (r *testJob) blameless(when string) {
+	r.t.Helper()
+	for i, events := range r.events {
+		if e, _ := events.first(); e != nil {
+			r.t.Errorf("%s: rank %d hears %v", when, i, e)
+		}
+	}
+}
+
+// If a rank lacks descriptors for a data connection until the deadline of the dial, all ranks must
+// blame that rank and not its peer. If the lack ends earlier, the connection must come up.
 func TestALackOfDescriptorsIsTheFailureOfTheRankThatHasIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var wire shortWire
-		r := newTestJob(t, 3)
-		defer r.close()
-		r.start(t.Context(), upTo(3), func(i int, cfg *Config) {
-			cfg.Data = &recorder{got: make(map[string]int)}
-			if i == 1 {
-				wire.Transport = cfg.Transport
-				cfg.Transport = &wire
+	for _, ends := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			r, wires := startShort(t, 3)
+			defer r.close()
+			wire := wires[1]
+			wire.short.Store(true)
+			l := r.meshes[1].Link(2)
+			l.Open()
+			time.Sleep(dialTimeout - time.Second)
+			r.blameless("before the deadline")
+			wire.short.Store(!ends)
+			time.Sleep(2 * time.Second)
+			if ends {
+				r.blameless("after the lack")
+				if l.conn.Load() == nil {
+					t.Error("the data connection is not up after the lack")
+				}
+				return
+			}
+			for i, events := range r.events {
+				if e, _ := events.first(); !isShortage(e, 1) {
+					t.Errorf("rank %d hears %v", i, e)
+				}
 			}
 		})
-		wire.short.Store(true)
-		r.meshes[1].Link(2).Open()
-		time.Sleep(time.Second)
-		for i, events := range r.events {
-			if e, _ := events.first(); !isShortage(e, 1) {
-				t.Errorf("rank %d hears %v", i, e)
+	}
+}
+
+// If a rank lacks descriptors for a control link of a running job, only a lack that lasts must be a
+// failure.
+func TestARunningJobSurvivesAShortLackOfDescriptors(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			r, wires := startShort(t, 3)
+			defer r.close()
+			wire := wires[0]
+			wires[1].err = errors.New("unreachable") // so that only rank 0 could open the link again
+			wires[1].short.Store(true)
+			wire.short.Store(true)
+			r.meshes[0].control.post(func(c *control) { c.linkDown(c.links[1], "cut by the test") })
+			time.Sleep(shortageTime / 2)
+			r.blameless("during the lack")
+			wire.short.Store(!ends)
+			time.Sleep(2 * shortageTime)
+			if ends {
+				r.blameless("after the lack")
+				return
 			}
-		}
+			for i, events := range r.events {
+				if e, _ := events.first(); !isShortage(e, 0) {
+					t.Errorf("rank %d hears %v", i, e)
+				}
+			}
+		})
+	}
+}
+
+// Once all ranks have started, a lack of descriptors in Accept must not end the job.
+func TestALackOfDescriptorsInAcceptDoesNotEndARunningJob(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, _ := startShort(t, 2)
+		defer r.close()
+		r.meshes[0].acceptShortage(syscall.EMFILE)
+		time.Sleep(time.Second)
+		r.blameless("after the start")
 	})
 }
 
@@ -159,7 +230,7 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 		ln := &shortListener{done: make(chan struct{})}
 		var logs logBuffer
 		var reported atomic.Int32
-		f := openMux(ln, &pendingEcho{}, nil, nil, logs.logger(), newRefusalLog(logs.logger()), func(err error) {
+		f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), func(err error) {
 			if !errors.Is(err, syscall.EMFILE) {
 				t.Errorf("got %v, want %v", err, syscall.EMFILE)
 			}
@@ -175,6 +246,75 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 			t.Errorf("no report after %v", 5*shortageTime/2)
 		}
 	})
+}
+
+// Connections that prove nothing and take all descriptors must be evicted one after the other, until
+// another connection is accepted.
+func TestPendingConnectionsGiveUpTheirDescriptors(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const limit = 4
+		ln := &countingListener{conns: make(chan net.Conn, limit+1), done: make(chan struct{})}
+		ln.free.Store(limit)
+		var logs logBuffer
+		f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), func(err error) { t.Errorf("reported: %v", err) })
+		defer f.Close()
+		for range limit {
+			near, _ := net.Pipe()
+			ln.conns <- near
+		}
+		near, far := net.Pipe()
+		defer far.Close()
+		ln.conns <- near
+		go io.WriteString(far, "a rank")
+		began := time.Now()
+		if _, err := f.listener(nil).Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if elapsed := time.Since(began); elapsed < slotHold || elapsed > 4*slotHold {
+			t.Errorf("accepted after %v, want at least %v and at most %v", elapsed, slotHold, 4*slotHold)
+		}
+		if free := ln.free.Load(); free != 0 {
+			t.Errorf("%d descriptors are free, want that only one connection is evicted", free)
+		}
+	})
+}
+
+// A countingListener is a listener whose process has a few descriptors for connections.
+type countingListener struct {
+	net.Listener
+	conns chan net.Conn
+	free  atomic.Int32
+	done  chan struct{}
+}
+
+// A countedConn holds one descriptor of a countingListener.
+type countedConn struct {
+	net.Conn
+	ln   *countingListener
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.ln.free.Add(1) })
+	return c.Conn.Close()
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	if l.free.Load() == 0 && len(l.conns) > 0 {
+		return nil, os.NewSyscallError("accept4", syscall.EMFILE)
+	}
+	select {
+	case <-l.done:
+		return nil, net.ErrClosed
+	case nc := <-l.conns:
+		l.free.Add(-1)
+		return &countedConn{Conn: nc, ln: l}, nil
+	}
+}
+
+func (l *countingListener) Close() error {
+	close(l.done)
+	return nil
 }
 
 // A shortListener is a listener whose process lacks descriptors after the first connections.

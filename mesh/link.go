@@ -196,10 +196,11 @@ func (l *Link) dialOnce(ctx context.Context, deadline time.Time) (transport.Conn
 }
 
 // isFinal reports whether a retry of a failed dial is useless: the peer refused the dial, the peer
-// is known to be gone, or this process lacks file descriptors.
+// is known to be gone, or the TLS options do not fit. A lack of file descriptors is not final,
+// because it may be temporary.
 func isFinal(err error) bool {
 	var no *refusal
-	return errors.As(err, &no) || lacksDescriptors(err) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
+	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
 }
 
 // sleep waits for d, and returns false if ctx ended first.

@@ -267,7 +267,7 @@ func (m *Mesh) start(ctx context.Context) error {
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
-		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.log, m.refusals, m.acceptShortage)
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.cfg.Secures, m.refusals, m.acceptShortage)
 		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -40,6 +39,10 @@ var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v",
 // slot.
 var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait for one of the %d slots", pendingSlots)
 
+// errDescriptorNeeded is the refusal of a peer that had proved nothing when this process had no
+// descriptor left for the next connection.
+var errDescriptorNeeded = errors.New("it has not proven its identity, and this process has no file descriptor left for other connections")
+
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
 // handshake if there is one, and passes a connection that speaks the transport's protocol to the
 // transport, as a transport.Pending. It closes every other connection and logs one line for it.
@@ -54,9 +57,8 @@ type mux struct {
 	greeter    transport.Greeter // nil: every connection is the transport's
 	tls        *tls.Config       // nil: plain connections
 	secures    Secures           // which connections are under TLS; nil: all, if tls is set
-	log        *slog.Logger
 	refusals   *refusalLog
-	onShortage func(error)   // called when file descriptors are short for shortageTime
+	onShortage func(error)   // called when file descriptors are short for shortageTime and no connection can be evicted
 	accepted   chan net.Conn // classified connections, to muxListener.Accept
 	slotFree   wakeup        // raised by release
 	done       chan struct{} // closed by Close
@@ -68,9 +70,9 @@ type mux struct {
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, log *slog.Logger, refusals *refusalLog, onShortage func(error)) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, refusals *refusalLog, onShortage func(error)) *mux {
 	f := &mux{
-		ln: ln, secures: secures, log: log, refusals: refusals, onShortage: onShortage,
+		ln: ln, secures: secures, refusals: refusals, onShortage: onShortage,
 		accepted: make(chan net.Conn),
 		slotFree: newWakeup(),
 		done:     make(chan struct{}),
@@ -114,7 +116,8 @@ func (f *mux) Close() {
 
 // acceptAll accepts connections. It gives each connection a slot and a goroutine, or closes it.
 // After an error of Accept, such as too many open files, it retries with growing pauses: the job's
-// links may be up, and the job should go on.
+// links may be up, and the job should go on. If descriptors are short, it evicts a connection before
+// each retry, so that connections whose peers prove nothing do not keep out the job's ranks.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
 	var failedFor time.Duration
@@ -125,8 +128,9 @@ func (f *mux) acceptAll() {
 				return
 			}
 			// A lack of descriptors or memory may be temporary.
-			f.log.Warn("accept failed; retrying", "err", err)
-			if failedFor += pause; failedFor > shortageTime && lacksDescriptors(err) {
+			f.refusals.acceptFailed(err)
+			failedFor += pause
+			if lacksDescriptors(err) && !f.freeDescriptor() && failedFor > shortageTime {
 				f.onShortage(err)
 			}
 			select {
@@ -158,7 +162,7 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 		case victim == nil:
 			return nil // the mux is closed
 		case wait <= 0:
-			f.evict(victim)
+			f.evict(victim, errSlotNeeded)
 			continue
 		}
 		select {
@@ -194,7 +198,8 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 	return g, nil, 0
 }
 
-// victim returns the connection to evict when no slot is free. It selects the source address that
+// victim returns the connection to evict when no slot or no descriptor is free, or nil if no
+// connection holds a slot. It selects the source address that
 // holds the most slots, and from that source the connection that is safe for the shortest time. So
 // connections from one host evict each other, and not a rank on another host. A connection from the
 // same host can evict a rank only after slotHold. Within that time the rank sends its hello. f.mu
@@ -239,10 +244,23 @@ func (f *mux) extend(addr net.Addr) {
 	}
 }
 
-// evict closes a connection whose slot is needed. It also closes the Conn that the transport has
+// freeDescriptor evicts the connection that victim chooses, if it is no longer safe. It returns
+// false if it has evicted none.
+func (f *mux) freeDescriptor() bool {
+	f.mu.Lock()
+	victim := f.victim()
+	evictable := victim != nil && !time.Now().Before(victim.notEvictedBefore)
+	f.mu.Unlock()
+	if evictable {
+		f.evict(victim, errDescriptorNeeded)
+	}
+	return evictable
+}
+
+// evict closes a connection whose slot or descriptor is needed. It also closes the Conn that the transport has
 // built on it. It does nothing if the slot was released after the connection was chosen.
-func (f *mux) evict(g *pendingConn) {
-	if f.refuse(g, errSlotNeeded.Error()) {
+func (f *mux) evict(g *pendingConn, why error) {
+	if f.refuse(g, why.Error()) {
 		g.closeConn()
 	}
 }

@@ -429,7 +429,7 @@ func TestAPendingConnReadsFromItsFirstByte(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	var logs logBuffer
-	f := openMux(ln, &pendingEcho{}, nil, nil, logs.logger(), newRefusalLog(logs.logger()), nil)
+	f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), nil)
 	defer f.Close()
 	listener := f.listener(ln.Addr())
 	nc := connect(t, ln.Addr().String())
@@ -469,7 +469,7 @@ func TestClosingTheMuxClosesItsPendingConns(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	var logs logBuffer
-	f := openMux(ln, &pendingEcho{}, nil, nil, logs.logger(), newRefusalLog(logs.logger()), nil)
+	f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), nil)
 	silent, waiting := connect(t, ln.Addr().String()), connect(t, ln.Addr().String())
 	io.WriteString(waiting, "nobody accepts this")
 	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.pending) == 2 })

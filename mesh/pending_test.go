@@ -136,7 +136,7 @@ func TestTheSourceWithTheMostSlotsLosesOne(t *testing.T) {
 // deadline. The mux must not close that connection.
 func TestAnAdmittedConnectionIsNeitherEvictedNorExpired(t *testing.T) {
 	for what, end := range map[string]func(g *pendingConn){
-		"evict":  func(g *pendingConn) { g.mux.evict(g) },
+		"evict":  func(g *pendingConn) { g.mux.evict(g, errSlotNeeded) },
 		"expire": (*pendingConn).expire,
 	} {
 		var logs logBuffer

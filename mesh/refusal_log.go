@@ -14,7 +14,7 @@ const (
 	lineInterval = time.Second
 )
 
-// A refusalLog logs refused connections. It limits the rate, so that a flood of connections does
+// A refusalLog logs refused connections and failures of Accept. It limits the rate, so that a flood of connections does
 // not cause a flood of lines. Its methods may be called by any goroutine.
 type refusalLog struct {
 	log *slog.Logger
@@ -30,18 +30,26 @@ func newRefusalLog(log *slog.Logger) *refusalLog { return &refusalLog{log: log} 
 // refused logs that a connection from an address was refused, and how many lines were omitted before
 // this one.
 func (s *refusalLog) refused(from net.Addr, because string) {
-	omitted, ok := s.allow(time.Now())
-	if !ok {
-		return
-	}
 	args := []any{"from", "unknown address", "because", because}
 	if from != nil {
 		args[1] = from
 	}
-	if omitted > 0 {
-		args = append(args, "more_refused_before", omitted)
+	s.warn("a connection refused", args...)
+}
+
+// acceptFailed logs that Accept has failed, and how many lines were omitted before this one.
+func (s *refusalLog) acceptFailed(err error) { s.warn("accept failed; retrying", "err", err) }
+
+// warn logs a line if allow permits it.
+func (s *refusalLog) warn(text string, args ...any) {
+	omitted, ok := s.allow(time.Now())
+	if !ok {
+		return
 	}
-	s.log.Warn("a connection refused", args...)
+	if omitted > 0 {
+		args = append(args, "lines_omitted_before", omitted)
+	}
+	s.log.Warn(text, args...)
 }
 
 // allow reports whether a line may be logged now, and how many lines were omitted before it.
