@@ -192,8 +192,8 @@ func (e *Engine) repost(req *Request) {
 		e.finish(req, err)
 		return
 	}
-	// Every field that the match has set gets back the value that PostRecv gave it. The field order
-	// has not changed.
+	// Every field that the match has set gets back the value that PostRecv gave it. req.order keeps
+	// its value.
 	e.unmatch(req)
 	req.phase, req.peer, req.offer, req.id, req.withdrawn, req.unexposing = phaseIdle, nil, 0, 0, false, false
 	req.buf = req.fullBuf
