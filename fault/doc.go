@@ -1,15 +1,17 @@
 // Package fault defines the one error type of this module.
 //
-// A Kind answers "what should the caller do now?", never "which line failed?". Programs branch on the
-// Kind with errors.Is; people read Op, Rank, Peers and the cause. Nobody should have to match text.
+// A Kind answers "what should the caller do now?", never "which line failed?". Programs branch on
+// the Kind with errors.Is; people read Op, Rank, Peers and the cause. No program should have to
+// match text.
 //
-// The package does not know who sends errors, or over what: it only gives them a form that travels.
-// All ranks that receive the same bytes report the same error, and blame the same ranks.
+// The package does not know which rank sends an error, or over which transport. It only defines the
+// form in which an error travels. All ranks that receive the same bytes report the same error, and
+// blame the same ranks.
 //
 // # Wire form
 //
-// At most MaxWire bytes. Integers are little endian; a text is a uint16 length and that many bytes of
-// UTF-8.
+// At most MaxWire bytes. Integers are little endian; a text is a uint16 length and that many bytes
+// of UTF-8.
 //
 //	offset  bytes  field
 //	0       1      version, 1
@@ -26,6 +28,6 @@
 //	        text     Call
 //	        text     At
 //
-// The cause travels as words and marks, so that on the far side errors.Is still finds a Mismatch
-// below a Revoked. Its concrete type does not travel.
+// The cause travels as words and marks, so that on the receiving rank errors.Is still finds a
+// Mismatch below a Revoked. Its concrete type does not travel.
 package fault

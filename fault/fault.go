@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Kind answers what the caller should do now. It is itself an error, so errors.Is(err,
-// fault.PeerLost) holds however deep the Error that carries it is wrapped.
+// A Kind says what the caller should do now. It is itself an error. If an error wraps an Error of a
+// Kind, errors.Is finds the Kind, for example errors.Is(err, fault.PeerLost).
 //
 //	the caller should                           kinds
 //	fix the program                             Misuse, Mismatch
@@ -20,7 +20,7 @@ import (
 //	fix the environment                         Refused
 type Kind uint8
 
-// The kinds. Zero is no kind: an Error without a Kind is a bug.
+// The kinds. Zero is not a kind, so an Error without a Kind is a bug.
 const (
 	Misuse    Kind = iota + 1 // this call is wrong; fix the program
 	Mismatch                  // the ranks disagree about the call; fix the program
@@ -35,7 +35,7 @@ const (
 	NoQuorum                  // too few members are left to go on safely; others may go on
 )
 
-// kindNames are the kinds in words, as logs and errors show them.
+// kindNames are the names of the kinds, as logs and errors show them.
 var kindNames = [...]string{
 	Misuse:    "misuse",
 	Mismatch:  "mismatch between ranks",

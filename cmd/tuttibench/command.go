@@ -14,10 +14,10 @@ import (
 // wireHelp describes the values of -transport.
 const wireHelp = "`wire`: auto, shm, tcp, grpc, or memory with -local; tcp+verbs and grpc+verbs (also verbs) where built in (VERBS=1); by default TUTTI_TRANSPORT, or auto"
 
-// A job is where the ranks of a command come from.
+// A job says where the ranks of a command run.
 type job struct {
-	transport string // "": TUTTI_TRANSPORT, or auto
-	local     int    // ranks within this process; 0: this process is one rank
+	transport string // "" means TUTTI_TRANSPORT, or auto
+	local     int    // the number of ranks within this process; 0 if this process is one rank
 }
 
 func (j *job) flags(f *flag.FlagSet) {
@@ -41,7 +41,7 @@ func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Con
 	return errors.Join(part(ctx, c), c.Close(ctx))
 }
 
-// sizes are the vectors of a sweep, in bytes.
+// sizes are the vector sizes of a sweep, in bytes.
 type sizes struct {
 	min, max sizeFlag
 	factor   int
@@ -75,7 +75,8 @@ func (s *sizes) all() []int {
 	}
 }
 
-// subcommand runs the command that args begin with; known is false if there is none.
+// subcommand runs the command whose name is the first of args. If there is no such command, known
+// is false.
 func subcommand(ctx context.Context, args []string, out, usage io.Writer) (known bool, err error) {
 	if len(args) == 0 {
 		return false, nil
@@ -129,7 +130,7 @@ func parseExplain(args []string, usage io.Writer) (*explainOptions, error) {
 	return o, o.sizes.check()
 }
 
-// explain prints what the job would run, and why.
+// explain prints which algorithm the job would run, and why.
 func explain(c *comm.Comm, o *explainOptions, out io.Writer) error {
 	for _, bytes := range o.all() {
 		x, err := c.Explain(o.op, bytes)

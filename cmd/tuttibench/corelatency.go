@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The number of rounds of coreLatency, and its longest duration.
+// The number of exchanges that coreLatency times, and their longest total duration.
 const (
 	exchangeRound  = 100
 	exchangeRounds = 1000
@@ -54,7 +54,7 @@ func coreLatency() float64 {
 	return rounds[len(rounds)/2]
 }
 
-// echo writes n to own, and returns true when other holds n, too. It returns false after stop is
+// echo writes n to own, and returns true when other contains n, too. It returns false after stop is
 // set.
 func echo(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
 	own.Store(n)

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// parse parses args. It shows the help only to users who ask for it: other errors are one line,
-// which each rank prints.
+// parse parses args. It shows the help only to users who ask for it. Any other error is one line,
+// because each rank prints the error.
 func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
 	show := flags.Usage
 	if show == nil {
@@ -39,7 +39,7 @@ type durationFlag time.Duration
 // String returns the time in the form that Set accepts.
 func (s *durationFlag) String() string { return time.Duration(*s).String() }
 
-// Set reads "150ms", "2s".
+// Set parses a duration such as "150ms" or "2s".
 func (s *durationFlag) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *durationFlag) Set(text string) error {
 // typing error.
 const maxVector = 1 << 40
 
-// tooLarge returns an error if s exceeds maxVector, else nil.
+// tooLarge returns an error if s exceeds maxVector, and nil otherwise.
 func tooLarge(flag string, s sizeFlag) error {
 	if int64(s) > maxVector {
 		return fmt.Errorf("-%s %d: want at most %d bytes (1024Gi)", flag, s, int64(maxVector))
@@ -61,8 +61,8 @@ func tooLarge(flag string, s sizeFlag) error {
 	return nil
 }
 
-// onRankZero runs check on rank 0, before anything is measured. check tests whether rank 0's
-// host can use the path that a flag names. onRankZero returns the result on all ranks.
+// onRankZero runs check on rank 0, before anything is measured, and returns the result on all
+// ranks. The function check tests whether rank 0's host can use the path that a flag names.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
 	if c.Rank() == 0 {

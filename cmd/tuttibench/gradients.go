@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// A method is one way to reduce a model's gradients, or the negotiation, which reduces nothing.
+// A method is one way to reduce a model's gradients, or the negotiation, which reduces none.
 type method struct {
 	op    string
 	load  func()
@@ -25,9 +25,9 @@ type method struct {
 }
 
 // sweepNamed compares three ways to reduce a model's gradients: by a coordinator, to which each
-// rank submits them in an order of its own; as separate calls in one order; and as one vector.
-// It also times the negotiation alone. The ways alternate, so that a disturbance of the machine
-// affects all of them alike.
+// rank submits them in a different order; by separate calls in one order; and as one vector. It
+// also times only the negotiation. The ways alternate, so that a disturbance of the machine affects
+// all of them alike.
 func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
@@ -58,9 +58,9 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 	return printNamed(c, o, methods, samples, g, newReporter(o.format, out, notes))
 }
 
-// startNegotiator starts the coordinator that only negotiates: nothing is sent before the last
-// submission of a step. It first unsets the environment variables for timelines and autotuning,
-// which are meant for the other coordinator.
+// startNegotiator starts a coordinator that only negotiates, because its tensors have no elements.
+// It first unsets the environment variables for timelines and autotuning, which are meant for the
+// other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
 	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
 		return nil, err
@@ -104,10 +104,10 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 	return verdict(rows)
 }
 
-// pairedRatios compares the first way with the next two. For each, it computes the ratio of the
-// times in every pair of adjacent turns, and returns the median of the ratios. A temporary
-// slowdown of the machine affects both turns of a pair, so it hardly changes their ratio, but it
-// may change the medians in the rows.
+// pairedRatios compares the first way with the next two. For each of the two, it computes the ratio
+// of the times in every pair of adjacent turns, and returns the median of the ratios. A temporary
+// slowdown of the machine affects both turns of a pair, so it hardly changes their ratio. It may
+// change the medians in the rows.
 func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
@@ -123,16 +123,16 @@ func medianRatio(a, b []float64) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// gradients are a model's gradients, side by side in one vector.
+// gradients holds a model's gradients, side by side in one vector.
 type gradients struct {
 	c          *comm.Comm
 	params     []param
 	all        []float32
 	each       [][]float32
-	order      []int // of submission on this rank; shuffled in every step
+	order      []int // the order of submission on this rank; shuffled in every step
 	shuffle    *rand.Rand
 	tensors    []*coordinator.Handle
-	empty      []*coordinator.Handle // of the same names, without elements
+	empty      []*coordinator.Handle // tensors with the same names, without elements
 	mine, want pattern[float32]
 }
 
@@ -157,7 +157,8 @@ func (g *gradients) load() {
 	g.shuffle.Shuffle(len(g.order), func(i, j int) { g.order[i], g.order[j] = g.order[j], g.order[i] })
 }
 
-// declare declares the gradients to co, and tensors of their names without elements to negotiator.
+// declare declares the gradients to co. It declares tensors with the same names, without elements,
+// to negotiator.
 func (g *gradients) declare(co, negotiator *coordinator.Coordinator) {
 	for i, p := range g.params {
 		g.tensors = append(g.tensors, coordinator.Declare(co, p.name, g.each[i], comm.Sum))
@@ -172,7 +173,7 @@ func (g *gradients) named(ctx context.Context) error {
 	return coordinator.WaitAll(ctx, g.tensors...)
 }
 
-// submitAllButLast submits all names except for this rank's last one, without elements.
+// submitAllButLast submits tensors without elements under all names except this rank's last name.
 func (g *gradients) submitAllButLast() {
 	last := len(g.order) - 1
 	for _, i := range g.order[:last] {
@@ -180,8 +181,8 @@ func (g *gradients) submitAllButLast() {
 	}
 }
 
-// negotiate submits the last name, and waits for all of them. The time of negotiate is the time
-// of one step's negotiation: the tensors are empty, so no data is packed or sent.
+// negotiate submits the last name, and waits for all of them. The tensors are empty, so no data is
+// packed or sent, and the time of negotiate is the time of one step's negotiation.
 func (g *gradients) negotiate(ctx context.Context) error {
 	g.empty[g.order[len(g.order)-1]].Submit()
 	return coordinator.WaitAll(ctx, g.empty...)
@@ -200,8 +201,8 @@ func (g *gradients) whole(ctx context.Context) error {
 	return comm.AllReduce(ctx, g.c, g.all, comm.Sum)
 }
 
-// measure times all ways alternately until the budget is spent for the slowest one. All have
-// the same number of turns. The samples are in the order of turns.
+// measure times all ways alternately until the slowest way has spent the budget. All ways have the
+// same number of turns. The samples are in the order of turns.
 func (g *gradients) measure(ctx context.Context, methods []method, b budget) ([]sample, error) {
 	watches := make([]stopwatch, len(methods))
 	samples := make([]sample, len(methods))

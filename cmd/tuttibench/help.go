@@ -34,7 +34,7 @@ func help(flags *flag.FlagSet, out io.Writer) {
 	flags.PrintDefaults()
 }
 
-// algorithmNames returns the algorithms of an operation; a dash if it has none.
+// algorithmNames returns the algorithms of an operation, or a dash if it has none.
 func algorithmNames(op string) []string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {

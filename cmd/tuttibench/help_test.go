@@ -56,7 +56,7 @@ func TestHelpListsCommandsOperationsAlgorithmsAndFlags(t *testing.T) {
 	}
 }
 
-// Every command that help lists exists.
+// Every command that help lists must exist.
 func TestEveryCommandOfTheHelpIsOne(t *testing.T) {
 	for _, c := range commands {
 		var text bytes.Buffer

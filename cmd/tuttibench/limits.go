@@ -47,11 +47,11 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	return o, o.sizes.check()
 }
 
-// limits prints for each size how long an allreduce takes, and the least that any algorithm
-// needs on this machine: every rank copies the vector once, and adds (n-1)/n of its elements to
-// it. All ranks do so at once, from memory that no cache holds. For small vectors this time is
-// close to zero, and the limit is the latency between two cores, which is printed above the
-// table.
+// limits prints for each size the time of an allreduce, and the minimum time that any algorithm
+// needs on this machine. In the minimum, every rank copies the vector once, and adds (n-1)/n of its
+// elements to the copy. All ranks do so at the same time, from memory that no cache holds. For
+// small vectors this time is close to zero. The limit is then the latency between two cores, which
+// limits prints above the table.
 func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -89,11 +89,11 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	return nil
 }
 
-// A memStream holds pairs of vectors that one rank uses in turn. All pairs together are larger
-// than the caches, so a pair is no longer in a cache when it is used again.
+// A memStream holds pairs of vectors that one rank uses in turn. All pairs together are larger than
+// the caches, so a pair is no longer in a cache when it is used again.
 type memStream struct {
 	c     *comm.Comm
-	count int // elements of a vector
+	count int // elements per vector
 	pairs [][2][]float32
 	mine  pattern[float32]
 	next  int
@@ -137,7 +137,7 @@ func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, sr
 	return seconds[len(seconds)/2], nil
 }
 
-// timeAdd times the additions that each rank must do at least: (n-1)/n of a vector.
+// timeAdd times the minimum number of additions of each rank: (n-1)/n of a vector.
 func (l *memStream) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
 	k, err := reduce.Sum.Kernel(tensor.Float32)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 // A param is one parameter tensor of a model, and so one gradient.
 type param struct {
 	name  string
-	count int // elements
+	count int // number of elements
 }
 
-// models returns what -model accepts.
+// models returns the names that -model accepts.
 func models() []string { return []string{"resnet50", "vgg16", "bert-base", "small1000"} }
 
-// paramsOf returns a model's tensors in the order of the forward pass; none for an unknown
-// model.
+// paramsOf returns a model's tensors in the order of the forward pass. For an unknown model it
+// returns none.
 func paramsOf(model string) []param {
 	var l params
 	switch model {

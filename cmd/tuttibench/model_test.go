@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The totals are those of the papers' reference implementations.
+// The totals must equal those of the papers' reference implementations.
 func TestModelsHaveAsManyTensorsAndParametersAsPublished(t *testing.T) {
 	for _, tc := range []struct {
 		model             string
@@ -41,7 +41,7 @@ func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
 			ops = append(ops, r["op"])
 			size := "1024000"
 			if r["op"] == "negotiation" {
-				size = "0" // it moves no bytes
+				size = "0" // a barrier moves no bytes
 			}
 			if r["wrong"] != "0" || r["ranks"] != "3" || r["iterations"] != "6" || r["bytes"] != size || r["dtype"] != "float32" || r["transport"] != wire {
 				t.Errorf("%s: got %v", args, r)
@@ -53,7 +53,8 @@ func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
 	}
 }
 
-// By the medians of the rows, 30 and 2, the first would be fifteen times as slow as the second.
+// The medians of the rows, 30 and 2, would make the first way fifteen times as slow as the second.
+// The paired ratios must not.
 func TestWaysAreComparedTurnByTurn(t *testing.T) {
 	samples := []sample{
 		{seconds: []float64{1, 1, 30, 30, 30}},

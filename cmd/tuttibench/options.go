@@ -15,11 +15,11 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// options are the flags of a sweep, equal on all ranks.
+// options holds the flags of a sweep, which are equal on all ranks.
 type options struct {
 	op            string
-	transport     string // "": TUTTI_TRANSPORT, or auto
-	algorithm     string // "": the table chooses
+	transport     string // "" means TUTTI_TRANSPORT, or auto
+	algorithm     string // "" if the table chooses
 	dtype         tensor.DType
 	inplace       bool
 	alloc         bool // vectors are from comm.Alloc
@@ -28,11 +28,11 @@ type options struct {
 	time          time.Duration // sum of the times of one size's iterations
 	maxIterations int           // iterations of one size
 	format        string
-	plot          string // "": none
-	profile       string // rank 0's CPU profile; "": none
-	local         int    // ranks within this process; 0: this process is one rank
-	version       bool   // print the version, and nothing else
-	model         string // whose gradients a coordinator reduces
+	plot          string // "" if there is no plot
+	profile       string // the file for rank 0's CPU profile; "" if there is none
+	local         int    // the number of ranks within this process; 0 if this process is one rank
+	version       bool   // only print the version
+	model         string // the model whose gradients a coordinator reduces
 }
 
 // named is the name of the operation that reduces a model's tensors. It has no sweep of sizes.
@@ -121,8 +121,8 @@ func (o *options) comm() []comm.Option {
 	return opts
 }
 
-// counts returns the sweep's vectors in elements, for a job of n ranks. Sizes that are equal
-// after rounding occur once.
+// counts returns the sweep's vector lengths in elements, for a job of n ranks. If sizes are equal
+// after rounding, the result contains them once.
 func (o *options) counts(n int) []int {
 	var all []int
 	for bytes := int(o.min); ; bytes *= o.factor {

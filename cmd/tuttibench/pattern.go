@@ -24,7 +24,7 @@ const (
 	maxMoved  = 120
 )
 
-// share returns the number at index i of what a rank sends, from 1 to limit.
+// share returns the number at index i of the vector that a rank sends, from 1 to limit.
 func share(rank, i, limit int) int {
 	mixed := uint32(i*7919+rank*104729+17) * 2654435761
 	return 1 + int(mixed>>8)%limit
@@ -38,8 +38,7 @@ func moved[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	return p
 }
 
-// addend returns the pattern that a rank sends in an operation that adds the shares of all
-// ranks.
+// addend returns the pattern that a rank sends in an operation that adds the vectors of all ranks.
 func addend[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	for i := range p {
 		p[i] = of(share(rank, i, maxAddend))
@@ -47,7 +46,7 @@ func addend[T comm.Element](of number[T], rank int) (p pattern[T]) {
 	return p
 }
 
-// sum returns the sum of n ranks' addends.
+// sum returns the sum of the addends of n ranks.
 func sum[T comm.Element](of number[T], n int) (p pattern[T]) {
 	for i := range p {
 		total := 0
@@ -59,7 +58,8 @@ func sum[T comm.Element](of number[T], n int) (p pattern[T]) {
 	return p
 }
 
-// fill writes the pattern into dst, starting at an index of the pattern.
+// fill writes the pattern into dst. The parameter first is the index of the pattern at which it
+// starts.
 func (p *pattern[T]) fill(dst []T, first int) {
 	for len(dst) > 0 {
 		n := copy(dst, p[first%period:])
@@ -67,7 +67,8 @@ func (p *pattern[T]) fill(dst []T, first int) {
 	}
 }
 
-// wrong counts the elements of got that differ from the pattern starting at an index.
+// wrong counts the elements of got that differ from the pattern. The parameter first is the index
+// of the pattern for the first element of got.
 func (p *pattern[T]) wrong(got []T, first int) int {
 	wrong := 0
 	for at := first % period; len(got) > 0; at = 0 {
@@ -82,7 +83,7 @@ func (p *pattern[T]) wrong(got []T, first int) int {
 	return wrong
 }
 
-// dtypeNames returns the element types that can be summed, as -dtype accepts them.
+// dtypeNames returns the names of the element types that can be summed, as -dtype accepts them.
 func dtypeNames() []string {
 	var names []string
 	for _, d := range tensor.DTypes() {
@@ -93,13 +94,13 @@ func dtypeNames() []string {
 	return names
 }
 
-// exactUpTo returns the largest sum that is exact in an element type; 0 for a type without
-// sums.
+// exactUpTo returns the largest sum that is exact in an element type. For a type without sums it
+// returns 0.
 func exactUpTo(d tensor.DType) int {
 	switch d {
 	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64,
 		tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
-		return 1 << 30 // they wrap, and so does the expected sum
+		return 1 << 30 // integers wrap, and so does the expected sum
 	case tensor.BF16:
 		return 1 << 8
 	case tensor.F16:

@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// profiled calls f while rank 0 writes a CPU profile of its process to a file; "" writes none.
-// It fails before f runs anywhere if the file cannot be written.
+// profiled calls f while rank 0 writes a CPU profile of its process to a file. If the name is "",
+// it writes no profile. If the file cannot be written, profiled fails on all ranks before any of
+// them calls f.
 func profiled(ctx context.Context, c *comm.Comm, file string, f func() error) error {
 	if file == "" {
 		return f()

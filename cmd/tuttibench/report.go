@@ -6,16 +6,16 @@ import (
 	"io"
 )
 
-// A reporter writes rows in one format, each as soon as it is known.
+// A reporter writes rows in one format, each row as soon as its result is known.
 type reporter interface {
 	begin(remark string) error
 	row(row) error
-	remark(string) error // for people, below what was written
+	remark(string) error // writes text for people, below the rows
 	end() error
 }
 
-// newReporter returns the reporter of a format; nil if there is none. Data for programs goes to
-// out alone, and remarks for people to notes.
+// newReporter returns the reporter of a format, or nil for an unknown format. It writes data for
+// programs only to out, and remarks for people to notes.
 func newReporter(format string, out, notes io.Writer) reporter {
 	switch format {
 	case "table":
@@ -28,7 +28,7 @@ func newReporter(format string, out, notes io.Writer) reporter {
 	return nil
 }
 
-// columns are the names by which programs know the columns.
+// columns are the names of the columns in formats for programs.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
 // A csvReporter writes comma-separated values below a line of column names. No value contains a
@@ -59,8 +59,8 @@ func (s csvReporter) row(r row) error {
 
 func (s csvReporter) end() error { return nil }
 
-// A tableReporter writes a table for people. What is equal in all rows is printed once above
-// them.
+// A tableReporter writes a table for people. It prints values that are equal in all rows once,
+// above the rows.
 type tableReporter struct{ out io.Writer }
 
 func (s tableReporter) begin(remark string) error {

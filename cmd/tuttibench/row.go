@@ -28,7 +28,7 @@ type row struct {
 	Wrong       int     `json:"wrong"`
 }
 
-// rowOf returns the row of a sample from vectors of count elements.
+// rowOf returns the row of a sample. The parameter count is the number of elements of its vectors.
 func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	r := row{
 		Op: o.op, Transport: wires(c), Algorithm: "-", Ranks: c.Size(), DType: o.dtype.String(),
@@ -45,7 +45,7 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	if name := c.Algorithm(o.op, moves); name != "" {
 		r.Algorithm = name
 	}
-	// A clock that is too coarse for the median gives no bandwidth.
+	// If the clock is too coarse, the median is 0, and the row has no bandwidth.
 	if r.MedianUs > 0 {
 		r.AlgBW = float64(moves) / r.MedianUs
 		r.BusBW = r.AlgBW * figure.BusFactor(o.op, c.Size())
@@ -53,14 +53,14 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	return r
 }
 
-// percentile returns the least of some ascending values that p of 100 do not exceed.
+// percentile returns the smallest of the ascending values that is at least p percent of them.
 func percentile(ascending []float64, p int) float64 {
 	n := len(ascending)
 	return ascending[int(math.Ceil(float64(n*p)/100))-1]
 }
 
-// wires names the transports between this rank and the others, "memory+tcp"; on
-// one rank alone it is "self".
+// wires returns the names of the transports between this rank and the others, such as "memory+tcp".
+// For a single rank it returns "self".
 func wires(c *comm.Comm) string {
 	var names []string
 	for rank := range c.Size() {

@@ -16,10 +16,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// messageSizes are the bytes per message by which α and β are found.
+// messageSizes returns the message sizes in bytes from which α and β are fitted.
 func messageSizes() []int { return []int{8, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20} }
 
-// model measures α, β and γ with all ranks at work at once, as algorithms run.
+// model measures α, β and γ while all ranks are busy, as they are in an algorithm.
 func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	var m choose.Model
 	for _, probe := range []struct{ name, wire string }{{"ring", t.c.Bridge().Wire()}, {"shared", choose.Shared}} {
@@ -39,7 +39,7 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 }
 
 // points returns the times of single messages. It derives them from allgathers by an algorithm
-// whose steps are alike and reduce nothing; none if it cannot run.
+// whose steps are alike and reduce nothing. If the algorithm cannot run, it returns none.
 func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {
@@ -72,8 +72,8 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage,
 	return points, nil
 }
 
-// gamma returns how long it takes to reduce a byte of a vector in cache: the slowest rank's
-// median, while all ranks reduce at once.
+// gamma returns the time in which a rank reduces one byte of a vector in cache. It is the median of
+// the slowest rank, while all ranks reduce at the same time.
 func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	const bytes, folds, rounds = 64 << 10, 50, 9
 	k, err := reduce.Sum.Kernel(tensor.Float32)
@@ -98,10 +98,10 @@ func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	return slowest[0], err
 }
 
-// machine describes the machine of a measurement.
+// machine describes the machine on which a measurement runs.
 func machine() string {
 	processor := "an unknown processor"
-	text, _ := os.ReadFile("/proc/cpuinfo") // on Linux only
+	text, _ := os.ReadFile("/proc/cpuinfo") // exists on Linux only
 	for line := range strings.Lines(string(text)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			processor = strings.TrimSpace(value)

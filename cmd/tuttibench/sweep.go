@@ -17,12 +17,12 @@ import (
 const (
 	warmUps        = 3
 	minIterations  = 5
-	maxIterations  = 20000       // unless told otherwise
-	iterationLimit = 100_000_000 // that may be asked for: their times are kept
+	maxIterations  = 20000       // the default
+	iterationLimit = 100_000_000 // the maximum that a user may ask for, because all times are kept
 )
 
-// sweep measures every size, and prints on rank 0 as it goes. It returns an error if results
-// are wrong, the same on all ranks.
+// sweep measures every size, and prints each result on rank 0 at once. If results are wrong, it
+// returns the same error on all ranks.
 func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	if o.op == "pingpong" && c.Size() < 2 {
 		return errors.New("pingpong: got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -88,7 +88,7 @@ func verdict(rows []row) error {
 	return nil
 }
 
-// remark describes what the figures are from.
+// remark describes the origin of the figures.
 func remark(c *comm.Comm, o options) string {
 	buffers := "out of place"
 	if o.inplace || o.op == "broadcast" {
@@ -103,20 +103,20 @@ func remark(c *comm.Comm, o options) string {
 
 // A sample is the result of one trial's runs.
 type sample struct {
-	seconds []float64 // the slowest rank's, of each iteration; ascending
-	allocs  float64   // of rank 0's process, per iteration; counted by it only
-	wrong   int       // elements, over all ranks
+	seconds []float64 // the slowest rank's time of each iteration; ascending
+	allocs  float64   // heap allocations of rank 0's process per iteration; 0 on other ranks
+	wrong   int       // the number of wrong elements on all ranks
 }
 
-// A budget is how long a trial runs: until its iterations add up to time, or until their number
-// is maxIterations.
+// A budget bounds a trial. The trial ends when the times of its iterations add up to time, or when
+// the number of its iterations is maxIterations.
 type budget struct {
 	time          time.Duration
 	maxIterations int
 }
 
-// measure times a trial until its budget is spent. All ranks have the same times, those of the
-// slowest rank, so they stop together without messages.
+// measure times a trial until its budget is spent. All ranks use the slowest rank's times, so they
+// stop at the same iteration without messages.
 func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	t.load()
 	runtime.GC() // makes a collection during the measurement less likely
@@ -191,8 +191,8 @@ func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
 	return st.slowest[0], err
 }
 
-// mallocs returns the number of heap objects ever allocated, on rank 0. Counting them stops the
-// process for some microseconds, so the other ranks do not.
+// mallocs returns the number of heap objects ever allocated, on rank 0. Other ranks do not count
+// them, because counting stops the process for some microseconds.
 func mallocs(c *comm.Comm) uint64 {
 	if c.Rank() > 0 {
 		return 0
@@ -202,9 +202,9 @@ func mallocs(c *comm.Comm) uint64 {
 	return m.Mallocs
 }
 
-// verify checks the result of the last run. Then it clears the buffers, runs the trial once
-// more, and checks again, which detects a run that writes nothing. It returns the number of
-// wrong elements on all ranks.
+// verify checks the result of the last run. It then clears the buffers, runs the trial once more,
+// and checks again. The second check detects a run that writes nothing. verify returns the number
+// of wrong elements on all ranks.
 func verify(ctx context.Context, c *comm.Comm, t trial) (int, error) {
 	wrong := []int{t.wrong()}
 	t.load()

@@ -57,7 +57,7 @@ func TestEveryElementTypeIsSummedAndMoved(t *testing.T) {
 	}
 }
 
-// records parses CSV with comments, and the columns that programs rely on.
+// records parses CSV with comments, and checks for the columns that programs rely on.
 func records(t *testing.T, text string) []map[string]string {
 	t.Helper()
 	r := csv.NewReader(strings.NewReader(text))
@@ -126,7 +126,7 @@ func TestPercentileIsOneOfTheValues(t *testing.T) {
 	}
 }
 
-// A wrong result on any rank is counted, and fails the sweep on all ranks.
+// A wrong result on any rank must be counted, and must fail the sweep on all ranks.
 func TestAWrongResultFailsTheSweep(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		o := options{op: "allreduce", dtype: tensor.Int32}
@@ -144,7 +144,7 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if s.wrong != 2 { // once in the last timed run, once in the one after it
+		if s.wrong != 2 { // once in the last timed run, and once in the run after it
 			return fmt.Errorf("rank %d: got %d wrong elements, want 2", c.Rank(), s.wrong)
 		}
 		if verdict([]row{{Bytes: 4000, Wrong: s.wrong}}) == nil || verdict([]row{{}}) != nil {
@@ -157,8 +157,8 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 	}
 }
 
-// An operation that writes no output is noticed, even if an earlier run has left the right
-// result.
+// The sweep must detect an operation that writes no output, even if an earlier run has left the
+// right result.
 func TestARunThatWritesNothingIsWrong(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		k := newTypedVectors(c, options{op: "allgather", dtype: tensor.Uint8}, 10, integer[uint8])

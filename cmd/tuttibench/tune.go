@@ -121,7 +121,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 		return err
 	}
 	if err := atomicwriter.WriteFile(o.file, result.Encode(), 0o644); err != nil {
-		_, _ = out.Write(result.Encode()) // so that the measurement is not lost
+		_, _ = out.Write(result.Encode()) // prints the result, so that the measurement is not lost
 		return err
 	}
 	return nil
@@ -135,7 +135,7 @@ func checkReplaceable(file string) error {
 	if err != nil {
 		return err
 	}
-	return w.Close() // nothing is replaced, since nothing was written
+	return w.Close() // nothing was written, so Close replaces nothing
 }
 
 // An oldTuning is the tuning that -add names.

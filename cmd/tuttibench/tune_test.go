@@ -86,7 +86,7 @@ func TestTuneAddsToAnOlderFile(t *testing.T) {
 	if shared := got.Measurements[0]; !strings.Contains(string(got.Encode()), `"wire": "shared"`) {
 		t.Errorf("memory that goroutines share was not measured: %v", shared)
 	}
-	if err := run(t.Context(), []string{"tune", "-local", "2", "-add", "/nonexistent"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), syscall.ENOENT.Error()) { // of any rank
+	if err := run(t.Context(), []string{"tune", "-local", "2", "-add", "/nonexistent"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), syscall.ENOENT.Error()) { // the error of any rank
 		t.Errorf("got %v for no older file", err)
 	}
 }

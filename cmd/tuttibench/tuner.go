@@ -28,7 +28,7 @@ type tuner struct {
 // A way is an algorithm with a segment size, and a communicator that forces both.
 type way struct {
 	algorithm collective.Algorithm
-	segment   int // 0: the usual one
+	segment   int // 0 means the default segment size
 	c         *comm.Comm
 }
 
@@ -65,8 +65,8 @@ func (t *tuner) op(ctx context.Context, op string) error {
 	return nil
 }
 
-// ways returns the ways to run verb that this job may be able to use. Some of them may need
-// shared memory that the job lacks. With an error, it returns the ways that it has made so far.
+// ways returns the ways to run verb that this job may be able to use. Some of them may need shared
+// memory that the job lacks. After an error it returns the ways that it has made so far.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
 	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
@@ -91,15 +91,15 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 	return ways, nil
 }
 
-// sharedElements is how many elements fill all memory that n ranks share, a multiple of n. A
-// test compares it with p2p.SharedSize.
+// sharedElements returns the number of elements that fill all memory that n ranks share, rounded to
+// a multiple of n. A test compares it with p2p.SharedSize.
 func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
 
-// warm runs each way through shared memory once, with a vector of elements that fills all of
-// that memory, and returns the ways that can run. The kernel allocates a slot's pages when they
-// are first touched, and each call of 16 to 128 KiB touches another slot. Without warm, the
-// first hundreds of calls would take several times as long as later ones. Messages need no such
-// step, because all ways share the same rings.
+// warm runs each way through shared memory once, and returns the ways that can run. The parameter
+// elements is the length of a vector that fills all of that memory. The kernel allocates a slot's
+// pages when they are first touched, and each call of 16 to 128 KiB touches another slot. Without
+// warm, the first hundreds of calls would take several times as long as later calls. Messages need
+// no such step, because all ways share the same rings.
 func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
 		if w.algorithm.NeedsShared() {
@@ -157,8 +157,8 @@ type heats struct {
 	wire         string
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
-	got          map[*way]float64            // the least median
-	ratios       map[*way][]outcome          // of rivals, one for each usual way
+	got          map[*way]float64            // the smallest median so far
+	ratios       map[*way][]outcome          // for each rival, one outcome per usual way
 }
 
 // An outcome is the ratio of a rival's time to the usual way's time, measured in turns.
@@ -206,8 +206,8 @@ func (h *heats) heat(w *way) (float64, error) {
 	return seconds, nil
 }
 
-// passes is the maximum number of times that each way is timed; the least median counts. Each
-// pass goes over all ways, so that a short disturbance of the machine does not decide.
+// passes is the maximum number of times that each way is timed. The smallest median counts. Each
+// pass times all ways, so that a short disturbance of the machine does not decide.
 const passes = 3
 
 // Both limits are multiples of the best time. A way that takes longer than hopeless is not timed
@@ -239,7 +239,7 @@ func (h *heats) worth(w *way, pass int) bool {
 	return usual >= 0 && h.got[h.ways[usual]] <= reach*best
 }
 
-// best returns the least time of all ways; 0 if there is none.
+// best returns the smallest time of all ways, or 0 if there is none.
 func (h *heats) best() float64 {
 	best := 0.0
 	for _, seconds := range h.got {
@@ -251,7 +251,8 @@ func (h *heats) best() float64 {
 }
 
 // nextRivalry returns a comparison that rules would need and that has not been measured in turns
-// yet: a way that would replace the default table's way. It returns false if there is none.
+// yet. In it a way would replace the default table's way. If there is no such comparison,
+// nextRivalry returns false.
 func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {

@@ -23,8 +23,8 @@ func newWay(t testing.TB, verb collective.Verb, name string, segment int) *way {
 	return &way{algorithm: a, segment: segment}
 }
 
-// The first calls of 16 KiB touch a new slot each, and take ten times as long as later ones.
-// Shared memory was once rejected as hopeless after five of them.
+// Each of the first calls of 16 KiB touches a new slot, and takes ten times as long as a later
+// call. Five such calls must not make the tuner reject shared memory as hopeless.
 func TestASlowBeginningDoesNotDecide(t *testing.T) {
 	calls := 0
 	iterate := func() (float64, error) {
@@ -49,7 +49,7 @@ func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T)
 		name   string
 		each   float64
 		budget time.Duration
-		fails  int // this call; 0: none
+		fails  int // the number of the call that fails; 0 if none does
 		want   int
 	}{
 		{"budget", 0.25, time.Second, 0, minIterations},
@@ -74,7 +74,7 @@ func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T)
 
 // fakeVectors record how they are run.
 type fakeVectors struct {
-	ran    []int // elements
+	ran    []int // numbers of elements
 	loaded bool
 	err    error
 }
@@ -110,15 +110,15 @@ func TestWarmTouchesAllSharedMemoryAndSkipsWaysWithoutAny(t *testing.T) {
 			t.Errorf("%s: got runs of %v elements, loaded before: %v, want one of 1000", c.name, x.ran, x.loaded)
 		}
 	}
-	for n := 2; n <= 64; n++ { // comm shares memory among at most 64
+	for n := 2; n <= 64; n++ { // comm shares memory among at most 64 ranks
 		if need, got := p2p.SharedSize(n), 4*sharedElements(n); got < need || got/4%n != 0 {
 			t.Errorf("%d ranks share %d bytes; got %d that are warmed", n, need, got)
 		}
 	}
 }
 
-// fakeTimes holds the times that each way returns, one per call. After the last time, the last
-// one is repeated.
+// fakeTimes holds the times that each way returns, one per call. Calls after the last time return
+// the last time again.
 type fakeTimes map[*way][]float64
 
 func (s fakeTimes) time(w *way) (float64, error) {
@@ -133,7 +133,7 @@ func (s fakeTimes) time(w *way) (float64, error) {
 }
 
 func TestHeats(t *testing.T) {
-	const bytes = 1 << 10 // here the default table has recursive_doubling
+	const bytes = 1 << 10 // the default table chooses recursive_doubling for this size
 	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
 	ring := newWay(t, collective.VerbAllReduce, "ring", 0)
 	small := newWay(t, collective.VerbAllReduce, "ring", 64)
@@ -194,8 +194,8 @@ func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	}
 }
 
-// A call that cannot use shared memory has another usual way. A win of the rival against that
-// one does not undo its losses against the one through shared memory.
+// A call that cannot use shared memory has a different usual way. If the rival wins against that
+// way, it must still lose against the usual way through shared memory.
 func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
 	shared := newWay(t, collective.VerbAllReduce, "shared", 0)
 	doubling := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
@@ -203,7 +203,7 @@ func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		script fakeTimes
-		want   float64 // ring's
+		want   float64 // the time of ring
 		picked *way
 	}{
 		{"it loses to the first and beats the second", fakeTimes{shared: {10}, doubling: {16}, ring: {8, 8, 8, 11, 11, 11, 11, 11, 8}}, 11, shared},

@@ -22,7 +22,7 @@ func TestExitCodeIsZeroWhenAllRanksEndWell(t *testing.T) {
 	}
 }
 
-// A rank may end long before the others.
+// A rank may end long before the others, and must not end them.
 func TestRankThatExitsZeroEndsNobodyElse(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", `[ $TUTTI_RANK = 1 ] && { echo bye; exit 0; }; read line; echo "still here, $line"`)
@@ -117,8 +117,8 @@ func TestProgramsThatCannotBeStarted(t *testing.T) {
 	}
 }
 
-// A child that a rank leaves running is ended with the job. A child that is about to finish may
-// do so.
+// tuttirun must end a child that a rank leaves running. It must let a child finish that ends soon
+// by itself.
 func TestChildrenLeftBehindAreEnded(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0.1", "sh", "-c", `sleep 1000 & exit 0`)
@@ -129,7 +129,7 @@ func TestChildrenLeftBehindAreEnded(t *testing.T) {
 	j.ends(0)
 }
 
-// A reader that closes its end ends the ranks by SIGPIPE, as in a pipeline.
+// If the reader closes its end, the ranks must end by SIGPIPE, as in a pipeline.
 func TestClosedReaderEndsTheJob(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"-np=2", "-l"} {

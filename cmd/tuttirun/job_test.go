@@ -21,8 +21,8 @@ import (
 	"github.com/tutti-go/tutti/bootstrap"
 )
 
-// This test binary is also tuttirun, the guardian that tuttirun starts, and a rank (by the name
-// in testRole).
+// This test binary is also tuttirun, the guardian that tuttirun starts, and a rank. The variable
+// testRole selects the rank's program.
 const (
 	testLauncher = "TUTTIRUN_TEST_LAUNCHER"
 	testRole     = "TUTTIRUN_TEST_ROLE"
@@ -100,7 +100,7 @@ type job struct {
 	code   int
 }
 
-// limit is how long anything here may take on a busy machine.
+// limit is the longest time that any action of a test may take on a busy machine.
 const limit = 30 * time.Second
 
 // start runs tuttirun. Every process of the job inherits one end of a pipe, so its end of file
@@ -148,7 +148,7 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	return j
 }
 
-// line returns the next line of standard output; "" if there is none.
+// line returns the next line of standard output, or "" if there is none.
 func (j *job) line() string {
 	j.t.Helper()
 	s, err := j.lines.ReadString('\n')
@@ -169,7 +169,7 @@ func (j *job) set(n int) map[string]bool {
 	return set
 }
 
-// expect reads as many lines as are wanted, in any order.
+// expect reads the wanted lines, in any order.
 func (j *job) expect(want ...string) {
 	j.t.Helper()
 	got := j.set(len(want))
@@ -188,7 +188,7 @@ func (j *job) signal(s syscall.Signal) {
 	}
 }
 
-// wait returns the exit code, -1 for a signal, and standard error.
+// wait returns the exit code and standard error. After a signal the exit code is -1.
 func (j *job) wait() (code int, stderr string) {
 	j.t.Helper()
 	j.waited.Do(func() {
@@ -222,7 +222,7 @@ func (j *job) ends(code int, parts ...string) string {
 func (j *job) checkNothingIsLeft() { j.closed.Do(j.close) }
 
 func (j *job) close() {
-	j.cmd.Process.Kill() // does nothing if it has ended
+	j.cmd.Process.Kill() // does nothing if the process has ended
 	j.stdin.Close()
 	j.wait()
 	j.stdout.Close()

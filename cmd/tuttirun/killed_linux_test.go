@@ -23,7 +23,7 @@ func stat(pid int) (state string, parent int) {
 	return fields[0], parent
 }
 
-// until polls holds until it returns true. It is for conditions that only the process table
+// until calls holds until it returns true. It is meant for conditions that only the process table
 // shows.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -39,7 +39,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// guardianOf returns the process ID of a launcher's guardian; 0 if there is none.
+// guardianOf returns the process ID of a launcher's guardian, or 0 if there is none.
 func guardianOf(launcher int) int {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -54,15 +54,15 @@ func guardianOf(launcher int) int {
 	return 0
 }
 
-// family is a rank with children: one in its group, one that has left it, and one that ignores
-// every signal it can.
+// family is a rank with three children: one in its group, one that has left its group, and one that
+// ignores every signal that can be ignored.
 const family = `
 	sleep 1000 &
 	setsid sleep 1000 &
 	(trap '' INT TERM HUP QUIT; exec setsid sh -c 'echo ready; sleep 1000; :') &
 	`
 
-// The check is in the cleanup: the pipe that all of them hold must end.
+// The cleanup of the test checks that the pipe which all of these processes hold has ended.
 func TestKilledLauncherEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 4} {
@@ -100,7 +100,7 @@ func TestKilledGuardianIsReplaced(t *testing.T) {
 	j.ends(-1)
 }
 
-// The usual ways to kill by name or group reach the launcher, but not the guardian.
+// The usual ways to kill by name or group must reach the launcher, and must not reach the guardian.
 func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "1", "sh", "-c", family+"wait")
@@ -118,7 +118,7 @@ func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	j.ends(-1)
 }
 
-// When a rank fails, the children of all ranks are ended, whatever group they have joined.
+// When a rank fails, tuttirun must end the children of all ranks, whatever group they have joined.
 func TestFailedJobEndsDetachedChildren(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", family+`[ $TUTTI_RANK = 1 ] && wait; read line; exit 7`)

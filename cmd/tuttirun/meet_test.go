@@ -33,8 +33,8 @@ func acceptAll(job *bootstrap.Job) error {
 	return nil
 }
 
-// Package bootstrap reads what this launcher writes: every rank finds the others through a port
-// that was bound before any of them ran.
+// Package bootstrap must be able to read what this launcher writes: every rank finds the others
+// through a port that was bound before any of them ran.
 func TestRanksMeetAtTheInheritedListener(t *testing.T) {
 	t.Parallel()
 	j := start(t, append([]string{"-np", "3"}, role(t, "meet")...)...)
@@ -54,7 +54,7 @@ func TestRanksAreNumberedOverAllPrograms(t *testing.T) {
 func TestSecretsDifferAndStayOffCommandLines(t *testing.T) {
 	t.Parallel()
 	secret := func() string {
-		// The secret is the second line of what the rank inherits, and fits a line.
+		// The secret is the second line of the file that the rank inherits. It fits in one line.
 		j := start(t, "-np", "1", "-v", "sh", "-c", `sed -n 2p <&$TUTTI_SECRET_FD; cat /proc/$$/cmdline /proc/$$/environ /proc/$PPID/cmdline 2>/dev/null | tr '\0' ' '`)
 		s := j.line()
 		rest := j.line()

@@ -31,13 +31,13 @@ func TestSignalsAreForwarded(t *testing.T) {
 		j.signal(s)
 		j.expect(fmt.Sprintf("0 got %v", s), fmt.Sprintf("1 got %v", s))
 	}
-	// HUP has asked the ranks to end, and they have not. The second signal is TERM.
+	// HUP has asked the ranks to end, and they have not ended. The second signal must become TERM.
 	j.signal(syscall.SIGINT)
 	j.set(2) // TERM
 	j.ends(0)
 }
 
-// Ranks that handle a signal have unlimited time.
+// Ranks that handle a signal must have unlimited time.
 func TestFirstInterruptIsTheRanksToHandle(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
@@ -71,7 +71,7 @@ func TestThirdInterruptKills(t *testing.T) {
 	j.ends(130, "asked to end (SIGINT), and was ended")
 }
 
-// A job that is started under nohup survives the terminal.
+// A job that is started under nohup must survive the end of its terminal.
 func TestIgnoredHangupStaysIgnored(t *testing.T) {
 	t.Parallel()
 	self := role(t, "")[2]

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal makes a pseudo-terminal. Its other side is for a process.
+// terminal makes a pseudo-terminal. The file process is its side for a process, and the file user
+// is the other side.
 func terminal(t *testing.T) (user, process *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -43,8 +44,8 @@ func terminal(t *testing.T) (user, process *os.File) {
 	return user, process
 }
 
-// At a terminal the ranks are in background groups. So rank 0 cannot read it by itself, and the
-// interrupt key reaches only the launcher, which forwards it.
+// At a terminal the ranks are in background groups. Rank 0 therefore cannot read the terminal by
+// itself. The interrupt key reaches only the launcher, which must forward the signal.
 func TestTerminalReachesRankZeroAndItsInterruptEveryRank(t *testing.T) {
 	t.Parallel()
 	user, process := terminal(t)

@@ -12,7 +12,7 @@ func TestATimelineOnAFullDiskFailsTheJob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, saved := filepath.Join(dir, "out.json"), filepath.Join(dir, "saved.json")
-	if err := os.Symlink("/dev/full", file); err != nil { // every write to it fails as on a full disk
+	if err := os.Symlink("/dev/full", file); err != nil { // every write to this file fails as on a full disk
 		t.Fatal(err)
 	}
 	for r := range 2 {
@@ -29,7 +29,7 @@ func TestATimelineOnAFullDiskFailsTheJob(t *testing.T) {
 	start(t, "-np", "2", "--timeline", file, "sh", "-c", write+"; exit 7", saved).ends(7, "no space left on device")
 }
 
-// A rank whose coordinator cannot write its part leaves it empty, and has warned.
+// A rank whose coordinator cannot write its part leaves the part empty, and logs a warning.
 func TestATimelineWithoutAPartOfARankThatEndedWellFailsTheJob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// writePart writes a rank's part of a timeline beside a file.
+// writePart writes a rank's part of a timeline next to the timeline's file.
 func writePart(t *testing.T, file string, rank int) {
 	t.Helper()
 	f, err := os.Create(timeline.PartName(file, rank))

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantLocked is what a rank with a few peers locks: rings, message buffers, and what is cached
-// by default.
+// wantLocked is the amount of memory that a rank with a few peers locks: rings, message buffers,
+// and the registrations that it caches by default.
 const wantLocked = 1 << 30
 
 // lockable reports how much memory this program may register.

@@ -2,5 +2,5 @@
 
 package main
 
-// lockable has nothing to say where there are no verbs.
+// lockable returns "", because this system has no verbs.
 func lockable() string { return "" }

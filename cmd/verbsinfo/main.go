@@ -1,6 +1,6 @@
-// Command verbsinfo lists this host's RDMA devices, ports and GIDs: which one the verbs
-// transport would select, and why not the others, with the variables of its environment. If
-// there is none to select, it exits with status 1 and prints the remedy.
+// Command verbsinfo lists this host's RDMA devices, ports and GIDs. It says which of them the verbs
+// transport would select with the variables of its environment, and why it would not select the
+// others. If there is none to select, it exits with status 1 and prints the remedy.
 //
 //	$ verbsinfo
 //	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2, MTU 4096: selected

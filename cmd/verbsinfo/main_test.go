@@ -9,7 +9,7 @@ import (
 
 func TestWithoutVerbsTheRemedyIsPrinted(t *testing.T) {
 	if verbs.Built {
-		// Reason: what is tested is the text of a build without verbs, which `make test` makes.
+		// Reason: this test checks the text of a build without verbs, which `make test` makes.
 		t.Skip("this build has verbs, and so no reason to print the remedy; the default build runs this test")
 	}
 	var out, problems strings.Builder
