@@ -120,8 +120,8 @@ func TestASilentLinkFailsAndAWorkingOneDoesNot(t *testing.T) {
 	}
 }
 
-// The time for which either rank is suspended is no standstill. A suspended rank can read or count
-// bytes only when it runs again.
+// The time for which either rank is suspended must not count as a standstill. A suspended rank can
+// read or count bytes only when it runs again.
 func TestSuspendedTimeIsNoStandstill(t *testing.T) {
 	for suspended := range 2 {
 		t.Run(fmt.Sprint("rank ", suspended), func(t *testing.T) {
@@ -158,8 +158,8 @@ func deliver(n uint64) func(_, _ *meteredConn) {
 // arrive lets the beginning of a message arrive, which the wire delivers later.
 func arrive(_, far *meteredConn) { far.set(func(c *meteredConn) { c.arrived++ }) }
 
-// No question is asked about a link whose bytes are all acknowledged. About a link with
-// unacknowledged bytes, at most one question per second is asked.
+// The Mesh must not ask about a link whose bytes are all acknowledged. About a link with
+// unacknowledged bytes, it must ask at most once per second.
 func TestQuestionsAboutTrafficAreFew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, func(i int, cfg *Config) { withData(i, cfg); cfg.Silence = time.Hour })
@@ -270,7 +270,8 @@ func overTCP(cfg *Config) { cfg.Transport = tcp.New(tcp.Options{}) }
 const silentReported = stallReported + stallEvery
 
 // From some moment on, the relay reads everything from the data connection and forwards nothing, in
-// one direction or in both. A network path that drops large packets behaves in the same way.
+// one direction or in both. All ranks must report the lost link. A network path that drops large
+// packets behaves in the same way.
 func TestAConnectionThatGoesSilentIsReportedWithBothEnds(t *testing.T) {
 	leak.Check(t)
 	for wire, transports := range silentWires(t) {

@@ -62,7 +62,8 @@ func (p *recorder) lost() []int {
 	return slices.Clone(p.down)
 }
 
-// All ranks send to all other ranks at the same time, so both ends of each pair dial.
+// All ranks send to all other ranks at the same time, so both ends of each pair dial. Each pair
+// must get one connection, and each frame must arrive.
 func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 	for round := range 10 {
 		for _, wire := range []string{"memory", "tcp"} {

@@ -72,8 +72,8 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 	}
 }
 
-// A rank that dials again keeps its record when its first connection fails later, as after a NAT has
-// dropped that connection.
+// A rank dials again, and its first connection fails only later, as after a NAT has dropped that
+// connection. The rank's record must stay.
 func TestARankThatJoinsAgainKeepsItsRecord(t *testing.T) {
 	g := newJoinServer(3)
 	first, second := new(handshakeConn), new(handshakeConn)
