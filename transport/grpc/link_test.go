@@ -13,7 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// gRPC's framer requires that a buffer is returned exactly when there are bytes.
+// ReadOnReady must return a buffer exactly when it returns bytes, because gRPC's framer requires
+// this.
 func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
 	l := listen(t)
 	defer l.Close()

@@ -65,8 +65,8 @@ func runForbidden(call string) {
 	fmt.Println(t.Available())
 }
 
-// A process that cannot make memory, or pass its descriptor, knows so from the start and
-// reports why. Package auto then takes another wire.
+// A process that cannot make memory, or cannot pass its descriptor, must detect this at the start
+// and report the reason. Then package auto uses another wire.
 func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	for call := range forbidden {
 		output := startPeer(t, "forbidden "+call).addr
@@ -80,7 +80,8 @@ func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	}
 }
 
-// A host that cannot send descriptors fails its Share, and the others learn that.
+// If a host cannot send descriptors, its Share must fail, and the Shares of the other ranks must
+// fail, too.
 func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -264,7 +265,7 @@ func TestReasonForAPeerBeginsWithTheRemedy(t *testing.T) {
 	}
 }
 
-// A peer may be killed at any moment of a handshake.
+// A peer may be killed at any moment of a handshake. Then Dial must fail, and nothing may leak.
 func TestPeerKilledDuringHandshakes(t *testing.T) {
 	leak.Check(t)
 	for range 8 {

@@ -386,7 +386,7 @@ func TestFrameIntoAPoolThatNeverCameEndsTheConn(t *testing.T) {
 	}
 }
 
-// Neither the exposed memory nor an offset in it needs an alignment.
+// Exposed memory, and an offset in it, must work with any alignment.
 func TestExposedMemoryNeedsNoAlignment(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -495,6 +495,7 @@ func runWithoutStdin() {
 }
 
 // A daemon has closed standard input, so the descriptor of the peer's pool may have the number 0.
+// The Conn must accept this descriptor.
 func TestDescriptorZeroIsAccepted(t *testing.T) {
 	if got, want := startPeer(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
 		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)

@@ -71,8 +71,8 @@ func TestPeerCloseIsDistinguishedFromDeath(t *testing.T) {
 	}
 }
 
-// There are more processes than cores, each with one thread for its goroutines, and all sleep
-// when they have nothing to do.
+// There are more processes than cores, each with one thread for its goroutines, and all sleep when
+// they have nothing to do. All must still make progress.
 func TestMoreProcessesThanCoresMakeProgress(t *testing.T) {
 	leak.Check(t)
 	const peers, rounds = 6, 200

@@ -134,8 +134,8 @@ func TestDialIsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// A client without a certificate gets the error at its first read, because in TLS 1.3 its handshake
-// ends before the server has checked the certificate.
+// A client without a certificate must get the error at its first read, because in TLS 1.3 its
+// handshake ends before the server has checked the certificate.
 func TestClientWithoutCertificateIsRefused(t *testing.T) {
 	leak.Check(t)
 	good := identity(t)
@@ -263,6 +263,7 @@ func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 }
 
 // The mux may close a connection at any time, before or after the connection has become a Conn.
+// Then the Conn must fail with fault.Closed.
 func TestListenerMayCloseWhatItYielded(t *testing.T) {
 	leak.Check(t)
 	ends := make(chan func() error, 1)

@@ -337,7 +337,8 @@ func TestFailedWriteKeepsArrivedFrames(t *testing.T) {
 	}
 }
 
-// The listener of an accepted connection may close it at any moment.
+// The listener of an accepted connection may close it at any moment, even while its descriptor is
+// being duplicated. No descriptor may leak.
 func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeaksNothing(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A body of 50,000 bytes into exposed memory is one write; its completions follow.
+// A body of 50,000 bytes into exposed memory is one write, and its completions follow. Each break
+// must happen where the hook sets it.
 func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 	for name, c := range map[string]struct {
 		at         softdevice.Break

@@ -70,8 +70,8 @@ func TestDeviceAndGIDAreSelectedByTheConfig(t *testing.T) {
 	}
 }
 
-// The ranks of a host select its ports in turn. The explanation of each rank says which port it
-// has selected, and why.
+// The ranks of a host must select its ports in turn. The explanation of each rank must say which
+// port the rank has selected, and why.
 func TestRanksOfAHostSelectPortsInTurn(t *testing.T) {
 	for rank, want := range []string{"mlx5_2", "mlx5_3", "mlx5_2", "mlx5_3"} {
 		env := map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "TUTTI_LOCAL_RANK": strconv.Itoa(rank)}

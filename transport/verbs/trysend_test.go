@@ -90,7 +90,7 @@ func TestUnsentShrinksWithEachWriteOfABody(t *testing.T) {
 	b.checkUnsent(0)
 }
 
-// A message without a body can be stuck, too.
+// A message without a body can also be stuck, so Unsent must count heads.
 func TestUnsentCountsHeads(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	done := b.send(&transport.Frame{Head: []byte("head")})
