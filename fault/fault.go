@@ -68,13 +68,13 @@ type Error struct {
 	Kind  Kind
 	Op    string // the exported call: "allreduce grad/7", not the helper inside it
 	Rank  int    // the rank that noticed; negative where ranks are not known
-	Peers []Peer // the ranks to blame; nil when nobody else is
-	Err   error  // the cause; nil when the Kind says it all
+	Peers []Peer // the ranks to blame; nil if no other rank is to blame
+	Err   error  // the cause; nil if the Kind says everything
 }
 
-// New returns an Error of kind k, noticed by rank in the exported call op, with the cause that
-// format and args give; %w keeps a cause that can be matched. An empty format means no cause. An
-// Error that blames Peers is written as a literal instead.
+// New returns an Error of kind k, noticed by the given rank in the exported call op. The parameters
+// format and args give the cause; %w keeps a cause that can be matched. An empty format means no
+// cause. For an Error that blames Peers, write a literal instead.
 func New(k Kind, op string, rank int, format string, args ...any) *Error {
 	e := &Error{Kind: k, Op: op, Rank: rank}
 	if format != "" {
@@ -146,8 +146,8 @@ func ContextKind(err error) Kind {
 	return Canceled
 }
 
-// Cause returns the Err of an *Error, if it has one, else err itself. A layer uses it to report the
-// cause with a kind, an operation and a rank of its own.
+// Cause returns the Err of an *Error, if it has one, and otherwise err itself. A layer uses it to
+// report the cause with a different kind, operation and rank.
 func Cause(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Err != nil {

@@ -14,8 +14,8 @@ import (
 
 // Bounds of the wire form.
 const (
-	MaxWire  = 4096 // bytes of one error
-	MaxPeers = 64   // peers named in it
+	MaxWire  = 4096 // the most bytes of one error
+	MaxPeers = 64   // the most peers of one error
 )
 
 const (
@@ -57,8 +57,8 @@ func (e *Error) AppendWire(b []byte) []byte {
 	b = appendText(b, text, len(text)+1)
 	b = append(b, byte(len(peers)))
 
-	// The loop ends, because 64 peers with three texts of 8 bytes fit beside a full op and a full
-	// cause.
+	// The loop ends, because 64 peers with three texts of 8 bytes fit together with an op and a
+	// cause of the largest size.
 	head := len(b)
 	for limit := 1024; ; limit /= 2 {
 		b = appendPeers(b[:head], peers, limit)
@@ -79,21 +79,22 @@ func appendPeers(b []byte, peers []Peer, limit int) []byte {
 	return b
 }
 
-// appendInt appends n as an int32. It saturates, since a rank beyond int32 is a bug elsewhere.
+// appendInt appends n as an int32. It saturates, because a rank beyond int32 is a bug of another
+// package.
 func appendInt(b []byte, n int) []byte {
 	n = max(math.MinInt32, min(n, math.MaxInt32))
 	return binary.LittleEndian.AppendUint32(b, uint32(int32(n)))
 }
 
-// appendText appends a text of at most limit bytes with its length.
+// appendText appends a text with its length. It cuts the text to limit bytes.
 func appendText(b []byte, s string, limit int) []byte {
 	s = cut(s, limit)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(s)))
 	return append(b, s...)
 }
 
-// cut returns s as valid UTF-8 of at most limit bytes, ending in "…" when it was cut. Texts of
-// errors go to terminals and logs.
+// cut returns s as valid UTF-8 of at most limit bytes. If it shortens s, the result ends in "…".
+// The result is valid UTF-8 because texts of errors go to terminals and logs.
 func cut(s string, limit int) string {
 	if len(s) > limit {
 		n := limit - len(ellipsis)
@@ -102,12 +103,12 @@ func cut(s string, limit int) string {
 		}
 		s = s[:n] + ellipsis
 	}
-	return strings.ToValidUTF8(s, "?") // never longer
+	return strings.ToValidUTF8(s, "?") // the result is never longer than s
 }
 
-// ParseWire reads what AppendWire wrote; b must hold nothing else. It keeps no part of b. Bytes
-// that are not a wire form of this version are a fault.Mismatch: the two ranks run different
-// programs, or something between them is broken.
+// ParseWire parses what AppendWire wrote; b must contain nothing else. It keeps no part of b. If
+// the bytes are not a wire form of this version, the error is fault.Mismatch: the two ranks run
+// different programs, or a component between them is broken.
 func ParseWire(b []byte) (*Error, error) {
 	if len(b) > MaxWire {
 		return nil, malformed("%d bytes, of at most %d", len(b), MaxWire)
@@ -157,7 +158,8 @@ func text(r *wire.Reader) string {
 	return s
 }
 
-// peers reads the list of peers. It trusts no count: it stops at the first peer that is missing.
+// peers reads the list of peers. It does not trust the count: it stops at the first peer that is
+// missing.
 func peers(r *wire.Reader) []Peer {
 	n := r.Uint8()
 	if n > MaxPeers {
@@ -174,15 +176,15 @@ func peers(r *wire.Reader) []Peer {
 	return list
 }
 
-// The marks of causes that programs match besides Kinds.
+// The marks of context errors, which programs match besides Kinds.
 const (
 	markCanceled = 1 << 30
 	markDeadline = 1 << 31
 	knownMarks   = (1<<len(kindNames) - 2) | markCanceled | markDeadline
 )
 
-// marks returns the bits of the Kinds and context errors that err matches anywhere in its tree.
-// They are computed once, by the rank that sends the error.
+// marks returns the bits of the Kinds and context errors that err matches anywhere in its tree. The
+// rank that sends the error computes them once.
 func marks(err error) uint32 {
 	var m uint32
 	if err == nil {
@@ -202,8 +204,8 @@ func marks(err error) uint32 {
 	return m
 }
 
-// A wireCause is a cause that came over the wire: its text, and what it answers to errors.Is. The
-// concrete type of the cause does not travel, so errors.As finds nothing below it.
+// A wireCause is a cause that came over the wire: its text, and the targets that errors.Is finds in
+// it. The concrete type of the cause does not travel, so errors.As finds nothing below it.
 type wireCause struct {
 	text  string
 	marks uint32

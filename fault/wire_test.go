@@ -42,8 +42,8 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// This test checks that the wire form has not changed, since a peer of the last release must be
-// able to read it.
+// This test checks that the wire form has not changed, because a peer of the last release must be
+// able to parse it.
 func TestWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, s := range samples() {
@@ -58,7 +58,7 @@ func TestParseGivesBackWhatWasAppended(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			got := roundTrip(t, s.err)
 			want := *s.err
-			want.Err = got.Err // compared below: its type does not travel
+			want.Err = got.Err // compared below, because its type does not travel
 			if !reflect.DeepEqual(*got, want) {
 				t.Errorf("got %+v, want %+v", *got, want)
 			}
@@ -260,8 +260,8 @@ func TestParsedErrorKeepsNoPartOfTheBytes(t *testing.T) {
 	}
 }
 
-// FuzzParseWire checks that any bytes are either refused or parsed to an error that can be sent on,
-// and that sending it on again changes nothing.
+// FuzzParseWire checks that ParseWire either refuses any bytes, or parses them to an error that can
+// be sent again. Sending the error again must not change it.
 func FuzzParseWire(f *testing.F) {
 	for _, s := range samples() {
 		f.Add(s.err.AppendWire(nil))

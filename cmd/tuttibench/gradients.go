@@ -58,9 +58,9 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 	return printNamed(c, o, methods, samples, g, newReporter(o.format, out, notes))
 }
 
-// startNegotiator starts a coordinator that only negotiates, because its tensors have no elements.
-// It first unsets the environment variables for timelines and autotuning, which are meant for the
-// other coordinator.
+// startNegotiator starts a coordinator that only negotiates. Its cycle is so long that it sends
+// nothing before the last submission of a step. startNegotiator first unsets the environment
+// variables for timelines and autotuning, which are meant for the other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
 	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
 		return nil, err

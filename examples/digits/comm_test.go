@@ -13,7 +13,7 @@ import (
 
 func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
 	for _, size := range []int{1, 3, 4} {
-		var lines bytes.Buffer // rank 0's
+		var lines bytes.Buffer // the output of rank 0
 		err := comm.Local(size, func(ctx context.Context, c *comm.Comm) error {
 			o := defaults
 			o.epochs, o.out = 6, t.TempDir()

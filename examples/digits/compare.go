@@ -11,13 +11,13 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// tolerance bounds the relative Euclidean distance of the ranks' parameters from those of a
-// single process. Sums in another order differ in their last bits, about 1e-16, and training
-// amplifies that a little.
+// tolerance bounds the relative Euclidean distance between the ranks' parameters and the parameters
+// of a single process. Sums in a different order differ in their last bits, about 1e-16, and
+// training amplifies the difference a little.
 const tolerance = 1e-9
 
-// identical fails unless all ranks hold the same bits. Equal numbers are not enough: 0 equals
-// -0, and a NaN equals nothing. It compares digests first, which would suffice for a large
+// identical fails unless all ranks hold the same bits. Equal numbers are not enough, because 0
+// equals -0, and a NaN equals nothing. It first compares digests, which would suffice for a large
 // model, and then every bit.
 func identical(ctx context.Context, t team, params []float64) error {
 	bits := make([]byte, 0, 8*len(params))
@@ -44,8 +44,8 @@ func distance(got, want []float64) float64 {
 	return floats.Distance(got, want, 2) / floats.Norm(want, 2)
 }
 
-// matchesSingle trains once more on rank 0, in this process alone and on the same batches. It
-// returns on every rank how far params are from the result. It fails if the distance exceeds the
+// matchesSingle trains once more on rank 0, in this process alone and on the same batches. On every
+// rank it returns the distance of params from the result. It fails if the distance exceeds the
 // tolerance or is not a number.
 func matchesSingle(ctx context.Context, t team, s settings, data set, params []float64) (float64, error) {
 	answer := make([]float64, 1)

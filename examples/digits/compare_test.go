@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// brief holds settings for tests. Few numbers of ranks divide its batch size, and the last batch
-// of an epoch is smaller.
+// brief holds settings for tests. Most numbers of ranks do not divide its batch size, and the last
+// batch of an epoch is smaller.
 var brief = settings{epochs: 3, batch: 50, rate: 0.2, momentum: 0.9, seed: 1}
 
 // trainingSet returns the rows to train on.

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	pixels  = 64 // of one image, 8 by 8
+	pixels  = 64 // the pixels of one image, 8 by 8
 	classes = 10 // the digits 0 to 9
 	maxInk  = 16 // the darkest pixel
 )
@@ -103,9 +103,9 @@ func split(digits []int, seed uint64) (train, test []int) {
 	return train, test
 }
 
-// batches divides all rows into batches, in an order that depends on the seed and the epoch
-// only. Every rank, and the single process of the comparison, uses the same batches. The last
-// one may be smaller.
+// batches divides all rows into batches, in an order that depends only on the seed and the epoch.
+// Every rank, and the single process of the comparison, uses the same batches. The last batch may
+// be smaller.
 func batches(rows, size int, seed uint64, epoch int) [][]int {
 	order := rand.New(rand.NewPCG(seed, 1+uint64(epoch))).Perm(rows)
 	var dealt [][]int
@@ -117,8 +117,8 @@ func batches(rows, size int, seed uint64, epoch int) [][]int {
 	return dealt
 }
 
-// share returns the part of a batch that one rank computes. Parts differ by at most one row;
-// with more ranks than rows, some are empty.
+// share returns the part of a batch that one rank computes. Parts differ by at most one row. If
+// there are more ranks than rows, some parts are empty.
 func share(batch []int, rank, size int) []int {
 	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
 }

@@ -89,8 +89,8 @@ func TestSplitIsFixedByTheSeed(t *testing.T) {
 	if _, other := split(all.digits, 2); slices.Equal(test, other) {
 		t.Error("another seed gave the same split")
 	}
-	// These rows were printed once. Another draw would make accuracies
-	// incomparable with earlier ones.
+	// These rows were printed once. If the choice of rows changed, accuracies could not be compared
+	// with earlier accuracies.
 	if got, want := test[:5], []int{1703, 676, 140, 724, 571}; !slices.Equal(got, want) {
 		t.Errorf("the first test rows are %v, want %v", got, want)
 	}

@@ -58,8 +58,8 @@ func job(ctx context.Context, args []string) (err error) {
 	return run(ctx, t, o, os.Stderr, os.Stdout)
 }
 
-// with returns the team with a coordinator, which averages gradients by name in the background,
-// in the order in which rank 0 finds them ready on all ranks.
+// with returns the team with a coordinator, which averages gradients by name in the background. It
+// averages them in the order in which rank 0 learns that they are ready on all ranks.
 func (t team) with(co *coordinator.Coordinator) team {
 	g := coordinator.NewGradients[float64](co, comm.Mean)
 	t.declare = func(name string, part []float64) { g.Declare(name, part) }
@@ -69,7 +69,7 @@ func (t team) with(co *coordinator.Coordinator) team {
 	return t
 }
 
-// teamOf returns a communicator as training uses it.
+// teamOf returns the team that uses a communicator.
 func teamOf(c *comm.Comm) team {
 	return team{
 		rank: c.Rank(),

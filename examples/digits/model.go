@@ -24,8 +24,8 @@ type layer struct {
 	bias    []float64
 }
 
-// newNetwork returns a network of zeros. The widths are those of the input, of each hidden
-// layer, and of the output.
+// newNetwork returns a network of zeros. The parameter widths holds the width of the input, of each
+// hidden layer, and of the output.
 func newNetwork(widths ...int) *network {
 	total := 0
 	for i, out := range widths[1:] {
@@ -51,8 +51,7 @@ func (n *network) like() *network {
 	return newNetwork(widths...)
 }
 
-// part returns the layer's weights and biases, which lie side by side, in a slice with the form
-// of params.
+// part returns the layer's weights and biases within params. They are adjacent there.
 func (n *network) part(layer int, params []float64) []float64 {
 	begin, end := 0, 0
 	for i := range layer + 1 {
@@ -97,8 +96,8 @@ func (n *network) forward(images *mat.Dense) []*mat.Dense {
 	return outputs
 }
 
-// A tally counts how well a network did on some images. It holds sums, because sums over images
-// add up over ranks, and means do not.
+// A tally counts how well a network did on some images. It holds sums, because sums over images can
+// be added across ranks, and means cannot.
 type tally struct {
 	loss    float64 // the sum of the cross entropies, in nats
 	correct float64 // images whose digit had the highest score
@@ -130,9 +129,9 @@ func (n *network) test(s set) tally {
 	return evaluate(outputs[len(outputs)-1], s.digits)
 }
 
-// learn sets grad to the gradient of the summed loss over s, by back propagation. It calls
-// ready, unless nil, for each layer whose gradient is complete, the last layer first, before it
-// goes on with the one below.
+// learn sets grad to the gradient of the summed loss over s, by back propagation. Layers are
+// computed from the last to the first. If ready is not nil, learn calls it for each layer as soon
+// as the layer's gradient is complete.
 func (n *network) learn(s set, grad *network, ready func(layer int)) tally {
 	outputs := n.forward(s.images)
 	delta := outputs[len(outputs)-1]

@@ -19,8 +19,8 @@ func randomSet(rows, width, k int) set {
 	return s
 }
 
-// This compares every partial derivative with the central difference of the loss, whose own
-// error is about h² plus the rounding of the loss over h.
+// The test compares every partial derivative with the central difference of the loss. The error of
+// the central difference is about h² plus the rounding of the loss over h.
 func TestGradientAgreesWithFiniteDifferences(t *testing.T) {
 	n := newNetwork(5, 4, 4, 3)
 	n.randomize(1)

@@ -10,14 +10,14 @@ import (
 // A progress shows how training goes: a bar on a terminal, and a line for every fifth epoch
 // elsewhere, as in logs.
 type progress struct {
-	bar    *progressbar.ProgressBar // nil without a terminal
+	bar    *progressbar.ProgressBar // nil if there is no terminal
 	lines  io.Writer
 	epochs int
 	done   int
 }
 
-// newProgress returns a progress over that many epochs. The bar, if any, goes to screen, and
-// the lines go to lines.
+// newProgress returns a progress over the given number of epochs. The bar, if any, goes to screen.
+// The lines go to lines.
 func newProgress(epochs int, bar bool, screen, lines io.Writer) *progress {
 	p := &progress{lines: lines, epochs: epochs}
 	if bar {

@@ -12,10 +12,10 @@ type options struct {
 	settings
 	out   string // the folder for the curves
 	bar   bool   // show a progress bar on the screen
-	named bool   // gradients are averaged layer by layer, while the next one is computed
+	named bool   // gradients are averaged layer by layer, while the next layer's gradient is computed
 }
 
-// defaults are the options that the command line does not set.
+// defaults holds the values of options that the command line does not set.
 var defaults = options{
 	settings: settings{epochs: 40, batch: 50, rate: 0.2, momentum: 0.9, seed: 1},
 	out:      "out",
@@ -24,8 +24,8 @@ var defaults = options{
 // passing is the accuracy on the test images below which the run fails.
 const passing = 0.95
 
-// run trains on the team, draws the curves, and compares the result with that of a single
-// process. Rank 0 prints; all ranks fail or succeed together.
+// run trains on the team, draws the curves, and compares the result with the result of a single
+// process. Rank 0 prints. All ranks fail or succeed together.
 func run(ctx context.Context, t team, o options, screen, lines io.Writer) error {
 	all, err := load()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 func TestRunOnFourRanksLearnsDrawsAndProves(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new", "folder")
-	var screen, lines bytes.Buffer // rank 0's
+	var screen, lines bytes.Buffer // the output of rank 0
 	errs := together(t, 4, func(ctx context.Context, tm team) error {
 		o := defaults
 		o.epochs, o.out = 15, out
@@ -46,7 +46,8 @@ func TestRunOnFourRanksLearnsDrawsAndProves(t *testing.T) {
 	checkSVG(t, filepath.Join(out, "digits.svg"))
 }
 
-// An unexpected fails the test if a rank that should print nothing does.
+// An unexpected is the writer of a rank that should print nothing. It fails the test if the rank
+// prints.
 type unexpected struct{ t *testing.T }
 
 func (u unexpected) Write(p []byte) (int, error) {

@@ -10,10 +10,10 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// links connect goroutines that act as ranks: links[i][j] carries from i to j.
+// links connect goroutines that act as ranks: links[i][j] carries messages from i to j.
 type links [][]chan any
 
-// exchange sends v to every rank and returns what each sent, by rank.
+// exchange sends v to every rank and returns the values of all ranks, by rank.
 func (l links) exchange(ctx context.Context, rank int, v any) ([]any, error) {
 	all := make([]any, len(l))
 	for to := range l {
@@ -33,8 +33,8 @@ func (l links) exchange(ctx context.Context, rank int, v any) ([]any, error) {
 	return all, nil
 }
 
-// team returns the team of a rank. Its sums run backwards, because nothing may depend on the
-// order of a real all-reduce.
+// team returns the team of a rank. It adds in descending order of ranks, because no result may
+// depend on the order of an all-reduce.
 func (l links) team(rank int) team {
 	return team{
 		rank: rank,
@@ -70,8 +70,8 @@ func (l links) team(rank int) team {
 	}
 }
 
-// together runs f on n goroutines that act as the ranks of one team, and returns their errors
-// by rank. The first failure ends the others' waits.
+// together runs f on n goroutines that act as the ranks of one team, and returns their errors by
+// rank. The first failure ends the waits of the other ranks.
 func together(t *testing.T, n int, f func(ctx context.Context, t team) error) []error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/launch"
 )
 
-// The test binary is tuttirun, its guardian and the program of the ranks, too.
+// The test binary is also tuttirun, its guardian and the program of the ranks.
 const (
 	asLauncher = "DIGITS_TEST_LAUNCHER"
 	asRank     = "DIGITS_TEST_RANK"
@@ -59,7 +59,7 @@ func trainTimeline(t *testing.T) ([]timeline.ReadSpan, []timeline.Info) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	spans, infos, err := timeline.Check(f) // spans nest, and what else viewers want
+	spans, infos, err := timeline.Check(f) // checks that spans nest, and the other requirements of viewers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,14 +71,15 @@ func TestTheTimelineOfATrainingShowsAllRanksInOneTime(t *testing.T) {
 	if len(infos) != 4 {
 		t.Fatalf("there are %d parts, want 4", len(infos))
 	}
-	var off int64 // between any two clocks
+	var off int64 // the largest error between any two clocks
 	for r, i := range infos {
 		if i.Rank != r || i.Host == "" || i.Dropped != 0 {
 			t.Errorf("part %d is %+v", r, i)
 		}
 		off = max(off, 2*i.Error+2)
 	}
-	// By tensor and rank: when it was submitted, and when all were known to have.
+	// moments holds, for a tensor and by rank, when it was submitted, and when all ranks were known
+	// to have submitted it.
 	type moments struct{ begun, agreed []int64 }
 	seen := make(map[string]*[4]moments)
 	for _, s := range spans {

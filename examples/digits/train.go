@@ -8,8 +8,9 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// A team is what training needs from the other ranks. main makes one of a communicator; the
-// comparison and the tests make their own. Every rank makes the same calls in the same order.
+// A team holds what training needs from the other ranks. The function main makes a team from a
+// communicator; the comparison and the tests make other teams. Every rank makes the same calls in
+// the same order.
 type team struct {
 	rank, size int
 
@@ -28,7 +29,7 @@ type team struct {
 	declare func(name string, part []float64)
 	begin   func(name string)
 	finish  func(ctx context.Context) error
-	// overlap, unless nil, returns how much of the averaging time was hidden behind the
+	// overlap, if not nil, returns how much of the averaging time was hidden behind the
 	// computation.
 	overlap func() (steps int, inFlight, hidden time.Duration)
 }
@@ -47,19 +48,17 @@ func trainAlone() team {
 type settings struct {
 	epochs   int
 	batch    int     // images per step, over all ranks together
-	rate     float64 // the first step's; it falls in a straight line towards 0
+	rate     float64 // the rate of the first step; it decreases linearly towards 0
 	momentum float64
 	seed     uint64
 }
 
-// train trains a network on the team and returns it, equal on each rank. After every epoch it
-// calls watch, unless nil, with the mean loss and accuracy of the epoch's batches over all
-// ranks.
+// train trains a network on the team and returns it, equal on each rank. If watch is not nil, train
+// calls it after every epoch with the mean loss and accuracy of the epoch's batches over all ranks.
 //
-// The training is data-parallel. Each rank computes the gradient of its share of a step's
-// batch, and the mean of these gradients moves every rank's parameters alike. So the ranks stay
-// equal. Up to the rounding of sums they also equal a single process that computes whole
-// batches.
+// The training is data-parallel. Each rank computes the gradient of its share of a step's batch.
+// The mean of these gradients changes every rank's parameters by the same amount, so the ranks stay
+// equal. Up to the rounding of sums they also equal a single process that computes whole batches.
 func train(ctx context.Context, t team, s settings, data set, watch func(*network, tally)) (*network, error) {
 	n := newNetwork(pixels, 128, 32, classes)
 	if t.rank == 0 {
@@ -95,16 +94,16 @@ func (t tally) over(images int) tally {
 	return tally{t.loss / float64(images), t.correct / float64(images)}
 }
 
-// A stepper moves a network step by step.
+// A stepper trains a network step by step.
 type stepper struct {
 	team     team
 	net      *network
 	grad     *network
 	velocity []float64
-	message  []float64 // the gradient, and the tally behind it: what travels
+	message  []float64 // the gradient, followed by the tally: the numbers that are averaged
 }
 
-// newStepper returns a stepper that has not moved.
+// newStepper returns a stepper that has made no step.
 func newStepper(t team, n *network) *stepper {
 	s := &stepper{t, n, n.like(), make([]float64, len(n.params)), make([]float64, len(n.params)+2)}
 	if t.declare != nil {
@@ -118,12 +117,12 @@ func newStepper(t team, n *network) *stepper {
 
 func layerName(layer int) string { return fmt.Sprintf("layer%d", layer) }
 
-// gradient computes the gradient of the batch's mean loss, the same on every rank, and returns
-// the batch's mean loss and accuracy.
+// gradient computes the gradient of the batch's mean loss, equal on every rank, and returns the
+// batch's mean loss and accuracy.
 //
 // Shares may differ in size, so a mean of the ranks' own means would give the images of smaller
-// shares too much weight. Each rank scales its sums by size/batch instead. The mean over the
-// ranks is then the batch's sum divided by the batch's length.
+// shares too much weight. Each rank scales its sums by size/batch instead. The mean over the ranks
+// is then the batch's sum divided by the batch's length.
 func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, error) {
 	weight := float64(s.team.size) / float64(len(batch))
 	hand := func(name string, part []float64) {
@@ -161,7 +160,8 @@ func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
 	return tally{}
 }
 
-// await averages the message, or, with begin and finish, waits until it is averaged.
+// await averages the message. If the team has begin and finish, await only waits until the message
+// is averaged.
 func (s *stepper) await(ctx context.Context) error {
 	if s.team.begin != nil {
 		return s.team.finish(ctx)

@@ -1,15 +1,14 @@
-// Command mixed trains one model in two ways at once, as recommenders are trained. Its
-// few dense weights are on every worker and averaged by AllReduce. Its large table of
-// embeddings is on rank 0 alone: workers pull the rows that they need, and push
-// gradients for them.
+// Command mixed trains one model in two ways at once, as recommenders are trained. The few dense
+// weights of the model are on every worker and averaged by AllReduce. Its large table of embeddings
+// is only on rank 0: workers pull the rows that they need, and push gradients for these rows.
 //
 //	bin/tuttirun -np 4 bin/mixed            # rank 0 serves, ranks 1 to 3 work
 //	bin/mixed -local 4                      # the same, in one process
 //
-// Read worker.go and server.go side by side: both go through the same steps. The dense gradients
-// use a communicator of the workers, made by Split. Rows and their gradients are named tensors,
-// which are matched by step and name, so it does not matter which rank arrives first. At the end
-// rank 0 trains the same model alone and compares.
+// Read worker.go and server.go side by side, because both go through the same steps. The dense
+// gradients use a communicator of the workers, made by Split. Rows and their gradients are named
+// tensors, which are matched by step and name, so it does not matter which rank arrives first. At
+// the end rank 0 trains the same model alone and compares.
 package main
 
 import (
@@ -59,7 +58,8 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 // The colors of Split: rank 0 takes no part in what the workers do together.
 const workers = 0
 
-// run gives every rank its part. average is the operator for the workers' dense gradients.
+// run runs the part of each rank. The parameter average is the operator for the workers' dense
+// gradients.
 func run(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("ranks: got %d, want a server and a worker: bin/tuttirun -np 2 bin/mixed", c.Size())

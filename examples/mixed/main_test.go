@@ -64,7 +64,7 @@ func TestAWordOutsideTheTableEndsTheStepEverywhere(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
 			err := serve(ctx, c, io.Discard)
-			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil { // the worker has seen it
+			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil { // returns once the worker has noticed the end of the step
 				return err
 			}
 			return err

@@ -11,8 +11,8 @@ import (
 )
 
 // serve is the part of rank 0. It holds the table. In each step it sends rows to every worker
-// before it receives the gradients of any. Both happen in the order of ranks, so that each run
-// adds up in the same order.
+// before it receives gradients. It does both in the order of ranks, so that each run adds in the
+// same order.
 func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	table := firstTable()
 	requested := make([][]int32, c.Size())
@@ -20,7 +20,7 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 		for worker := 1; worker < c.Size(); worker++ {
 			ids, err := sendRows(ctx, c, step, worker, table)
 			if err != nil {
-				c.EndStep(uint64(step), err) // workers that wait for rows learn why none come
+				c.EndStep(uint64(step), err) // tells workers that wait for rows why no rows come
 				return err
 			}
 			requested[worker] = ids
@@ -42,7 +42,7 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 
 // sendRows sends a worker the rows that it requests in this step.
 func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float64) ([]int32, error) {
-	t, err := c.RecvNamed(ctx, uint64(step), worker, wantedRows, nil) // as many as come
+	t, err := c.RecvNamed(ctx, uint64(step), worker, wantedRows, nil) // accepts any number of words
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +56,9 @@ func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float
 	return ids, c.SendNamed(uint64(step), worker, rows, comm.NewTensor(picked, len(ids), dim), nil)
 }
 
-// tolerance bounds how far the result may be from that of one process. Sums in another order
-// differ by less than 1e-12 here. A gradient that is lost, or summed instead of averaged, leads
-// to a far larger difference.
+// tolerance bounds the distance of the result from the result of one process. Sums in a different
+// order differ by less than 1e-12 here. If a gradient is lost, or summed instead of averaged, the
+// difference is far larger.
 const tolerance = 1e-9
 
 // verify trains the same model in this process alone, and compares the results.

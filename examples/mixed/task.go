@@ -24,7 +24,7 @@ type example struct {
 	worth float64
 }
 
-// batchOf returns the batch of a step, which is the same on every rank.
+// batchOf returns the batch of a step. The batch is equal on every rank.
 func batchOf(step int) []example {
 	rng := rand.New(rand.NewPCG(1, uint64(step)))
 	examples := make([]example, batch)
@@ -66,9 +66,9 @@ func scattered(seed uint64, n int) []float64 {
 	return v
 }
 
-// gradients returns the gradients of the squared error, summed over the examples. dense is for
-// the dense weights, followed by the sum of the squared errors. ofRows is for the rows, one per
-// word of each example, in the order of rows.
+// gradients returns the gradients of the squared error, summed over the examples. The result dense
+// holds the gradient of the dense weights, followed by the sum of the squared errors. The result
+// ofRows holds the gradients of the rows, one per word of each example, in the order of rows.
 func gradients(weights, rows []float64, examples []example) (dense, ofRows []float64) {
 	dense, ofRows = make([]float64, dim+1), make([]float64, len(rows))
 	for i, e := range examples {
@@ -109,7 +109,7 @@ func descend(table, ofRows []float64, ids []int32) {
 	}
 }
 
-// move subtracts by times the gradient.
+// move subtracts the gradient, multiplied by the factor by, from v.
 func move(v, gradient []float64, by float64) {
 	for i := range v {
 		v[i] -= by * gradient[i]

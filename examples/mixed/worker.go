@@ -21,8 +21,8 @@ const (
 // server is the rank that holds the table.
 const server = 0
 
-// work is the part of a worker. team is the communicator of the workers; its rank 0 prints and
-// sends the result.
+// work is the part of a worker. The parameter team is the communicator of the workers. Its rank 0
+// prints and sends the result.
 func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Writer) error {
 	dense := firstWeights()
 	for step := range steps {
@@ -33,13 +33,13 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 		}
 		gradient, ofRows := gradients(dense, pulled, mine)
 		// SendNamed never blocks, and reads ofRows until the bytes are sent. This worker never
-		// writes to ofRows again, so it need not wait for that.
+		// writes to ofRows again, so it need not wait until they are sent.
 		err = c.SendNamed(uint64(step), server, rowGradients, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
 		if err != nil {
 			return err
 		}
-		// Shares may differ by an example. Scaled like this, the mean over the
-		// workers is the mean over the batch.
+		// Shares may differ by one example. With this scaling, the mean over the workers is the
+		// mean over the batch.
 		for i := range gradient {
 			gradient[i] *= float64(team.Size()) / batch
 		}

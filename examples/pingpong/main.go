@@ -63,11 +63,11 @@ func run(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	return nil
 }
 
-// rounds is how often a message of each size goes there and back.
+// rounds is the number of round trips of a message of each size.
 const rounds = 20
 
-// measure sends messages of several sizes, verifies and times what comes back, and then tells
-// rank 1 to stop.
+// measure sends messages of several sizes, and verifies and times their return. It then tells rank
+// 1 to stop.
 func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	for _, size := range []int{0, 8, 4 << 10, 1 << 20} {
 		sent, back := make([]byte, size), make([]byte, size)
@@ -94,11 +94,11 @@ func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	return comm.Send(ctx, c, 1, stop, []byte(nil))
 }
 
-// echo returns every message until the one that says stop.
+// echo returns every message until it receives one with the tag stop.
 func echo(ctx context.Context, c *comm.Comm) error {
 	var buf []byte
 	for {
-		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays
+		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays in the queue
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 func TestTwoRanksExchangeAndOthersReturn(t *testing.T) {
 	for _, wire := range []string{"memory", "tcp", "grpc"} {
 		for _, n := range []int{2, 3} {
-			var out bytes.Buffer // rank 0's alone
+			var out bytes.Buffer // the output of rank 0
 			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 				if c.Rank() == 0 {
 					return run(ctx, c, &out)

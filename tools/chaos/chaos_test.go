@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Each broken rule is noticed, and a trial that keeps them all passes.
+// check must detect each broken rule, and must pass a trial that keeps all rules.
 func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	killed := time.Unix(100, 0)
 	at := func(d time.Duration) int64 { return killed.Add(d).UnixNano() }
@@ -19,7 +19,7 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		victim, other outcome
 		left          []string
-		want          string // the rule; "" for none
+		want          string // the broken rule; "" if none
 	}{
 		"all kept":                   {dead, ok, nil, ""},
 		"ended before the kill":      {dead, outcome{ended: true, events: []event{{Name: "done"}}}, nil, ""},

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A verdict is how a trial has gone. broken says what was broken, by the names of the columns.
+// A verdict says how a trial went. The field broken counts the broken rules, by the names of the
+// columns.
 type verdict struct {
-	killed  bool            // the victim ran when it was killed
+	killed  bool            // the victim was running when it was killed
 	reports []time.Duration // from the kill to each survivor's first error
 	broken  map[string]int
 	notes   []string
@@ -24,7 +25,7 @@ func (v *verdict) fail(rule, format string, args ...any) {
 	v.notes = append(v.notes, rule+": "+fmt.Sprintf(format, args...))
 }
 
-// String returns what was broken, or how late the last report was.
+// String returns the broken rules, or the time of the last report.
 func (v *verdict) String() string {
 	if len(v.notes) > 0 {
 		return strings.Join(v.notes, "\n    ")
@@ -35,10 +36,10 @@ func (v *verdict) String() string {
 	return fmt.Sprintf("ok, the last of %d reports after %v", len(v.reports), slices.Max(v.reports).Round(time.Millisecond))
 }
 
-// rules are the names of the rules, in the order of the columns.
+// rules returns the names of the rules, in the order of the columns.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
-// check checks every rank but the victim.
+// check checks every rank except the victim.
 func check(t *trial, res *result) *verdict {
 	v := &verdict{}
 	if res.err != nil {
@@ -159,7 +160,7 @@ func (s *summary) String() string {
 	return b.String()
 }
 
-// percentile returns the p-th percentile, in whole milliseconds; 0 of none.
+// percentile returns the p-th percentile in whole milliseconds, or 0 if there are no durations.
 func percentile(ds []time.Duration, p int) time.Duration {
 	if len(ds) == 0 {
 		return 0

@@ -53,8 +53,8 @@ func main() {
 // maxTrials bounds the trials, so that the command ends if none is selected.
 const maxTrials = 10_000_000
 
-// run runs the selected trials and prints the table. It returns the exit code.
-// With fewer kills it fails, unless partial is set.
+// run runs the selected trials and prints the table. It returns the exit code. If there were fewer
+// kills than wanted, run fails, unless partial is set.
 func run(kills int, seed uint64, limit time.Duration, partial bool, selected func(t *trial) bool, verbose bool) int {
 	var s summary
 	began := time.Now()

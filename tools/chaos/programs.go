@@ -31,10 +31,10 @@ func programNames() []string { return slices.Sorted(maps.Keys(programs())) }
 
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
-// size returns a number of elements: often few, sometimes a hundred thousand.
+// size returns a random number of elements: often small, sometimes a hundred thousand.
 func size(rng *rand.Rand) int { return 1 + rng.IntN(1<<rng.IntN(18)) }
 
-// equal returns an error unless all elements are want.
+// equal returns an error unless all elements of got equal want.
 func equal(what string, got []int32, want int32) error {
 	for i, x := range got {
 		if x != want {
@@ -123,7 +123,7 @@ func requests(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	}
 }
 
-// ring passes vectors around.
+// ring passes vectors around a ring of all ranks.
 func ring(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	to, from := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	for i := int32(0); ; i++ {
@@ -138,8 +138,8 @@ func ring(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	}
 }
 
-// chain passes vectors from each rank to the next one, and back. A rank learns of a loss that does not
-// concern it only when its neighbour ends.
+// chain passes vectors from each rank to the next rank, and back. If a rank does not need the lost
+// rank, it learns of the loss only when its neighbour ends.
 func chain(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	last := c.Size() - 1
 	for i := int32(0); ; i++ {
@@ -169,7 +169,7 @@ func chain(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	}
 }
 
-// named passes named tensors around.
+// named passes named tensors around a ring of all ranks.
 func named(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	to, from := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	for i := uint64(0); ; i++ {
@@ -187,7 +187,7 @@ func named(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 		if err := <-sent; err != nil {
 			return err
 		}
-		// The tensor of step i that has come around shows that all ranks are past step i-n.
+		// When the tensor of step i is back at rank 0, all ranks are past step i-n.
 		if n := uint64(c.Size()); c.Rank() == 0 && i > n {
 			c.EndStep(i-n-1, nil)
 		}
@@ -233,7 +233,7 @@ func closeSoon(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	return nil
 }
 
-// coordinate reduces named tensors in the background. It starts a coordinator again and again.
+// coordinate starts coordinators one after the other, and reduces named tensors with each of them.
 func coordinate(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	for {
 		co, err := coordinator.Start(ctx, c)
@@ -264,7 +264,7 @@ func train(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, rng *
 			handles = append(handles, coordinator.AllReduce(co, fmt.Sprintf("w%d", i), buf, comm.Sum))
 		}
 		var first error
-		for _, h := range handles { // all, so that no buffer is in use any more
+		for _, h := range handles { // waits for all handles, so that no buffer is in use any more
 			if err := h.Wait(ctx); err != nil && first == nil {
 				first = err
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
-// initLimit bounds Init. A process that dies while others have not joined ends the Init of those that
-// have, by EndOnLoss. Only the deadline ends the wait of the others.
+// initLimit bounds Init. If a process dies before all have joined, EndOnLoss ends Init on the ranks
+// that have joined. On the other ranks only the deadline ends Init.
 const initLimit = 4 * time.Second
 
 // errWrong marks an error of the program's own check of a result.
@@ -84,7 +84,7 @@ func report(err error) {
 // write writes the event as one line.
 func (e event) write() {
 	e.Time = time.Now().UnixNano()
-	line, _ := json.Marshal(e) // cannot fail: plain fields
+	line, _ := json.Marshal(e) // cannot fail, because all fields are plain
 	os.Stdout.Write(append(line, '\n'))
 }
 
@@ -105,12 +105,12 @@ func checkGoroutines() {
 	}
 }
 
-// libraryGoroutines returns the stacks of all goroutines but this one that are in the library.
+// libraryGoroutines returns the stacks of all goroutines in the library, except this one.
 func libraryGoroutines() string {
 	buf := make([]byte, 1<<20)
 	stacks := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
 	var left []string
-	for _, stack := range stacks[1:] { // the first is this goroutine's
+	for _, stack := range stacks[1:] { // the first stack belongs to this goroutine
 		if strings.Contains(stack, "github.com/tutti-go/tutti/") {
 			left = append(left, stack)
 		}

@@ -29,14 +29,14 @@ const (
 	reportLimit = 5 * time.Second  // from the kill to the report of every other rank
 	startLimit  = 30 * time.Second // for all processes to begin
 	maxPause    = 400 * time.Millisecond
-	stay        = 300 * time.Millisecond // of a rank that stays a little after its error
+	stay        = 300 * time.Millisecond // how long a rank with the reaction "stay" goes on after its error
 )
 
 // An instruction tells a rank what to run.
 type instruction struct {
 	Program  string
 	Reaction string // what the rank does after its first error
-	Seed     uint64 // of the sizes and the sequence of calls; equal on all ranks
+	Seed     uint64 // seeds the sizes and the sequence of calls; equal on all ranks
 }
 
 // A trial is one job with one kill.
@@ -47,7 +47,7 @@ type trial struct {
 	wire   string
 	ranks  int
 	victim int
-	pause  time.Duration // from the moment at which all processes have begun, or have joined, to the kill
+	pause  time.Duration // the time to the kill, counted from when all processes have begun, or have joined
 	inInit bool          // the pause begins before Init
 }
 
@@ -68,8 +68,8 @@ func newTrial(seed uint64, number int) *trial {
 
 func transports() []string { return []string{"shm", "tcp", "grpc", "auto"} }
 
-// reactions are what programs do after an error: close in order, exit at once, or go on for a
-// moment and close.
+// reactions returns what programs do after an error: close in order, exit at once, or go on for a
+// short time and then close.
 func reactions() []string { return []string{"close", "exit", "stay"} }
 
 // String returns the choices, and the arguments that repeat them.
@@ -90,13 +90,13 @@ type event struct {
 	Kind    string
 	Peers   []int
 	Text    string
-	Program bool // the error is one of the program, and not of Close
+	Program bool // the error came from the program, and not from Close
 }
 
-// An outcome is how a rank has ended.
+// An outcome says how a rank has ended.
 type outcome struct {
 	events []event
-	ended  bool // by itself, within the limit
+	ended  bool // the rank ended by itself, within the limit
 	code   int
 	stderr string
 }
@@ -104,7 +104,7 @@ type outcome struct {
 // A result is what a trial has observed.
 type result struct {
 	killed   time.Time
-	outcomes []outcome // by rank
+	outcomes []outcome // indexed by rank
 	left     []string  // files in /dev/shm
 	err      error     // the trial could not be run
 }
@@ -113,9 +113,9 @@ type result struct {
 type process struct {
 	cmd    *exec.Cmd
 	stderr strings.Builder
-	done   chan struct{} // closed when it has ended, and all of its output has been read
+	done   chan struct{} // closed when the process has ended, and all of its output has been read
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	events []event
 	seen   chan struct{} // closed at each event
 }
@@ -140,7 +140,7 @@ func (t *trial) run() *result {
 	var ps []*process
 	defer func() {
 		for _, p := range ps {
-			p.cmd.Process.Kill() // does nothing when it has ended
+			p.cmd.Process.Kill() // does nothing if the process has ended
 			<-p.done
 		}
 	}()
@@ -167,7 +167,7 @@ func (t *trial) run() *result {
 	time.Sleep(t.pause)
 	res.killed = time.Now()
 	ps[t.victim].cmd.Process.Signal(syscall.SIGKILL)
-	over := time.After(reportLimit + stay + time.Second) // a rank reports in time, and then closes
+	over := time.After(reportLimit + stay + time.Second) // a rank must report in time, and then close
 	for r, p := range ps {
 		o := &res.outcomes[r]
 		select {
@@ -176,7 +176,7 @@ func (t *trial) run() *result {
 		case <-over:
 			over = time.After(0)
 		}
-		if !o.ended { // its stacks show where it hangs
+		if !o.ended { // its stacks show where the rank hangs
 			p.cmd.Process.Signal(syscall.SIGQUIT)
 			select {
 			case <-p.done:
@@ -201,7 +201,7 @@ func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ := json.Marshal(t.instruction) // cannot fail: plain fields
+	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
 	p := &process{cmd: exec.Command(self), done: make(chan struct{}), seen: make(chan struct{})}
 	p.cmd.Stderr = &p.stderr
 	_, port, _ := net.SplitHostPort(root)
@@ -253,7 +253,7 @@ func (p *process) copyEvents() []event {
 	return slices.Clone(p.events)
 }
 
-// await returns true once the rank has reported an event of that name.
+// await returns true once the rank has reported an event of the given name.
 func (p *process) await(name string, late <-chan time.Time) bool {
 	for {
 		p.mu.Lock()
@@ -274,6 +274,6 @@ func (p *process) await(name string, late <-chan time.Time) bool {
 
 // sharedFiles returns the files of this library in shared memory.
 func sharedFiles() []string {
-	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
+	names, _ := filepath.Glob("/dev/shm/*tutti*") // cannot fail, because the pattern is well-formed
 	return names
 }

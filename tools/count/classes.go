@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// A class says which total the files of a package belong to, tests excepted.
+// A class says to which total the files of a package belong. Tests have a separate total.
 type class string
 
 const (
@@ -13,9 +13,9 @@ const (
 	tool    class = "tools"
 )
 
-// classes are the classes of folders and all below them. The first matching entry decides.
-// Folders without a matching entry are product. Support also lists folders of earlier versions,
-// so that their totals can be compared.
+// classes lists the classes of folders. An entry applies to the folder and to all folders below it,
+// and the first matching entry decides. Folders without a matching entry are product. Support also
+// lists folders of earlier versions, so that their totals can be compared.
 var classes = []struct {
 	folder string
 	class  class

@@ -14,16 +14,16 @@ import (
 
 // lines holds the numbers of lines in some files.
 type lines struct {
-	code     int // with at least one token
-	comments int // with comments alone
-	all      int // these, and blank ones
+	code     int // lines with at least one token
+	comments int // lines with only comments
+	all      int // all lines, also blank lines
 }
 
 func (n lines) plus(o lines) lines {
 	return lines{n.code + o.code, n.comments + o.comments, n.all + o.all}
 }
 
-// share returns the lines of comments as a percentage of all lines of comments and code.
+// share returns the percentage of comment lines among all lines of comments and code.
 func (n lines) share() float64 { return 100 * float64(n.comments) / float64(max(1, n.comments+n.code)) }
 
 // A module holds the lines of a module's Go files.
@@ -34,11 +34,11 @@ type module struct {
 	assembly  int // all lines of .s files
 }
 
-// generatedMark is the line by which the go command knows a generated file.
+// generatedMark matches the line by which the go command recognises a generated file.
 var generatedMark = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// measure counts the files below root. It skips hidden folders, testdata, and
-// folders with a go.mod of their own.
+// measure counts the files below root. It skips hidden folders, testdata, and folders that have a
+// go.mod.
 func measure(root string) (module, error) {
 	m := module{packages: make(map[string]lines)}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -18,12 +18,12 @@ import (
 //go:embed src
 var sources embed.FS
 
-// A recipe is how a peer's program is compiled, and which packages have its compiler and
+// A recipe says how a peer's program is compiled, and which packages provide its compiler and
 // library.
 type recipe struct {
 	name, compiler, source string
 	libs                   []string
-	packages               string // Debian's
+	packages               string // the names of Debian packages
 }
 
 func recipes() []recipe {
@@ -34,8 +34,8 @@ func recipes() []recipe {
 	}
 }
 
-// buildPeers compiles the peers' programs that are not there yet, and returns them by name. It
-// omits a peer that cannot be built, and logs why.
+// buildPeers compiles the peers' programs that have not been compiled yet, and returns all programs
+// by name. It omits a peer that cannot be built, and logs the reason.
 func buildPeers(ctx context.Context, log io.Writer) map[string]string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -84,7 +84,7 @@ func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	return program, os.Rename(fresh, program)
 }
 
-// language returns what compilers call the language of a source.
+// language returns the name that compilers use for the language of a source.
 func language(name string) string {
 	if filepath.Ext(name) == ".cc" {
 		return "c++"

@@ -17,7 +17,7 @@ type benchmark struct {
 	op     string
 	np     int
 	wire   string
-	min    int // bytes; each size is 4 times the one before
+	min    int // in bytes; each size is 4 times the size before it
 	max    int
 	rounds int
 	time   float64 // sum of the seconds of one size's iterations
@@ -91,7 +91,8 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	return t.checkFloors(out, floors)
 }
 
-// runAll runs the contenders alternately, round after round, and keeps the best of each.
+// runAll runs the contenders alternately in each round, and keeps the best result of each
+// contender.
 func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
 	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {
@@ -123,18 +124,19 @@ func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.W
 	return t, nil
 }
 
-// ours is the contender with which the others are compared.
+// ours is the name of the contender with which the other contenders are compared.
 const ours = "tutti"
 
 // A table holds the results of a benchmark.
 type table struct {
 	benchmark
 	names    []string                   // in the order in which they run
-	versions []string                   // of names, other versions of tutti
+	versions []string                   // those of the names that are other versions of tutti
 	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }
 
-// sizes returns the bytes that tutti ran, or without tutti anybody, ascending.
+// sizes returns the sizes that tutti ran, ascending. Without tutti it returns the sizes that any
+// contender ran.
 func (t *table) sizes() []int {
 	var all []int
 	for _, name := range t.names {
@@ -165,7 +167,7 @@ func (t *table) unmatched() []int {
 	return all
 }
 
-// time returns a contender's time; NaN if it has none.
+// time returns a contender's time, or NaN if it has none.
 func (t *table) time(name string, bytes int) float64 {
 	if us, ok := t.best[name][bytes]; ok {
 		return us
@@ -173,8 +175,8 @@ func (t *table) time(name string, bytes int) float64 {
 	return math.NaN()
 }
 
-// ratio is the best peer's time divided by tutti's; NaN if one of them has none. Other versions
-// of tutti are no peers.
+// ratio returns the best peer's time divided by tutti's time. If there is no such time, it returns
+// NaN. Other versions of tutti are not peers.
 func (t *table) ratio(bytes int) float64 {
 	best := math.NaN()
 	for _, name := range t.names {
@@ -185,8 +187,8 @@ func (t *table) ratio(bytes int) float64 {
 	return best / t.time(ours, bytes)
 }
 
-// mean returns the geometric mean of the ratios of all sizes from lo to below hi; NaN if there
-// are none.
+// mean returns the geometric mean of the ratios of all sizes s with lo <= s < hi. If there are
+// none, it returns NaN.
 func (t *table) mean(lo, hi int) float64 {
 	sum, n := 0.0, 0
 	for _, bytes := range t.sizes() {

@@ -64,7 +64,7 @@ func (c *benchmark) own() contender {
 	return contender{name: ours, run: func(ctx context.Context) (map[int]float64, error) { return c.tutti(ctx, c.bin) }}
 }
 
-// tutti runs the tuttibench in a folder under the tuttirun in it.
+// tutti runs the tuttibench in a folder under the tuttirun in the same folder.
 func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, error) {
 	op, model, _ := strings.Cut(c.op, ":")
 	args := []string{"-np", strconv.Itoa(c.np), filepath.Join(bin, "tuttibench"), "-op", op, "-transport", c.wire,
@@ -82,7 +82,7 @@ func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, err
 }
 
 // readBench parses tuttibench's CSV. A wrong result is an error. Of the rows for a model's
-// gradients only the coordinator's two count.
+// gradients, only the two rows of the coordinator count.
 func readBench(text string) (map[int]float64, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comment = '#'
@@ -115,7 +115,7 @@ func readBench(text string) (map[int]float64, error) {
 	return got, nil
 }
 
-// openMPI runs with its defaults; over tcp without its shared memory.
+// openMPI runs Open MPI with its defaults. Over tcp it runs without Open MPI's shared memory.
 func (c *benchmark) openMPI(program string) contender {
 	args := []string{"-np", strconv.Itoa(c.np), "--oversubscribe"}
 	if c.wire == "tcp" {
@@ -128,8 +128,8 @@ func (c *benchmark) openMPI(program string) contender {
 	}}
 }
 
-// mpich runs in two ways within a host: with ch4's shared memory, the default, and with UCX,
-// which uses its own, or TCP if told to.
+// mpich runs MPICH in two ways within a host. The first is the default, ch4's shared memory. The
+// second is UCX, which uses its own shared memory, or TCP if the benchmark asks for TCP.
 func (c *benchmark) mpich(program string) []contender {
 	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
 	with := func(name string, env ...string) contender {
@@ -143,7 +143,8 @@ func (c *benchmark) mpich(program string) []contender {
 	return []contender{with("mpich"), with("mpich-ucx", "MPIR_CVAR_NOLOCAL=1")}
 }
 
-// glooKinds returns the algorithms of gloo_bench for an operation that are worth their time.
+// glooKinds returns the algorithms of gloo_bench for an operation that are fast enough to be
+// compared.
 func glooKinds(op string) []string {
 	switch op {
 	case "allreduce":
@@ -174,7 +175,7 @@ func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]flo
 	}
 	got, err := peer(ctx, nil, program, command(0)...)
 	if err != nil {
-		cancel() // the other ranks would wait for the failed one
+		cancel() // ends the other ranks, which would wait for the failed rank
 	}
 	for range c.np - 1 {
 		if e := <-ended; err == nil {
@@ -188,8 +189,8 @@ func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]flo
 // figures matches the results in what the peers' programs print.
 var figures = regexp.MustCompile(`bytes=(\d+) median_us=([\d.]+)`)
 
-// peer runs a peer's program and reads its figures, even those that it has printed before it
-// failed.
+// peer runs a peer's program and reads its figures. If the program fails, peer still returns the
+// figures that it printed before.
 func peer(ctx context.Context, env []string, program string, args ...string) (map[int]float64, error) {
 	out, err := output(ctx, env, program, args...)
 	got := make(map[int]float64)
@@ -203,15 +204,15 @@ func peer(ctx context.Context, env []string, program string, args ...string) (ma
 	return got, err
 }
 
-// sweepTimeout is how long one sweep may take. Then the program is asked to end, and killed
-// after killDelay.
+// sweepTimeout bounds the time of one sweep. After it, the program is asked to end, and after
+// killDelay it is killed.
 const (
 	sweepTimeout = 4 * time.Minute
 	killDelay    = 5 * time.Second
 )
 
-// output returns what a program prints on standard output. The error quotes the end of its
-// standard error.
+// output runs a program and returns its standard output. The error quotes the end of its standard
+// error.
 func output(ctx context.Context, env []string, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()

@@ -54,11 +54,11 @@ func (r row) panels(text io.Reader) ([]figure.Panel, error) {
 	title := fmt.Sprintf("%s of float32, %d ranks, %s", r.op, r.np, r.wire)
 	times := figure.Panel{Title: title, Unit: "median time in µs"}
 	rates := figure.Panel{Title: title, Unit: "bus bandwidth in MB/s"}
-	for column := 1; column < len(lines[0])-1; column++ { // between bytes and ratio
+	for column := 1; column < len(lines[0])-1; column++ { // the columns between bytes and ratio
 		time, rate := figure.Curve{Name: lines[0][column]}, figure.Curve{Name: lines[0][column]}
 		for _, l := range lines[1:] {
 			bytes, err1 := strconv.ParseFloat(l[0], 64)
-			us, err2 := strconv.ParseFloat(l[column], 64) // NaN where it did not run
+			us, err2 := strconv.ParseFloat(l[column], 64) // NaN if the contender did not run
 			if err := errors.Join(err1, err2); err != nil {
 				return nil, err
 			}

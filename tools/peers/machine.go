@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// machine describes where the results are from: processor, cores, kernel.
+// machine describes the machine of the results: processor, cores, kernel.
 func machine() string {
 	return fmt.Sprintf("%s, %d cores, %s, %s/%s", processor(), runtime.NumCPU(), kernel(), runtime.GOOS, runtime.GOARCH)
 }
 
-// processor returns the model as Linux names it.
+// processor returns the processor's model name from Linux.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
@@ -34,8 +34,8 @@ func kernel() string {
 	return "kernel " + strings.TrimSpace(string(text))
 }
 
-// commit returns the commit of the worktree in dir. A + behind it means uncommitted changes
-// outside the folder of the results, which each recording changes.
+// commit returns the commit of the worktree in dir. A + after the commit means that there are
+// uncommitted changes outside the folder of the results, which each recording changes.
 func commit(ctx context.Context, dir, results string) string {
 	git := func(args ...string) ([]byte, error) {
 		return exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// fixedContender returns a contender whose rounds have these times.
+// fixedContender returns a contender that returns the given times, one map per round.
 func fixedContender(name string, rounds ...map[int]float64) contender {
 	i := 0
 	return contender{name: name, run: func(context.Context) (map[int]float64, error) {
@@ -154,7 +154,7 @@ func TestTheSuiteIsWellFormed(t *testing.T) {
 	}
 }
 
-// Results that are recorded can be drawn, have their origin in their first lines, and no date.
+// Recorded results can be drawn. Their first lines contain their origin, and no date.
 func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	dir := t.TempDir()
 	r := recorder{dir: dir, log: io.Discard, origin: []string{"commit: abc", "command: x", "machine: y"}}
@@ -186,8 +186,8 @@ func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	}
 }
 
-// On a machine without any of the peers, the log names their packages, and nothing else
-// happens.
+// On a machine without any of the peers, the log must name their packages, and nothing else must
+// happen.
 func TestMissingPeersAreNamedWithTheirPackages(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := filepath.Join(t.TempDir(), "results")

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// recordCommand runs the suite and writes its results. Missed floors are written, too, and are
-// no error: the record is of what was measured.
+// recordCommand runs the suite and writes its results. A missed floor is written, too, and is not
+// an error, because the record shows what was measured.
 func recordCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	f := c.flags(log, "record")
@@ -86,7 +86,7 @@ type recorder struct {
 	dir    string
 	log    io.Writer
 	origin []string
-	lines  []string // of the summary
+	lines  []string // the lines of the summary
 }
 
 // record writes one row's table, as text and as CSV.

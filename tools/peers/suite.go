@@ -9,7 +9,7 @@ type row struct {
 	bands []band
 }
 
-// suite returns the table: the ratios, best peer over tutti, that this module promises on two
+// suite returns the table of the ratios, best peer over tutti, that this module promises on two
 // cores. README's section on speed quotes it.
 func suite() []row {
 	bands := func(tiny, small, middle, large float64) []band {

@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// A version is tutti of another worktree.
+// A version is a tutti that is built from another worktree.
 type version struct {
 	name string
 	dir  string // the worktree
-	bin  string // folder of its tuttirun and tuttibench, once built
+	bin  string // the folder of its tuttirun and tuttibench, once they are built
 }
 
 // versionFlag collects -with NAME=DIR.
@@ -43,7 +43,7 @@ func (f *versionFlag) define(flags *flag.FlagSet) {
 	flags.Var(f, "with", "another version of tutti: `NAME=DIR`, where DIR is a worktree of this repository; may be repeated")
 }
 
-// build compiles the programs of each version into a folder of its own below dir.
+// build compiles the programs of each version into a separate folder below dir.
 func (f versionFlag) build(ctx context.Context, dir string) error {
 	for i := range f {
 		v := &f[i]
@@ -81,8 +81,8 @@ const (
 	smallLimit = 4 << 10
 )
 
-// versionsCommand compares this version with one other. The other one takes part twice in each
-// round; the ratio of the two is the noise.
+// versionsCommand compares this version with one other version. The other version takes part twice
+// in each round, and the ratio of its two times is the noise.
 func versionsCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	var with versionFlag
@@ -167,7 +167,7 @@ func (r *comparison) add(new, old, again map[int]float64) {
 	r.runs = append(r.runs, comparedRun{new, old, again})
 }
 
-// best returns the least time of each size over all runs.
+// best returns the smallest time of each size over all runs.
 func (r *comparison) best(of func(comparedRun) map[int]float64) map[int]float64 {
 	best := make(map[int]float64)
 	for _, run := range r.runs {
@@ -192,8 +192,8 @@ func (r *comparison) means() (all, small, noise, smallNoise float64) {
 // their times.
 func noiseOf(ratio float64) float64 { return max(ratio, 1/ratio) - 1 }
 
-// meanRatio returns the geometric mean of a over b over the sizes up to most that both have;
-// NaN if there are none.
+// meanRatio returns the geometric mean of a over b. It includes the sizes up to most that both
+// have. If there are none, it returns NaN.
 func meanRatio(a, b map[int]float64, most int) float64 {
 	sum, n := 0.0, 0
 	for bytes, us := range a {
@@ -205,7 +205,8 @@ func meanRatio(a, b map[int]float64, most int) float64 {
 	return math.Exp(sum / float64(n))
 }
 
-// slowSizes returns the sizes at which new takes more than sizeLimit of old in every run.
+// slowSizes returns the sizes at which the new time exceeds sizeLimit times the old time in every
+// run.
 func (r *comparison) slowSizes() (slow []int) {
 	for bytes := range r.runs[0].new {
 		if !slices.ContainsFunc(r.runs, func(run comparedRun) bool { return !(run.new[bytes] > sizeLimit*run.old[bytes]) }) {
@@ -231,7 +232,7 @@ func (r *comparison) unmatched() bool {
 var comparisonHead = fmt.Sprintf("New / old, geometric mean; above 1 the new version is slower. Noise is old against old.\n\n%-28s  %8s  %8s  %8s  %8s  %s\n",
 	"row", "new/old", "noise", "to 4 KiB", "noise", "verdict")
 
-// line returns a row of the summary. ok is false if the row exceeds a limit.
+// line returns a row of the summary. If the row exceeds a limit, ok is false.
 func (r *comparison) line(name string) (text string, ok bool) {
 	all, small, noise, smallNoise := r.means()
 	var missed []string

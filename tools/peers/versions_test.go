@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// sizes returns times by bytes: of 4 B, 1 KiB, 4 KiB and 64 KiB.
+// sizes returns a map with the given times for 4 B, 1 KiB, 4 KiB and 64 KiB.
 func sizes(us ...float64) map[int]float64 {
 	all := make(map[int]float64)
 	for i, bytes := range []int{4, 1 << 10, 4 << 10, 64 << 10}[:len(us)] {
@@ -65,7 +65,7 @@ func TestRowsAreHeldAgainstTheirBars(t *testing.T) {
 	old := sizes(10, 10, 10, 10)
 	for name, c := range map[string]struct {
 		new, again map[int]float64
-		want       string // in the verdict; "" for ok
+		want       string // part of the verdict; "" for ok
 	}{
 		"equal":                   {old, old, ""},
 		"faster":                  {sizes(5, 5, 5, 5), old, ""},
@@ -91,7 +91,8 @@ func TestRowsAreHeldAgainstTheirBars(t *testing.T) {
 	}
 }
 
-// Another version runs in each round, does not count as a peer, and its failure is an error.
+// Another version must run in each round, and must not count as a peer. Its failure must be an
+// error.
 func TestAVersionIsNoPeer(t *testing.T) {
 	old := fixedContender("old", map[int]float64{4: 1})
 	old.version = true
@@ -126,8 +127,8 @@ func TestVersionsAreNamedOnce(t *testing.T) {
 	}
 }
 
-// The test's worktree has programs that print output in the form of tuttibench. So the test
-// covers -with without building tutti.
+// The test's worktree has programs that print output in the form of tuttibench. The test can
+// therefore cover -with without building tutti.
 func TestVersionsAreBuiltFromTheirWorktrees(t *testing.T) {
 	dir := t.TempDir()
 	const printer = `package main

@@ -10,11 +10,11 @@ import (
 // A testCase is one command and its expected output.
 type testCase struct {
 	line   string
-	output []string // "..." within one stands for any text
+	output []string // "..." within a line stands for any text
 	open   bool     // further lines may appear
 }
 
-// parse parses a transcript; its form is in the command's documentation.
+// parse parses a transcript. The command's documentation describes the form.
 func parse(text string) ([]testCase, error) {
 	var cases []testCase
 	for line := range strings.Lines(text) {
@@ -42,9 +42,10 @@ func parse(text string) ([]testCase, error) {
 	return cases, nil
 }
 
-// compare returns an error that lists the expected lines that output lacks, and the lines that
-// are not expected. A line of output matches one expected line at most. Exact lines are matched
-// first, so that a line with "..." does not use up theirs.
+// compare returns an error that lists the expected lines that are not in output, and the unexpected
+// lines of output. A line of output matches at most one expected line. Exact lines are matched
+// first. Otherwise an expected line with "..." could match the only line of output that matches an
+// exact line.
 func (s testCase) compare(output string) error {
 	expected := slices.Clone(s.output)
 	slices.SortStableFunc(expected, func(a, b string) int {

@@ -46,8 +46,8 @@ func check(root fs.FS, t *wordTable) ([]string, error) {
 	return slices.Compact(c.found), nil
 }
 
-// skipped reports whether the check leaves a folder out: folders with foreign files, and the
-// folder of the word table.
+// skipped reports whether the check skips a folder: folders with foreign files, and the folder of
+// the word table.
 func skipped(dir string) bool {
 	base := path.Base(dir)
 	return dir == "tools/words" || dir == "bin" || dir == "out" || (len(base) > 1 && base[0] == '.')
@@ -122,7 +122,8 @@ func (c *checker) prose(at token.Position, dir, text string) {
 	}
 }
 
-// exports remembers the types that a package exports. An alias gives no type a second meaning.
+// exports records the types that a package exports. It ignores aliases, which give a type no second
+// meaning.
 func (c *checker) exports(fset *token.FileSet, f *ast.File, dir string) {
 	for _, d := range f.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -158,7 +159,7 @@ func (c *checker) types() {
 	}
 }
 
-// declared returns the identifiers that f itself declares: what it merely uses was named elsewhere.
+// declared returns the identifiers that f declares, and not those that f only uses.
 func declared(f *ast.File) []*ast.Ident {
 	var ids []*ast.Ident
 	fields := func(l *ast.FieldList) {
@@ -214,8 +215,9 @@ func declared(f *ast.File) []*ast.Ident {
 	return ids
 }
 
-// parts splits an identifier into lower-case words: at underscores, at digits, before an upper-case
-// letter that follows a lower-case one, and before the last of several upper-case letters.
+// parts splits an identifier into lower-case words. It splits at underscores, at digits, before an
+// upper-case letter that follows a lower-case letter, and before the last of several upper-case
+// letters.
 func parts(name string) []string {
 	var out []string
 	var part []rune
@@ -243,14 +245,16 @@ func parts(name string) []string {
 	return out
 }
 
-// allows reports whether an exception of the rule covers the identifier: its whole name, or a phrase.
+// allows reports whether an exception of the rule covers the identifier. An exception is a whole
+// name or a phrase.
 func (r rule) allows(name string, split []string) bool {
 	return slices.ContainsFunc(r.but, func(b string) bool {
 		return b == name || strings.Contains(b, " ") && has(split, strings.Fields(b))
 	})
 }
 
-// has reports whether the words, or inflected forms of them, follow one another in split.
+// has reports whether split contains the given words, or inflected forms of them, one after the
+// other.
 func has(split, words []string) bool {
 	for i := 0; i+len(words) <= len(split); i++ {
 		all := true

@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// A rule retires one word in some packages.
+// A rule forbids a word, or several words in sequence, in some packages.
 type rule struct {
 	words []string // the parts of an identifier that must follow one another
-	in    scope    // the packages that the rule is for
+	in    scope    // the packages to which the rule applies
 	text  bool     // comments and Markdown are checked as well as names
 	use   string   // what to write instead
-	but   []string // identifiers that stay legal, and phrases that make one legal
-	line  int      // where the table has the rule
+	but   []string // identifiers that stay legal, and phrases that make an identifier legal
+	line  int      // the line of the rule in the table
 }
 
-// A scope is a set of folders: all but some, or some.
+// A scope is a set of folders: either a list of folders, or all folders except a list.
 type scope struct {
 	all     bool
-	folders []string // the set itself, or what is left out of all
+	folders []string // the folders in the set, or the folders that it excludes
 }
 
-// holds reports whether the folder dir, or a folder above it, is in the scope.
+// holds reports whether the scope contains the folder dir or a folder above it.
 func (s scope) holds(dir string) bool {
 	listed := false
 	for _, f := range s.folders {
@@ -32,7 +32,7 @@ func (s scope) holds(dir string) bool {
 	return listed != s.all
 }
 
-// A wordTable is words.txt as the checks need it.
+// A wordTable is the parsed content of words.txt.
 type wordTable struct {
 	rules  []rule
 	shared map[string]string // exported type names that packages share, with their one meaning
