@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -188,5 +189,54 @@ func TestSenderIntoAPreparedBufferSeesThatItsReceiverHasClosed(t *testing.T) {
 		if err != nil && !errors.Is(err, fault.Closed) {
 			t.Error(err)
 		}
+	}
+}
+
+// Two ranks have prepared receives from each other when a third one aborts. The end of a preparation
+// must not wait for the other rank, which waits, too.
+func TestPreparationsEndAfterAnAbort(t *testing.T) {
+	const size = 100_000
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 2 {
+			if err := c.Barrier(ctx); err != nil {
+				return err
+			}
+			c.Abort(errors.New("the disk is full"))
+			return nil
+		}
+		other := 1 - c.Rank()
+		stop, err := c.PrepareRecvNamed(other, preparedName, make([]byte, size))
+		if err != nil {
+			return err
+		}
+		for step := range uint64(3) { // the first step connects the ranks, so the second exposes the buffer
+			sent := make(chan error, 1)
+			if err := c.SendNamed(step, other, preparedName, comm.NewTensor(make([]byte, size)), func(err error) { sent <- err }); err != nil {
+				return err
+			}
+			got, err := c.RecvNamed(ctx, step, other, preparedName, nil)
+			if err != nil {
+				return err
+			}
+			if err := <-sent; err != nil {
+				return err
+			}
+			got.Release()
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		if err := c.Barrier(ctx); err == nil {
+			return errors.New("a Barrier without the rank that aborts has succeeded")
+		}
+		limited, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := stop(limited); errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("rank %d: the preparation has not ended: %w", c.Rank(), err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

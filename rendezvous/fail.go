@@ -254,6 +254,9 @@ func (e *Engine) End(err error) {
 	}
 	for _, p := range e.peers {
 		p.endSends(nil, err) // also the accepted sends of closed contexts
+		for _, pr := range p.preparedByID {
+			pr.mc.notify(nil) // wakes PreparedRecv.Close, also in closed contexts
+		}
 	}
 	e.wakeDrain()
 	e.unlock()

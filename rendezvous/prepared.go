@@ -138,8 +138,8 @@ func (pr *PreparedRecv) Size() int { return len(pr.buf) }
 
 // Close ends the use of the prepared buffer. It returns when the sender cannot write into the
 // buffer any more: the sender has acknowledged the end, or is gone. If the buffer holds a tensor
-// that has not been received, the tensor is copied to other memory first. If ctx ends before Close
-// is done, the buffer still belongs to the engine, and Close may be called again.
+// that has not been received, the tensor is copied to other memory first. If ctx or the engine ends
+// before Close is done, the buffer still belongs to the engine, and Close may be called again.
 func (pr *PreparedRecv) Close(ctx context.Context) error {
 	e := pr.peer.e
 	e.mu.Lock()
@@ -149,18 +149,28 @@ func (pr *PreparedRecv) Close(ctx context.Context) error {
 	defer w.Free()
 	pr.mc.addWaiter(w)
 	defer pr.mc.removeWaiter(w)
-	return e.m.Wait(ctx, w, preparedIsClosed{pr}, nil, e.LinksOf(pr.peer.rank)...)
+	if err := e.m.Wait(ctx, w, closeIsDecided{pr}, nil, e.LinksOf(pr.peer.rank)...); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if pr.state != preparedClosed {
+		return e.ended
+	}
+	return nil
 }
 
-// preparedIsClosed is the condition that a PreparedRecv is closed.
-type preparedIsClosed struct{ pr *PreparedRecv }
+// closeIsDecided is the condition that a PreparedRecv is closed, or that the engine has ended before
+// the peer has acknowledged the unprepare frame. The peer may keep its Conn for any time then: it
+// may itself wait for this rank.
+type closeIsDecided struct{ pr *PreparedRecv }
 
 // Met implements mesh.Condition.
-func (ev preparedIsClosed) Met() bool {
+func (ev closeIsDecided) Met() bool {
 	e := ev.pr.peer.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return ev.pr.state == preparedClosed
+	return ev.pr.state == preparedClosed || ev.pr.state == preparedClosing && e.ended != nil
 }
 
 // Release allows the sender to overwrite Data, if Data lies in a prepared buffer. The sender may

@@ -556,6 +556,47 @@ func TestCloseReturnsWhenTheSenderIsGone(t *testing.T) {
 	}
 }
 
+// The end of the engine must end a Close that waits for the sender, because the sender may wait for
+// this rank.
+func TestCloseReturnsWhenTheEngineEnds(t *testing.T) {
+	for name, before := range map[string]func(mc *MatchContext){
+		"open context":    func(*MatchContext) {},
+		"revoked context": func(mc *MatchContext) { mc.Revoke(errRevoked) },
+		"closed context":  func(mc *MatchContext) { mc.Close(errRevoked) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newWithSilentPeer(t)
+			mc := e.Open(5, []int{0, 1})
+			pr, err := mc.PrepareNamed(1, "w", make([]byte, 20_000))
+			if err != nil || !pr.Exposed() {
+				t.Fatalf("exposed %v, %v", pr.Exposed(), err)
+			}
+			before(mc)
+			ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+			defer stop()
+			closed := make(chan error, 1)
+			go func() { closed <- pr.Close(ctx) }()
+			for waits := false; !waits; {
+				e.mu.Lock()
+				waits = len(mc.waiters) > 0
+				e.mu.Unlock()
+			}
+			time.Sleep(20 * time.Millisecond) // until Close sleeps
+			e.End(errEnded)
+			if err := <-closed; !errors.Is(err, errEnded) {
+				t.Errorf("the Close that waits: got %v, want the engine's end", err)
+			}
+			if err := pr.Close(ctx); !errors.Is(err, errEnded) {
+				t.Errorf("a later Close: got %v, want the engine's end", err)
+			}
+			e.LinkDown(1, errEnded)
+			if err := pr.Close(ctx); err != nil {
+				t.Errorf("after the link has ended: %v", err)
+			}
+		})
+	}
+}
+
 // answerUnprepare acknowledges the end of a buffer as the peer does.
 func (e *Engine) answerUnprepare(id uint32) {
 	e.startArrival(1, frameHeader{kind: kindUnprepareAck, id: id})()
