@@ -2,7 +2,6 @@ package comm
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"sync"
@@ -86,6 +85,7 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		}
 		p, err := s.agree(ctx, "shrink", agreement.Shrink, ready)
 		if err != nil {
+			s.dropMade(ctx)
 			return nil, err
 		}
 		made := s.made
@@ -123,6 +123,18 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		s.made = nil
 		return nil, c.withOp("shrink", err)
 	}
+}
+
+// dropMade closes the communicator of an unfinished Shrink, if no later Shrink can finish it.
+func (s *survivors) dropMade(ctx context.Context) {
+	s.mu.Lock()
+	failed := s.failed != nil
+	s.mu.Unlock()
+	if !failed || s.made == nil {
+		return
+	}
+	s.made.Close(ctx)
+	s.made, s.isReady = nil, false
 }
 
 // shrunkID returns the id of the communicator that results from the agreement with the given number.
@@ -375,7 +387,7 @@ func (s *survivors) leftOut(p agreement.Proposal) *fault.Error {
 
 // floodRevoke revokes, on all other ranks, a communicator that this rank does not have.
 func (rt *rankRuntime) floodRevoke(id uint64, e *fault.Error) {
-	rt.mesh.Flood(floodRevoke, e.AppendWire(binary.LittleEndian.AppendUint64(nil, id)))
+	rt.mesh.Flood(floodRevoke, revokeBody(id, e))
 }
 
 // handleAgreement handles another rank's notice. It drops a notice for a communicator that this

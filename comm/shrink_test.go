@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -140,5 +141,66 @@ func TestAgreeAndShrinkDoNotWaitForARankThatHasClosedTheCommunicator(t *testing.
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// A revoke whose error is too large for a flood arrives without its cause.
+func TestTheRevokeAfterNoQuorumFitsIntoAFlood(t *testing.T) {
+	const id = 12345
+	big := &fault.Error{Kind: fault.NoQuorum, Op: "agreement", Err: errors.New(strings.Repeat("cause ", 1000))}
+	for r := range 64 {
+		text := strings.Repeat("x", 200)
+		big.Peers = append(big.Peers, fault.Peer{Rank: r, Host: text, Call: text, At: text})
+	}
+	if got := 8 + len(big.AppendWire(nil)); got <= maxFlood {
+		t.Fatalf("the error has %d bytes, want more than %d", got, maxFlood)
+	}
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		defer c.Barrier(ctx)
+		if c.Rank() == 0 {
+			c.rt.floodRevoke(id, big)
+			return nil
+		}
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			c.rt.mu.Lock()
+			e := c.rt.earlyRevokes.why[id]
+			c.rt.mu.Unlock()
+			if e != nil {
+				return nil
+			}
+		}
+		return errors.New("the revoke has not arrived")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A Shrink that can never finish closes the communicator that it had begun to set up.
+func TestAFailedShrinkClosesWhatItHasMade(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		made, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		dup, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		s := c.rt.survivorsOf(dup.id)
+		s.made, s.isReady = made, true
+		s.mu.Lock()
+		s.fail(fault.New(fault.NoQuorum, "agreement", c.Rank(), "no quorum"))
+		s.mu.Unlock()
+		if _, err := dup.Shrink(ctx); !errors.Is(err, fault.NoQuorum) {
+			return fmt.Errorf("got %v, want %v", err, fault.NoQuorum)
+		}
+		if s.made != nil || s.isReady || c.rt.comm(made.id) != nil {
+			return errors.New("the communicator is open")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
