@@ -25,9 +25,16 @@ type deathRun struct {
 	armed  []atomic.Bool
 }
 
-// deathJob runs f on n ranks. A rank whose f has returned waits until all other ranks have returned
-// from theirs. Otherwise the other ranks would report that this rank closed.
+// deathJob runs f on n ranks, whose collectives use messages. A rank whose f has returned waits until
+// all other ranks have returned from theirs. Otherwise the other ranks would report that this rank
+// closed.
 func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
+	t.Helper()
+	deathJobOn(t, n, false, f, opts...)
+}
+
+// deathJobOn is deathJob. If shared is true, collectives use shared memory.
+func deathJobOn(t *testing.T, n int, shared bool, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d := &deathRun{armed: make([]atomic.Bool, n)}
@@ -38,7 +45,7 @@ func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *death
 		d.script = flaky.New(flaky.Options{Rules: rules, Counts: func(st flaky.Step) bool {
 			return st.From >= 0 && st.From < n && d.armed[st.From].Load()
 		}})
-		opts := append([]Option{WithLogger(slog.New(slog.DiscardHandler)), WithParameters(Parameters{NoSharedMemory: true}),
+		opts := append([]Option{WithLogger(slog.New(slog.DiscardHandler)), WithParameters(Parameters{NoSharedMemory: !shared}),
 			WithWrap(func(rank int, t transport.Transport) transport.Transport { return d.script.Wrap(t, rank) })}, opts...)
 		// The result of Local is the error of a rank that died, so the test ignores it.
 		Local(n, func(_ context.Context, c *Comm) error {
@@ -383,14 +390,17 @@ func TestAnEvictedRankReportsNoMismatch(t *testing.T) {
 // called. They must get fault.Closed.
 func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	const n, closer = 3, 1
-	for _, messages := range []bool{false, true} {
-		deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {
+	for _, shared := range []bool{false, true} {
+		deathJobOn(t, n, shared, func(ctx context.Context, c *Comm, _ *deathRun) error {
 			twin, err := c.Dup(ctx)
 			if err != nil {
 				return err
 			}
 			if err := twin.Barrier(ctx); err != nil {
 				return err
+			}
+			if got := twin.releaseMemory != nil; got != shared {
+				return fmt.Errorf("shared memory: got %v, want %v", got, shared)
 			}
 			if c.Rank() == closer {
 				return twin.Close(ctx)
@@ -405,7 +415,7 @@ func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 				return fmt.Errorf("told after %v, want at most 1 s", elapsed)
 			}
 			return nil
-		}, WithParameters(Parameters{NoSharedMemory: messages}))
+		})
 	}
 }
 
