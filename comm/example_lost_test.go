@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
 )
 
-// After the loss of a rank, the remaining ranks form a new communicator. All of them get the same
-// list. The example is not run, because it needs a rank that dies.
+// After the loss of a rank, the remaining ranks go on in a new communicator. The example is not run,
+// because it needs a rank that dies.
 func ExampleComm_Lost() {
 	ctx := context.Background()
 	c, err := comm.Init(ctx)
@@ -19,16 +18,10 @@ func ExampleComm_Lost() {
 		panic(err)
 	}
 	err = c.Barrier(ctx)
-	if errors.Is(err, fault.PeerLost) {
-		lost := c.Lost()
-		fmt.Printf("lost ranks %v: %v\n", lost, err)
-		var left []int
-		for r := range c.Size() {
-			if !slices.Contains(lost, r) {
-				left = append(left, r)
-			}
-		}
-		c, err = c.Sub(ctx, left...)
+	if errors.Is(err, fault.PeerLost) || errors.Is(err, fault.LinkLost) || errors.Is(err, fault.Revoked) {
+		fmt.Printf("lost ranks %v: %v\n", c.Lost(), err)
+		c.Revoke() // other ranks may wait in calls that do not need the lost rank
+		c, err = c.Shrink(ctx)
 	}
 	if err != nil {
 		panic(err)

@@ -196,6 +196,10 @@ func isLoss(k fault.Kind) bool { return k == fault.PeerLost || k == fault.LinkLo
 //
 // A later call of Lost returns at least the same ranks. Calls that need a lost rank fail with
 // fault.PeerLost.
+//
+// Lost is for reports. To go on without the lost ranks, call Shrink. A Sub of the other ranks asks
+// for no quorum: if the network is broken, the ranks of each side regard the other side as lost, and
+// both sides would go on.
 func (c *Comm) Lost() []int {
 	c.rt.mu.Lock()
 	defer c.rt.mu.Unlock()

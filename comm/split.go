@@ -84,7 +84,10 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 // Sub makes a communicator of some ranks of c, in the given order (MPI_Comm_create_group). Only
 // these ranks call Sub, all with the same list; the other ranks take no part. Sub returns when all
 // of these ranks have called it. Ranks that pass the same ranks in a different order get
-// fault.Mismatch. Sub works after the loss of a rank that is not in the list; see Lost.
+// fault.Mismatch.
+//
+// Sub works after the loss of a rank that is not in the list. It asks for no quorum, so both sides
+// of a broken network could each make a communicator and go on. After a loss, call Shrink instead.
 func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if err := checkContext("sub", ctx); err != nil {
 		return nil, err
