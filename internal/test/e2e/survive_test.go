@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// sumAndSurvive sums until a sum fails, shrinks the communicator, and sums again. It does so until
+// sumAndSurvive sums until a rank is lost, shrinks the communicator, and sums again. It does so until
 // Left ranks remain. It then makes every kind of call on the last communicator.
 func sumAndSurvive(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -22,6 +24,10 @@ func sumAndSurvive(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		var err error
 		for err == nil {
 			err = sumRanks(ctx, c)
+		}
+		a.report("lost", callSite{}, err)
+		if !errors.Is(err, fault.PeerLost) && !errors.Is(err, fault.LinkLost) && !errors.Is(err, fault.Revoked) {
+			return err
 		}
 		c.Revoke()
 		at := callBelow()
@@ -97,6 +103,35 @@ func useAll(ctx context.Context, c *comm.Comm) error {
 	return sumRanks(ctx, half)
 }
 
+// wantLosses checks the errors that ended the sums of the survivors. Each error names the rank that
+// was killed, or is the revoke of a survivor that noticed the kill first. The parameter n is the
+// number of these errors.
+func (j *job) wantLosses(n int, victims ...int) {
+	j.t.Helper()
+	kill := make(map[int]int)           // how many errors of each rank have been checked
+	named := make([]bool, len(victims)) // whether any error names the victim
+	for _, e := range j.events("lost", n) {
+		k := kill[e.Rank]
+		kill[e.Rank]++
+		if k >= len(victims) {
+			j.t.Errorf("rank %d: got loss number %d, want %d: %s", e.Rank, k+1, len(victims), e.Text)
+			continue
+		}
+		if e.Kind == fault.Revoked.Error() {
+			continue
+		}
+		if !slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank == victims[k] }) {
+			j.t.Errorf("rank %d: got peers %v after kill %d, want rank %d: %s", e.Rank, e.Peers, k+1, victims[k], e.Text)
+		}
+		named[k] = true
+	}
+	for k, ok := range named {
+		if !ok {
+			j.t.Errorf("after kill %d no error names rank %d", k+1, victims[k])
+		}
+	}
+}
+
 // TestSurvivorsGoOnAfterEachOfTwoKills kills a rank in the middle, and then rank 0, which leads and
 // knows the addresses of the other ranks.
 func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
@@ -113,6 +148,7 @@ func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 					t.Errorf("rank %d: got %s, want to survive as one of 2 and 3", e.Rank, e.Text)
 				}
 			}
+			j.wantLosses(3+2, 1, 0)
 			j.wantExit(0, "was killed by signal 9 (SIGKILL)")
 		})
 	}
@@ -130,6 +166,7 @@ func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 			if e := j.events("survived", 1)[0]; e.Text != fmt.Sprintf("[%d]", 1-victim) {
 				t.Errorf("got %s, want rank %d alone", e.Text, 1-victim)
 			}
+			j.wantLosses(1, victim)
 			j.wantExit(0)
 		})
 	}
