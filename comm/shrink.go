@@ -432,14 +432,14 @@ func (s *survivors) receive(r int, n agreementNotice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var m *agreement.Machine
-	entered := false // before this notice
+	started := false // before this notice
 	switch n.number {
 	case s.number - 1:
 		m = s.previous
 	case s.number:
 		m = s.current
 	case s.number + 1:
-		entered = s.early[r].Calls != 0
+		started = s.early[r].Calls != 0
 		if m = s.next; m == nil && s.failed == nil && n.state.Version > s.early[r].Version {
 			if s.early == nil {
 				s.early = make(map[int]agreement.State)
@@ -448,12 +448,12 @@ func (s *survivors) receive(r int, n agreementNotice) {
 		}
 	}
 	if m != nil {
-		entered = !slices.Contains(m.Absent(), r)
+		started = !slices.Contains(m.Absent(), r)
 		s.step(m, n.number, agreement.Received{From: r, State: n.state})
 	}
 	// A later notice may be an automatic answer of a rank that has returned from its call, and that
 	// leaves because of another loss.
-	if !entered && n.number >= s.number && n.state.Calls != 0 && !n.state.Out {
+	if !started && n.number >= s.number && n.state.Calls != 0 && !n.state.Out {
 		s.c.rt.goesOn(s.c.group.WorldRank(r))
 	}
 	if !slices.Contains(n.ask, s.me) {

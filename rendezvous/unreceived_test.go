@@ -236,7 +236,7 @@ func TestSendOfAnEndedStepDoesNotNeedTheFlood(t *testing.T) {
 		},
 		"the rank closes after the drop": dropped,
 	}
-	for name, play := range cases {
+	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
 			tm := newTeam(t, 2)
 			tm.connect(t, 0, 1)
@@ -254,7 +254,7 @@ func TestSendOfAnEndedStepDoesNotNeedTheFlood(t *testing.T) {
 				t.Fatal(err)
 			}
 			tm.engines[1].waitForOffers(0, 1)
-			play(r)
+			run(r)
 			r.drain()
 			if err := <-drained; err != nil {
 				t.Fatalf("Drain: %v", err)
