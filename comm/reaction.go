@@ -108,9 +108,9 @@ func (rt *rankRuntime) membersReactions(c *Comm) map[int]reaction {
 	return members
 }
 
-// forgetReactions deletes reactions of ranks that go on. It keeps reactions that have replaced them
+// dropReactions deletes reactions of ranks that go on. It keeps reactions that have replaced them
 // since.
-func (rt *rankRuntime) forgetReactions(old map[int]reaction) {
+func (rt *rankRuntime) dropReactions(old map[int]reaction) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for rank, r := range old {

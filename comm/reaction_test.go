@@ -80,11 +80,11 @@ func TestAReportDuringSetupIsKept(t *testing.T) {
 	old := map[int]reaction{1: rt.reactions[1]}
 	newer := &fault.Error{Kind: fault.PeerLost}
 	rt.reactions[1] = reaction{newer, time.Now()}
-	rt.forgetReactions(old)
+	rt.dropReactions(old)
 	if got := rt.reactionOf(1); got != newer {
 		t.Errorf("got %v, want the newer report", got)
 	}
-	rt.forgetReactions(map[int]reaction{1: rt.reactions[1]})
+	rt.dropReactions(map[int]reaction{1: rt.reactions[1]})
 	if got := rt.reactionOf(1); got != nil {
 		t.Errorf("got %v, want none", got)
 	}

@@ -57,7 +57,7 @@ func (c *Comm) share(ctx context.Context, call string) error {
 	reactions := c.rt.membersReactions(c)
 	err := c.shareMemory(ctx, call)
 	if err == nil {
-		c.rt.forgetReactions(reactions)
+		c.rt.dropReactions(reactions)
 	}
 	return err
 }
