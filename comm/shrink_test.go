@@ -177,7 +177,7 @@ func TestTheRevokeAfterNoQuorumFitsIntoAFlood(t *testing.T) {
 }
 
 // A Shrink that can never finish closes the communicator that it had begun to set up.
-func TestAFailedShrinkClosesWhatItHasMade(t *testing.T) {
+func TestAFailedShrinkClosesItsCommunicator(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		made, err := c.Dup(ctx)
 		if err != nil {
