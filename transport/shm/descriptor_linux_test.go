@@ -96,7 +96,7 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 			t.Fatal("nobody hosts the share")
 		}
 	}
-	if _, _, err := tr.Share(testContext(t), name, 2, 100); !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "could not make or send") {
+	if _, _, err := tr.Share(testContext(t), name, 2, 100); !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "could not make it or send its descriptor") {
 		t.Errorf("got %v, want %v", err, fault.Exhausted)
 	}
 }
