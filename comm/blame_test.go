@@ -95,7 +95,8 @@ func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
 		switch c.Rank() {
 		case victim:
-			time.Sleep(500 * time.Millisecond) // the bubble's clock: rank 0 has rank 2's fingerprint by then
+			// Reason: rank 0 has rank 2's fingerprint by then, in the bubble's clock.
+			time.Sleep(500 * time.Millisecond)
 			d.die(c)
 			return nil
 		case 2:
@@ -225,7 +226,8 @@ func testUntilDone(r *Request) error {
 		if _, done, err := r.Test(); done {
 			return err
 		}
-		time.Sleep(time.Millisecond) // the bubble's clock
+		// Reason: Test does not block, so the bubble's clock moves only here.
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -258,7 +260,9 @@ func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 			return nil
 		case 0:
 			err := wantLost(receive(ctx, c, victim), victim)
-			time.Sleep(2 * reactionTime) // the bubble's clock
+			// Reason: the test is about what happens after this time. The bubble's clock passes it
+			// at once.
+			time.Sleep(2 * reactionTime)
 			d.die(c)
 			return err
 		}
@@ -320,7 +324,8 @@ func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
 			return err
 		}
 		if c.Rank() == aborter {
-			time.Sleep(time.Second) // the bubble's clock: all other ranks wait by then
+			// Reason: all other ranks wait by then, in the bubble's clock.
+			time.Sleep(time.Second)
 			c.Abort(errors.New("disk full"))
 			return wantLost(c.Barrier(ctx), aborter, "disk full")
 		}
@@ -429,7 +434,8 @@ func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 2 {
-			time.Sleep(2 * time.Second) // the bubble's clock: the other ranks have waited and closed by then
+			// Reason: the other ranks have waited and closed by then, in the bubble's clock.
+			time.Sleep(2 * time.Second)
 		}
 		// The root only sends, so its call ends before the other ranks have begun theirs.
 		if err := Broadcast(ctx, twin, []int32{1}, 0); err != nil {
@@ -460,7 +466,9 @@ func TestErrorsOnASubCommunicatorNameRanksOfTheJob(t *testing.T) {
 			return err
 		}
 		if c.Rank() == victim {
-			time.Sleep(time.Second) // the bubble's clock
+			// Reason: the test is about what happens after this time. The bubble's clock passes it
+			// at once.
+			time.Sleep(time.Second)
 			d.die(c)
 			return nil
 		}

@@ -49,7 +49,9 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			if c.Rank() == 1 {
-				time.Sleep(20 * time.Second) // the bubble's clock: this rank receives nothing meanwhile, and no real time passes
+				// Reason: this rank receives nothing meanwhile. The bubble's clock passes the time
+				// at once.
+				time.Sleep(20 * time.Second)
 				return nil
 			}
 			if err := Send(ctx, c, 1, 0, make([]byte, 1<<20)); err != nil {

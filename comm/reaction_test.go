@@ -36,7 +36,8 @@ func TestARankThatGoesOnAfterALossIsBlamedForItsOwnEnd(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 0 {
-					time.Sleep(time.Second) // the bubble's clock: the other ranks have returned by then
+					// Reason: the other ranks have returned by then, in the bubble's clock.
+					time.Sleep(time.Second)
 					d.die(c)
 					return nil
 				}
@@ -62,7 +63,9 @@ func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			time.Sleep(time.Second) // the bubble's clock
+			// Reason: the test is about what happens after this time. The bubble's clock passes it
+			// at once.
+			time.Sleep(time.Second)
 			return c.Close(ctx)
 		}
 		err = receive(ctx, small, 0)

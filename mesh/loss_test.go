@@ -126,8 +126,12 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second) // rank 0 notices the close, and goes on without the new link
+		// Reason: rank 0 notices the close, and goes on without the new link. The bubble's clock
+		// passes it at once.
+		time.Sleep(time.Second)
 		low.control.linkUp(1, conn)
+		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// once.
 		time.Sleep(10 * time.Second)
 		for i, events := range r.events {
 			if e, _ := events.first(); e != nil {
@@ -146,11 +150,15 @@ func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
 		low := r.meshes[0]
 		low.control.beginOpening(1)
 		r.kill(1)
+		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// once.
 		time.Sleep(time.Second)
 		if e, _ := r.events[0].first(); e != nil {
 			t.Errorf("rank 0 hears %v during the dial", e)
 		}
 		low.control.post(func(c *control) { c.endOpening(1) })
+		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// once.
 		time.Sleep(500 * time.Millisecond)
 		if e, _ := r.events[0].first(); !blames(e, fault.PeerLost, 1) {
 			t.Errorf("rank 0 hears %v after the dial", e)

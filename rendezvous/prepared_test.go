@@ -581,7 +581,8 @@ func TestCloseReturnsWhenTheEngineEnds(t *testing.T) {
 				waits = len(mc.waiters) > 0
 				e.mu.Unlock()
 			}
-			time.Sleep(20 * time.Millisecond) // until Close sleeps
+			// Reason: nothing tells that Close sleeps. If it does not yet, the test checks less.
+			time.Sleep(20 * time.Millisecond)
 			e.End(errEnded)
 			if err := <-closed; !errors.Is(err, errEnded) {
 				t.Errorf("the Close that waits: got %v, want the engine's end", err)
