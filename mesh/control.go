@@ -395,6 +395,19 @@ func (c *control) missing() []int {
 	}
 }
 
+// lateness returns by how much longer than Config.Silence a rank may be silent, because its
+// heartbeats say that it runs late.
+func (c *control) lateness(rank int) time.Duration {
+	ch := make(chan membership.Span, 1)
+	c.post(func(c *control) { ch <- c.state.Limit(rank) })
+	select {
+	case limit := <-ch:
+		return time.Duration(limit) - c.m.cfg.Silence
+	case <-c.done:
+		return 0
+	}
+}
+
 // departJob says goodbye and waits until all neighbours have acknowledged it, or ctx ends.
 func (c *control) departJob(ctx context.Context) error {
 	c.post(func(c *control) { c.step(membership.Goodbye{}) })

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,7 +149,7 @@ func (endedConn) Progress(transport.Sink, int) (transport.State, error) {
 	return transport.Idle, io.EOF
 }
 
-// If a data dial gets no slot, the rank must retry for longer than dialTimeout, because the peer is
+// If a data dial gets no slot, the rank must retry for longer than dialSilent, because the peer is
 // alive.
 func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 	for _, tc := range []struct {
@@ -180,4 +183,110 @@ func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A firewall is a transport. While the field rule is set, it decides what happens to dials.
+type firewall struct {
+	transport.Transport
+	rule atomic.Pointer[func(ctx context.Context, c transport.Conn) (transport.Conn, error)]
+}
+
+func (w *firewall) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := w.Transport.Dial(ctx, addr)
+	if rule := w.rule.Load(); err == nil && rule != nil {
+		return (*rule)(ctx, c)
+	}
+	return c, err
+}
+
+// A muteConn is a Conn whose peer accepts and says nothing.
+type muteConn struct{ transport.Conn }
+
+func (muteConn) Progress(transport.Sink, int) (transport.State, error) { return transport.Idle, nil }
+func (muteConn) Arm(func())                                            {}
+
+// If a firewall lets control links pass but no new data connection, all ranks must be told in time,
+// with the address and the remedy.
+func TestADataDialThatAFirewallStopsIsReportedToAllRanks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rule func(ctx context.Context, c transport.Conn) (transport.Conn, error)
+		most time.Duration
+	}{
+		"refused": {func(_ context.Context, c transport.Conn) (transport.Conn, error) {
+			c.Close()
+			return nil, fmt.Errorf("dial: %w", os.NewSyscallError("connect", syscall.ECONNREFUSED))
+		}, dialRefused},
+		"dropped": {func(ctx context.Context, c transport.Conn) (transport.Conn, error) {
+			c.Close()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, dialSilent},
+		"accepted in silence": {func(_ context.Context, c transport.Conn) (transport.Conn, error) {
+			return muteConn{c}, nil
+		}, dialSilent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				wires := make([]firewall, 7)
+				r := started(t, len(wires), func(i int, cfg *Config) {
+					cfg.Data = &recorder{got: make(map[string]int)}
+					wires[i].Transport = cfg.Transport
+					cfg.Transport = &wires[i]
+				})
+				defer r.close()
+				wires[1].rule.Store(&tc.rule)
+				start := time.Now()
+				r.meshes[1].Link(5).Open()
+				// Reason: the test is about what happens before this time. The bubble's clock passes
+				// it at once.
+				time.Sleep(tc.most + time.Second)
+				for i := range r.events {
+					e, when := r.events[i].first()
+					if !blames(e, fault.LinkLost, 1, 5) || when.Sub(start) > tc.most+300*time.Millisecond {
+						t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+						continue
+					}
+					for _, want := range []string{r.hub.Addr(5), "firewall", "rank 1 on host-1", "rank 5 on host-5", fmt.Sprint(tc.most)} {
+						if !strings.Contains(e.Error(), want) {
+							t.Errorf("rank %d hears %v, want %q in it", i, e, want)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// A rank whose heartbeats say that it runs late must get more time to answer a data dial.
+func TestADataDialWaitsLongerForARankThatRunsLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var wire firewall
+		r := started(t, 2, func(i int, cfg *Config) {
+			cfg.Data = &recorder{got: make(map[string]int)}
+			if i == 0 {
+				wire.Transport = cfg.Transport
+				cfg.Transport = &wire
+			}
+		})
+		defer r.close()
+		thaw := r.freeze(1)
+		// Reason: rank 1 does not run for this time. The bubble's clock passes it at once.
+		time.Sleep(time.Second)
+		thaw()
+		// Reason: rank 1 sends heartbeats in this time. The bubble's clock passes it at once.
+		time.Sleep(time.Second)
+		mute := func(_ context.Context, c transport.Conn) (transport.Conn, error) { return muteConn{c}, nil }
+		wire.rule.Store(&mute)
+		l := r.meshes[0].Link(1)
+		l.Open()
+		// Reason: the first attempt begins in this time. The bubble's clock passes it at once.
+		time.Sleep(time.Second)
+		wire.rule.Store(nil)
+		// Reason: the next attempt is made in this time. The bubble's clock passes it at once.
+		time.Sleep(dialSilent)
+		r.blameless("after the second attempt")
+		if l.Conn() == nil {
+			t.Error("the data connection is not up although rank 1 answers")
+		}
+	})
 }

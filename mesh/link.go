@@ -3,9 +3,11 @@ package mesh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -15,13 +17,13 @@ import (
 // errDuplicate is the refusal of the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// dialTimeout bounds how long a data Conn may take to come up. While other connections take all
-// slots of the peer's mux, the peer accepts connections but does not answer the handshake. Then
-// dialUnanswered is the bound. The pause between two attempts grows from minRedialBackoff to
-// maxRedialBackoff.
+// The limits on opening a data Conn, from the first dial. The last error decides which limit counts;
+// see retryLimit. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
 const (
-	dialTimeout      = 10 * time.Second
-	dialUnanswered   = time.Minute
+	dialRefused      = time.Second      // the peer's host refuses the connection
+	dialSilent       = handshakeTimeout // nothing answers; also the limit of each attempt
+	dialTimeout      = 10 * time.Second // this process lacks descriptors, or the peer's own dial has won
+	dialUnanswered   = time.Minute      // the peer closes the connection, because others take its slots
 	minRedialBackoff = 5 * time.Millisecond
 	maxRedialBackoff = 250 * time.Millisecond
 )
@@ -158,28 +160,31 @@ func (l *Link) Open() {
 
 // dial opens the Conn. When both ranks dial at once, the lower rank's dial wins. The lower rank
 // refuses the other dial as a duplicate, and acceptData installs the Conn. dial retries after a
-// failure that is not final. A dial that gets no slot of the peer's mux does not count against
-// dialTimeout. Either the peer is alive, or the next attempt finds that the peer is marked dead.
+// failure that is not final, until retryLimit.
 func (l *Link) dial(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, dialUnanswered)
-	defer cancel()
-	deadline := time.Now().Add(dialTimeout)
-	for pause := minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
-		c, err := l.dialOnce(ctx, deadline)
+	for start, pause := time.Now(), minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
+		c, err := l.dialOnce(ctx)
 		switch {
 		case err == nil:
 			l.install(c, linkDialing)
 			return
 		case errors.Is(err, errDuplicate):
-			l.awaitPeer(ctx, deadline)
+			l.awaitPeer(ctx)
 			return
-		case errors.Is(err, errUnanswered):
-			deadline = time.Now().Add(dialTimeout)
 		}
-		final := isFinal(err) || !sleep(ctx, min(pause, time.Until(deadline))) || !time.Now().Before(deadline)
+		final := isFinal(err)
+		if !final {
+			limit := l.retryLimit(err)
+			left := limit - time.Since(start)
+			if final = left <= 0 || !sleep(ctx, min(pause, left)); final {
+				err = fmt.Errorf("rank %d could not open its data connection to rank %d at %s for %v: %w; "+
+					"let the hosts of both ranks connect to all ports of each other, also in firewalls between them",
+					l.m.Rank(), l.Rank, l.m.Addr(l.Rank), limit, err)
+			}
+		}
 		switch {
 		case !l.isDialing(): // the peer's Conn has come meanwhile, so the result of this dial does not matter
-			l.awaitPeer(ctx, deadline)
+			l.awaitPeer(ctx)
 			return
 		case final:
 			l.fail(err)
@@ -188,11 +193,30 @@ func (l *Link) dial(ctx context.Context) {
 	}
 }
 
-// dialOnce makes one attempt, which ends when ctx ends or at the deadline.
-func (l *Link) dialOnce(ctx context.Context, deadline time.Time) (transport.Conn, error) {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+// dialOnce makes one attempt, which ends when ctx ends or after dialSilent.
+func (l *Link) dialOnce(ctx context.Context) (transport.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialSilent)
 	defer cancel()
 	return l.m.dialChannel(ctx, l.Rank, channelData)
+}
+
+// retryLimit returns how long after its start a dial whose last attempt failed with err goes on:
+//
+//	error                                limit
+//	the connection is refused            dialRefused: every rank listens before any rank knows its address
+//	this process lacks descriptors       dialTimeout: the lack may be temporary
+//	the peer closed without an answer    dialUnanswered: it lacks slots; if it dies, the next attempt ends the dial
+//	silence, or anything else            dialSilent, and longer if the peer runs late, as its heartbeats say
+func (l *Link) retryLimit(err error) time.Duration {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return dialRefused
+	case lacksDescriptors(err):
+		return dialTimeout
+	case closedByPeer(err) || errors.Is(err, errUnanswered) && !isTimeout(err):
+		return dialUnanswered
+	}
+	return dialSilent + l.m.control.lateness(l.Rank)
 }
 
 // isFinal reports whether a retry of a failed dial is useless: the peer refused the dial, the peer
@@ -221,9 +245,9 @@ func (l *Link) isDialing() bool {
 }
 
 // awaitPeer waits for the Conn that the peer opens, because the peer's dial has won. If that Conn
-// has not come at the deadline or when ctx ends, awaitPeer fails the link. It runs on the goroutine
-// of the dial.
-func (l *Link) awaitPeer(ctx context.Context, deadline time.Time) {
+// has not come after dialTimeout or when ctx ends, awaitPeer fails the link. By then the peer has
+// reported a failure of its dial. It runs on the goroutine of the dial.
+func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
 	if l.state == linkDialing {
 		l.state = linkAccepting
@@ -233,7 +257,7 @@ func (l *Link) awaitPeer(ctx context.Context, deadline time.Time) {
 	if !waits {
 		return
 	}
-	sleep(ctx, time.Until(deadline)) // sleeps on even when the Conn has come; only the end of the Mesh ends the sleep earlier
+	sleep(ctx, dialTimeout) // sleeps on even when the Conn has come; only the end of the Mesh ends the sleep earlier
 	l.mu.Lock()
 	late := l.state == linkAccepting
 	l.mu.Unlock()

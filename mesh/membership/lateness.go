@@ -26,13 +26,13 @@ func (l *lateness) add(now Time, delay, threshold, window Span) {
 // max returns the larger of the two delays.
 func (l *lateness) max() Span { return max(l.before, l.current) }
 
-// limit returns how long rank r may be silent. This is Config.Silence, or longer, up to maxSilence,
+// Limit returns how long rank r may be silent. This is Config.Silence, or longer, up to maxSilence,
 // if the heartbeats of r say that it runs late. Config.Silence is the time for some number of
-// heartbeats, and each of these may be late. For a rank that has sent no heartbeat yet, limit uses
+// heartbeats, and each of these may be late. For a rank that has sent no heartbeat yet, Limit uses
 // this rank's own lateness as the best guess.
 //
 // The time in which this rank itself did not run is not counted; see advance.
-func (s *Machine) limit(r int) Span {
+func (s *Machine) Limit(r int) Span {
 	delay := s.ranks[r].link.delay
 	if !s.ranks[r].link.everUp {
 		delay = s.late.max()

@@ -129,7 +129,7 @@ func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]
 		l := &k.link
-		limit := s.limit(r)
+		limit := s.Limit(r)
 		if !l.up() || !s.reached(l.receivedAt+Time(limit)) {
 			continue
 		}

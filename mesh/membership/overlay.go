@@ -96,8 +96,8 @@ func (s *Machine) mayDial() bool { return !s.closing && !s.beingEvicted() }
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link
-	if k.status == alive && s.reached(l.dialAt+Time(s.limit(r))) {
-		s.suspect(r, brokenLink, fmt.Sprintf("could not open a control link for %v", s.limit(r)))
+	if k.status == alive && s.reached(l.dialAt+Time(s.Limit(r))) {
+		s.suspect(r, brokenLink, fmt.Sprintf("could not open a control link for %v", s.Limit(r)))
 	}
 	if !l.dialing && s.reached(l.retryAt) {
 		l.dialing = true

@@ -92,9 +92,9 @@ func (s *Machine) refuteWait(about int, code byte) Span {
 	case noProcess:
 		return RefuteTimeout
 	case silentLink, stalledLink:
-		return RefuteTimeout + s.limit(about) - s.cfg.Silence
+		return RefuteTimeout + s.Limit(about) - s.cfg.Silence
 	}
-	return s.limit(about)
+	return s.Limit(about)
 }
 
 // apply suspects the peer because of a data connection.
@@ -211,7 +211,7 @@ func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
 		}
 		wait := d.wait
 		if !s.complete {
-			wait = max(wait, s.limit(r))
+			wait = max(wait, s.Limit(r))
 		}
 		if at := d.since + Time(wait); at < deadline {
 			deadline, waited = at, wait
@@ -260,7 +260,7 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 		d.confirmed = true
 		s.propose(s.linkLost(r, d.cause), s.now)
 	case d.redialBy == 0:
-		limit := s.limit(r)
+		limit := s.Limit(r)
 		d.redialBy = s.now + Time(limit)
 		if l.everUp {
 			d.redialBy = max(l.receivedAt+Time(limit), s.now+Time(RedialTimeout+limit-s.cfg.Silence))
