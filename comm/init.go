@@ -180,7 +180,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	rt := &rankRuntime{
 		opt: o, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),
 		comms: make(map[uint64]*Comm), lostRanks: make(map[int]*fault.Error), dead: make(map[int]bool),
-		reactions: make(map[int]reaction), reported: make(map[string]bool),
+		reactions: make(map[int]reaction), reported: make(map[string]chan struct{}),
 	}
 	// The context of Init ends with Init. The context of the runtime ends with Close.
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())

@@ -37,7 +37,8 @@ const reactionTime = time.Minute
 
 // reportLoss runs before this rank's program gets err. If err is about a loss that the program does
 // not know yet, reportLoss notifies the other ranks. It returns when the neighbours have handled
-// the notice, or after fenceLimit. The program may then exit.
+// the notice, or after fenceLimit. The program may then exit. A call that runs at the same time as
+// the first call about a loss waits for it, because the program may exit after either call.
 func (rt *rankRuntime) reportLoss(err error) {
 	loss := lossIn(err)
 	if loss == nil || rt.blamed(loss, rt.rank) {
@@ -45,12 +46,18 @@ func (rt *rankRuntime) reportLoss(err error) {
 	}
 	rt.mu.Lock()
 	key := lossKey(loss)
-	again := rt.reported[key]
-	rt.reported[key] = true
+	done := rt.reported[key]
+	first := done == nil
+	if first {
+		done = make(chan struct{})
+		rt.reported[key] = done
+	}
 	rt.mu.Unlock()
-	if again {
+	if !first {
+		<-done // within fenceLimit
 		return
 	}
+	defer close(done)
 	wire := loss.AppendWire(nil)
 	if len(wire) > maxFlood {
 		short := *loss

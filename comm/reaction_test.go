@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -115,6 +116,49 @@ func TestALostRankIsReportedAfterItsLostLink(t *testing.T) {
 			}
 		}
 		return fmt.Errorf("got %v, want %v", c.rt.reactionOf(0), rank)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Two calls of rank 0 fail because of one loss. Rank 1 is slow to handle the notice. Neither call
+// returns before that, because rank 0's program may exit after either.
+func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
+	loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
+	other := make(chan *rankRuntime, 1)
+	err := Local(3, func(ctx context.Context, c *Comm) error {
+		if c.Rank() == 1 {
+			other <- c.rt
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		defer c.Barrier(ctx)
+		if c.Rank() != 0 {
+			return nil
+		}
+		slow := <-other
+		slow.mu.Lock() // rank 1 cannot handle the notice
+		defer slow.mu.Unlock()
+		began := time.Now()
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			c.rt.reportLoss(loss)
+		}()
+		for begun := false; !begun; runtime.Gosched() {
+			c.rt.mu.Lock()
+			begun = len(c.rt.reported) > 0
+			c.rt.mu.Unlock()
+		}
+		c.rt.reportLoss(loss)
+		took := time.Since(began)
+		<-first
+		if took < fenceLimit {
+			return fmt.Errorf("the second call returns after %v, before the first has ended its wait of %v", took, fenceLimit)
+		}
+		return nil
 	})
 	if err != nil {
 		t.Error(err)

@@ -47,12 +47,12 @@ type rankRuntime struct {
 	survivors    map[uint64]*survivors // the communicators that have agreements; see survivorsOf
 	earlyRevokes earlyRevokes
 	closedComms  closedComms
-	lostRanks    map[int]*fault.Error // the error of calls that need the rank, for ranks that are lost or have closed
-	dead         map[int]bool         // the ranks of which all ranks know that they are lost
-	lostLinks    []*fault.Error       // each error names both ends of the link
-	reactions    map[int]reaction     // for each rank, the loss that its program knows of
-	reported     map[string]bool      // the losses of which this rank's program knows, by lossKey
-	ended        error                // the reason why this rank takes no calls: it has closed, or was declared lost
+	lostRanks    map[int]*fault.Error     // the error of calls that need the rank, for ranks that are lost or have closed
+	dead         map[int]bool             // the ranks of which all ranks know that they are lost
+	lostLinks    []*fault.Error           // each error names both ends of the link
+	reactions    map[int]reaction         // for each rank, the loss that its program knows of
+	reported     map[string]chan struct{} // the losses that this rank's program knows, by lossKey; see reportLoss
+	ended        error                    // the reason why this rank takes no calls: it has closed, or was declared lost
 	closing      bool
 	verdict      *fault.Error // the first failure that the mesh reported
 }
