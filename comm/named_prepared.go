@@ -26,14 +26,14 @@ func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (stop func(co
 	}
 	end, err := c.group.PrepareNamed(from, name, buf)
 	if err != nil {
-		return nil, c.withOp("preparerecvnamed "+name, err)
+		return nil, c.messageError("preparerecvnamed "+name, err)
 	}
 	return func(ctx context.Context) error {
 		if err := checkContext("preparerecvnamed "+name, ctx); err != nil {
 			return err
 		}
 		if err := end(ctx); err != nil {
-			return c.withOp("preparerecvnamed "+name, err)
+			return c.messageError("preparerecvnamed "+name, err)
 		}
 		return nil
 	}, nil
