@@ -39,6 +39,9 @@ func (b *bridged) Wire() string { return b.wire }
 // Transport implements bridge.Communicator.
 func (b *bridged) Transport(rank int) string { return (*Comm)(b).transport(rank) }
 
+// ReportLoss implements bridge.Communicator.
+func (b *bridged) ReportLoss(err error) { b.rt.reportLoss(err) }
+
 // NewPoller implements bridge.Communicator.
 func (b *bridged) NewPoller(from ...int) bridge.Poller { return poller{b.group.NewPoller(from...)} }
 

@@ -26,6 +26,12 @@ type Carried struct {
 	What string
 }
 
+// Fail ends the coordinator on all ranks with an error that names ranks of the job.
+func Fail(co *Coordinator, err error) {
+	co.post(event{err: err})
+	co.processEvents()
+}
+
 // InWait reports whether a goroutine waits for a handle.
 func InWait(h *Handle) bool {
 	h.co.mu.Lock()

@@ -202,6 +202,37 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 
 // submitAfterLoss checks that all kinds of submissions fail, and that their errors name the lost
 // rank.
+// Rank 2 learns of the loss of rank 3 and tells the others through the coordinator, before rank 0's
+// own connections show the loss. Rank 0's program then closes. Rank 1, which waits for rank 0, gets
+// an error about rank 3.
+func TestARankThatLeavesAfterARelayedLossIsNotBlamed(t *testing.T) {
+	leak.Check(t)
+	lost := &fault.Error{Kind: fault.PeerLost, Op: "mesh", Rank: 2, Peers: []fault.Peer{{Rank: 3}}}
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		co, err := coordinator.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 2 {
+			coordinator.Fail(co, lost)
+		}
+		if c.Rank() == 1 {
+			_, err = comm.Recv(ctx, c, 0, 1, make([]int32, 1))
+		} else {
+			err = coordinator.AllReduce(co, fmt.Sprint("of rank ", c.Rank()), make([]float32, 1), comm.Sum).Wait(ctx)
+		}
+		co.Close(ctx)
+		var f *fault.Error
+		if c.Rank() < 2 && (!errors.As(err, &f) || f.Kind != fault.PeerLost || len(f.Peers) != 1 || f.Peers[0].Rank != 3) {
+			return fmt.Errorf("got %v, want the loss of rank 3", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func submitAfterLoss(co *coordinator.Coordinator, dead int) error {
 	ctx := context.Background()
 	declared := coordinator.Declare(co, "declared", make([]float32, 4), comm.Sum)

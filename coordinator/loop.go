@@ -236,6 +236,9 @@ func (co *Coordinator) shutdown() {
 	if err := co.exec.finish(); err != nil && co.endCause == nil {
 		co.endCause = co.fromWorldRanks(err)
 	}
+	if co.endCause != nil {
+		co.control.Bridge().ReportLoss(co.toWorldRanks(co.endCause))
+	}
 	co.mu.Lock()
 	co.closed = true
 	if co.endCause != nil {

@@ -41,6 +41,11 @@ type Communicator interface {
 	// Two ranks agree on the transport between them.
 	Transport(rank int) string
 
+	// ReportLoss must run before the program gets an error that another rank sent. If the error is
+	// about a lost rank or link, the program may end because of it. ReportLoss notifies the other
+	// ranks, so that they name the lost rank then, and not this rank. It may wait 100 ms.
+	ReportLoss(err error)
+
 	// NewPoller returns a Poller for messages from some ranks. A Poller holds no resources and need
 	// not be closed.
 	NewPoller(from ...int) Poller
