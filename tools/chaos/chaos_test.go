@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -5,67 +7,148 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/relay"
 )
 
-// check must detect each broken rule, and must pass a trial that keeps all rules.
+// named returns the fault with the given name.
+func faultNamed(t *testing.T, name string) *injection {
+	t.Helper()
+	all := faults()
+	i := slices.IndexFunc(all, func(f *injection) bool { return f.name == name })
+	if i < 0 {
+		t.Fatalf("no fault %q", name)
+	}
+	return all[i]
+}
+
+// check must detect each broken rule, and must pass a trial that keeps all rules. The victim is rank
+// 0, and the other end of the link is rank 1.
 func TestCheckNoticesEachBrokenRule(t *testing.T) {
-	killed := time.Unix(100, 0)
-	at := func(d time.Duration) int64 { return killed.Add(d).UnixNano() }
+	injected := time.Unix(100, 0)
+	resumed := injected.Add(3 * S)
+	at := func(d time.Duration) int64 { return injected.Add(d).UnixNano() }
 	lost := func(d time.Duration, peers ...int) event {
 		return event{Name: "error", Time: at(d), Peers: peers, Text: "lost"}
 	}
-	dead := outcome{ended: true, code: -1}
-	ok := outcome{ended: true, code: 1, events: []event{lost(50*time.Millisecond, 0)}}
-	for name, c := range map[string]struct {
+	failed := func(events ...event) outcome { return outcome{ended: true, code: 1, events: events} }
+	done := outcome{ended: true, events: []event{{Name: "done"}}}
+	killed := outcome{ended: true, code: -1}
+	soon := 50 * time.Millisecond
+	for _, c := range []struct {
+		name, fault   string
 		victim, other outcome
-		left          []string
 		want          string // the broken rule; "" if none
 	}{
-		"all kept":                   {dead, ok, nil, ""},
-		"ended before the kill":      {dead, outcome{ended: true, events: []event{{Name: "done"}}}, nil, ""},
-		"another error later":        {dead, outcome{ended: true, code: 1, events: []event{lost(0, 0), lost(time.Second, 1)}}, nil, ""},
-		"another rank is named":      {dead, outcome{ended: true, code: 1, events: []event{lost(0, 1)}}, nil, "blame"},
-		"another rank is named, too": {dead, outcome{ended: true, code: 1, events: []event{lost(0, 0, 1)}}, nil, "blame"},
-		"no rank is named":           {dead, outcome{ended: true, code: 1, events: []event{lost(0)}}, nil, "blame"},
-		"an error for no reason":     {outcome{ended: true, events: []event{{Name: "done"}}}, ok, nil, "blame"},
-		"a late report":              {dead, outcome{ended: true, code: 1, events: []event{lost(reportLimit+1, 0)}}, nil, "hang"},
-		"no end":                     {dead, outcome{code: -1, events: []event{lost(0, 0)}}, nil, "hang"},
-		"a wrong result":             {dead, outcome{ended: true, code: 1, events: []event{{Name: "wrong"}, lost(0, 0)}}, nil, "wrong"},
-		"a panic":                    {dead, outcome{ended: true, code: 2, events: []event{lost(0, 0)}}, nil, "wrong"},
-		"silence":                    {dead, outcome{ended: true}, nil, "wrong"},
-		"a goroutine":                {dead, outcome{ended: true, code: 1, events: []event{lost(0, 0), {Name: "goroutines"}}}, nil, "left"},
-		"a file":                     {dead, ok, []string{"/dev/shm/tutti"}, "left"},
+		{"all kept", "kill", killed, failed(lost(soon, 0)), ""},
+		{"ended before the kill", "kill", done, done, ""},
+		{"another error later", "kill", killed, failed(lost(0, 0), lost(time.Second, 1)), ""},
+		{"another rank is named", "kill", killed, failed(lost(0, 1)), "blame"},
+		{"another rank is named, too", "kill", killed, failed(lost(0, 0, 1)), "blame"},
+		{"no rank is named", "kill", killed, failed(lost(0)), "blame"},
+		{"an error for no reason", "kill", done, failed(lost(soon, 0)), "blame"},
+		{"a late report", "kill", killed, failed(lost(faultNamed(t, "kill").limit+1, 0)), "hang"},
+		{"no end", "kill", killed, outcome{code: -1, events: []event{lost(0, 0)}}, "hang"},
+		{"a wrong result", "kill", killed, failed(event{Name: "wrong"}, lost(0, 0)), "wrong"},
+		{"a panic", "kill", killed, outcome{ended: true, code: 2, events: []event{lost(0, 0)}}, "wrong"},
+		{"no report", "kill", killed, outcome{ended: true}, "wrong"},
+		{"a goroutine", "kill", killed, failed(lost(0, 0), event{Name: "goroutines"}), "left"},
+		{"a descriptor", "kill", killed, failed(lost(0, 0), event{Name: "descriptors"}), "left"},
+
+		{"told at once", "stop", failed(lost(3*S+soon, 0)), failed(lost(S, 0)), ""},
+		{"told late", "stop", failed(lost(5*S, 0)), failed(lost(S, 0)), "hang"},
+		{"not told", "stop", done, failed(lost(S, 0)), "blame"},
+		{"told of another", "stop", failed(lost(3*S, 1)), failed(lost(S, 0)), "blame"},
+		{"nothing lost", "pause", done, done, ""},
+		{"lost for a pause", "pause", done, failed(lost(soon, 0)), "blame"},
+		{"the paused rank loses", "pause", failed(lost(soon, 1)), done, "blame"},
+		{"the link is named", "cut", failed(lost(soon, 0, 1)), failed(lost(soon, 1, 0)), ""},
+		{"nothing lost by a cut", "cut", done, done, ""},
+		{"a third rank is named", "cut", failed(lost(soon, 0, 2)), done, "blame"},
+		{"the link is named late", "cut", failed(lost(2*S, 0, 1)), done, "hang"},
+		{"a shortage of one's own", "ulimit", failed(event{Name: "error", Kind: fault.Exhausted.Error()}), failed(lost(S, 0)), ""},
+		{"a shortage of others", "ulimit", done, failed(event{Name: "error", Kind: fault.Exhausted.Error()}), "blame"},
+		{"a lie", "drop", failed(event{Name: "altered", Time: at(0)}, lost(soon, 0, 1)), failed(lost(soon, 0, 1)), ""},
+		{"a lie that nobody has told", "drop", done, failed(lost(soon, 0, 1)), "blame"},
 	} {
-		v := check(&trial{ranks: 2}, &result{killed: killed, outcomes: []outcome{c.victim, c.other}, left: c.left})
+		over := injected
+		if c.fault == "stop" {
+			over = resumed
+		}
+		tr := &trial{fault: faultNamed(t, c.fault), ranks: 2, other: 1}
+		if c.fault == "drop" {
+			tr.Lie = relay.Drop
+		}
+		if c.fault == "ulimit" {
+			tr.Descriptors = 5
+		}
+		v := check(tr, &result{injected: injected, over: over, outcomes: []outcome{c.victim, c.other}})
 		if c.want == "" && len(v.broken) > 0 || c.want != "" && (len(v.broken) != 1 || v.broken[c.want] == 0) {
-			t.Errorf("%s: got %v, want %q", name, v.broken, c.want)
+			t.Errorf("%s: got %v, want %q", c.name, v.broken, c.want)
 		}
 	}
 }
 
-func TestATrialIsRepeatedByItsSeedAndNumber(t *testing.T) {
-	programs, transports := map[string]bool{}, map[string]bool{}
-	for i := range 400 {
-		a, b := newTrial(7, i), newTrial(7, i)
-		if *a != *b {
-			t.Fatalf("got %v and %v", a, b)
-		}
-		if a.ranks < 2 || a.ranks > 7 || a.victim >= a.ranks || a.pause > maxPause {
-			t.Fatalf("out of range: %v", a)
-		}
-		programs[a.Program], transports[a.wire] = true, true
+// The limit grows by the time for which the rank that starved longest had no processor, and by no
+// more.
+func TestLimitsGrowByMeasuredDelays(t *testing.T) {
+	injected := time.Unix(100, 0)
+	f := faultNamed(t, "kill")
+	report := func(late, starved time.Duration) outcome {
+		e := event{Name: "error", Time: injected.Add(late).UnixNano(), Peers: []int{0}, Starved: int64(time.Hour + starved)}
+		return outcome{ended: true, code: 1, events: []event{e}, starved: time.Hour}
 	}
-	if len(programs) != len(programNames()) || len(transports) != 4 {
-		t.Errorf("400 trials have %d programs and %d transports", len(programs), len(transports))
+	for _, c := range []struct {
+		late, starved time.Duration
+		want          int
+	}{
+		{f.limit + time.Second, 0, 1},
+		{f.limit + time.Second, time.Second, 0},
+		{f.limit + 2*time.Second, time.Second, 1},
+		{f.limit + 2*maxStretch, 2 * maxStretch, 1},
+	} {
+		res := &result{injected: injected, over: injected, outcomes: []outcome{{ended: true, code: -1}, report(c.late, c.starved)}}
+		if v := check(&trial{fault: f, ranks: 2}, res); v.broken["hang"] != c.want {
+			t.Errorf("%v late with %v of delay: got %v, want %d", c.late, c.starved, v.broken, c.want)
+		}
+	}
+}
+
+func TestATrialIsRepeatedByItsSeedFaultAndNumber(t *testing.T) {
+	for _, f := range faults() {
+		programs, wires := map[string]bool{}, map[string]bool{}
+		for i := range 400 {
+			a, b := newTrial(f, 7, i), newTrial(f, 7, i)
+			a.fault, b.fault = nil, nil
+			if *a != *b {
+				t.Fatalf("got %v and %v", a, b)
+			}
+			if a.ranks < 2 || a.ranks > 7 || a.victim >= a.ranks || a.pause > maxPause || a.other >= a.ranks {
+				t.Fatalf("out of range: %+v", a)
+			}
+			if f.name != "kill" && a.other == a.victim {
+				t.Fatalf("%s: the link of rank %d has one end", f.name, a.other)
+			}
+			programs[a.Program], wires[a.wire] = true, true
+		}
+		want := len(programNames())
+		if f.link {
+			want -= len(messagePrograms())
+		}
+		if len(programs) != want || len(wires) != len(f.wires) {
+			t.Errorf("%s: 400 trials have %d programs and %d transports, want %d and %d", f.name, len(programs), len(wires), want, len(f.wires))
+		}
 	}
 }
 
 func TestSummaryCountsByTransport(t *testing.T) {
-	var s summary
-	v := &verdict{killed: true, reports: []time.Duration{time.Second, 3 * time.Second}}
+	s := &summary{fault: faultNamed(t, "kill")}
+	v := &verdict{injected: true, reports: []time.Duration{time.Second, 3 * time.Second}}
 	s.add(&trial{wire: "tcp"}, v)
-	if s.failed() {
-		t.Error("a summary of trials that passed has failed")
+	d := &director{tables: []*summary{s}}
+	if d.failed() {
+		t.Error("a table of trials that passed has failed")
 	}
 	v.fail("blame", "rank 1")
 	s.add(&trial{wire: "grpc"}, v)
@@ -76,10 +159,23 @@ func TestSummaryCountsByTransport(t *testing.T) {
 		"| all | 2 | 2 | 4 | 1s | 3s | 3s | 0 | 1 | 0 | 0 | 0 |",
 	} {
 		if !slices.Contains(lines, want) {
-			t.Errorf("no line %q in\n%v", want, &s)
+			t.Errorf("no line %q in\n%v", want, s)
 		}
 	}
-	if !s.failed() {
-		t.Error("a summary with a broken rule has not failed")
+	if !d.failed() {
+		t.Error("a table with a broken rule has not failed")
+	}
+}
+
+func TestASectionOfAPageIsReplacedOrAdded(t *testing.T) {
+	page := "# page\n\nintroduction\n"
+	for _, c := range [][3]string{
+		{"a", "one\n", "# page\n\nintroduction\n\n## `a`\n\none\n"},
+		{"b", "two\n", "# page\n\nintroduction\n\n## `a`\n\none\n\n## `b`\n\ntwo\n"},
+		{"a", "three\n", "# page\n\nintroduction\n\n## `a`\n\nthree\n\n## `b`\n\ntwo\n"},
+	} {
+		if page = replaceSection(page, c[0], c[1]); page != c[2] {
+			t.Fatalf("section %s: got %q, want %q", c[0], page, c[2])
+		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -5,15 +7,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tutti-go/tutti/fault"
 )
 
 // A verdict says how a trial went. The field broken counts the broken rules, by the names of the
 // columns.
 type verdict struct {
-	killed  bool            // the victim was running when it was killed
-	reports []time.Duration // from the kill to each survivor's first error
-	broken  map[string]int
-	notes   []string
+	injected bool            // the fault met a job that was running
+	reports  []time.Duration // from the fault to each rank's first error
+	broken   map[string]int
+	notes    []string
 }
 
 // fail counts a broken rule.
@@ -39,75 +43,159 @@ func (v *verdict) String() string {
 // rules returns the names of the rules, in the order of the columns.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
-// check checks every rank except the victim.
+// maxStretch bounds what limits may grow by.
+const maxStretch = time.Minute
+
+// check checks every rank of a job.
+//
+// Limits are for an idle machine. They grow by the time for which the rank that waited longest was
+// ready to run and had no processor.
 func check(t *trial, res *result) *verdict {
 	v := &verdict{}
 	if res.err != nil {
 		v.fail("broken", "%v", res.err)
 		return v
 	}
-	victim := &res.outcomes[t.victim]
-	v.killed = !has(victim.events, "done")
+	at, met := res.injected, !has(res.outcomes[t.victim].events, "done")
+	if t.fault.told { // the victim lives, so it may well be done
+		met = true
+	}
+	if t.Lie != "" {
+		at, met = altered(res.outcomes)
+	}
+	if t.fault.none && !t.fault.lost && !t.fault.link && res.over.Sub(res.injected) > S-S/8 {
+		return v // this machine was too slow for a fault that is shorter than S
+	}
+	v.injected = met
 	for r := range res.outcomes {
-		if r != t.victim {
-			v.checkRank(t, r, &res.outcomes[r], res.killed)
+		o := &res.outcomes[r]
+		switch {
+		case r != t.victim:
+			v.checkRank(t, r, o, at, stretch(res.outcomes))
+		case t.fault.told && t.fault.settle == 0: // it cannot report while it is stopped
+			v.checkRank(t, r, o, res.over, stretch(res.outcomes))
+		case t.fault.told:
+			v.checkRank(t, r, o, at, stretch(res.outcomes))
 		}
 	}
-	for _, name := range res.left {
-		v.fail("left", "%s", name)
+	if len(v.reports) > 0 && t.fault.told && t.fault.settle == 0 && !has(res.outcomes[t.victim].events, "error") {
+		v.fail("blame", "rank %d has not been told that the others count it as lost", t.victim)
 	}
 	return v
+}
+
+// altered returns when the first frame was altered, if any was.
+func altered(outcomes []outcome) (at time.Time, ok bool) {
+	for _, o := range outcomes {
+		for _, e := range o.events {
+			if when := time.Unix(0, e.Time); e.Name == "altered" && (!ok || when.Before(at)) {
+				at, ok = when, true
+			}
+		}
+	}
+	return at, ok
+}
+
+// stretch returns the longest time for which one of the ranks has waited for a processor, from the
+// injection to its first error.
+func stretch(outcomes []outcome) (longest time.Duration) {
+	for _, o := range outcomes {
+		for _, e := range o.events {
+			if e.Name == "error" {
+				longest = max(longest, time.Duration(e.Starved)-o.starved)
+				break
+			}
+		}
+	}
+	return min(longest, maxStretch)
 }
 
 func has(events []event, name string) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Name == name })
 }
 
-// checkRank checks one survivor.
-func (v *verdict) checkRank(t *trial, r int, o *outcome, killed time.Time) {
+// checkRank checks one rank, which may report an error from the given time on.
+func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, stretch time.Duration) {
 	reported := false
 	for _, e := range o.events {
 		switch e.Name {
 		case "wrong":
 			v.fail("wrong", "rank %d: %s", r, e.Text)
-		case "goroutines":
-			v.fail("left", "rank %d: goroutines after Close: %s", r, e.Text)
+		case "goroutines", "descriptors":
+			v.fail("left", "rank %d: %s after Close: %s", r, e.Name, e.Text)
 		case "error":
 			if reported {
 				continue // only the first error counts
 			}
 			reported = true
-			late := time.Unix(0, e.Time).Sub(killed)
+			late := time.Unix(0, e.Time).Sub(at)
 			v.reports = append(v.reports, max(late, 0))
 			switch {
-			case !v.killed:
-				v.fail("blame", "rank %d has an error, though the victim had ended in order: %s", r, e.Text)
-			case len(e.Peers) != 1 || e.Peers[0] != t.victim:
-				v.fail("blame", "rank %d after %v, want rank %d: %s", r, late.Round(time.Millisecond), t.victim, e.Text)
-			case late > reportLimit:
-				v.fail("hang", "rank %d reports after %v: %s", r, late.Round(time.Millisecond), e.Text)
+			case !v.injected:
+				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
+			case !t.allows(r, e):
+				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
+			case late > t.fault.limit+stretch:
+				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.fault.limit, stretch, e.Text)
 			}
 		}
 	}
+	done := has(o.events, "done")
 	switch {
 	case !o.ended:
 		v.fail("hang", "rank %d has not ended: %v\n%s", r, o.events, o.stderr)
 	case o.code != 0 && (o.code != 1 || !reported):
 		v.fail("wrong", "rank %d exits with code %d: %s", r, o.code, o.stderr)
-	case !reported && !has(o.events, "done"):
+	case !reported && !done:
 		v.fail("wrong", "rank %d has reported nothing: %s", r, o.stderr)
 	}
 }
 
-// A tally adds up the trials of one transport.
-type tally struct {
-	trials, kills int
-	reports       []time.Duration
-	broken        map[string]int
+// allows reports whether the error of a rank is about the right ranks. A rank with too few
+// descriptors says so itself.
+func (t *trial) allows(r int, e event) bool {
+	switch {
+	case len(e.Peers) == 0:
+		return t.Descriptors > 0 && r == t.victim && e.Kind == fault.Exhausted.Error()
+	case t.fault.lost:
+		return len(e.Peers) == 1 && e.Peers[0] == t.victim
+	case t.fault.link:
+		return !slices.ContainsFunc(e.Peers, func(p int) bool { return p != t.victim && p != t.other })
+	}
+	return false
 }
 
-// A summary adds up all trials.
+// wanted returns what allows accepts.
+func (t *trial) wanted() string {
+	switch {
+	case t.fault.lost:
+		return fmt.Sprintf("rank %d", t.victim)
+	case t.fault.link:
+		return fmt.Sprintf("the link between ranks %d and %d", t.victim, t.other)
+	}
+	return "no error"
+}
+
+// A tally adds up trials.
+type tally struct {
+	trials, faults int
+	reports        []time.Duration
+	broken         map[string]int
+}
+
+// fail counts a rule that was broken n times.
+func (c *tally) fail(rule string, n int) {
+	if c.broken == nil {
+		c.broken = make(map[string]int)
+	}
+	c.broken[rule] += n
+}
+
+// A summary adds up the trials of one fault, and when they ran.
 type summary struct {
+	fault         *injection
+	next, running int // the number of the next trial, and how many are running
+
 	byWire map[string]*tally
 	total  tally
 }
@@ -122,29 +210,23 @@ func (s *summary) add(t *trial, v *verdict) {
 	}
 	for _, c := range []*tally{s.byWire[t.wire], &s.total} {
 		c.trials++
-		if v.killed {
-			c.kills++
+		if v.injected {
+			c.faults++
 		}
 		c.reports = append(c.reports, v.reports...)
 		for rule, n := range v.broken {
-			if c.broken == nil {
-				c.broken = make(map[string]int)
-			}
-			c.broken[rule] += n
+			c.fail(rule, n)
 		}
 	}
 }
 
-// failed reports whether any rule was broken.
-func (s *summary) failed() bool { return len(s.total.broken) > 0 }
-
 // String returns the table.
 func (s *summary) String() string {
 	var b strings.Builder
-	columns := append([]string{"transport", "trials", "kills", "reports", "p50", "p99", "max"}, rules()...)
+	columns := append([]string{s.fault.name, "trials", "faults", "reports", "p50", "p99", "max"}, rules()...)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	row := func(name string, c *tally) {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %v | %v | %v |", name, c.trials, c.kills, len(c.reports),
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %v | %v | %v |", name, c.trials, c.faults, len(c.reports),
 			percentile(c.reports, 50), percentile(c.reports, 99), percentile(c.reports, 100))
 		for _, rule := range rules() {
 			fmt.Fprintf(&b, " %d |", c.broken[rule])

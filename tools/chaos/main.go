@@ -1,81 +1,235 @@
-// Command chaos kills ranks at random and checks what the others report.
+//go:build linux
+
+// Command chaos injects faults into jobs at random moments, and checks what the ranks report.
 //
-//	chaos [-kills N] [-seed S] [-time D] [-only I] [-transport NAME] [-np N] [-v]
+//	chaos [-count N] [-faults LIST] [-seed S] [-time D] [-only I] [-transport NAME] [-np N]
+//	      [-record FILE] [-v]
 //
 // Each trial starts a job of 2 to 7 processes over a random transport. All ranks run one random
 // program: collectives, messages, named tensors, communicators that are made and closed, or a
-// coordinator. At a random moment, which may lie in Init or Close, one rank gets SIGKILL. The trial
-// checks every other rank:
+// coordinator. At a random moment, which may lie in Init or Close, the trial injects one fault. The
+// table in faults.go lists the faults, and what the ranks may report after each of them. The trial
+// checks every rank, except one that was killed:
 //
-//	rule                                                    when broken, counts in
-//	it reports its error within 5 s of the kill, and ends   hang
-//	its first error names the killed rank, and no other     blame
-//	no call returns a wrong result                          wrong
-//	no file in /dev/shm and no goroutine is left behind     left
+//	rule                                                     when broken, counts in
+//	it reports its error within the fault's limit, and ends  hang
+//	its first error names the right rank, or both ends of    blame
+//	the right link; without a loss it has no error
+//	no call returns a wrong result                           wrong
+//	no file in /dev/shm, and after Close no goroutine and    left
+//	no descriptor is left behind
 //
-// The seed and the number of a trial determine all its choices. Only the scheduler decides where in
-// the program the kill meets the rank. A trial that breaks a rule is printed with the arguments that
-// repeat it. The output ends with the table that bench/results/faults.md records. With TUTTI_SOAK=H
-// the command goes on for H hours.
+// Limits grow by the delays that a busy machine has caused, as the kernel has measured them.
+//
+// The seed, the fault and the number of a trial determine all its choices. Only the scheduler
+// decides where in the program the fault meets the rank. A trial that breaks a rule is printed with
+// the arguments that repeat it. The output ends with a table per fault. With -record, the tables
+// also replace the section of FILE about the same arguments. With TUTTI_SOAK=H the command goes on
+// for H hours.
 package main
 
 import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
 
 func main() {
+	if os.Getenv(asHog) != "" {
+		for {
+		}
+	}
 	if text := os.Getenv(asRank); text != "" {
 		os.Exit(runRank(text))
 	}
-	kills := flag.Int("kills", 100, "end after this many kills")
-	seed := flag.Uint64("seed", 1, "of the random choices")
-	limit := flag.Duration("time", 10*time.Minute, "end after this time, and fail if there were fewer kills")
-	only := flag.Int("only", -1, "run the trial with this number only")
-	transport := flag.String("transport", "", "run only the trials over this transport")
-	np := flag.Int("np", 0, "run only the trials with this number of ranks")
-	verbose := flag.Bool("v", false, "print every trial")
+	d := &director{began: time.Now()}
+	flag.IntVar(&d.count, "count", 100, "end after this many faults; each fault of the list has its share of them")
+	list := flag.String("faults", "all", "the faults to inject, separated by commas")
+	flag.Uint64Var(&d.seed, "seed", 1, "of the random choices")
+	limit := flag.Duration("time", 10*time.Minute, "end after this time, and fail if there were fewer faults")
+	flag.IntVar(&d.only, "only", -1, "run the trials with this number only")
+	flag.StringVar(&d.transport, "transport", "", "run only the trials over this transport")
+	flag.IntVar(&d.np, "np", 0, "run only the trials with this number of ranks")
+	record := flag.String("record", "", "the page that keeps the tables")
+	flag.BoolVar(&d.verbose, "v", false, "print every trial")
 	flag.Parse()
-	selected := func(t *trial) bool {
-		return (*only < 0 || t.number == *only) && (*transport == "" || t.wire == *transport) && (*np == 0 || t.ranks == *np)
-	}
-	partial := *only >= 0 || *transport != "" || *np != 0
+	d.deadline = d.began.Add(*limit)
+	partial := d.only >= 0
 	if h, err := strconv.ParseFloat(os.Getenv("TUTTI_SOAK"), 64); err == nil {
 		partial = true
-		*kills, *limit = 1<<30, time.Duration(h*float64(time.Hour))
+		d.count, d.deadline = 1<<30, d.began.Add(time.Duration(h*float64(time.Hour)))
 	}
-	os.Exit(run(*kills, *seed, *limit, partial, selected, *verbose))
+	for _, f := range faults() {
+		if *list == "all" || slices.Contains(strings.Split(*list, ","), f.name) {
+			d.tables = append(d.tables, &summary{fault: f})
+		}
+	}
+	d.run()
+	fmt.Print("\n", d)
+	failed := d.failed()
+	if *record != "" {
+		if err := recordIn(*record, d); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			failed = true
+		}
+	}
+	if n := d.faults(); n < d.count && !partial {
+		fmt.Printf("the time is over after %d of %d faults\n", n, d.count)
+		failed = true
+	}
+	if failed {
+		os.Exit(1)
+	}
 }
 
-// maxTrials bounds the trials, so that the command ends if none is selected.
-const maxTrials = 10_000_000
+// A director runs trials and adds them up.
+type director struct {
+	count     int
+	seed      uint64
+	only, np  int
+	transport string
+	verbose   bool
+	began     time.Time
+	deadline  time.Time
 
-// run runs the selected trials and prints the table. It returns the exit code. If there were fewer
-// kills than wanted, run fails, unless partial is set.
-func run(kills int, seed uint64, limit time.Duration, partial bool, selected func(t *trial) bool, verbose bool) int {
-	var s summary
-	began := time.Now()
-	for i := 0; i < maxTrials && s.total.kills < kills && time.Since(began) < limit; i++ {
-		t := newTrial(seed, i)
-		if !selected(t) {
+	mu     sync.Mutex // guards tables and output
+	tables []*summary // one for each fault of the list
+}
+
+// roundSize is how many faults a round injects. A long run goes through the list round by round, so
+// that it has tried every fault whenever it is ended.
+const roundSize = 100
+
+// run injects the faults of the list.
+func (d *director) run() {
+	if len(d.tables) == 0 {
+		return
+	}
+	var shares int
+	for _, s := range d.tables {
+		shares += s.fault.share
+	}
+	for wanted := 0; wanted < d.count && time.Now().Before(d.deadline); {
+		wanted = min(wanted+roundSize, d.count)
+		for _, s := range d.tables {
+			d.inject(s, (wanted*s.fault.share+shares-1)/shares)
+		}
+		if d.only >= 0 {
+			return
+		}
+	}
+}
+
+// inject runs trials of one fault until it has been injected the given number of times in all.
+func (d *director) inject(s *summary, wanted int) {
+	before := sharedFiles()
+	var workers sync.WaitGroup
+	for range s.fault.jobs {
+		workers.Go(func() {
+			for {
+				t := d.next(s, wanted)
+				if t == nil {
+					return
+				}
+				v := check(t, t.run())
+				d.mu.Lock()
+				s.running--
+				s.add(t, v)
+				if d.verbose || len(v.broken) > 0 {
+					fmt.Printf("%v: %v\n", t, v)
+				}
+				d.mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	for _, name := range sharedFiles() {
+		if !slices.Contains(before, name) {
+			fmt.Printf("left: %s after the trials of %s\n", name, s.fault.name)
+			s.total.fail("left", 1)
+		}
+	}
+}
+
+// next returns the next trial, or nil if there is none.
+func (d *director) next(s *summary, wanted int) *trial {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.only >= 0 {
+		if s.next++; s.next > 1 {
+			return nil
+		}
+		return newTrial(s.fault, d.seed, d.only)
+	}
+	for s.total.faults+s.running < wanted && time.Now().Before(d.deadline) {
+		t := newTrial(s.fault, d.seed, s.next)
+		s.next++
+		if (d.transport == "" || t.wire == d.transport) && (d.np == 0 || t.ranks == d.np) {
+			s.running++
+			return t
+		}
+	}
+	return nil
+}
+
+// faults returns how many faults have been injected.
+func (d *director) faults() (n int) {
+	for _, s := range d.tables {
+		n += s.total.faults
+	}
+	return n
+}
+
+// failed reports whether a rule was broken, or nothing was tried.
+func (d *director) failed() bool {
+	return len(d.tables) == 0 || slices.ContainsFunc(d.tables, func(s *summary) bool { return len(s.total.broken) > 0 || s.total.trials == 0 })
+}
+
+// String returns the tables.
+func (d *director) String() string {
+	var b strings.Builder
+	for _, s := range d.tables {
+		fmt.Fprintf(&b, "`%s` %s:\n\n%v\n", s.fault.name, s.fault.does, s)
+	}
+	fmt.Fprintf(&b, "%d faults, seed %d, %v\n", d.faults(), d.seed, time.Since(d.began).Round(time.Second))
+	return b.String()
+}
+
+// recordIn writes the tables into a page, in the section about the same arguments.
+func recordIn(page string, d *director) error {
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	commit, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return err
+	}
+	var args []string
+	for i := 1; i < len(os.Args); i++ {
+		if os.Args[i] == "-record" {
+			i++
 			continue
 		}
-		v := check(t, t.run())
-		s.add(t, v)
-		if verbose || len(v.broken) > 0 {
-			fmt.Printf("%v: %v\n", t, v)
-		}
+		args = append(args, os.Args[i])
 	}
-	fmt.Printf("\nseed %d, %v\n\n%v", seed, time.Since(began).Round(time.Second), &s)
-	if s.failed() || s.total.trials == 0 {
-		return 1
+	text := fmt.Sprintf("Commit %s, %s, %d processors.\n\n%v", strings.TrimSpace(string(commit)), d.began.UTC().Format(time.DateOnly), runtime.NumCPU(), d)
+	return os.WriteFile(page, []byte(replaceSection(string(old), "chaos "+strings.Join(args, " "), text)), 0o666)
+}
+
+// replaceSection replaces the text of a section, or adds the section at the end.
+func replaceSection(page, title, text string) string {
+	heading := "\n## `" + title + "`\n"
+	before, rest, _ := strings.Cut(page, heading)
+	if _, after, found := strings.Cut(rest, "\n## "); found {
+		text += "\n## " + after
 	}
-	if s.total.kills < kills && !partial {
-		fmt.Printf("the time is over after %d of %d kills\n", s.total.kills, kills)
-		return 1
-	}
-	return 0
+	return strings.TrimRight(before, "\n") + "\n" + heading + "\n" + text
 }

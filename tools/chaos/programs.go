@@ -1,18 +1,26 @@
+//go:build linux
+
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 )
 
-// A program runs until a call fails. Its random numbers are equal on all ranks.
-type program func(ctx context.Context, c *comm.Comm, rng *rand.Rand) error
+// A program returns a function that the ranks call until it fails, or returns errEnd. The random
+// numbers are equal on all ranks.
+type program func(c *comm.Comm, rng *rand.Rand) (step func(ctx context.Context) error)
+
+// errEnd ends a program without an error.
+var errEnd = errors.New("the program is over")
 
 func programs() map[string]program {
 	return map[string]program{
@@ -27,7 +35,36 @@ func programs() map[string]program {
 	}
 }
 
+// runProgram runs a program until it fails, or until rank 0 sets over.
+func runProgram(ctx context.Context, c *comm.Comm, in *instruction, over *atomic.Bool) error {
+	step := programs()[in.Program](c, newRandom(in.Seed))
+	for i := 1; ; i++ {
+		err := step(ctx)
+		if err == errEnd {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !in.Ends || i%4 != 0 {
+			continue
+		}
+		flag := []int32{0}
+		if over.Load() {
+			flag[0] = 1
+		}
+		if err := comm.AllReduce(ctx, c, flag, comm.Max); err != nil || flag[0] == 1 {
+			return err
+		}
+	}
+}
+
 func programNames() []string { return slices.Sorted(maps.Keys(programs())) }
+
+// messagePrograms returns the programs that only pass messages along. In these, a rank that loses no
+// link itself sees that other ranks leave because of a lost link, and names those. So these programs
+// are not tried with lost links.
+func messagePrograms() []string { return []string{"chain", "named", "ring"} }
 
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
@@ -62,8 +99,8 @@ func sum(ctx context.Context, c *comm.Comm, n int) error {
 	return equal("allreduce", buf, int32(c.Size()*(c.Size()+1)/2))
 }
 
-// step runs one random collective.
-func step(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
+// collective runs one random collective.
+func collective(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	n, root := size(rng), rng.IntN(c.Size())
 	switch rng.IntN(5) {
 	case 0:
@@ -95,17 +132,13 @@ func step(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 	return sum(ctx, c, n)
 }
 
-func collectives(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
-	for {
-		if err := step(ctx, c, rng); err != nil {
-			return err
-		}
-	}
+func collectives(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
+	return func(ctx context.Context) error { return collective(ctx, c, rng) }
 }
 
 // requests has several non-blocking collectives under way.
-func requests(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
-	for {
+func requests(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
+	return func(ctx context.Context) error {
 		var rs []*comm.Request
 		var bufs [][]int32
 		for range 1 + rng.IntN(4) {
@@ -120,29 +153,32 @@ func requests(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 				return err
 			}
 		}
+		return nil
 	}
 }
 
 // ring passes vectors around a ring of all ranks.
-func ring(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
+func ring(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	to, from := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
-	for i := int32(0); ; i++ {
+	i := int32(-1)
+	return func(ctx context.Context) error {
+		i++
 		n := size(rng)
 		in := make([]int32, n)
 		if _, err := comm.SendRecv(ctx, c, to, 1, filled(n, i+int32(c.Rank())), from, 1, in); err != nil {
 			return err
 		}
-		if err := equal("exchange", in, i+int32(from)); err != nil {
-			return err
-		}
+		return equal("exchange", in, i+int32(from))
 	}
 }
 
 // chain passes vectors from each rank to the next rank, and back. If a rank does not need the lost
 // rank, it learns of the loss only when its neighbour ends.
-func chain(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
+func chain(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	last := c.Size() - 1
-	for i := int32(0); ; i++ {
+	i := int32(-1)
+	return func(ctx context.Context) error {
+		i++
 		n := size(rng)
 		if c.Rank() > 0 {
 			in := make([]int32, n)
@@ -162,17 +198,19 @@ func chain(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 			}
 		}
 		if c.Rank() > 0 {
-			if err := comm.Send(ctx, c, c.Rank()-1, 2, []int32{i}); err != nil {
-				return err
-			}
+			return comm.Send(ctx, c, c.Rank()-1, 2, []int32{i})
 		}
+		return nil
 	}
 }
 
 // named passes named tensors around a ring of all ranks.
-func named(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
+func named(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	to, from := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
-	for i := uint64(0); ; i++ {
+	next := uint64(0)
+	return func(ctx context.Context) error {
+		i := next
+		next++
 		sent := make(chan error, 1)
 		if err := c.SendNamed(i, to, "w", comm.NewTensor(filled(size(rng), int32(i))), func(err error) { sent <- err }); err != nil {
 			return err
@@ -191,12 +229,13 @@ func named(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 		if n := uint64(c.Size()); c.Rank() == 0 && i > n {
 			c.EndStep(i-n-1, nil)
 		}
+		return nil
 	}
 }
 
 // makers makes communicators, uses them and closes them.
-func makers(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
-	for {
+func makers(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
+	return func(ctx context.Context) error {
 		var made *comm.Comm
 		var err error
 		switch rng.IntN(3) {
@@ -217,25 +256,24 @@ func makers(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 		if err := sum(ctx, made, size(rng)); err != nil {
 			return err
 		}
-		if err := made.Close(ctx); err != nil {
-			return err
-		}
+		return made.Close(ctx)
 	}
 }
 
 // closeSoon runs some collectives and ends, so that ranks may be killed in Close.
-func closeSoon(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
-	for range 500 + rng.IntN(1500) {
-		if err := step(ctx, c, rng); err != nil {
-			return err
+func closeSoon(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
+	left := 500 + rng.IntN(1500)
+	return func(ctx context.Context) error {
+		if left--; left < 0 {
+			return errEnd
 		}
+		return collective(ctx, c, rng)
 	}
-	return nil
 }
 
 // coordinate starts coordinators one after the other, and reduces named tensors with each of them.
-func coordinate(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
-	for {
+func coordinate(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
+	return func(ctx context.Context) error {
 		co, err := coordinator.Start(ctx, c)
 		if err != nil {
 			return err
@@ -244,9 +282,7 @@ func coordinate(ctx context.Context, c *comm.Comm, rng *rand.Rand) error {
 		if e := co.Close(ctx); err == nil {
 			err = e
 		}
-		if err != nil {
-			return err
-		}
+		return err
 	}
 }
 

@@ -1,18 +1,25 @@
+//go:build linux
+
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/starved"
+	"github.com/tutti-go/tutti/internal/vars"
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
@@ -31,17 +38,38 @@ func runRank(text string) int {
 		return 2
 	}
 	os.Unsetenv(asRank)
+	before := descriptors()
 	event{Name: "begun"}.write()
-	ctx, cancel := context.WithTimeout(context.Background(), initLimit)
+	opts := []comm.Option{comm.WithTimeout(time.Minute), comm.WithParameters(comm.Parameters{EndOnLoss: true, Checksums: in.Checksums})}
+	links := newLinks(&in)
+	defer links.close()
+	if in.Relayed {
+		opts = append(opts, comm.WithTransport(links))
+	} else {
+		opts = append(opts, comm.WithTransport(wires.All()...))
+	}
+	var over atomic.Bool
+	go obey(links, &over)
+	if in.Descriptors > 0 && in.Victim == thisRank() { // the limit counts the numbers, so those that are open stay
+		n := uint64(len(descriptors()) + in.Descriptors)
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+	}
+	limit := initLimit
+	if in.Lie != "" { // a lie may lie in Init, and a lost frame takes longer to notice
+		limit += stallLimit
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...), comm.WithTimeout(time.Minute),
-		comm.WithParameters(comm.Parameters{EndOnLoss: true}))
+	c, err := comm.Init(ctx, opts...)
 	if err != nil {
 		report(err)
 		return 1
 	}
 	event{Name: "joined"}.write()
-	err = programs()[in.Program](context.Background(), c, newRandom(in.Seed))
+	err = runProgram(context.Background(), c, &in, &over)
 	if err != nil {
 		report(err)
 		switch in.Reaction {
@@ -51,18 +79,57 @@ func runRank(text string) int {
 			time.Sleep(stay)
 		}
 	}
-	closing, cancel := context.WithTimeout(context.Background(), reportLimit)
+	closing, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
 	if e := c.Close(closing); e != nil && err == nil {
 		report(e)
 		err = e
 	}
-	checkGoroutines()
+	links.close()
+	checkLeft("goroutines", libraryGoroutines)
+	checkLeft("descriptors", func() string { return newDescriptors(before) })
 	if err != nil {
 		return 1
 	}
 	event{Name: "done"}.write()
 	return 0
+}
+
+// obey carries out the director's commands, one per line.
+func obey(links *links, over *atomic.Bool) {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var c command
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		switch c.Do {
+		case "end":
+			over.Store(true)
+		case "shortage":
+			lack(c.For)
+		default:
+			links.carryOut(c)
+		}
+	}
+}
+
+// lack lets this process open no descriptor for the given time.
+func lack(d time.Duration) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		panic(err) // the arguments are valid
+	}
+	syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: old.Max}) // lowering it is always allowed
+	time.Sleep(d)
+	syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+}
+
+// thisRank returns the rank of this process.
+func thisRank() int {
+	r, _ := strconv.Atoi(os.Getenv(vars.Rank)) // the director has set it
+	return r
 }
 
 // report reports an error.
@@ -83,26 +150,50 @@ func report(err error) {
 
 // write writes the event as one line.
 func (e event) write() {
-	e.Time = time.Now().UnixNano()
+	e.Time, e.Starved = time.Now().UnixNano(), int64(starved.Of(os.Getpid()))
 	line, _ := json.Marshal(e) // cannot fail, because all fields are plain
 	os.Stdout.Write(append(line, '\n'))
 }
 
-// checkGoroutines reports goroutines of the library that are left after Close. A goroutine may take a
-// moment to end.
-func checkGoroutines() {
-	var left string
+// checkLeft reports what the library has left behind after Close, if left does not return "". A
+// goroutine may take a moment to end.
+func checkLeft(what string, left func() string) {
 	for late := time.Now().Add(time.Second); ; {
-		if left = libraryGoroutines(); left == "" {
+		text := left()
+		if text == "" {
 			return
 		}
 		if time.Now().After(late) {
-			event{Name: "goroutines", Text: left}.write()
-			io.WriteString(os.Stderr, left)
+			event{Name: what, Text: text}.write()
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// descriptors returns the targets of the open descriptors, by number. The descriptors of Go's
+// poller, which stay open, are not among them.
+func descriptors() map[string]string {
+	all := make(map[string]string)
+	entries, _ := os.ReadDir("/proc/self/fd") // without /proc, nothing is found
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err == nil && !strings.HasPrefix(target, "anon_inode:[event") {
+			all[e.Name()] = target
+		}
+	}
+	return all
+}
+
+// newDescriptors returns the descriptors that are not in before.
+func newDescriptors(before map[string]string) string {
+	var left []string
+	for n, target := range descriptors() {
+		if before[n] != target {
+			left = append(left, n+" -> "+target)
+		}
+	}
+	return strings.Join(left, ", ")
 }
 
 // libraryGoroutines returns the stacks of all goroutines in the library, except this one.

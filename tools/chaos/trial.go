@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -18,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/test/relay"
+	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
@@ -26,10 +30,10 @@ const asRank = "TUTTI_CHAOS_RANK"
 
 // Limits of a trial.
 const (
-	reportLimit = 5 * time.Second  // from the kill to the report of every other rank
-	startLimit  = 30 * time.Second // for all processes to begin
-	maxPause    = 400 * time.Millisecond
-	stay        = 300 * time.Millisecond // how long a rank with the reaction "stay" goes on after its error
+	startLimit = 30 * time.Second // for all processes to begin
+	maxPause   = 400 * time.Millisecond
+	stay       = 300 * time.Millisecond // how long a rank with the reaction "stay" goes on after its error
+	closeLimit = 5 * time.Second        // for Close
 )
 
 // An instruction tells a rank what to run.
@@ -37,32 +41,61 @@ type instruction struct {
 	Program  string
 	Reaction string // what the rank does after its first error
 	Seed     uint64 // seeds the sizes and the sequence of calls; equal on all ranks
+	Ends     bool   // rank 0 will be told to end the program
+
+	// The fault of the ranks themselves; see fault. The zero values inject nothing.
+	Relayed     bool // dial through relays, over Wire
+	Wire        string
+	Lie         relay.Fault // of the relays between Victim and Other, in one direction
+	Frame       int         // the frame that they alter
+	Up          bool        // the direction is from the dialling rank to the other one
+	Checksums   bool        // of bodies
+	Descriptors int         // how many more descriptors Victim may open than it needs to begin; 0: any number
+	Victim      int
+	Other       int
 }
 
-// A trial is one job with one kill.
+// A trial is one job with one fault.
 type trial struct {
 	instruction
-	seed   uint64
-	number int
-	wire   string
-	ranks  int
-	victim int
-	pause  time.Duration // the time to the kill, counted from when all processes have begun, or have joined
-	inInit bool          // the pause begins before Init
+	fault         *injection
+	seed          uint64
+	number        int
+	wire          string
+	ranks         int
+	victim, other int
+	pause         time.Duration // the time to the fault, counted from when all processes have begun, or have joined
+	inInit        bool          // the pause begins before Init
+	lasts         time.Duration // how long the fault lasts
 }
 
 // newTrial makes the choices of a trial.
-func newTrial(seed uint64, number int) *trial {
-	rng := rand.New(rand.NewPCG(seed, uint64(number)))
-	t := &trial{seed: seed, number: number}
-	t.wire = transports()[rng.IntN(len(transports()))]
+func newTrial(f *injection, seed uint64, number int) *trial {
+	index := slices.IndexFunc(faults(), func(g *injection) bool { return g.name == f.name })
+	rng := rand.New(rand.NewPCG(seed, uint64(index)<<32|uint64(number)))
+	t := &trial{fault: f, seed: seed, number: number}
+	t.wire = f.wires[rng.IntN(len(f.wires))]
 	t.ranks = 2 + rng.IntN(6)
 	t.victim = rng.IntN(t.ranks)
 	t.Program = programNames()[rng.IntN(len(programNames()))]
 	t.Reaction = reactions()[rng.IntN(len(reactions()))]
-	t.pause = time.Duration(rng.Int64N(int64(maxPause)))
+	t.pause = random(rng, maxPause)
 	t.inInit = rng.IntN(8) == 0
 	t.Seed = rng.Uint64()
+	if index == 0 {
+		return t
+	}
+	t.ranks = 2 + t.ranks%4 // several such jobs run at a time
+	t.victim %= t.ranks
+	t.other = (t.victim + 1 + rng.IntN(t.ranks-1)) % t.ranks
+	t.inInit = false
+	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.settle > 0, f.link || f.name == "delay"
+	for f.link && slices.Contains(messagePrograms(), t.Program) {
+		t.Program = programNames()[rng.IntN(len(programNames()))]
+	}
+	if f.choose != nil {
+		f.choose(t, rng)
+	}
 	return t
 }
 
@@ -78,40 +111,61 @@ func (t *trial) String() string {
 	if t.inInit {
 		phase = "init"
 	}
-	return fmt.Sprintf("-seed %d -only %d: %s, %d ranks, %s, then %s; rank %d killed after %v in %s",
-		t.seed, t.number, t.wire, t.ranks, t.Program, t.Reaction, t.victim, t.pause.Round(time.Millisecond), phase)
+	text := fmt.Sprintf("-seed %d -faults %s -only %d: %s, %d ranks, %s, then %s; rank %d %s after %v in %s",
+		t.seed, t.fault.name, t.number, t.wire, t.ranks, t.Program, t.Reaction, t.victim, t.fault.name, t.pause.Round(time.Millisecond), phase)
+	switch {
+	case t.Lie != "":
+		text += fmt.Sprintf("; frame %d to or from rank %d, up %v, checksums %v", t.Frame, t.other, t.Up, t.Checksums)
+	case t.Relayed:
+		text += fmt.Sprintf("; the link to rank %d", t.other)
+	case t.Descriptors > 0:
+		text += fmt.Sprintf("; %d descriptors", t.Descriptors)
+	}
+	if t.lasts > 0 {
+		text += fmt.Sprintf(", for %v", t.lasts.Round(time.Millisecond))
+	}
+	return text
 }
 
 // An event is a line that a rank writes.
 type event struct {
-	Name    string // begun, joined, error, wrong, goroutines, done
+	Name    string // begun, joined, altered, error, wrong, goroutines, descriptors, done
 	Time    int64  // in ns, by the clock of the host
+	Starved int64  // in ns: how long the process has waited for a processor so far
 	Op      string
 	Kind    string
 	Peers   []int
 	Text    string
-	Program bool // the error came from the program, and not from Close
+}
+
+// A command is a line that a rank reads.
+type command struct {
+	Do  string // cut, hold, silence, shortage, end
+	To  int    // the other end of the link
+	For time.Duration
 }
 
 // An outcome says how a rank has ended.
 type outcome struct {
-	events []event
-	ended  bool // the rank ended by itself, within the limit
-	code   int
-	stderr string
+	events  []event
+	ended   bool // the rank ended by itself, within the limit
+	code    int
+	stderr  string
+	starved time.Duration // when the fault was injected
 }
 
 // A result is what a trial has observed.
 type result struct {
-	killed   time.Time
+	injected time.Time
+	over     time.Time // the end of the injection
 	outcomes []outcome // indexed by rank
-	left     []string  // files in /dev/shm
 	err      error     // the trial could not be run
 }
 
 // A process is a rank under observation.
 type process struct {
 	cmd    *exec.Cmd
+	stdin  io.WriteCloser
 	stderr strings.Builder
 	done   chan struct{} // closed when the process has ended, and all of its output has been read
 
@@ -120,10 +174,18 @@ type process struct {
 	seen   chan struct{} // closed at each event
 }
 
+// signal sends a signal. It does nothing if the process has ended.
+func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) }
+
+// order sends a command. The rank may have ended.
+func (p *process) order(c command) {
+	line, _ := json.Marshal(c) // cannot fail, because all fields are plain
+	p.stdin.Write(append(line, '\n'))
+}
+
 // run runs the trial. It leaves no process behind.
 func (t *trial) run() *result {
 	res := &result{outcomes: make([]outcome, t.ranks)}
-	before := sharedFiles()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		res.err = err
@@ -154,7 +216,7 @@ func (t *trial) run() *result {
 	}
 	listener.Close()
 	first := "joined"
-	if t.inInit {
+	if t.inInit || t.Lie != "" {
 		first = "begun"
 	}
 	late := time.After(startLimit)
@@ -165,9 +227,26 @@ func (t *trial) run() *result {
 		}
 	}
 	time.Sleep(t.pause)
-	res.killed = time.Now()
-	ps[t.victim].cmd.Process.Signal(syscall.SIGKILL)
-	over := time.After(reportLimit + stay + time.Second) // a rank must report in time, and then close
+	for r, p := range ps {
+		res.outcomes[r].starved = starved.Of(p.cmd.Process.Pid)
+	}
+	res.injected = time.Now()
+	if t.fault.inject != nil {
+		t.fault.inject(t, ps)
+	}
+	res.over = time.Now()
+	if t.Ends {
+		time.Sleep(t.fault.settle)
+		ps[0].order(command{Do: "end"})
+	}
+	t.awaitEnds(ps, res)
+	return res
+}
+
+// awaitEnds waits until all ranks have ended, and ends those that are late.
+func (t *trial) awaitEnds(ps []*process, res *result) {
+	// A rank must report in time, and then close.
+	over := time.After(t.fault.limit + stay + closeLimit + startLimit)
 	for r, p := range ps {
 		o := &res.outcomes[r]
 		select {
@@ -177,7 +256,7 @@ func (t *trial) run() *result {
 			over = time.After(0)
 		}
 		if !o.ended { // its stacks show where the rank hangs
-			p.cmd.Process.Signal(syscall.SIGQUIT)
+			p.signal(syscall.SIGQUIT)
 			select {
 			case <-p.done:
 			case <-time.After(time.Second):
@@ -187,12 +266,6 @@ func (t *trial) run() *result {
 		}
 		o.events, o.stderr = p.copyEvents(), p.stderr.String()
 	}
-	for _, name := range sharedFiles() {
-		if !slices.Contains(before, name) {
-			res.left = append(res.left, name)
-		}
-	}
-	return res
 }
 
 // start starts a rank.
@@ -201,6 +274,7 @@ func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.Wire = t.wire
 	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
 	p := &process{cmd: exec.Command(self), done: make(chan struct{}), seen: make(chan struct{})}
 	p.cmd.Stderr = &p.stderr
@@ -209,11 +283,16 @@ func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
 		vars.Rank+"="+strconv.Itoa(r), vars.Size+"="+strconv.Itoa(t.ranks),
 		vars.LocalRank+"="+strconv.Itoa(r), vars.LocalSize+"="+strconv.Itoa(t.ranks),
 		vars.Root+"="+root, vars.Job+"=chaos."+strconv.Itoa(os.Getpid())+"."+port,
-		vars.Secret+"="+hex.EncodeToString([]byte("the secret of this trial")), vars.Transport+"="+t.wire,
-		asRank+"="+string(text))
+		vars.Secret+"="+hex.EncodeToString([]byte("the secret of this trial")), asRank+"="+string(text))
+	if !t.Relayed {
+		p.cmd.Env = append(p.cmd.Env, vars.Transport+"="+t.wire)
+	}
 	if r == 0 {
 		p.cmd.ExtraFiles = []*os.File{listener}
 		p.cmd.Env = append(p.cmd.Env, vars.ListenFD+"=3")
+	}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
 	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

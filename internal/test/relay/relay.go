@@ -1,62 +1,106 @@
-// Package relay forwards TCP connections between two ranks of a test. It can drop, double or
-// reorder their frames. As with a proxy, its kernel acknowledges everything at once, so that
-// neither end learns from its own kernel what was lost.
+// Package relay forwards TCP connections between two ranks. It can cut them, and it can drop,
+// double, reorder or corrupt their frames. As with a proxy, its kernel acknowledges everything at
+// once, so that neither end learns from its own kernel what was lost.
 //
-// It does not know what the bytes mean. A test that alters frames says how long each frame is.
+// It knows how tcp, HTTP/2 and TLS divide a stream into frames, and not what the frames mean.
 package relay
 
 import (
+	"encoding/binary"
 	"net"
 	"sync"
-	"testing"
 )
 
 // A Filter returns the bytes that a relay forwards in place of the bytes p. It may keep p. Only one
-// goroutine at a time calls it.
+// goroutine at a time calls it. While it waits, its direction of the connection stands still.
 type Filter func(p []byte) []byte
 
-// Start returns an address, and forwards connections to that address to target, until the test
-// ends. The function filters returns the Filters of connection number conn, counted from 0. The
-// Filter up is for the bytes of the dialling side, and down is for the bytes in the other
-// direction. A nil Filter forwards everything.
-func Start(tb testing.TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
-	tb.Helper()
+// A Relay forwards connections to one address. Its methods may be called concurrently.
+type Relay struct {
+	listener net.Listener
+	target   string
+	filters  func(conn int) (up, down Filter)
+	work     sync.WaitGroup
+
+	mu    sync.Mutex // guards conns
+	conns []net.Conn
+}
+
+// New starts a Relay. The function filters returns the Filters of connection number conn, counted
+// from 0. The Filter up is for the bytes of the dialling side, and down is for the bytes in the
+// other direction. A nil Filter forwards everything.
+func New(target string, filters func(conn int) (up, down Filter)) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{listener: l, target: target, filters: filters}
+	r.work.Go(r.accept)
+	return r, nil
+}
+
+// accept forwards each connection until Close.
+func (r *Relay) accept() {
+	for n := 0; ; n++ {
+		near, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", r.target)
+		if err != nil {
+			near.Close()
+			continue
+		}
+		r.mu.Lock()
+		r.conns = append(r.conns, near, far)
+		r.mu.Unlock()
+		up, down := r.filters(n)
+		r.work.Go(func() { forward(far, near, up) })
+		r.work.Go(func() { forward(near, far, down) })
+	}
+}
+
+// Addr returns the address whose connections the Relay forwards.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
+
+// Cut resets all connections at both ends. Later connections are forwarded.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	r.conns = nil
+}
+
+// Close ends all connections, and waits until no Filter runs any more.
+func (r *Relay) Close() {
+	r.listener.Close()
+	r.mu.Lock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+	r.mu.Unlock()
+	r.work.Wait()
+}
+
+// A TB is the part of testing.TB that Start needs.
+type TB interface {
+	Helper()
+	Fatal(args ...any)
+	Cleanup(func())
+}
+
+// Start returns the address of a Relay to target, which is closed when the test ends.
+func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
+	tb.Helper()
+	r, err := New(target, filters)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var work sync.WaitGroup
-	var mu sync.Mutex // guards conns
-	var conns []net.Conn
-	work.Go(func() {
-		for n := 0; ; n++ {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", target)
-			if err != nil {
-				near.Close()
-				continue
-			}
-			mu.Lock()
-			conns = append(conns, near, far)
-			mu.Unlock()
-			up, down := filters(n)
-			work.Go(func() { forward(far, near, up) })
-			work.Go(func() { forward(near, far, down) })
-		}
-	})
-	tb.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		work.Wait()
-	})
-	return l.Addr().String()
+	tb.Cleanup(r.Close)
+	return r.Addr()
 }
 
 // forward copies bytes until one of the connections ends. It then ends the same direction of the
@@ -83,25 +127,66 @@ func forward(to, from net.Conn, filter Filter) {
 
 // A Framing describes how a stream consists of frames. After the first bytes of the stream, each
 // frame begins with a preamble of a fixed length. Size computes the length of the whole frame from
-// the preamble.
+// the preamble. Counts reports whether a frame is counted; nil counts all frames.
 type Framing struct {
 	First, Preamble int
 	Size            func(preamble []byte) int
+	Counts          func(frame []byte) bool
+}
+
+// TCP describes a stream of transport tcp, whose dialling side sends 4 bytes before its first frame.
+func TCP(up bool) Framing {
+	const preamble = 24
+	l := Framing{Preamble: preamble, Size: func(p []byte) int {
+		word := binary.LittleEndian.Uint64(p)
+		return preamble + int(word>>48&0xFF) + int(word&(1<<48-1))
+	}}
+	if up {
+		l.First = 4
+	}
+	return l
+}
+
+// HTTP2 describes a stream of HTTP/2 (RFC 9113, 3.4 and 4.1), in which it counts frames with data.
+func HTTP2(up bool) Framing {
+	const preamble = 9
+	l := Framing{
+		Preamble: preamble,
+		Size:     func(p []byte) int { return preamble + int(p[0])<<16 + int(p[1])<<8 + int(p[2]) },
+		Counts:   func(frame []byte) bool { return frame[3] == 0 && len(frame) > preamble },
+	}
+	if up {
+		l.First = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	}
+	return l
+}
+
+// TLS describes a stream of TLS records (RFC 8446, 5.1), in which it counts encrypted records.
+func TLS() Framing {
+	const preamble = 5
+	return Framing{
+		Preamble: preamble,
+		Size:     func(p []byte) int { return preamble + int(binary.BigEndian.Uint16(p[3:])) },
+		Counts:   func(frame []byte) bool { return frame[0] == 23 },
+	}
 }
 
 // A Fault is a change that Alter makes to one frame.
 type Fault string
 
 // The faults. Swap exchanges the frame and the next frame, so if the frame is the last, it never
-// arrives. Silence drops the frame and all later frames.
+// arrives. Corrupt flips a bit in the middle of the frame. Silence drops the frame and all later
+// frames.
 const (
 	Drop    Fault = "drop"
 	Double  Fault = "double"
 	Swap    Fault = "swap"
+	Corrupt Fault = "corrupt"
 	Silence Fault = "silence"
 )
 
-// Alter returns a Filter that injects the fault into frame number k of the stream, counted from 0.
+// Alter returns a Filter that injects the fault into counted frame number k of the stream, counted
+// from 0.
 func (l Framing) Alter(fault Fault, k int) Filter {
 	first, n := l.First, 0
 	var stream, held []byte
@@ -112,17 +197,23 @@ func (l Framing) Alter(fault Fault, k int) Filter {
 		for first == 0 && len(stream) >= l.Preamble && len(stream) >= l.Size(stream) {
 			frame := stream[:l.Size(stream)]
 			stream = stream[len(frame):]
-			switch {
-			case n == k && fault == Drop, n >= k && fault == Silence:
-			case n == k && fault == Double:
+			counted := l.Counts == nil || l.Counts(frame)
+			switch hit := counted && n == k; {
+			case hit && fault == Drop, n >= k && fault == Silence:
+			case hit && fault == Double:
 				out = append(append(out, frame...), frame...)
-			case n == k && fault == Swap:
+			case hit && fault == Swap:
 				held = append([]byte(nil), frame...)
+			case hit && fault == Corrupt:
+				out = append(out, frame...)
+				out[len(out)-len(frame)/2] ^= 1
 			default:
 				out = append(append(out, frame...), held...)
 				held = nil
 			}
-			n++
+			if counted {
+				n++
+			}
 		}
 		return out
 	}
