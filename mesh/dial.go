@@ -171,11 +171,11 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		defer cancel()
 	} // else the mux closes the Conn after handshakeTimeout, counted from when the connection was accepted
 	t := newHandshakeConn(c)
-	h, err := m.id.accept(ctx, t, func() { m.extendSlot(c) })
+	g, err := m.id.accept(ctx, t, func() { m.extendSlot(c) })
 	if err == nil {
-		no := m.checkName(c, int(h.rank))
+		no := m.checkName(c, int(g.rank))
 		if no == nil {
-			no = m.authorize(h)
+			no = m.authorize(g.hello)
 		}
 		if no != nil {
 			refuse(ctx, t, no)
@@ -187,17 +187,17 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		c.Close()
 		return
 	}
-	if h.channel != channelJoin { // on the join channel, the welcome follows the record
+	if g.channel != channelJoin { // on the join channel, the welcome follows the record
 		admit(c)
-		t.send(appendWelcome(nil, m.id.instance), nil)
+		t.send(m.id.welcome(g, m.id.instance), nil)
 	}
-	switch h.channel {
+	switch g.channel {
 	case channelData:
-		m.acceptData(int(h.rank), c)
+		m.acceptData(int(g.rank), c)
 	case channelControl:
-		m.control.linkUp(int(h.rank), c) // ends what authorize began: the record of beginOpening
+		m.control.linkUp(int(g.rank), c) // ends what authorize began: the record of beginOpening
 	case channelJoin:
-		err := m.joinServer.serve(m.ctx, t, h)
+		err := m.joinServer.serve(m.ctx, t, g.hello, m.id.welcome(g, 0))
 		var left *earlyExit
 		if errors.As(err, &left) {
 			m.log.Warn("tutti: " + left.Error())

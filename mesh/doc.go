@@ -36,18 +36,18 @@
 //	PROOF              ->
 //	                   <-  WELCOME, or at any point REFUSE with its text as body
 //
-//	every head: 0 "tuti"   4 kind   5 zero   6 version (2)   ...
+//	every head: 0 "tuti"   4 kind   5 zero   6 version (3)   ...
 //
-//	HELLO, kind 1, 72 bytes           CHALLENGE, kind 2, 60 bytes
+//	HELLO, kind 1, 72 bytes           CHALLENGE, kind 2, 28 bytes
 //	 8 byte order, 'L' or 'B'          8 nonce (16)
-//	 9 channel: 1 control, 2 data,    24 HMAC (32)
-//	   3 join                         56 CRC-32C (4)
-//	10 options (2): 1 has a secret,   PROOF, kind 3, 44 bytes
-//	   2 bodies carry checksums        8 HMAC (32)
-//	12 incarnation (4)                40 CRC-32C (4)
-//	16 rank (4)                       WELCOME, kind 4, 20 bytes
-//	20 size (4)                        8 instance (8)
-//	24 the rank that is dialled (4)   16 CRC-32C (4)
+//	 9 channel: 1 control, 2 data,    24 CRC-32C (4)
+//	   3 join                         PROOF, kind 3, 44 bytes
+//	10 options (2): 1 has a secret,    8 HMAC (32)
+//	   2 bodies carry checksums       40 CRC-32C (4)
+//	12 incarnation (4)                WELCOME, kind 4, 52 bytes
+//	16 rank (4)                        8 instance (8)
+//	20 size (4)                       16 HMAC, or 0 without a secret (32)
+//	24 the rank that is dialled (4)   48 CRC-32C (4)
 //	28 instance (8)                   REFUSE, kind 5, 24 bytes; body: text, <= 512
 //	36 SHA-256 of the job's name,      8 reason (2)
 //	   its first 16 bytes             10 zero (2)
@@ -55,32 +55,42 @@
 //	68 CRC-32C (4)                    20 CRC-32C (4)
 //
 // The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole
-// HELLO, and the accepting rank's nonce. So both sides prove that they know the secret, and neither
-// side sends it. A proof cannot be replayed later, or by the other side. What follows on the Conn
-// is protected by TLS, or not at all. Magic, kind and version keep their offsets in every version,
-// so that two versions can refuse each other with a reason. This is version 2.
+// HELLO, the nonce of the CHALLENGE, and the instance of the WELCOME (0 in the PROOF). So both sides
+// prove that they know the secret, and neither side sends it. A proof cannot be replayed later, or
+// by the other side. What follows on the Conn is protected by TLS, or not at all. Magic, kind and
+// version keep their offsets in every version, so that two versions can refuse each other with a
+// reason. This is version 3.
+//
+// The dialling side proves first, because any process can dial a rank's port, while a rank dials only
+// addresses that the job has told it. Before the PROOF, the accepting rank tells only its version, its
+// byte order and whether it has a secret. Without a secret, it tells nothing else to a peer whose
+// HELLO has another job.
 //
 // On a connection under TLS with certificates of the job's own CA, TLS has checked the job and the
 // incarnation before the HELLO. Each side also compares the name that the peer has proven
 // (transport.Named) with the rank that it dialled, or that the HELLO claims.
 //
-// The instance is a random number of each process. The first process that proves to be rank r is
-// rank r. Any other process that claims to be rank r is refused.
+// The instance is a random number of each process. The first process that joins as rank r, or without
+// an address exchange the first that proves to be rank r, is rank r. Any other process that claims to
+// be rank r is refused.
 //
 // # Address exchange
 //
 // With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
 // RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0. Rank 0
-// reports once a second which ranks are missing, and sends all addresses when all ranks have joined.
-// A RECORD's body is one record, a TABLE's as many as fit.
+// reports once a second which ranks are missing, and sends all records when all ranks have joined. From
+// then on every rank knows the instances of all ranks. In a job without a secret, only a process that
+// has joined knows them, so no other process can pose as a rank. A RECORD's body is one record, a
+// TABLE's as many as fit.
 //
 //	RECORD, kind 6, 12 bytes          record, at most 512 bytes
-//	 8 CRC-32C (4)                     0 length of the address (2)
-//	WAIT, kind 7, 16 bytes             2 address
-//	 8 how many are missing (4)          length of the host's name (1)
-//	12 CRC-32C (4)                       host's name, <= 64
-//	   body: the first 64 of them,    TABLE, kind 8, 24 bytes
-//	   4 bytes each                    8 the first record's rank (4)
+//	 8 CRC-32C (4)                     0 instance (8)
+//	WAIT, kind 7, 16 bytes             8 length of the address (2)
+//	 8 how many are missing (4)       10 address
+//	12 CRC-32C (4)                       length of the host's name (1)
+//	   body: the first 64 of them,       host's name, <= 64
+//	   4 bytes each                   TABLE, kind 8, 24 bytes
+//	                                   8 the first record's rank (4)
 //	                                  12 how many records (4)
 //	                                  16 how many ranks (4)
 //	                                  20 CRC-32C (4)

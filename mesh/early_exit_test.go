@@ -82,7 +82,7 @@ func TestARankThatJoinsAgainKeepsItsRecord(t *testing.T) {
 	g := newJoinServer(3)
 	first, second := new(handshakeConn), new(handshakeConn)
 	add := func(rank int, addr string, c *handshakeConn) *refusal {
-		return g.add(rank, uint64(rank)+1, record{addr: addr}, c)
+		return g.add(rank, record{addr: addr, instance: uint64(rank) + 1}, c)
 	}
 	add(0, "a", nil)
 	add(1, "b", first)

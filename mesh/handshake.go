@@ -13,8 +13,8 @@ import (
 // A reason is a number on the wire that says why a peer is refused. The refusal's text says the
 // same for people.
 //
-// The reasons of the first group say which field of the two identities differs, in the order in
-// which checkHello compares the fields. The reasons of the second group depend on what has happened
+// The reasons of the first group say which field of the two identities differs; see checkProtocol and
+// checkHello. The reasons of the second group depend on what has happened
 // in the job.
 type reason uint16
 
@@ -91,19 +91,21 @@ func hostOrder() byte {
 // The labels of the two sides. Each proof covers the label of its side, so it cannot be used as a
 // proof of the other side.
 const (
-	labelAccept = "tutti/1 accepts"
-	labelDial   = "tutti/1 dials"
+	labelAccept = "tutti/3 accepts"
+	labelDial   = "tutti/3 dials"
 )
 
-// proof returns the HMAC over the label, the hello with all its fields and its nonce, and the
-// accepting side's nonce. Both nonces are fresh, so a recorded proof fits no other handshake. The
-// HMAC covers the hello, so a relay cannot change a field. The label names the side, so a proof
-// cannot be sent back to its sender.
-func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
+// proof returns the HMAC over the label, the hello with all its fields and its nonce, the accepting
+// side's nonce, and the instance in the welcome, which is 0 in the proof of the dialling side. Both
+// nonces are fresh, so a recorded proof fits no other handshake. The HMAC covers the hello, so a
+// relay cannot change a field. The label names the side, so a proof cannot be sent back to its
+// sender.
+func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte, instance uint64) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
 	h.Write(helloHead)
 	h.Write(nonce[:])
+	h.Write(binary.LittleEndian.AppendUint64(nil, instance))
 	h.Sum(mac[:0])
 	return mac
 }
@@ -115,8 +117,8 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 //	this rank's secret  the peer answers  then
 //	any                 REFUSE            the refusal is the error
 //	none                WELCOME           done
-//	set                 CHALLENGE         check it, send PROOF, expect WELCOME or REFUSE
-//	set                 WELCOME           refused: the peer has not proven that it knows the secret
+//	set                 CHALLENGE         send PROOF, expect WELCOME with a proof, or REFUSE
+//	set                 WELCOME           refused: the peer has not asked for the secret
 //	none                CHALLENGE         malformed: the peer should have refused
 //
 // A *refusal says which side refused the other, and why. dial calls the function proven, unless it
@@ -137,13 +139,12 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		return 0, err
 	}
 	kind, _, _ := kindOf(head)
-	// If both sides have a secret, the peer first sends a challenge, and answers the proof
-	// afterwards. If this rank has a secret, a peer that sends no challenge has proven nothing and
-	// is refused.
+	var nonce [nonceSize]byte
 	if kind == kindChallenge && len(id.secret) > 0 {
-		if err := id.answerChallenge(ctx, t, mine, head, to); err != nil {
+		if nonce, err = parseChallenge(head); err != nil {
 			return 0, err
 		}
+		t.send(appendProof(nil, proof(id.secret, labelDial, mine, nonce, 0)), nil)
 		proven()
 		if head, body, err = t.recv(ctx, maxRefusal); err != nil {
 			return 0, err
@@ -153,13 +154,28 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has one, rank %d did not ask for it", id.rank, to)}
 	}
 	if kind != kindRefuse {
-		return parseWelcome(head, body)
+		return id.checkWelcome(head, body, mine, nonce, to)
 	}
 	r, err := parseRefusal(head, body)
 	if err != nil {
 		return 0, err
 	}
 	return 0, r
+}
+
+// checkWelcome reads a WELCOME, and checks the accepting side's proof if this rank has a secret. It
+// returns the peer's instance.
+func (id *identity) checkWelcome(head, body, mine []byte, nonce [nonceSize]byte, to int) (peer uint64, err error) {
+	w, err := parseWelcome(head, body)
+	if err != nil {
+		return 0, err
+	}
+	if len(id.secret) > 0 {
+		if want := proof(id.secret, labelAccept, mine, nonce, w.instance); !hmac.Equal(w.mac[:], want[:]) {
+			return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another one than rank %d", to, id.rank)}
+		}
+	}
+	return w.instance, nil
 }
 
 // hello returns this rank's hello to another rank, with a new nonce.
@@ -173,22 +189,6 @@ func (id *identity) hello(to int, l channel) hello {
 	return h
 }
 
-// answerChallenge checks the accepting side's proof. If that proof is right, it sends this side's
-// proof. A peer without the secret therefore gets no HMAC against which it could try secrets.
-func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine, head []byte, to int) error {
-	c, err := parseChallenge(head)
-	if err != nil {
-		return err
-	}
-	if want := proof(id.secret, labelAccept, mine, c.nonce); !hmac.Equal(c.mac[:], want[:]) {
-		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another one than rank %d", to, id.rank)}
-		refuse(ctx, t, r)
-		return r
-	}
-	t.send(appendProof(nil, proof(id.secret, labelDial, mine, c.nonce)), nil)
-	return nil
-}
-
 // options returns the option bits of this rank's hello.
 func (id *identity) options() (o uint16) {
 	if len(id.secret) > 0 {
@@ -200,77 +200,117 @@ func (id *identity) options() (o uint16) {
 	return o
 }
 
+// A greeting is a hello that was accepted, with what the proof in the welcome covers.
+type greeting struct {
+	hello
+	head  []byte          // the hello as it arrived
+	nonce [nonceSize]byte // of the challenge; zero without a secret
+}
+
+// welcome returns the head of the WELCOME that answers g. The instance is this process's, or 0 on
+// the join channel.
+func (id *identity) welcome(g greeting, instance uint64) []byte {
+	w := welcome{instance: instance}
+	if len(id.secret) > 0 {
+		w.mac = proof(id.secret, labelAccept, g.head, g.nonce, instance)
+	}
+	return w.append(nil)
+}
+
 // accept does the accepting side of the handshake, up to the point where the peer has proven that
 // it belongs to the job. The caller then sends the welcome, or refuses for a reason of its own. If
-// accept returns a *refusal, either accept has sent the refusal to the peer, or the peer has sent
-// it. It calls the function named when the hello fits this job and a proof must follow.
-func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) (hello, error) {
-	head, _, err := t.recv(ctx, 0)
-	if err != nil {
-		return hello{}, err
+// accept returns a *refusal, it has sent the refusal to the peer. It calls the function named when
+// the hello fits this job and a proof must follow.
+//
+// The peer proves first. Before its proof, the peer learns nothing about this rank but the version,
+// the byte order and whether there is a secret.
+//
+//	checked                        refused
+//	version, byte order, secret    at once
+//	the proof, if there is secret  at once
+//	all other fields               after the proof
+func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) (g greeting, err error) {
+	if g.head, _, err = t.recv(ctx, 0); err != nil {
+		return g, err
 	}
-	h, err := parseHello(head)
+	g.hello, err = parseHello(g.head)
 	if errors.Is(err, errUnknownProtocol) {
-		return h, err // the peer would not understand a refusal
+		return g, err // the peer would not understand a refusal
 	}
 	r := &refusal{reason: reasonMalformed, text: "handshake: a malformed hello"}
 	if err == nil {
-		r = id.checkHello(h)
+		r = id.checkProtocol(g.hello)
+	}
+	differs := id.checkHello(g.hello)
+	if r == nil && len(id.secret) > 0 {
+		if differs == nil {
+			named()
+		}
+		if r, err = id.challengePeer(ctx, t, &g); err != nil {
+			return g, err
+		}
+	}
+	if r == nil {
+		r = differs
 	}
 	if r != nil {
 		refuse(ctx, t, r)
-		return h, r
+		return g, r
 	}
-	if len(id.secret) == 0 {
-		return h, nil
-	}
-	named()
-	return h, id.challengePeer(ctx, t, head)
+	return g, nil
 }
 
-// challengePeer proves that this rank knows the secret, and checks the peer's proof. The accepting
-// side proves first. So any process that can dial this port gets one HMAC against which it can try
-// secrets. For this reason, a secret has at least 16 bytes.
-func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs []byte) error {
-	var c challenge
-	rand.Read(c.nonce[:])
-	c.mac = proof(id.secret, labelAccept, theirs, c.nonce)
-	t.send(c.append(nil), nil)
-	head, body, err := t.recv(ctx, maxRefusal)
+// challengePeer asks the peer for its proof, and returns a refusal if the proof is wrong. A peer
+// without the secret gets no HMAC against which it could try secrets.
+func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, g *greeting) (*refusal, error) {
+	rand.Read(g.nonce[:])
+	t.send(appendChallenge(nil, g.nonce), nil)
+	head, _, err := t.recv(ctx, 0)
 	if err != nil {
-		return err
-	}
-	if r, err := parseRefusal(head, body); err == nil {
-		return r // the peer has checked the challenge and found that the secrets differ
+		return nil, err
 	}
 	mac, err := parseProof(head)
-	want := proof(id.secret, labelDial, theirs, c.nonce)
+	want := proof(id.secret, labelDial, g.head, g.nonce, 0)
 	if err != nil || !hmac.Equal(mac[:], want[:]) {
-		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: the dialling rank has another one than rank %d", id.rank)}
-		refuse(ctx, t, r)
+		return &refusal{reason: reasonSecret, text: "secret: the dialling rank has another one than the accepting rank"}, nil
+	}
+	return nil, nil
+}
+
+// checkProtocol compares the fields without which the two ranks cannot do the handshake. It returns
+// nil if they agree.
+func (id *identity) checkProtocol(h hello) *refusal {
+	no := func(why reason, field string, ours, theirs any) *refusal {
+		return &refusal{reason: why, text: fmt.Sprintf("%s: the accepting rank has %v, the dialling rank has %v", field, ours, theirs)}
+	}
+	has := map[bool]string{true: "one", false: "none"}
+	switch theirSecret := h.options&optionSecret != 0; {
+	case h.version != version:
+		r := &refusal{reason: reasonVersion, theirs: version}
+		r.text = fmt.Sprintf("protocol version: the accepting rank speaks %d, the dialling one %d", version, h.version)
 		return r
+	case h.order != hostOrder():
+		return no(reasonOrder, "byte order", orderName(hostOrder()), orderName(h.order))
+	case theirSecret != (len(id.secret) > 0):
+		return no(reasonSecret, "secret", has[len(id.secret) > 0], has[theirSecret])
 	}
 	return nil
 }
 
-// checkHello compares a hello with this rank's identity, and returns nil if they agree. It reports
-// the first field that differs. The fields are ordered so that a difference in one field explains
-// differences in later fields. For example, a rank of another job usually has another size and
-// another secret, too, but the user must look at the job. The text of a refusal names both values.
+// checkHello compares the other fields of a hello with this rank's identity, and returns nil if they
+// agree. It reports the first field that differs. The fields are ordered so that a difference in one
+// field explains differences in later fields. For example, a rank of another job usually has another
+// size, too, but the user must look at the job. The text of a refusal names both values. In a job
+// without a secret, a peer that does not know the job's name learns nothing about this rank.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
 			field, id.rank, ours, h.rank, theirs)}
 	}
-	has := map[bool]string{true: "one", false: "none"}
 	sums := map[bool]string{true: "them on", false: "them off"}
-	switch theirSecret, theirSums := h.options&optionSecret != 0, h.options&optionSums != 0; {
-	case h.version != version:
-		r := &refusal{reason: reasonVersion, theirs: version}
-		r.text = fmt.Sprintf("protocol version: accepting rank %d speaks %d, the dialling one %d", id.rank, version, h.version)
-		return r
-	case h.order != hostOrder():
-		return no(reasonOrder, "byte order", orderName(hostOrder()), orderName(h.order))
+	switch theirSums := h.options&optionSums != 0; {
+	case h.job != id.job && len(id.secret) == 0:
+		return &refusal{reason: reasonJob, text: fmt.Sprintf("job: the accepting rank has another one than %x…", h.job[:4])}
 	case h.job != id.job:
 		return no(reasonJob, "job", fmt.Sprintf("%x…", id.job[:4]), fmt.Sprintf("%x…", h.job[:4]))
 	case h.incarnation != id.incarnation:
@@ -287,8 +327,6 @@ func (id *identity) checkHello(h hello) *refusal {
 		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: two processes are rank %d", id.rank)}
 	case theirSums != id.sums:
 		return no(reasonSums, "body checksums", sums[id.sums], sums[theirSums])
-	case theirSecret != (len(id.secret) > 0):
-		return no(reasonSecret, "secret", has[len(id.secret) > 0], has[theirSecret])
 	}
 	return nil
 }

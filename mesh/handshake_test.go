@@ -1,8 +1,10 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,9 +48,9 @@ func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccep
 		done <- err
 	}()
 	conn := newHandshakeConn(far)
-	_, errAccept = accepting.accept(ctx, conn, func() {})
+	g, errAccept := accepting.accept(ctx, conn, func() {})
 	if errAccept == nil {
-		conn.send(appendWelcome(nil, accepting.instance), nil)
+		conn.send(accepting.welcome(g, accepting.instance), nil)
 	} else {
 		far.Close()
 	}
@@ -74,8 +76,8 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonRankInUse, []string{"two processes are rank 0"}},
 		{"sums", func(a, b *Config) { a.BodySums = true }, reasonSums, []string{"body checksums", "rank 0 has them off", "rank 1 has them on"}},
 		{"wrong secret", func(a, b *Config) { a.Secret = []byte("guess") }, reasonSecret, []string{"secret", "another one"}},
-		{"no secret there", func(a, b *Config) { a.Secret = nil }, reasonSecret, []string{"secret", "rank 0 has one", "rank 1 has none"}},
-		{"no secret here", func(a, b *Config) { b.Secret = nil }, reasonSecret, []string{"secret", "rank 0 has none", "rank 1 has one"}},
+		{"no secret there", func(a, b *Config) { a.Secret = nil }, reasonSecret, []string{"secret", "accepting rank has one", "dialling rank has none"}},
+		{"no secret here", func(a, b *Config) { b.Secret = nil }, reasonSecret, []string{"secret", "accepting rank has none", "dialling rank has one"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a, b := base, base
@@ -131,7 +133,7 @@ func TestOtherVersionsAndByteOrdersAreRefusedWithAReason(t *testing.T) {
 		change func(*hello)
 		words  []string
 	}{
-		{"version", func(h *hello) { h.version = 7 }, []string{"protocol version", "speaks 2", "7"}},
+		{"version", func(h *hello) { h.version = 7 }, []string{"protocol version", "speaks 3", "7"}},
 		{"byte order", func(h *hello) { h.order = 'L' + 'B' - hostOrder() }, []string{"byte order", "little endian", "big endian"}},
 		{"no byte order", func(h *hello) { h.order = 0 }, []string{"byte order", "unknown"}},
 	} {
@@ -177,17 +179,18 @@ func TestMalformedHellosAreRefused(t *testing.T) {
 func TestProofsCannotBeUsedAgain(t *testing.T) {
 	secret := []byte("sesame")
 	h := hello{version: version, rank: 1}
-	one := proof(secret, labelDial, h.append(nil), [nonceSize]byte{1})
+	one := proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, 0)
 	h2 := h
 	h2.nonce[0] = 1
 	h3 := h
 	h3.rank = 2
 	for name, other := range map[string][macSize]byte{
-		"the other side":       proof(secret, labelAccept, h.append(nil), [nonceSize]byte{1}),
-		"another nonce":        proof(secret, labelDial, h.append(nil), [nonceSize]byte{2}),
-		"another hello nonce":  proof(secret, labelDial, h2.append(nil), [nonceSize]byte{1}),
-		"another hello's rank": proof(secret, labelDial, h3.append(nil), [nonceSize]byte{1}),
-		"another secret":       proof([]byte("s"), labelDial, h.append(nil), [nonceSize]byte{1}),
+		"the other side":       proof(secret, labelAccept, h.append(nil), [nonceSize]byte{1}, 0),
+		"another nonce":        proof(secret, labelDial, h.append(nil), [nonceSize]byte{2}, 0),
+		"another hello nonce":  proof(secret, labelDial, h2.append(nil), [nonceSize]byte{1}, 0),
+		"another hello's rank": proof(secret, labelDial, h3.append(nil), [nonceSize]byte{1}, 0),
+		"another instance":     proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, 1),
+		"another secret":       proof([]byte("s"), labelDial, h.append(nil), [nonceSize]byte{1}, 0),
 	} {
 		if one == other {
 			t.Errorf("%s: the same proof", name)
@@ -195,35 +198,165 @@ func TestProofsCannotBeUsedAgain(t *testing.T) {
 	}
 }
 
-// This test checks that an accepting rank without the secret gets no proof, and is refused.
+// This test checks that a rank does not take an accepting rank that does not prove the secret.
 func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 	id := newIdentity(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
-	for name, answer := range map[string][]byte{
-		"a wrong proof":   (&challenge{}).append(nil),
-		"a welcome":       appendWelcome(nil, 1),
-		"something else":  []byte("HTTP/1.1 400 Bad Request"),
-		"a cut challenge": (&challenge{}).append(nil)[:20],
+	asks := appendChallenge(nil, [nonceSize]byte{1})
+	for name, answers := range map[string][][]byte{
+		"a welcome without a challenge": {(&welcome{instance: 1}).append(nil)},
+		"a welcome without a proof":     {asks, (&welcome{instance: 1}).append(nil)},
+		"two challenges":                {asks, asks},
+		"something else":                {[]byte("HTTP/1.1 400 Bad Request")},
+		"a cut challenge":               {asks[:20]},
 	} {
 		near, far := connPair(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		received := make(chan []byte)
+		ended := make(chan struct{})
 		go func() {
+			defer close(ended)
 			conn := newHandshakeConn(far)
-			conn.recv(ctx, 0)
-			conn.send(answer, nil)
-			head, _, _ := conn.recv(ctx, maxRefusal)
-			far.Close()
-			received <- head
+			for _, answer := range answers {
+				conn.recv(ctx, 0)
+				conn.send(answer, nil)
+			}
+			conn.recv(ctx, 0) // sends the answer
 		}()
-		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil); err == nil {
-			t.Errorf("%s is taken", name)
+		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil); err == nil || ctx.Err() != nil {
+			t.Errorf("%s: got %v, want an error at once", name, err)
 		}
 		near.Close()
-		if kind, _, _ := kindOf(<-received); kind == kindProof {
-			t.Errorf("%s gets a proof", name)
+		<-ended
+		far.Close()
+		cancel()
+	}
+}
+
+// A process that has not proven the secret must learn nothing about a rank, whatever its hello says:
+// neither the rank, the size, the job nor the incarnation, and no HMAC against which it could try
+// secrets.
+func TestARefusalBeforeTheProofNamesNothing(t *testing.T) {
+	id := newIdentity(Config{Rank: 654, Size: 987, Job: "train", Incarnation: 321, Secret: []byte("sesame")})
+	fitting := hello{version: version, order: hostOrder(), channel: channelControl, options: optionSecret,
+		incarnation: 321, rank: 1, size: 987, to: 654, job: id.job}
+	for name, change := range map[string]func(*hello){
+		"nothing":        func(*hello) {},
+		"version":        func(h *hello) { h.version = 9 },
+		"byte order":     func(h *hello) { h.order = 0 },
+		"job":            func(h *hello) { h.job[0]++ },
+		"incarnation":    func(h *hello) { h.incarnation = 1 },
+		"size":           func(h *hello) { h.size = 2 },
+		"rank":           func(h *hello) { h.rank = 5000 },
+		"addressee":      func(h *hello) { h.to = 2 },
+		"own rank":       func(h *hello) { h.rank = 654 },
+		"body checksums": func(h *hello) { h.options |= optionSums },
+		"no secret":      func(h *hello) { h.options = 0 },
+	} {
+		h := fitting
+		change(&h)
+		near, far := connPair(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		refused := make(chan error)
+		go func() {
+			_, err := id.accept(ctx, newHandshakeConn(far), func() {})
+			far.Close()
+			refused <- err
+		}()
+		conn := newHandshakeConn(near)
+		conn.send(h.append(nil), nil)
+		var answer []byte
+		head, body, err := conn.recv(ctx, maxRefusal)
+		if kind, _, _ := kindOf(head); kind == kindChallenge {
+			if len(head) != prefixSize+nonceSize+sumSize || len(body) != 0 {
+				t.Errorf("%s: a challenge of %d and %d bytes, want a nonce and nothing else", name, len(head), len(body))
+			}
+			conn.send(appendProof(nil, [macSize]byte{1}), nil)
+			head, body, err = conn.recv(ctx, maxRefusal)
+		}
+		if answer = append(head, body...); err != nil || len(answer) == 0 {
+			t.Errorf("%s: got no refusal: %v", name, err)
+		}
+		r, err := parseRefusal(head, body)
+		if err != nil || r.theirs != 0 && r.reason != reasonVersion {
+			t.Errorf("%s: got %+v, %v, want a refusal without a value", name, r, err)
+		}
+		for _, secret := range []string{"654", "987", "321", fmt.Sprintf("%x", id.job[:4])} {
+			if bytes.Contains(answer, []byte(secret)) {
+				t.Errorf("%s: the refusal %q says %q", name, body, secret)
+			}
+		}
+		near.Close()
+		if err := <-refused; err == nil {
+			t.Errorf("%s: accepted", name)
 		}
 		cancel()
 	}
+}
+
+// In a job without a secret, a process that was not given the table must not pass as any rank. The
+// ranks of a job of 9 do not all have control links to each other, so without the table a rank
+// would have to believe the first process.
+func TestNobodyPosesAsARankWithoutAControlLink(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newTestJob(t, 9)
+		r.start(t.Context(), upTo(9), func(_ int, cfg *Config) { cfg.Secret = nil })
+		defer r.close()
+		wire := r.hub.Transport()
+		defer wire.Close()
+		for to, m := range r.meshes {
+			for rank := range r.meshes {
+				if rank == to {
+					continue
+				}
+				cfg := r.config(rank)
+				cfg.Secret = nil
+				id := newIdentity(cfg)
+				c, err := wire.Dial(t.Context(), r.hub.Addr(to))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var no *refusal
+				instance, err := id.dial(t.Context(), newHandshakeConn(c), to, channelControl, nil)
+				if !errors.As(err, &no) || instance == m.id.instance {
+					t.Errorf("rank %d takes another process for rank %d: %v", to, rank, err)
+				}
+				c.Close()
+			}
+		}
+	})
+}
+
+// A process that poses as a rank before the table has come must not stay in the job.
+func TestATableUncoversWhoPosesAsARank(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newTestJob(t, 3)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan struct{})
+		go func() {
+			r.start(ctx, []int{0, 1}, func(_ int, cfg *Config) { cfg.Secret = nil })
+			close(done)
+		}()
+		synctest.Wait() // rank 1 waits for the table
+		cfg := r.config(2)
+		cfg.Secret = nil
+		id := newIdentity(cfg)
+		wire := r.hub.Transport()
+		defer wire.Close()
+		c, err := wire.Dial(t.Context(), r.hub.Addr(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := id.dial(t.Context(), newHandshakeConn(c), 1, channelControl, nil); err != nil {
+			t.Fatal(err)
+		}
+		r.start(ctx, []int{2}, func(_ int, cfg *Config) { cfg.Secret = nil })
+		<-done
+		defer r.close()
+		var e *fault.Error
+		if err := r.errs[1]; !errors.As(err, &e) || !blames(e, fault.Refused, 2) || !strings.Contains(err.Error(), "another process") {
+			t.Errorf("got %v, want that another process poses as rank 2", err)
+		}
+	})
 }
 
 func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
@@ -458,10 +591,10 @@ func TestAJoiningPeerIsWelcomedAfterItsRecord(t *testing.T) {
 			if instance, err := id.dial(first, conn, 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("secret %q, without a record: instance %x, %v, want no answer", secret, instance, err)
 			}
-			conn.send(appendRecordHead(nil), record{addr: "x", host: "y"}.append(nil))
+			conn.send(appendRecordHead(nil), record{addr: "x", host: "y", instance: id.instance}.append(nil))
 			head, body, err := conn.recv(t.Context(), maxRefusal)
-			if instance, parseErr := parseWelcome(head, body); err != nil || parseErr != nil || instance != 0 {
-				t.Errorf("secret %q, with a record: instance %x, %v, %v, want a welcome with instance 0", secret, instance, err, parseErr)
+			if w, parseErr := parseWelcome(head, body); err != nil || parseErr != nil || w.instance != 0 {
+				t.Errorf("secret %q, with a record: instance %x, %v, %v, want a welcome with instance 0", secret, w.instance, err, parseErr)
 			}
 			cancel()
 			<-root

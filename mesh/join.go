@@ -36,18 +36,17 @@ const (
 //
 // What the server knows of each rank:
 //
-//	instances[r]  everJoined[r]  rank r
-//	0             no             has not joined
-//	set           yes            has joined, and waits for the table
-//	0             yes            had joined; its connection broke, and it may join again
+//	records[r].instance  everJoined[r]  rank r
+//	0                    no             has not joined
+//	set                  yes            has joined, and waits for the table
+//	0                    yes            had joined; its connection broke, and it may join again
 //
 // Its methods may be called by any goroutine; only fail and serve block.
 type joinServer struct {
 	endOnLoss bool // the exchange ends if a rank leaves; set once
 
-	mu         sync.Mutex // guards the rest
-	records    []record
-	instances  []uint64         // by rank: the instance of the process that has joined; 0: none has joined
+	mu         sync.Mutex       // guards the rest
+	records    []record         // by rank; instance 0: the rank has not joined
 	owners     []*handshakeConn // by rank: the connection on which the record came; nil for rank 0
 	everJoined []bool           // by rank: it has joined at some time
 	missing    int
@@ -62,7 +61,7 @@ type joinServer struct {
 // newJoinServer returns a joinServer that waits for size ranks, this one included.
 func newJoinServer(size int) *joinServer {
 	g := &joinServer{
-		records: make([]record, size), instances: make([]uint64, size), owners: make([]*handshakeConn, size),
+		records: make([]record, size), owners: make([]*handshakeConn, size),
 		everJoined: make([]bool, size), missing: size,
 	}
 	g.done, g.finish = context.WithCancel(context.Background())
@@ -73,20 +72,20 @@ func newJoinServer(size int) *joinServer {
 // refused. The same process may join again after its connection broke. Once the table is complete,
 // its record must be the same as before, because other ranks may have the table. When the last rank
 // is added, the wait of all ranks ends.
-func (g *joinServer) add(rank int, instance uint64, r record, t *handshakeConn) *refusal {
+func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch old := g.records[rank]; {
-	case g.instances[rank] == instance:
+	case old.instance == r.instance:
 		if g.missing == 0 && r != old {
 			return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: rank %d has joined as %s on %s, and now joins as %s on %s", rank, old.addr, old.host, r.addr, r.host)}
 		}
-	case g.instances[rank] == 0:
+	case old.instance == 0:
 		g.missing--
 	default:
 		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
 	}
-	g.instances[rank], g.everJoined[rank], g.records[rank], g.owners[rank] = instance, true, r, t
+	g.everJoined[rank], g.records[rank], g.owners[rank] = true, r, t
 	if g.missing == 0 {
 		g.finish()
 	}
@@ -105,7 +104,7 @@ func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit 
 	if g.missing == 0 || g.failed != nil || g.owners[rank] != t {
 		return nil
 	}
-	g.instances[rank], g.owners[rank] = 0, nil
+	g.records[rank].instance, g.owners[rank] = 0, nil
 	g.missing++
 	e := &earlyExit{rank: rank, host: g.records[rank].host, final: g.endOnLoss, cause: cause}
 	if g.endOnLoss {
@@ -183,11 +182,11 @@ func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var never, left []int
-	for r, instance := range g.instances {
+	for r := range g.records {
 		switch {
 		case !g.everJoined[r]:
 			never = append(never, r)
-		case instance == 0:
+		case g.records[r].instance == 0:
 			left = append(left, r)
 		}
 	}
@@ -213,10 +212,10 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 // breaks before the rank has joined is not an error, because the rank dials again until its own
 // deadline. serve closes the Conn.
 //
-// serve sends the welcome after it has received the record. The welcome does not contain the
+// serve sends the given welcome after it has received the record. The welcome does not contain the
 // instance of rank 0, because in a job without a secret, a process that knew this instance could
-// pose as rank 0.
-func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error {
+// pose as rank 0. The rank gets all instances with the table.
+func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welcome []byte) error {
 	defer t.conn.Close()
 	if !g.startConn() {
 		return nil
@@ -230,17 +229,17 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello) error
 		return nil // the peer has closed; it may dial again
 	}
 	r, err := parseRecord(head, body)
-	if err != nil {
+	if err != nil || r.instance != h.instance || r.instance == 0 {
 		no := &refusal{reason: reasonMalformed, text: "join: a malformed record"}
 		refuse(first, t, no)
 		return no
 	}
-	if no := g.add(rank, h.instance, r, t); no != nil {
+	if no := g.add(rank, r, t); no != nil {
 		refuse(first, t, no)
 		return no
 	}
 	admit(t.conn)
-	t.send(appendWelcome(nil, 0), nil)
+	t.send(welcome, nil)
 	if err := g.waitForAll(ctx, t); err != nil {
 		if left := g.remove(rank, t, err); left != nil && ctx.Err() == nil {
 			return left
@@ -298,7 +297,7 @@ func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 // ranks have joined. If ctx ends first, it sends the reason to the ranks that have joined.
 func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) {
 	g := m.joinServer
-	if no := g.add(0, m.id.instance, own, nil); no != nil {
+	if no := g.add(0, own, nil); no != nil {
 		return nil, m.failure(fault.Refused, no) // cannot happen: only this process adds itself as rank 0
 	}
 	select {

@@ -7,21 +7,24 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A record says how a rank can be reached, and on which host it runs.
+// A record says how a rank can be reached, on which host it runs, and which process is the rank.
 type record struct {
-	addr string
-	host string
+	addr     string
+	host     string
+	instance uint64
 }
 
 // The bounds of a record's texts. Both together, with their lengths, fit transport.MaxAddr.
 const (
-	maxHost   = 64
-	maxRecord = transport.MaxAddr
+	maxHost     = 64
+	maxRecord   = transport.MaxAddr
+	recordFixed = 8 + 2 + 1 // the instance and the two lengths
 )
 
 // append appends the record. It truncates a long host name.
 func (r record) append(b []byte) []byte {
 	host := truncate(r.host, maxHost)
+	b = binary.LittleEndian.AppendUint64(b, r.instance)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(r.addr)))
 	b = append(b, r.addr...)
 	b = append(b, byte(len(host)))
@@ -29,18 +32,19 @@ func (r record) append(b []byte) []byte {
 }
 
 // size returns the number of bytes that append adds.
-func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
+func (r record) size() int { return recordFixed + len(r.addr) + len(truncate(r.host, maxHost)) }
 
 // readRecord reads a record. The sender has passed the handshake, but in a job without a secret
 // this proves little. So readRecord bounds the lengths. It also sanitizes the host's name, because
 // that name is written to logs.
 func readRecord(b *wire.Reader) record {
+	instance := b.Uint64()
 	addr := b.String(int(b.Uint16()), maxRecord)
 	host := b.String(int(b.Uint8()), maxHost)
-	if 3+len(addr)+len(host) > maxRecord {
+	if recordFixed+len(addr)+len(host) > maxRecord {
 		b.Fail()
 	}
-	return record{addr: addr, host: sanitize([]byte(host))}
+	return record{addr: addr, host: sanitize([]byte(host)), instance: instance}
 }
 
 // appendRecordHead appends the head of a RECORD frame, whose body is this rank's record.

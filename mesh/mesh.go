@@ -142,8 +142,7 @@ type Mesh struct {
 //	yes       nil   fail with fault.Closed     are refused: closed
 //	any       set   fail with the failure      are refused: lost
 type peer struct {
-	record
-	instance uint64       // the instance of the process that has proven to be this rank; 0: none yet
+	record                // its instance: of the process that has joined or proven to be this rank; 0: none yet
 	lost     *fault.Error // the failure that marked it dead
 	departed bool         // the rank has closed in order; for this process's own rank: Close has begun
 }
@@ -255,7 +254,7 @@ func (m *Mesh) start(ctx context.Context) error {
 	m.progress.joining = m.cfg.Root != ""
 	defer m.warnIfSlow(m.cfg.StartWarning)()
 	if m.cfg.Root != "" {
-		if err := m.exchange(ctx, record{addr, m.cfg.Host}); err != nil {
+		if err := m.exchange(ctx, record{addr, m.cfg.Host, m.id.instance}); err != nil {
 			return err
 		}
 	}
@@ -315,7 +314,13 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r := range m.peers {
-		m.peers[r].record = records[r]
+		p := &m.peers[r]
+		if p.instance != 0 && p.instance != records[r].instance {
+			e := m.failure(fault.Refused, fmt.Errorf("rank: another process than the one that has joined as rank %d has opened a connection as rank %d", r, r))
+			e.Peers = []fault.Peer{{Rank: r, Host: records[r].host}}
+			return e
+		}
+		p.record = records[r]
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (w *wiredJob) dialAs(wire transport.Transport, claimed, to int) error {
 	}
 	defer c.Close()
 	conn := newHandshakeConn(c)
-	_, err = id.dial(ctx, conn, to, channelJoin, func() { conn.send(appendRecordHead(nil), record{}.append(nil)) })
+	_, err = id.dial(ctx, conn, to, channelJoin, func() { conn.send(appendRecordHead(nil), record{instance: id.instance}.append(nil)) })
 	return err
 }
 

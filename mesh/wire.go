@@ -15,7 +15,7 @@ import (
 
 const (
 	magic   = "tuti" // opens the head of every frame of the handshake
-	version = 2      // the version of this package's protocol and of the protocols above it
+	version = 3      // the version of this package's protocol and of the protocols above it
 )
 
 // maxBody is the maximum size, in bytes, of the body of a handshake frame or a control message.
@@ -179,31 +179,23 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// A challenge proves that the accepting rank knows the secret, and asks the dialling rank for the
-// same proof.
-type challenge struct {
-	nonce [nonceSize]byte
-	mac   [macSize]byte
-}
-
-// append appends the head.
-func (c *challenge) append(b []byte) []byte {
+// appendChallenge appends the head of a CHALLENGE, which asks the dialling rank for a proof over the
+// nonce.
+func appendChallenge(b []byte, nonce [nonceSize]byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindChallenge)
-	b = append(b, c.nonce[:]...)
-	b = append(b, c.mac[:]...)
+	b = append(b, nonce[:]...)
 	return sealHead(b, start)
 }
 
 // parseChallenge reads a CHALLENGE.
-func parseChallenge(b []byte) (c challenge, err error) {
+func parseChallenge(b []byte) (nonce [nonceSize]byte, err error) {
 	r, err := openHead(b, kindChallenge)
 	if err != nil {
-		return c, err
+		return nonce, err
 	}
-	r.Fill(c.nonce[:])
-	r.Fill(c.mac[:])
-	return c, finish(&r)
+	r.Fill(nonce[:])
+	return nonce, finish(&r)
 }
 
 // appendProof appends the head of a PROOF.
@@ -224,22 +216,31 @@ func parseProof(b []byte) (mac [macSize]byte, err error) {
 	return mac, finish(&r)
 }
 
-// appendWelcome appends the head of a WELCOME, which accepts the peer and names this process's
-// instance.
-func appendWelcome(b []byte, instance uint64) []byte {
-	start := len(b)
-	b = beginHead(b, kindWelcome)
-	return sealHead(binary.LittleEndian.AppendUint64(b, instance), start)
+// A welcome accepts the peer, names this process's instance, and proves that this process knows the
+// secret.
+type welcome struct {
+	instance uint64        // 0 on the join channel
+	mac      [macSize]byte // zero without a secret
 }
 
-// parseWelcome reads a WELCOME.
-func parseWelcome(head, body []byte) (instance uint64, err error) {
+// append appends the head.
+func (w *welcome) append(b []byte) []byte {
+	start := len(b)
+	b = beginHead(b, kindWelcome)
+	b = binary.LittleEndian.AppendUint64(b, w.instance)
+	b = append(b, w.mac[:]...)
+	return sealHead(b, start)
+}
+
+// parseWelcome reads a WELCOME. The caller must compare the HMAC.
+func parseWelcome(head, body []byte) (w welcome, err error) {
 	r, err := openHead(head, kindWelcome)
 	if err != nil || len(body) != 0 {
-		return 0, errMalformed
+		return w, errMalformed
 	}
-	instance = r.Uint64()
-	return instance, finish(&r)
+	w.instance = r.Uint64()
+	r.Fill(w.mac[:])
+	return w, finish(&r)
 }
 
 // A refusal says why a peer is refused: a reason for programs, and a text for people. It is an

@@ -22,22 +22,23 @@ func samples() map[string][2][]byte {
 	}
 	copy(h.job[:], "0123456789abcdef")
 	copy(h.nonce[:], "nonce of dialler")
-	c := challenge{}
-	copy(c.nonce[:], "nonce of acceptor")
-	c.mac = proof([]byte("sesame"), labelAccept, h.append(nil), c.nonce)
+	var nonce [nonceSize]byte
+	copy(nonce[:], "nonce of acceptor")
+	w := welcome{instance: 0x1112131415161718}
+	w.mac = proof([]byte("sesame"), labelAccept, h.append(nil), nonce, w.instance)
 	out := map[string][2][]byte{
 		"hello":     {h.append(nil)},
-		"challenge": {c.append(nil)},
-		"proof":     {appendProof(nil, proof([]byte("sesame"), labelDial, h.append(nil), c.nonce))},
-		"welcome":   {appendWelcome(nil, 0x1112131415161718)},
-		"record":    {appendRecordHead(nil), record{"10.0.0.7:4000", "host-b"}.append(nil)},
+		"challenge": {appendChallenge(nil, nonce)},
+		"proof":     {appendProof(nil, proof([]byte("sesame"), labelDial, h.append(nil), nonce, 0))},
+		"welcome":   {w.append(nil)},
+		"record":    {appendRecordHead(nil), record{"10.0.0.7:4000", "host-b", 9}.append(nil)},
 	}
 	refuse := refusal{reason: reasonSize, theirs: 8, text: "world size: accepting rank 5 has 8, dialling rank 3 has 4"}
 	head, body := refuse.append(nil)
 	out["refuse"] = [2][]byte{head, body}
 	head, body = appendWait(nil, []int{2, 3})
 	out["wait"] = [2][]byte{head, body}
-	head, body, _ = appendTable(nil, []record{{"a:1", "host-a"}, {"b:2", "host-b"}}, 1)
+	head, body, _ = appendTable(nil, []record{{"a:1", "host-a", 1}, {"b:2", "host-b", 2}}, 1)
 	out["table"] = [2][]byte{head, body}
 	m := membership.Message{
 		Kind: membership.Answer, Code: 2, Origin: 3, Seq: 4, About: 5, Ref: 6,
@@ -69,14 +70,14 @@ func decodeAll(t *testing.T, head, body []byte) (accepted string) {
 	if h, err := parseHello(head); err == nil && h.version == version {
 		same("hello", h.append(nil), body)
 	}
-	if c, err := parseChallenge(head); err == nil {
-		same("challenge", c.append(nil), body)
+	if nonce, err := parseChallenge(head); err == nil {
+		same("challenge", appendChallenge(nil, nonce), body)
 	}
 	if mac, err := parseProof(head); err == nil {
 		same("proof", appendProof(nil, mac), body)
 	}
-	if instance, err := parseWelcome(head, body); err == nil {
-		same("welcome", appendWelcome(nil, instance), nil)
+	if w, err := parseWelcome(head, body); err == nil {
+		same("welcome", w.append(nil), nil)
 	}
 	if r, err := parseRefusal(head, body); err == nil {
 		if strings.ContainsFunc(r.text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
@@ -158,8 +159,8 @@ func FuzzFrames(f *testing.F) {
 
 // FuzzRecord reads records from random bodies of TABLE frames.
 func FuzzRecord(f *testing.F) {
-	f.Add(record{"10.0.0.7:4000", "host-b"}.append(nil))
-	f.Add([]byte{0, 2, 1})
+	f.Add(record{"10.0.0.7:4000", "host-b", 9}.append(nil))
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := wire.NewReader(b)
 		r := readRecord(&in)
@@ -170,7 +171,7 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("%x: record %+v, %d bytes left", b, r, in.Len())
 		}
 		in = wire.NewReader(r.append(nil))
-		if again := readRecord(&in); !in.Done() || again.addr != r.addr {
+		if again := readRecord(&in); !in.Done() || again.addr != r.addr || again.instance != r.instance {
 			t.Errorf("%+v becomes %+v", r, again)
 		}
 	})
@@ -179,7 +180,7 @@ func FuzzRecord(f *testing.F) {
 func TestATableTravelsInSeveralFrames(t *testing.T) {
 	var records, got []record
 	for i := range 300 {
-		records = append(records, record{strings.Repeat("a", i), fmt.Sprintf("host-%d", i)})
+		records = append(records, record{strings.Repeat("a", i), fmt.Sprintf("host-%d", i), uint64(i)})
 	}
 	frames := 0
 	for first := 0; first < len(records); frames++ {

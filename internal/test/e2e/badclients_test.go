@@ -156,13 +156,13 @@ func badClients(wire string) []badClient {
 		{"a head that is no hello", func(j *job) { j.sendHello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
 		{"another version", func(j *job) {
 			j.sendHello(wire, "", func(h []byte) { binary.LittleEndian.PutUint16(h[6:], 7) })
-		}, "protocol version: accepting rank 0 speaks 2, the dialling one 7"},
+		}, "protocol version: the accepting rank speaks 3, the dialling one 7"},
 		{"another byte order", func(j *job) { j.sendHello(wire, "", func(h []byte) { h[8] = 'L' ^ 'B' ^ nativeOrder() }) },
 			"byte order: "},
 		{"a wrong secret", func(j *job) {
 			j.intruder(wire, vars.Secret+"="+hex.EncodeToString([]byte(other)))
 		}, "secret: "},
-		{"no secret", func(j *job) { j.intruder(wire, vars.Secret+"=") }, "secret: accepting rank 0 has one, dialling rank 1 has none"},
+		{"no secret", func(j *job) { j.intruder(wire, vars.Secret+"=") }, "secret: the accepting rank has one, the dialling rank has none"},
 		{"another job's rank", func(j *job) { j.intruder(wire, vars.Job+"=another") }, "job: accepting rank 0 has "},
 		{"a rank of an earlier incarnation", func(j *job) { j.intruder(wire, vars.Incarnation+"=0") }, "incarnation: accepting rank 0 has 1, dialling rank 1 has 0"},
 		{"a rank of a larger job", func(j *job) { j.intruder(wire, vars.Size+"=9") }, "world size: accepting rank 0 has 4, dialling rank 1 has 9"},
@@ -205,7 +205,7 @@ func (j *job) sendRaw(words string) {
 func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 72)
-	copy(head, "tuti\x01\x00\x02\x00")
+	copy(head, "tuti\x01\x00\x03\x00")
 	head[8], head[9], head[10] = nativeOrder(), 1, 1
 	binary.LittleEndian.PutUint32(head[16:], 1) // rank 1 of 4 dials rank 0
 	binary.LittleEndian.PutUint32(head[20:], 4)
