@@ -8,7 +8,7 @@
 // names one source and skips all others.
 //
 //	#  name       applies when
-//	1  tuttirun   TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
+//	1  tuttirun   TUTTI_STORE_FD, TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
 //	1  hosts      TUTTI_HOSTS is set: a static list of addresses
 //	2  torchrun   TORCHELASTIC_RUN_ID and RANK are set
 //	3  (PMI-1)    room for PMI_FD that is an open socket, PMI_PORT
@@ -45,9 +45,15 @@
 //
 // A job without a secret listens on loopback only, unless Options.Insecure allows more.
 //
+// # Jobs whose ranks change
+//
+// TUTTI_STORE_FD is a socket to a launcher that decides which processes are ranks. Find then leaves
+// rank, size and secret open, and Job.Join asks the launcher for them, once for each epoch of the
+// job. The socket belongs to the whole process, as the secret does, and no child inherits it.
+//
 // # What it does not know
 //
 // The package does not know transports or the handshake. It uses the secret only in
 // Job.Credentials, which returns the certificate derived from the secret. It never talks to another
-// rank: Find only reads, and Listen opens the one listener.
+// rank: Find only reads, Listen opens the one listener, and Join talks to the launcher.
 package bootstrap

@@ -4,14 +4,24 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// exits reads the launcher's record of ranks that have ended. It returns a function that reports
-// whether a rank has ended, or nil if there is no record. If the descriptor is not such a record,
-// exits does not touch it: the variable may have reached a child of a rank, where the number means
-// another file.
-func (f *finder) exits(j *Job) func(rank int) bool {
-	fd, set, err := f.number(j.Rank, vars.ExitsFD, 3, 1<<20)
+// exits reads the launcher's record of processes that have ended. It returns a function that
+// reports whether a rank has ended, or nil if there is no record. The parameter entries holds the
+// entry of each rank's process. The record may have further entries if grows is set. If the
+// descriptor is not such a record, exits does not touch it: the
+// variable may have reached a child of a rank, where the number means another file.
+func (f *finder) exits(rank int, entries []int, grows bool) func(rank int) bool {
+	fd, set, err := f.number(rank, vars.ExitsFD, 3, 1<<20)
 	if err != nil || !set || !f.own {
 		return nil
 	}
-	return openExits(fd, j.Rank, j.Size)
+	return openExits(fd, rank, entries, grows)
+}
+
+// upTo returns the numbers from 0 to n-1.
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }

@@ -5,6 +5,7 @@ package bootstrap
 import (
 	"encoding/binary"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/tutti-go/tutti/internal/vars"
@@ -12,12 +13,14 @@ import (
 
 // openExits writes this process's id into the record behind fd, in the entry of the given rank. The
 // rank then counts as ended only if this very process was started by the launcher and has ended.
-// openExits returns a function that reports whether a rank has ended, or nil if fd is no record of
-// a job with the given number of ranks.
-func openExits(fd, rank, size int) func(rank int) bool {
+// The parameter entries holds the entry of each rank. openExits returns a function that reports
+// whether a rank has ended, or nil if fd is no record of these entries, and of no others unless
+// grows is set.
+func openExits(fd, rank int, entries []int, grows bool) func(rank int) bool {
 	var st syscall.Stat_t
 	magic := make([]byte, len(vars.ExitsMagic))
-	if syscall.Fstat(fd, &st) != nil || st.Size != int64(vars.ExitsSize(size)) {
+	size := int64(vars.ExitsSize(slices.Max(entries) + 1))
+	if syscall.Fstat(fd, &st) != nil || st.Size < size || st.Size > size && !grows {
 		return nil
 	}
 	if _, err := syscall.Pread(fd, magic, 0); err != nil || string(magic) != vars.ExitsMagic {
@@ -25,15 +28,15 @@ func openExits(fd, rank, size int) func(rank int) bool {
 	}
 	syscall.CloseOnExec(fd)
 	own := binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid()))
-	if _, err := syscall.Pwrite(fd, own, int64(vars.ExitsSize(rank))); err != nil {
+	if _, err := syscall.Pwrite(fd, own, int64(vars.ExitsSize(entries[rank]))); err != nil {
 		return nil
 	}
 	return func(r int) bool {
 		var b [8]byte
-		if r < 0 || r >= size {
+		if r < 0 || r >= len(entries) {
 			return false
 		}
-		n, err := syscall.Pread(fd, b[:], int64(vars.ExitsSize(r)))
+		n, err := syscall.Pread(fd, b[:], int64(vars.ExitsSize(entries[r])))
 		joined, ended := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint32(b[4:])
 		return err == nil && n == len(b) && joined != 0 && joined == ended
 	}

@@ -31,7 +31,7 @@ func record(t *testing.T, n int) *os.File {
 func TestARankHasEndedWhenTheProcessThatJoinedHas(t *testing.T) {
 	f := record(t, 3)
 	number := func(at int64, n int) { f.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(n)), at) }
-	exited := openExits(int(f.Fd()), 1, 3)
+	exited := openExits(int(f.Fd()), 1, upTo(3), false)
 	if exited == nil {
 		t.Fatal("the record was not accepted")
 	}
@@ -54,11 +54,27 @@ func TestARankHasEndedWhenTheProcessThatJoinedHas(t *testing.T) {
 func TestAnotherFileIsNoRecordAndIsNotWritten(t *testing.T) {
 	f := record(t, 3)
 	f.WriteAt([]byte("other"), 0)
-	if openExits(int(f.Fd()), 1, 3) != nil || openExits(int(record(t, 4).Fd()), 1, 3) != nil || openExits(999, 1, 3) != nil {
+	if openExits(int(f.Fd()), 1, upTo(3), false) != nil || openExits(int(record(t, 4).Fd()), 1, upTo(3), false) != nil || openExits(999, 1, upTo(3), false) != nil {
 		t.Error("a descriptor that is no record of this job was accepted")
 	}
 	b := make([]byte, vars.ExitsSize(3)-len(vars.ExitsMagic))
 	if f.ReadAt(b, int64(len(vars.ExitsMagic))); string(b) != string(make([]byte, len(b))) {
 		t.Errorf("the file was written: %x", b)
+	}
+}
+
+// The record of a job that grows has an entry for each process, whatever its rank.
+func TestTheEntriesOfAGrowingRecordAreThoseOfTheProcesses(t *testing.T) {
+	f := record(t, 6)
+	exited := openExits(int(f.Fd()), 0, []int{4, 1}, true)
+	if exited == nil {
+		t.Fatal("the record was not accepted")
+	}
+	f.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid())), int64(vars.ExitsSize(4))+4)
+	if !exited(0) || exited(1) {
+		t.Errorf("got %v for rank 0 and %v for rank 1, want true and false", exited(0), exited(1))
+	}
+	if openExits(int(f.Fd()), 0, []int{6, 1}, true) != nil {
+		t.Error("a record that has no entry of the process was accepted")
 	}
 }

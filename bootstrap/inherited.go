@@ -24,11 +24,14 @@ type proof struct {
 // package, because the environment and the descriptors belong to the whole process.
 var inherited keeper
 
-// A keeper keeps a secret for a later Find. That Find uses it if its environment has no secret.
+// A keeper keeps a secret, and the connection to the launcher, for a later Find. That Find uses them
+// if its environment has none.
 type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	secret []byte     // from TUTTI_SECRET
 	bundle *jobca.Bundle
+
+	members *membership // from TUTTI_STORE_FD
 }
 
 // proof reads the secret from the first source that is set: TUTTI_SECRET_FD, TUTTI_SECRET_FILE,

@@ -98,6 +98,10 @@ type Job struct {
 	listen      string             // TUTTI_LISTEN: host or host:port; "" if Listen chooses
 	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
 	credentials *jobca.Credentials // the credentials from the launcher; nil if there are none
+
+	members  *membership  // the launcher's record of the ranks; nil if the environment alone says who they are
+	finder   *finder      // set with members; reads what belongs to an epoch
+	listener net.Listener // opened by Join, until Listen returns it
 }
 
 // String returns the rank, the size, the host and the source of the job, without the secret.
@@ -145,6 +149,10 @@ func (f *finder) find(o Options) (*Job, error) {
 	if j.listen == "" || o.Listen != "" {
 		j.listen = o.Listen
 	}
+	if j.Elastic() {
+		j.Secret = o.Secret
+		return j, nil // Join gives it the rest
+	}
 	p, err := f.proof(j) // runs even with Options.Secret, so that no child inherits another secret
 	if len(o.Secret) > 0 {
 		p, err = proof{secret: o.Secret}, nil
@@ -153,7 +161,7 @@ func (f *finder) find(o Options) (*Job, error) {
 		return nil, err
 	}
 	j.Secret, j.credentials = p.secret, p.credentials
-	j.Exited = f.exits(j)
+	j.Exited = f.exits(j.Rank, upTo(j.Size), false)
 	return j, j.confineToLoopback(o.Insecure)
 }
 

@@ -31,6 +31,9 @@ const (
 // Only the last case waits, because it resolves Root's name. It waits at most two minutes, and ends
 // when ctx ends. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
+	if l := j.listening(); l != nil {
+		return l, nil
+	}
 	own := j.ownAddr()
 	if j.listenFD >= 0 {
 		if l, err := adoptFD(j.listenFD, own); err == nil {

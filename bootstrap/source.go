@@ -29,7 +29,7 @@ type source struct {
 // they come from the spelling of the hosts.
 func sources() []source {
 	return []source{
-		{"tuttirun", vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
+		{"tuttirun", vars.StoreFD + ", or " + vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
 		{"hosts", vars.Hosts + " is set", (*finder).hosts},
 		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
 		{"env", vars.TorchAddr + " and " + vars.TorchRank + " are set", (*finder).env},
@@ -41,6 +41,9 @@ func sources() []source {
 // tuttirun reads the variables that this module's launcher sets, or that a user sets by hand. If
 // there is a static list, the source hosts reads it, even if the rank is set.
 func (f *finder) tuttirun() (*Job, error) {
+	if j, err := f.joining(); j != nil || err != nil {
+		return j, err
+	}
 	if f.has(vars.Hosts) || !f.has(vars.Rank) && !f.has(vars.Size) && !f.has(vars.Root) {
 		return nil, nil
 	}

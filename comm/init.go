@@ -31,6 +31,10 @@ import (
 //  3. Receive rank 0's table of algorithms, and exchange hosts and racks.
 //  4. Agree on the transports between the ranks, and map shared memory where all ranks can.
 //
+// If tuttirun decides which processes are ranks (see Rejoin), Init waits until tuttirun has formed
+// the job's next epoch. A process that was started while the job runs waits until the other
+// processes have called Rejoin. Only the context limits this wait.
+//
 // A process may be one rank of one job at a time. It may call Init again after Close of the job's
 // communicator. Errors are *fault.Error: Misuse for wrong options and for a second Init before
 // Close, Refused for an environment that names no valid job or a peer that fails the handshake, and
@@ -47,18 +51,13 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.applyEnvironment(job)
-	o.exited = job.Exited
 	for _, warning := range job.Warnings {
 		o.log.Warn("tutti: " + warning)
-	}
-	if err := o.check(job.Rank); err != nil {
-		return nil, err
 	}
 	if !initOpen.CompareAndSwap(false, true) {
 		return nil, fault.New(fault.Misuse, "init", job.Rank, "process: got a second Init while the communicator of the first is open, want one job at a time; Close it first, or use Local for several ranks in one process")
 	}
-	c, err := initJob(ctx, o, job)
+	c, err := o.join(ctx, job)
 	if err != nil {
 		initOpen.Store(false)
 		return nil, err

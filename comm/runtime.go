@@ -35,6 +35,11 @@ type rankRuntime struct {
 	// byInit says that Init made this runtime, so that the next Init must wait for its end. It is
 	// set once, before Init returns.
 	byInit bool
+	// rejoin takes part in the launcher's next epoch, and changed is closed when there would be
+	// other members. Both are set before Init or Rejoin returns, and are nil if the job has no
+	// record of its ranks.
+	rejoin  func(ctx context.Context) (*Comm, error)
+	changed <-chan struct{}
 	// aborted says that this rank has called Abort.
 	aborted atomic.Bool
 

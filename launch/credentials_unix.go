@@ -12,15 +12,20 @@ import (
 // credentials returns a file that holds the job's secret, and the private key and certificate of
 // one rank. Only that rank inherits the file. The CA's private key stays in this process.
 func (r *run) credentials(k *rank) (*os.File, error) {
-	c, err := r.ca.Issue(k.id, 0)
-	if err != nil {
-		return nil, err
-	}
-	text, err := (&jobca.Bundle{Secret: r.secret, Credentials: c}).Marshal()
+	text, err := r.bundle(r.secret, k.id, 0)
 	if err != nil {
 		return nil, err
 	}
 	return privateFile(text)
+}
+
+// bundle returns a secret, and a new key and certificate of a rank in an incarnation, as text.
+func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error) {
+	c, err := r.ca.Issue(rank, incarnation)
+	if err != nil {
+		return nil, err
+	}
+	return (&jobca.Bundle{Secret: secret, Credentials: c}).Marshal()
 }
 
 // privateFile returns a file that only processes which inherit it can read. It is a memory file,

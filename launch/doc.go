@@ -1,15 +1,17 @@
 // Package launch starts the processes of a job on this host, watches them, and ends them. It is all
 // of the program tuttirun except for its main function.
 //
-// With package bootstrap it shares only the names of environment variables and the form of a rank's
-// credentials. It can start any program, whether the program uses tutti or not. It does not know
-// transports, communicators, or the messages between ranks.
+// With package bootstrap it shares only the names of environment variables, the form of a rank's
+// credentials, and the record of a job whose ranks change. It can start any program, whether the
+// program uses tutti or not. It does not know transports, communicators, or the messages between
+// ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go
 // starts the processes, guardian_unix.go ends them if the launcher is killed, output.go and
 // lasterror.go read what they print, and outcome_unix.go derives the exit code and the verdict from
-// the ranks' exit statuses. options.go and optiontable.go read the command line.
+// the ranks' exit statuses. members.go and elastic_unix.go change the ranks while a job runs.
+// options.go and optiontable.go read the command line.
 //
 // # Goroutines
 //
@@ -23,6 +25,7 @@
 //	lineCopier       stream      copies lines, keeps the last error    its last writer
 //	terminalCopier   job         copies a terminal to rank 0           cleanUp
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
+//	of epochs        see epochs  serves the record of the ranks        cleanUp
 //
 // # The life of a job
 //
@@ -52,6 +55,28 @@
 // communicator. All ranks inherit a memory file in which the launcher records whose process has
 // ended; see exitRecord.
 //
+// # Jobs whose ranks change
+//
+// With --restart-ranks, --min-np, --host-discovery-script or --enable-recovery, processes can become
+// ranks of the running job. The life of the job is a sequence of epochs, each with its own ranks,
+// secret and certificates. members.go decides who is in the next epoch; it is a pure state machine.
+// elastic_unix.go starts the processes, and serves each of them the record of the ranks (package
+// store) on a Unix socket that the process has inherited.
+//
+// The launcher forms an epoch when every process that it has not seen end asks for it, by Init or
+// by Rejoin. So no process of an earlier epoch can go on beside it. A process that does not ask
+// within --elastic-timeout after the first one is killed.
+//
+// A process that fails is started again in its slot, up to --restart-ranks times in the job. After
+// the second failure of a slot, and each further one, the slot pauses first. A process that exits
+// with 0 has finished. Then no process is started any more, and processes that were never ranks are
+// ended. When fewer ranks are left than --min-np, and no other can come, the job ends as if a rank
+// had failed.
+//
+// Ranks get other numbers in each epoch. In tags of output, and in notes of the launcher, "1.2" is
+// the process that was started in slot 1 after two others. A slot is the number of the rank that
+// began there.
+//
 // # The environment of a rank
 //
 // A rank inherits the launcher's environment, except for variables that would give it another
@@ -64,7 +89,11 @@
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
 //	TUTTI_JOB                            the job's name, by which its processes are found
 //	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
-//	TUTTI_INCARNATION                    0: ranks are not restarted
+//	TUTTI_INCARNATION                    0: the ranks do not change
+//
+// If the ranks change, TUTTI_STORE_FD, the descriptor (5) of the socket to the launcher, replaces
+// TUTTI_ROOT, TUTTI_LISTEN_FD, TUTTI_SECRET_FD and TUTTI_INCARNATION. TUTTI_RANK is then the slot,
+// and TUTTI_SIZE the number of processes that have begun.
 //
 // --transport, --report-transport, --timeline and --insecure-plain also set environment variables.
 //

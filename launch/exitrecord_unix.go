@@ -20,6 +20,10 @@ import (
 // Rank r is known to be dead if both numbers are equal, and not 0. They differ if a script was
 // started that runs the rank as its child, because the end of the script does not mean that the
 // rank has ended.
+//
+// In a job that starts ranks while it runs, the entries are those of processes, and r is the number
+// of the process. Each start has its own entry, so that the end of one process is never taken for
+// the end of another.
 type exitRecord struct{ file *os.File }
 
 // newExitRecord returns the record of a job of n ranks. On a system without memory files it returns
@@ -46,6 +50,14 @@ func (e *exitRecord) inherited() *os.File {
 		return nil
 	}
 	return e.file
+}
+
+// grow makes room for n entries. If that fails, processes beyond the present entries have none, and
+// their ranks run without the record.
+func (e *exitRecord) grow(n int) {
+	if e != nil {
+		e.file.Truncate(int64(vars.ExitsSize(n)))
+	}
 }
 
 // add records that the process of a rank has ended. If the write fails, the other ranks do not

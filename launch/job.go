@@ -28,6 +28,11 @@ type Job struct {
 	// communicator. The job then succeeds if at least one rank succeeds.
 	Recovery bool
 
+	// Elastic lets processes become ranks of the running job; nil means that the ranks that begin
+	// are all. It needs Recovery and one App. Then the App's Ranks says how many processes begin,
+	// unless the discovery script says it.
+	Elastic *Elastic
+
 	Tags    Tags
 	Timeout time.Duration // how long the job may run; 0 means no limit
 	Grace   time.Duration // how long the other ranks may run after a rank has failed
@@ -46,6 +51,22 @@ type Job struct {
 	// Guardian is a program whose main function calls Main, as tuttirun itself. Run starts it as
 	// the guardian, which ends the job if this process is killed. "" means no guardian.
 	Guardian string
+}
+
+// Elastic says which processes a job may have while it runs.
+type Elastic struct {
+	Min, Max  int           // bounds of the number of ranks
+	Restarts  int           // how many failed processes are started again, in all
+	WaitLimit time.Duration // how long the first rank in Rejoin or Init waits for the others, which are then killed
+
+	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on.
+	// Run starts it once per second. "" means that there is none, and the number of slots is that
+	// of the App's Ranks.
+	Discovery string
+
+	// Cooldown bounds the pause before a slot gets a process again after its second failure. The
+	// pause doubles with each further failure.
+	Cooldown [2]time.Duration
 }
 
 // An App is one program of a job and the number of ranks that run it.

@@ -49,11 +49,13 @@ type parser struct {
 	shared  []string // variables for all programs
 	strict  bool     // --nooversubscribe
 	ignored []string
+	elastic Elastic // what the options say; see finishElastic
 }
 
 // parse reads the arguments after the program's own name. Errors are usageErrors.
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
+	p.elastic = Elastic{Restarts: -1, WaitLimit: 10 * time.Minute, Cooldown: [2]time.Duration{time.Second, time.Minute}}
 	p.host, _ = os.Hostname()
 	// The first App is parsed even if there are no arguments, so that parseApp reports a missing
 	// program.
@@ -166,10 +168,56 @@ func (p *parser) finish() error {
 	if total > MaxRanks {
 		return usagef("got %d ranks, want at most %d", total, MaxRanks)
 	}
+	if err := p.finishElastic(total); err != nil {
+		return err
+	}
 	if p.strict && total > runtime.NumCPU() {
 		return usagef("got %d ranks with --nooversubscribe, want at most this host's %d processors", total, runtime.NumCPU())
 	}
 	return nil
+}
+
+// finishElastic decides whether processes may become ranks of the running job, and fills in
+// defaults. The parameter total is the number of ranks by -np.
+func (p *parser) finishElastic(total int) error {
+	e, j := &p.elastic, &p.req.job
+	own := e.Restarts >= 0 || e.Min > 0 || e.Discovery != ""
+	switch {
+	case e.Max > 0 && e.Discovery == "":
+		return usagef("--max-np: got no --host-discovery-script, want one: nothing else adds ranks")
+	case !own && !j.Recovery:
+		return nil
+	case j.Timeline != "" && own:
+		return usagef("--timeline: got it together with ranks that are started while the job runs, want one of them")
+	case e.Discovery != "" && len(j.Apps) > 1:
+		return usagef("--host-discovery-script: got %d programs, want one", len(j.Apps))
+	}
+	switch {
+	case e.Min == 0 && own:
+		e.Min = total
+	case e.Min == 0:
+		e.Min = 1
+	}
+	switch {
+	case e.Max == 0 && e.Discovery != "":
+		e.Max = MaxRanks
+	case e.Max == 0:
+		e.Max = total
+	}
+	if e.Min > e.Max {
+		return usagef("--min-np: got %d, want at most %d (%s)", e.Min, e.Max, maxOption(e))
+	}
+	e.Restarts = max(e.Restarts, 0)
+	j.Recovery, j.Elastic = true, e
+	return nil
+}
+
+// maxOption returns the option that bounds the number of ranks.
+func maxOption(e *Elastic) string {
+	if e.Discovery != "" {
+		return "--max-np"
+	}
+	return "-np"
 }
 
 // warn adds a warning for the user.
@@ -178,10 +226,16 @@ func (p *parser) warn(format string, args ...any) {
 }
 
 // count parses a number of ranks.
-func count(s string) (int, error) {
+func count(s string) (int, error) { return numberFrom(1, s) }
+
+// number parses a number that may be 0.
+func number(s string) (int, error) { return numberFrom(0, s) }
+
+// numberFrom parses a number from lo to MaxRanks.
+func numberFrom(lo int, s string) (int, error) {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > MaxRanks {
-		return 0, fmt.Errorf("got %q, want a number from 1 to %d", s, MaxRanks)
+	if err != nil || n < lo || n > MaxRanks {
+		return 0, fmt.Errorf("got %q, want a number from %d to %d", s, lo, MaxRanks)
 	}
 	return n, nil
 }

@@ -66,6 +66,28 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
 		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit\n" + strings.Repeat(" ", 26) + "code is 0 if at least one rank exits with 0",
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
+		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all",
+			set: func(p *parser, a []string) (err error) { p.elastic.Restarts, err = number(a[0]); return }},
+		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with\n" + strings.Repeat(" ", 26) + "--enable-recovery alone: 1)",
+			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
+		{names: []string{"max-np", "max-num-proc"}, args: 1, operand: "N", help: "run at most N ranks, however many slots the script finds",
+			set: func(p *parser, a []string) (err error) { p.elastic.Max, err = count(a[0]); return }},
+		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs\n" + strings.Repeat(" ", 26) + "each second",
+			set: func(p *parser, a []string) error { p.elastic.Discovery = a[0]; return nil }},
+		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long (10m)",
+			set: func(p *parser, a []string) (err error) { p.elastic.WaitLimit, err = duration(a[0]); return }},
+		{names: []string{"blacklist-cooldown-range"}, args: 2, operand: "MIN MAX", help: "the pause before a slot that fails again is used (1s 1m)",
+			set: func(p *parser, a []string) (err error) {
+				for i := range p.elastic.Cooldown {
+					if p.elastic.Cooldown[i], err = duration(a[i]); err != nil {
+						return err
+					}
+				}
+				if p.elastic.Cooldown[0] > p.elastic.Cooldown[1] {
+					return fmt.Errorf("got %v to %v, want the smaller one first", p.elastic.Cooldown[0], p.elastic.Cooldown[1])
+				}
+				return nil
+			}},
 		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, but why a program cannot start",
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",

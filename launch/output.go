@@ -123,12 +123,12 @@ func (r *lineCopier) writeTagged(text []byte) bool {
 }
 
 // tag returns what precedes each line of a rank.
-func (t Tags) tag(rank int, stream string) string {
+func (t Tags) tag(rank, stream string) string {
 	switch t {
 	case RankTag:
-		return fmt.Sprintf("[%d] ", rank)
+		return fmt.Sprintf("[%s] ", rank)
 	case MPITag:
-		return fmt.Sprintf("[1,%d]<%s>:", rank, stream)
+		return fmt.Sprintf("[1,%s]<%s>:", rank, stream)
 	}
 	return ""
 }

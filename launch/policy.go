@@ -39,6 +39,7 @@ const never = time.Duration(1<<63 - 1)
 //	exited, failed        running                      none     failing
 //	rankAbsent            running                      none     failing
 //	exited, the last      running, failing             none     draining
+//	remaining, 0          running, failing             none     draining
 //	interrupted, first    any                          as got   the same
 //	interrupted, others   before terminating           TERM     terminating
 //	interrupted, others   terminating, killing         KILL     killing
@@ -65,6 +66,15 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	return p
 }
 
+// remaining is the input that n ranks run or will be started. The launcher uses it where it starts
+// ranks while the job runs.
+func (p *policy) remaining(now time.Duration, n int) {
+	p.alive = n
+	if n == 0 && p.phase < draining {
+		p.setPhase(draining, now)
+	}
+}
+
 // exited is the input that one rank has ended.
 func (p *policy) exited(now time.Duration, failed bool) {
 	p.alive--
@@ -73,9 +83,7 @@ func (p *policy) exited(now time.Duration, failed bool) {
 		p.setPhase(failing, now)
 	}
 	// The last rank has ended, so its children get a separate grace period.
-	if p.alive == 0 && p.phase < draining {
-		p.setPhase(draining, now)
-	}
+	p.remaining(now, p.alive)
 }
 
 // rankAbsent is the input that ranks wait in Init for a rank that has ended and will not come.

@@ -16,6 +16,7 @@ type jobInfo struct {
 	root string // the address at which rank 0 listens
 
 	exits bool // whether there is a record of ranks that have ended
+	store bool // whether the launcher serves a record of the ranks
 
 	timeline string // an absolute path; "" if there is no timeline
 }
@@ -25,6 +26,7 @@ const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
 	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
+	storeFD  = 5 // in place of secret and listener: the connection to the record of the ranks
 )
 
 // baseEnv returns the environment that ranks inherit: env without the variables that would give
@@ -60,13 +62,15 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		vars.Size+"="+strconv.Itoa(w.size),
 		vars.LocalRank+"="+strconv.Itoa(rank),
 		vars.LocalSize+"="+strconv.Itoa(w.size),
-		vars.Root+"="+w.root,
 		vars.Job+"="+w.job,
-		vars.Incarnation+"=0",
-		vars.SecretFD+"="+strconv.Itoa(secretFD),
 	)
+	if w.store {
+		env = append(env, vars.StoreFD+"="+strconv.Itoa(storeFD))
+	} else {
+		env = append(env, vars.Root+"="+w.root, vars.Incarnation+"=0", vars.SecretFD+"="+strconv.Itoa(secretFD))
+	}
 	// Only rank 0 inherits the listener. It does so at this descriptor.
-	if rank == 0 {
+	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
 	if w.exits {
@@ -89,7 +93,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 
 // reservedVars returns the variables that rankEnv sets for every rank, whatever the user sets.
 func reservedVars() []string {
-	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD}
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.StoreFD}
 }
 
 // lastOfEach keeps only the last setting of each name, because programs differ in which of two

@@ -34,6 +34,7 @@ const absentPoll = 200 * time.Millisecond
 // processes and copy their output. They only send events to the goroutine in Run.
 type run struct {
 	job       *Job
+	apps      []App // the job's, or with a discovery script the one that it says
 	info      jobInfo
 	ranks     []*rank
 	policy    *policy
@@ -50,7 +51,11 @@ type run struct {
 	pipes      []*os.File      // the read ends of the copiers' pipes
 	terminal   *terminalCopier // copies the terminal to rank 0; nil if there is no terminal
 
+	base   []string // the environment that all ranks inherit
+	epochs *epochs  // nil unless processes can become ranks of the running job
+
 	exits     chan exit
+	over      chan struct{} // closed when nothing reads exits any more
 	signals   chan os.Signal
 	endSignal syscall.Signal // the first signal by which the user asked for the end; 0 if none
 	startErr  *startError    // why a rank could not be started; nil if all were started
@@ -68,7 +73,10 @@ type run struct {
 // The field killed is set together with ended. It distinguishes ranks that the launcher has ended
 // from ranks that failed by themselves.
 type rank struct {
-	id      int
+	id      int // the rank, for errors; with epochs, its rank in the last one, or its slot before that
+	slot    int // its place among the processes that run at one time
+	restart int // how many processes were started in its slot before
+	process int // its index in run.ranks, which is its number in membership and exitRecord
 	app     *App
 	program string
 	env     []string
@@ -80,7 +88,9 @@ type rank struct {
 	endedAt   time.Duration // the time from the job's start to the rank's end
 	killed    bool          // the rank had received TERM or KILL when it ended
 	lastError *lastError
+	replaced  bool // another process has taken its place, or none was needed; its end decides nothing
 
+	link        *link    // its connection to the record of the ranks; nil without epochs
 	credentials *os.File // the file that the rank has inherited, kept open here; nil before its start
 }
 
@@ -97,7 +107,7 @@ type exit struct {
 // Run always returns. It ends a rank that does not end by itself after Timeout, the grace period
 // after another rank's failure, the end of ctx, or a signal.
 func Run(ctx context.Context, j *Job) Outcome {
-	r := &run{job: j, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
+	r := &run{job: j, apps: j.Apps, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
 	if err := r.prepare(); err != nil {
 		return startFailed(err)
 	}
@@ -113,6 +123,7 @@ func Run(ctx context.Context, j *Job) Outcome {
 	r.loop(ctx)
 	// All processes are gone, but their last output may still be in the pipes.
 	r.drain()
+	r.ranks = slices.DeleteFunc(r.ranks, func(k *rank) bool { return k.replaced })
 	out := r.outcome()
 	if r.info.timeline != "" {
 		r.finishTimeline(&out)
@@ -157,14 +168,17 @@ func (r *run) prepare() error {
 	// The launcher finds the job's processes by the job's name. Ranks authenticate each other by
 	// the secret, and by certificates of the job's CA. All of these are random, so that concurrent
 	// jobs of one user do not interfere.
-	base := baseEnv(env)
+	r.base = baseEnv(env)
 	r.info.job, r.secret = "job-"+hex.EncodeToString(random(8)), random(16)
 	var err error
 	if r.ca, err = jobca.New(r.info.job); err != nil {
 		return err
 	}
-	for i := range r.job.Apps {
-		r.info.size += r.job.Apps[i].Ranks
+	if err := r.prepareEpochs(); err != nil {
+		return err
+	}
+	for i := range r.apps {
+		r.info.size += r.apps[i].Ranks
 	}
 	if r.job.Timeline != "" {
 		if r.info.timeline, err = prepareTimeline(r.job.Timeline, r.info.size); err != nil {
@@ -172,45 +186,52 @@ func (r *run) prepare() error {
 		}
 	}
 	// The port is bound here and inherited by rank 0, so that no other process can take it before
-	// rank 0 runs.
-	listener, root, err := listen()
-	if err != nil {
-		return err
+	// rank 0 runs. With epochs, each rank has its own listener, and the record names rank 0's.
+	if r.epochs == nil {
+		if r.listener, r.info.root, err = listen(); err != nil {
+			return err
+		}
 	}
-	r.listener, r.info.root = listener, root
 	r.exitRecord = newExitRecord(r.info.size)
 	r.info.exits = r.exitRecord != nil
-	for i := range r.job.Apps {
-		if err := r.addApp(base, &r.job.Apps[i]); err != nil {
-			listener.Close()
-			r.exitRecord.close()
+	for i := range r.apps {
+		if err := r.addApp(&r.apps[i]); err != nil {
+			r.release()
 			return err
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
-	// The channel has room for all ranks, so no goroutine that waits for a rank ever blocks.
-	r.exits = make(chan exit, len(r.ranks))
+	// The channel has room for the ranks that begin. A goroutine that waits for a rank never blocks
+	// after the job is over.
+	r.exits, r.over = make(chan exit, len(r.ranks)), make(chan struct{})
 	return nil
 }
 
 // addApp finds the program of an App and appends its ranks.
-func (r *run) addApp(base []string, a *App) error {
+func (r *run) addApp(a *App) error {
 	if a.Dir != "" && !isDir(a.Dir) {
 		return &startError{exitNotRunning, a.Args[0] + ": the working directory " + a.Dir + " does not exist"}
 	}
 	// The rank's own PATH applies, which -x may have set.
-	path, _ := lookup(append(base[:len(base):len(base)], a.Set...), "PATH")
+	path, _ := lookup(slices.Concat(r.base, a.Set), "PATH")
 	program, err := findProgram(a.Args[0], a.Dir, path)
 	if err != nil {
 		return err
 	}
 	for range a.Ranks {
-		id := len(r.ranks)
-		r.ranks = append(r.ranks, &rank{
-			id: id, app: a, program: program, env: rankEnv(base, r.job, a, r.info, id), lastError: new(lastError),
-		})
+		r.addRank(a, program, len(r.ranks))
 	}
 	return nil
+}
+
+// addRank appends a rank that runs in the given slot.
+func (r *run) addRank(a *App, program string, slot int) *rank {
+	k := &rank{
+		id: slot, slot: slot, process: len(r.ranks), app: a, program: program,
+		env: rankEnv(r.base, r.job, a, r.info, slot), lastError: new(lastError),
+	}
+	r.ranks = append(r.ranks, k)
+	return k
 }
 
 // random returns n random bytes. crypto/rand does not fail.
@@ -264,6 +285,12 @@ func (r *run) cleanUp() {
 	if r.guardian != nil {
 		r.guardian.dismiss()
 	}
+	close(r.over)
+	r.release()
+}
+
+// release closes what the ranks inherit.
+func (r *run) release() {
 	if r.listener != nil {
 		r.listener.Close()
 	}
@@ -272,6 +299,7 @@ func (r *run) cleanUp() {
 			k.credentials.Close()
 		}
 	}
+	r.epochs.close()
 	r.exitRecord.close()
 }
 
@@ -283,10 +311,15 @@ func (r *run) loop(ctx context.Context) {
 	defer timer.Stop()
 	for !r.isOver() {
 		r.checkAbsent()
+		r.advance()
 		timer.Reset(r.pause())
 		select {
 		case e := <-r.exits:
 			r.exited(e)
+		case n := <-r.epochs.requests():
+			r.epochs.ready(n.rank.process, n.addr, r.now())
+		case n := <-r.epochs.discovered():
+			r.epochs.available(n)
 		case s := <-r.signals:
 			r.signalled(s.(syscall.Signal))
 		// Setting the channel to nil makes the end of the context count once, because a nil channel
@@ -314,7 +347,7 @@ func (r *run) isOver() bool {
 // pause returns how long to wait for the next event. Children of ranks that have ended send no
 // event, so the launcher polls for them.
 func (r *run) pause() time.Duration {
-	d := r.policy.deadline - r.now()
+	d := min(r.policy.deadline, r.epochs.next(r.now())) - r.now()
 	switch {
 	case r.policy.alive == 0:
 		d = min(d, drainPoll)
@@ -366,7 +399,11 @@ func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
 	// From terminating on, ranks end because the launcher signals them.
 	e.rank.killed = r.policy.phase >= terminating
-	r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
+	if r.epochs == nil {
+		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
+	} else {
+		r.epochs.exited(e.rank, r.now())
+	}
 	r.updateGroup(e.rank)
 }
 

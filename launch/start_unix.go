@@ -53,9 +53,11 @@ func (r *run) startAll() *startError {
 	for i, k := range r.ranks {
 		if err := r.start(k); err != nil {
 			r.policy.alive = i // the other ranks have not started
+			r.epochs.halt()
 			return err
 		}
 	}
+	r.startDiscovery()
 	return nil
 }
 
@@ -76,18 +78,21 @@ func (r *run) start(k *rank) *startError {
 		f.Close()
 	}
 	if err != nil {
+		k.link.close()
 		return startFailure(k.app.Args[0], k.app.Dir, err)
 	}
 	k.pid = p.Pid
 	r.guardian.add(k.pid)
-	if k.id == 0 {
+	if r.epochs != nil {
+		r.epochs.started(k.process, k.slot)
+	} else if k.id == 0 {
 		// Only rank 0 holds the listener from now on. After rank 0 ends, the kernel refuses
 		// connections to the port at once.
 		r.listener.Close()
 		r.listener = nil
 	}
 	if r.job.Verbose {
-		r.err.logf("rank %d is process %d, %s", k.id, k.pid, k.program)
+		r.err.logf("rank %s is process %d, %s", k.label(), k.pid, k.program)
 	}
 	go r.wait(k, p)
 	return nil
@@ -96,14 +101,15 @@ func (r *run) start(k *rank) *startError {
 // wait sends the end of one rank to the job's goroutine.
 func (r *run) wait(k *rank, p *os.Process) {
 	state, err := p.Wait()
+	e := exit{k, 255 << 8} // if the rank is no longer a child of this process, its status is unknown
 	if err == nil {
-		r.exitRecord.add(k.id, p.Pid)
+		r.exitRecord.add(k.process, p.Pid)
+		e.status = state.Sys().(syscall.WaitStatus)
 	}
-	if err != nil {
-		r.exits <- exit{k, 255 << 8} // the rank is no longer a child of this process, and its status is unknown
-		return
+	select {
+	case r.exits <- e:
+	case <-r.over:
 	}
-	r.exits <- exit{k, state.Sys().(syscall.WaitStatus)}
 }
 
 // files returns a rank's descriptors, and those of them that must be closed here once the rank has
@@ -127,18 +133,25 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	// then behaves as it does without a launcher.
 	stdout, direct := r.job.Stdout.(*os.File)
 	if !direct || r.job.Tags != NoTags {
-		if stdout, err = r.startCopier(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
+		if stdout, err = r.startCopier(r.out, r.job.Tags.tag(k.label(), "stdout"), nil); err != nil {
 			return nil, toClose, err
 		}
 		toClose = append(toClose, stdout)
 	}
 	// Standard error always passes through a copier, which keeps the last error for the
 	// verdict.
-	stderr, err := r.startCopier(r.err, r.job.Tags.tag(k.id, "stderr"), k.lastError)
+	stderr, err := r.startCopier(r.err, r.job.Tags.tag(k.label(), "stderr"), k.lastError)
 	if err != nil {
 		return nil, toClose, err
 	}
 	toClose = append(toClose, stderr)
+	if r.epochs != nil {
+		conn, err := r.epochs.connect(k)
+		if err != nil {
+			return nil, toClose, err
+		}
+		return []*os.File{stdin, stdout, stderr, nil, r.exitRecord.inherited(), conn}, append(toClose, conn), nil
+	}
 	proof, err := r.credentials(k)
 	if err != nil {
 		return nil, toClose, err
@@ -166,7 +179,7 @@ func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.F
 // The input of a terminal is copied through a pipe.
 func (r *run) stdin(k *rank) (*os.File, error) {
 	in := r.job.Stdin
-	if k.id != 0 || in == nil {
+	if k.slot != 0 || k.restart > 0 || in == nil {
 		return os.Open(os.DevNull)
 	}
 	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {

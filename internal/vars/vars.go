@@ -16,6 +16,7 @@ const (
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
 	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: the secret and this rank's certificate
 	ExitsFD     = "TUTTI_EXITS_FD"    // an inherited descriptor: which ranks' processes have ended
+	StoreFD     = "TUTTI_STORE_FD"    // an inherited descriptor: the launcher's record of which ranks the job has
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0
@@ -35,7 +36,7 @@ const (
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
-		Secret, SecretFile, SecretFD, ExitsFD, Hosts, Listen, Bootstrap,
+		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Hosts, Listen, Bootstrap,
 	}
 }
 

@@ -35,5 +35,7 @@ func programs() map[string]program {
 		"leaks":      findSecrets,
 		"marked":     sumMarked,
 		"survive":    sumAndSurvive,
+		"rejoin":     sumAndRejoin,
+		"misrejoin":  rejoinWithoutRecord,
 	}
 }

@@ -1,0 +1,226 @@
+package bootstrap
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/jobca"
+	"github.com/tutti-go/tutti/internal/store"
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// A membership is this process's connection to a launcher that decides which processes are the
+// ranks of the job. It lives as long as the process.
+type membership struct {
+	store store.Store
+
+	mu   sync.Mutex // guards last
+	last int64      // the number of the last epoch of which this process was a member; -1: of none
+}
+
+// membership connects to the launcher's store by TUTTI_STORE_FD, or returns the connection of an
+// earlier Find. It returns nil if the launcher has no store. Like a secret, the connection belongs to
+// the whole process, and no child inherits it.
+func (f *finder) membership() (*membership, error) {
+	fd, set, err := f.number(unknown, vars.StoreFD, 3, 1<<20)
+	if err != nil || !f.own {
+		return nil, err
+	}
+	inherited.mu.Lock()
+	defer inherited.mu.Unlock()
+	if !set {
+		return inherited.members, nil
+	}
+	conn, err := adoptConn(fd)
+	if err != nil {
+		return nil, badVariable(unknown, vars.StoreFD, itoa(fd), "is no connection to a launcher ("+err.Error()+")",
+			"the launcher sets the variable for one process: unset it, or start the ranks with tuttirun")
+	}
+	os.Unsetenv(vars.StoreFD)
+	inherited.members = &membership{store: store.NewClient(conn), last: -1}
+	return inherited.members, nil
+}
+
+// joining returns the description of a process that the launcher has not made a rank yet, or nil if
+// the job has no store.
+func (f *finder) joining() (*Job, error) {
+	m, err := f.membership()
+	if m == nil || err != nil {
+		return nil, err
+	}
+	j := newJob(vars.StoreFD)
+	j.Rank, j.Size, j.members, j.finder = unknown, 0, m, f
+	return j, f.identity(j)
+}
+
+// Elastic reports whether the launcher decides which processes are the ranks of the job. Such a job
+// has no rank, size or secret before Join.
+func (j *Job) Elastic() bool { return j.members != nil }
+
+// Join asks the launcher for the next epoch, and waits until it is formed with this process as a
+// member. It returns the job of that epoch, which has its own rank, size, secret and certificate.
+// Its incarnation is the number of the epoch, so processes of other epochs are refused. Join also
+// opens the listener that Listen of the result returns.
+//
+// The launcher forms an epoch when every process that it has not seen end has asked for it. Join
+// returns fault.NoQuorum if there will be no such epoch, or if the launcher is gone. It returns
+// fault.Timeout or fault.Canceled when ctx ends; a later Join of this process goes on. One goroutine
+// at a time may call Join.
+func (j *Job) Join(ctx context.Context) (*Job, error) {
+	next := *j
+	next.Loopback = true // tuttirun starts ranks on one host; TUTTI_LISTEN takes precedence
+	l, err := next.Listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := next.enterEpoch(ctx, l.Addr().String()); err != nil {
+		l.Close()
+		return nil, j.storeError(ctx, err)
+	}
+	next.listener = l
+	return &next, nil
+}
+
+// enterEpoch sends the address of this process's listener to the launcher, and waits for the next
+// epoch.
+func (j *Job) enterEpoch(ctx context.Context, addr string) error {
+	m := j.members
+	if err := m.announce(ctx, addr); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	last := m.last
+	m.mu.Unlock()
+	for version := uint64(0); ; {
+		e, at, err := m.watch(ctx, version)
+		switch {
+		case err != nil:
+			return err
+		case e.Failed != "":
+			return fault.New(fault.NoQuorum, op, unknown, "%s; end this process", e.Failed)
+		case int64(e.Number) > last && at > 0:
+			if is, err := j.become(ctx, e); is || err != nil {
+				return err
+			}
+		}
+		version = at
+	}
+}
+
+// announce replaces this process's address in the store. The launcher takes each new version for a
+// request.
+func (m *membership) announce(ctx context.Context, addr string) error {
+	old, err := m.store.Get(ctx, store.ReadyKey)
+	if err != nil {
+		return err
+	}
+	ok, err := m.store.CompareAndSwap(ctx, store.ReadyKey, old.Version, []byte(addr))
+	if err == nil && !ok {
+		err = errors.New("store: another goroutine of this process asks for the next epoch, too")
+	}
+	return err
+}
+
+// watch waits until the job's Epoch has another version, and returns the Epoch and its version.
+// While there is no Epoch, the version is 0.
+func (m *membership) watch(ctx context.Context, version uint64) (e store.Epoch, at uint64, err error) {
+	entry, err := m.store.Watch(ctx, store.EpochKey, version)
+	if err != nil {
+		return e, 0, err
+	}
+	if err := json.Unmarshal(entry.Value, &e); err != nil {
+		return e, 0, fmt.Errorf("store: epoch: %w", err)
+	}
+	return e, entry.Version, nil
+}
+
+// become completes the job for an epoch. It returns false if this process is no member of it. Only a
+// member has credentials for it.
+func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
+	entry, err := j.members.store.Get(ctx, store.CredentialsKey)
+	if err != nil || entry.Version == 0 {
+		return false, err
+	}
+	b, err := jobca.ParseBundle(entry.Value)
+	if err != nil {
+		return false, err
+	}
+	name := b.Credentials.Name()
+	if name != jobca.NewName(j.Name, e.Number, name.Rank) || name.Rank >= len(e.Members) {
+		return false, nil
+	}
+	j.Rank, j.Size, j.Incarnation = name.Rank, len(e.Members), e.Number
+	j.LocalRank, j.LocalSize = j.Rank, j.Size
+	j.Root = e.Root
+	if len(j.Secret) == 0 { // the program has not set one
+		j.Secret, j.credentials = b.Secret, b.Credentials
+	}
+	j.Exited = j.finder.exits(j.Rank, e.Members, true)
+	j.members.mu.Lock()
+	j.members.last = int64(e.Number)
+	j.members.mu.Unlock()
+	return true, nil
+}
+
+// AwaitBreak waits until the epoch of j can have no start any more: a member has ended, or has asked
+// for the next epoch. Otherwise its error is that of ctx or of the connection to the launcher.
+func (j *Job) AwaitBreak(ctx context.Context) error {
+	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Finished })
+}
+
+// AwaitChange waits until the next epoch would have other members: a member's process has failed, a
+// member has asked for the next epoch, or another process has. A process that has exited with 0 does
+// not count, because the job is about to end. The errors are those of AwaitBreak.
+func (j *Job) AwaitChange(ctx context.Context) error {
+	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Waiting })
+}
+
+// await waits until the launcher has formed another epoch than that of j, or what the launcher has
+// written about this one satisfies changed.
+func (j *Job) await(ctx context.Context, changed func(store.Epoch) bool) error {
+	for version := uint64(0); ; {
+		e, at, err := j.members.watch(ctx, version)
+		if err != nil {
+			return j.storeError(ctx, err)
+		}
+		if e.Number != j.Incarnation || changed(e) {
+			return nil
+		}
+		version = at
+	}
+}
+
+// storeError returns the error of a wait for the launcher.
+func (j *Job) storeError(ctx context.Context, err error) error {
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f):
+		return err
+	case ctx.Err() != nil:
+		return fault.New(fault.ContextKind(ctx.Err()), op, unknown, "the launcher has not formed an epoch with this process: not all processes have called Init or Rejoin: %w", context.Cause(ctx))
+	case errors.Is(err, store.ErrClosed):
+		return fault.New(fault.NoQuorum, op, unknown, "the launcher is gone, and it alone decides who goes on; end this process")
+	}
+	return fault.New(fault.Refused, op, unknown, "record of the launcher: %w", err)
+}
+
+// Close closes the listener that Join has opened, unless Listen has returned it. A job of one rank
+// needs no listener.
+func (j *Job) Close() {
+	if l := j.listening(); l != nil {
+		l.Close()
+	}
+}
+
+// listening returns the listener that Join has opened, once, or nil.
+func (j *Job) listening() net.Listener {
+	l := j.listener
+	j.listener = nil
+	return l
+}

@@ -1,0 +1,139 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Rejoin leaves the job's communicators and returns the communicator of the job's next epoch. Its
+// ranks are the processes that are left, in the order of their ranks, and then the processes that
+// tuttirun has started meanwhile, which are in Init. All processes that are left must call Rejoin,
+// on any communicator of the job. The communicator may be revoked or closed.
+//
+// Rejoin first closes all communicators of this process. It does not wait for lost ranks. A rank
+// that is still in a call of the old epoch gets fault.Closed, or the loss because of which this rank
+// calls Rejoin. The options of Init hold for the new epoch, too. Numbers of ranks do not carry over.
+//
+// tuttirun forms the next epoch when every process that it has not seen end has called Rejoin or
+// Init, and these are enough (--min-np). So no two epochs ever go on side by side. If a member ends
+// before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on.
+//
+// Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
+// this process. If ctx ends, Rejoin may be called again. In a job that tuttirun has not started with
+// one of the options for it, Rejoin returns fault.Misuse and closes nothing; such a job can Shrink,
+// and not grow.
+func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
+	if err := checkContext("rejoin", ctx); err != nil {
+		return nil, err
+	}
+	if c.rt.rejoin == nil {
+		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one that was started by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery; this job can Shrink, and not grow")
+	}
+	limited, cancel := context.WithTimeout(ctx, departLimit)
+	c.rt.close(limited) // what was not delivered is lost, as the caller expects
+	cancel()
+	if !initOpen.CompareAndSwap(false, true) {
+		return nil, c.misuse("rejoin", "process: got a second call of Rejoin or Init while the communicator of the first is open, want one job at a time")
+	}
+	next, err := c.rt.rejoin(ctx)
+	if err != nil {
+		initOpen.Store(false)
+		return nil, c.withOp("rejoin", err)
+	}
+	next.rt.byInit = true
+	return next, nil
+}
+
+// departLimit bounds how long Rejoin waits until the other ranks have received what this rank has
+// sent. Ranks that are in Rejoin, too, do not need it.
+const departLimit = time.Second
+
+// Changed returns a channel that is closed when Rejoin would lead to other members: the process of a
+// member has failed, a member has called Rejoin, or a process waits in Init. Ranks see this at
+// different times. In a job without a record of its ranks, and for Local, Changed returns nil, from
+// which a receive waits for ever. A select with a default case is cheap enough for each step.
+func (c *Comm) Changed() <-chan struct{} { return c.rt.changed }
+
+// join makes this process a rank of the job that bootstrap has found. If the launcher decides which
+// processes are ranks, join takes part in its epochs until one has begun.
+func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
+	if !job.Elastic() {
+		return o.joinEpoch(ctx, job)
+	}
+	for {
+		epoch, err := job.Join(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c, err := o.joinElasticEpoch(ctx, epoch)
+		switch {
+		case err == nil:
+			c.rt.rejoin = func(ctx context.Context) (*Comm, error) { return o.join(ctx, job) }
+			return c, nil
+		case ctx.Err() != nil || !lostDuringInit(err):
+			return nil, err
+		}
+	}
+}
+
+// errEpochBroken is the reason why a start is given up: the epoch has lost a member, so another one
+// will be formed.
+var errEpochBroken = &fault.Error{Kind: fault.PeerLost, Op: "init", Rank: -1, Err: errors.New("a member of this epoch has left before the epoch had begun")}
+
+// lostDuringInit reports whether Init has failed in a way that another epoch can mend.
+func lostDuringInit(err error) bool {
+	for _, k := range []fault.Kind{fault.PeerLost, fault.LinkLost, fault.Revoked, fault.Closed} {
+		if errors.Is(err, k) {
+			return true
+		}
+	}
+	return false
+}
+
+// joinElasticEpoch starts this process as a rank of an epoch. It gives up as soon as the launcher
+// knows that a member has left. When the epoch has begun, a goroutine waits for changes until Close.
+func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*Comm, error) {
+	defer epoch.Close()
+	start, giveUp := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if epoch.AwaitBreak(start) == nil {
+			giveUp(errEpochBroken)
+		}
+	}()
+	c, err := o.joinEpoch(start, epoch)
+	broken := err != nil && errors.Is(context.Cause(start), errEpochBroken)
+	giveUp(nil)
+	<-watched
+	switch {
+	case broken:
+		return nil, errEpochBroken
+	case err != nil:
+		return nil, err
+	}
+	changed := make(chan struct{})
+	c.rt.changed = changed
+	c.rt.spawn(func(ctx context.Context) {
+		if epoch.AwaitChange(ctx) == nil {
+			close(changed)
+		}
+	})
+	return c, nil
+}
+
+// joinEpoch makes this process the rank that job says. It works on a copy of the options, because
+// the job completes them.
+func (o *options) joinEpoch(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
+	own := *o
+	own.applyEnvironment(job)
+	own.exited = job.Exited
+	if err := own.check(job.Rank); err != nil {
+		return nil, err
+	}
+	return initJob(ctx, &own, job)
+}

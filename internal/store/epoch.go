@@ -1,0 +1,21 @@
+package store
+
+// The keys of the record of a job; see the package comment.
+const (
+	EpochKey       = "epoch"
+	CredentialsKey = own + "credentials"
+	ReadyKey       = own + "ready"
+)
+
+// An Epoch is the membership of a job for some time. The launcher forms an epoch when every process
+// that it has not seen end asks for it. The number of an epoch is the incarnation of its ranks.
+type Epoch struct {
+	Number  uint32
+	Members []int  // for each rank, the entry of its process in the record of ended processes
+	Root    string // the address of rank 0's listener
+
+	Broken   bool   // the process of a member has failed, or a member has asked for the next epoch
+	Finished bool   // the process of a member has exited with 0
+	Waiting  bool   // a process that is no member asks for the next epoch
+	Failed   string // the reason why there will be no next epoch; "" if there may be one
+}

@@ -1,0 +1,379 @@
+//go:build unix
+
+package launch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/internal/store"
+)
+
+// An epochs carries out what a membership decides, and serves the record of the job's ranks to each
+// process. The goroutine in Run owns it. Methods that say so may be called on nil, which means that
+// the ranks that begin are all. Its other goroutines:
+//
+//	goroutine      one per  does                                  ends with
+//	Serve          process  answers the process's requests        the process
+//	awaitRequests  process  sends its requests for an epoch       the process
+//	discover       job      runs the discovery script             close
+type epochs struct {
+	*membership
+	record  *store.Memory // what all processes read
+	version uint64        // of the Epoch in record
+	written store.Epoch   // the Epoch in record
+	asked   chan question
+	slots   chan int        // from the discovery script
+	ctx     context.Context // ends with close
+	end     context.CancelFunc
+	work    sync.WaitGroup
+}
+
+// A question is the request of a process for the next epoch.
+type question struct {
+	rank *rank
+	addr string // of the process's listener
+}
+
+// A link is the launcher's end of the connection to one process.
+type link struct {
+	own *store.Memory   // the process's own part of the record
+	ctx context.Context // ends with close; then the connection and its goroutines end, too
+	end context.CancelFunc
+}
+
+// close ends the connection. It may be called on nil.
+func (l *link) close() {
+	if l != nil {
+		l.end()
+	}
+}
+
+// prepareEpochs makes the epochs of a job that has them. With a discovery script, the first run of
+// the script says how many ranks begin.
+func (r *run) prepareEpochs() error {
+	e := r.job.Elastic
+	if e == nil {
+		return nil
+	}
+	n := 0
+	for i := range r.job.Apps {
+		n += r.job.Apps[i].Ranks
+	}
+	if e.Discovery != "" {
+		found, err := r.discover(context.Background())
+		if n = min(found, e.Max); err != nil {
+			return fmt.Errorf("with --host-discovery-script: %w", err)
+		}
+		if n < e.Min {
+			return fmt.Errorf("with --host-discovery-script: slots on this host: got %d, want at least %d (--min-np)", n, e.Min)
+		}
+		app := r.job.Apps[0]
+		app.Ranks = n
+		r.apps = []App{app}
+	}
+	s := &epochs{
+		membership: newMembership(e), record: store.NewMemory(), asked: make(chan question), slots: make(chan int),
+	}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.available(n)
+	r.epochs, r.info.store = s, true
+	return nil
+}
+
+// close ends all connections and goroutines. It may be called on nil.
+func (s *epochs) close() {
+	if s != nil {
+		s.end()
+		s.work.Wait()
+	}
+}
+
+// halt ends all starts. It may be called on nil.
+func (s *epochs) halt() {
+	if s != nil {
+		s.stop()
+	}
+}
+
+// requests returns the channel of questions, or nil if s is nil.
+func (s *epochs) requests() <-chan question {
+	if s == nil {
+		return nil
+	}
+	return s.asked
+}
+
+// discovered returns the channel of the numbers of slots, or nil if s is nil.
+func (s *epochs) discovered() <-chan int {
+	if s == nil {
+		return nil
+	}
+	return s.slots
+}
+
+// next returns when advance must be called, if no event comes before. It may be called on nil.
+func (s *epochs) next(now time.Duration) time.Duration {
+	if s == nil {
+		return never
+	}
+	return s.wakeAt(now)
+}
+
+// connect makes the connection of a process, and returns the end that the process inherits.
+func (s *epochs) connect(k *rank) (*os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "store"), os.NewFile(uintptr(fds[1]), "store")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	l := &link{own: store.NewMemory()}
+	l.ctx, l.end = context.WithCancel(s.ctx)
+	context.AfterFunc(l.ctx, func() { conn.Close() })
+	k.link = l
+	s.work.Go(func() { store.Serve(conn, store.RankView{Shared: s.record, Own: l.own}) })
+	s.work.Go(func() { s.awaitRequests(l, k) })
+	return theirs, nil
+}
+
+// awaitRequests sends each request of a process to the job's goroutine.
+func (s *epochs) awaitRequests(l *link, k *rank) {
+	for version := uint64(0); ; {
+		e, err := l.own.Watch(l.ctx, store.ReadyKey, version)
+		if err != nil {
+			return
+		}
+		version = e.Version
+		select {
+		case s.asked <- question{k, string(e.Value)}:
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// advance carries out what the membership has decided, and writes it to the record.
+func (r *run) advance() {
+	s := r.epochs
+	if s == nil {
+		return
+	}
+	if r.policy.phase != running || r.endSignal != 0 {
+		s.stop()
+	}
+	for _, at := range s.starts(r.now()) {
+		r.startLater(at)
+	}
+	for _, id := range s.overdue(r.now()) {
+		if !s.processes[id].dismissed {
+			r.note("rank %s (process %d) has called neither Init nor Rejoin within %v (--elastic-timeout), for which others wait; it is killed", r.ranks[id].label(), r.ranks[id].pid, s.waitLimit)
+		}
+		signalGroup(r.ranks[id].pid, syscall.SIGKILL)
+	}
+	for _, id := range s.surplus(r.now()) {
+		r.ranks[id].replaced = true
+		signalGroup(r.ranks[id].pid, syscall.SIGTERM)
+	}
+	if members := s.form(); members != nil {
+		r.begin(members)
+	}
+	if s.written.Failed == "" && s.failure(r.now()) != "" {
+		r.note("the job ends: %s", s.failed)
+		r.policy.rankAbsent(r.now())
+	}
+	r.policy.remaining(r.now(), s.alive())
+	now := s.written
+	now.Broken, now.Finished, now.Waiting, now.Failed = s.broken, s.left, s.epoch != noEpoch && s.waiting(), s.failed
+	s.write(now)
+}
+
+// note prints a line of the launcher, unless the user wants none.
+func (r *run) note(format string, args ...any) {
+	if !r.job.Quiet {
+		r.err.logf(format, args...)
+	}
+}
+
+// startLater starts a process in a slot while the job runs.
+func (r *run) startLater(at int) {
+	like, before := r.ranks[0], (*rank)(nil)
+	for _, k := range r.ranks {
+		if k.slot == at {
+			like, before = k, k
+		}
+	}
+	k := r.addRank(like.app, like.program, at)
+	if before != nil {
+		k.restart, before.replaced = before.restart+1, true
+		r.note("%s; it is started again as [%s]", before.describe(), k.label())
+	}
+	r.exitRecord.grow(len(r.ranks))
+	if err := r.start(k); err != nil {
+		r.note("rank %s: cannot start %v", k.label(), err)
+		k.ended, k.groupGone, k.status, k.endedAt = true, true, syscall.WaitStatus(err.code<<8), r.now()
+		r.epochs.started(k.process, at)
+		r.epochs.ended(k.process, true, r.now())
+	}
+}
+
+// exited notes the end of a process. Its group may have members still.
+func (s *epochs) exited(k *rank, now time.Duration) {
+	k.link.close()
+	s.ended(k.process, k.status != 0, now)
+}
+
+// begin gives the members of an epoch their credentials, and then writes the epoch to the record. Each
+// epoch has a secret and certificates of its own, so a process that is no member cannot take part.
+func (r *run) begin(members []*member) {
+	s, secret := r.epochs, random(16)
+	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr}
+	for rank, m := range members {
+		k := r.ranks[m.id]
+		k.id = rank
+		e.Members = append(e.Members, k.process)
+		text, err := r.bundle(secret, rank, e.Number)
+		if err != nil {
+			r.note("rank %s: no certificate: %v", k.label(), err)
+			continue // the rank waits until the others give up
+		}
+		swap(k.link.own, store.CredentialsKey, text)
+	}
+	if r.job.Verbose {
+		r.err.logf("epoch %d has %d ranks; rank 0 is [%s], process %d", e.Number, len(members), r.ranks[members[0].id].label(), r.ranks[members[0].id].pid)
+	}
+	s.write(e)
+}
+
+// write replaces the Epoch in the record, if it differs.
+func (s *epochs) write(e store.Epoch) {
+	if reflect.DeepEqual(e, s.written) {
+		return
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // an Epoch has no field that cannot be encoded
+	}
+	swap(s.record, store.EpochKey, text)
+	s.written = e
+}
+
+// swap replaces a value that only this goroutine changes.
+func swap(m *store.Memory, key string, value []byte) {
+	old, _ := m.Get(context.Background(), key)
+	m.CompareAndSwap(context.Background(), key, old.Version, value)
+}
+
+// label names a process in tags of output: its slot and, if it is not the first process there, how
+// many came before.
+func (k *rank) label() string {
+	if k.restart == 0 {
+		return fmt.Sprint(k.slot)
+	}
+	return fmt.Sprintf("%d.%d", k.slot, k.restart)
+}
+
+// Times of the discovery script.
+const (
+	discoverEvery = time.Second
+	discoverLimit = 10 * time.Second // of one run
+)
+
+// maxDiscovery bounds what is read of the output of a discovery script.
+const maxDiscovery = 64 << 10
+
+// startDiscovery runs the discovery script once per discoverEvery, if there is one.
+func (r *run) startDiscovery() {
+	s := r.epochs
+	if s == nil || r.job.Elastic.Discovery == "" {
+		return
+	}
+	s.work.Go(func() {
+		tick := time.NewTicker(discoverEvery)
+		defer tick.Stop()
+		last, failed := s.usable, ""
+		for {
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-tick.C:
+			}
+			n, err := r.discover(s.ctx)
+			switch {
+			case s.ctx.Err() != nil:
+				return
+			case err != nil:
+				if text := err.Error(); text != failed {
+					failed = text
+					r.note("host discovery: %s; the slots stay as they were", text)
+				}
+				continue
+			}
+			if failed = ""; n == last {
+				continue
+			}
+			select {
+			case s.slots <- n:
+				last = n
+			case <-s.ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// discover runs the discovery script, and returns how many slots it names. Ranks can be started on
+// this host only, so a line that names another host is an error.
+func (r *run) discover(ctx context.Context) (slots int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, discoverLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", r.job.Elastic.Discovery)
+	cmd.Env, cmd.WaitDelay = r.base, killAfter
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return 0, err
+	}
+	text, _ := io.ReadAll(io.LimitReader(out, maxDiscovery))
+	if err := cmd.Wait(); err != nil {
+		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
+	}
+	return parseSlots(string(bytes.TrimSpace(text)))
+}
+
+// parseSlots adds up the slots of this host in the output of a discovery script. A line is
+// "host:slots", or "host" for one slot.
+func parseSlots(text string) (slots int, err error) {
+	p := &parser{}
+	p.host, _ = os.Hostname()
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			if err := p.hosts(line); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return p.slots, nil
+}

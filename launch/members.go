@@ -1,0 +1,289 @@
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A membership decides which processes a job has, and which of them are the ranks of its next
+// epoch. It is a pure state machine. Times are durations since the start of the job. Processes have
+// numbers that are never used again, and slots, which are places for one process each.
+//
+// A process passes through these states:
+//
+//	starting  runs, and has not asked for an epoch; its epoch is noEpoch
+//	ready     asks for the next epoch
+//	member    is a rank of the current epoch; may become ready again
+//
+// The rule that prevents two epochs side by side: the next epoch is formed only when no process is
+// a member. Each process that was a member has asked for the next epoch, or has ended.
+//
+//	input                      effect
+//	started                    a process is starting in a slot
+//	ready                      a process is ready; if it was a member, its epoch is broken
+//	ended, failed              if it was a member, its epoch is broken; its slot gets another start
+//	ended, with 0              its slot gets no other start; if it was ever a member, the job is
+//	                           finishing: no slot gets a start
+//	available                  the number of usable slots has changed
+//	stop                       the job ends: no slot gets a start
+//
+// After each input, and at the time wakeAt, the caller asks for starts, overdue, surplus, form and
+// failure, in this order, and carries them out.
+type membership struct {
+	min, max  int
+	restarts  int           // how many failed processes may still be started again
+	waitLimit time.Duration // how long the first process that is ready waits for the others
+	grows     bool          // available may be called, so a slot may come later
+	cooldown  [2]time.Duration
+
+	slots     []slot // the usable ones, and those whose process runs
+	usable    int
+	processes map[int]*member // the ones that run
+
+	epoch     int // noEpoch before the first
+	broken    bool
+	left      bool // a member has exited with 0
+	since     time.Duration
+	finishing bool
+	stopped   bool
+	failed    string
+}
+
+// noEpoch is the epoch of a process that was never a member.
+const noEpoch = -1
+
+// noProcess is the process of a slot in which none runs.
+const noProcess = -1
+
+// A slot is a place for one process.
+type slot struct {
+	process  int           // the process that runs, or noProcess
+	failures int           // of its processes
+	startAt  time.Duration // the earliest time of the next start
+	closed   bool          // its process has exited with 0
+}
+
+// A member is a process that runs.
+type member struct {
+	id, slot    int
+	epoch, rank int // the last epoch of which it was a member, and its rank there
+	ready       bool
+	addr        string // of its listener, if it is ready
+	dismissed   bool   // has been told to end
+	overdue     bool   // has been killed
+	dismissedAt time.Duration
+}
+
+// newMembership returns the membership of a job without processes and slots.
+func newMembership(e *Elastic) *membership {
+	return &membership{
+		min: e.Min, max: e.Max, restarts: e.Restarts, waitLimit: e.WaitLimit, grows: e.Discovery != "", cooldown: e.Cooldown,
+		processes: make(map[int]*member), epoch: noEpoch, since: never,
+	}
+}
+
+// available sets the number of usable slots.
+func (m *membership) available(n int) {
+	m.usable = min(n, m.max)
+	for len(m.slots) < m.usable {
+		m.slots = append(m.slots, slot{process: noProcess})
+	}
+}
+
+// started notes that a process runs in a slot. A slot whose process has failed uses up a restart.
+func (m *membership) started(id, at int) {
+	if m.slots[at].failures > 0 {
+		m.restarts--
+	}
+	m.slots[at].process = id
+	m.processes[id] = &member{id: id, slot: at, epoch: noEpoch, rank: noEpoch}
+}
+
+// ready notes that a process asks for the next epoch.
+func (m *membership) ready(id int, addr string, now time.Duration) {
+	p := m.processes[id]
+	if p == nil {
+		return // it has ended meanwhile
+	}
+	p.ready, p.addr = true, addr
+	m.broken = m.broken || m.isMember(p)
+	if m.since == never && (m.isMember(p) || m.epoch == noEpoch) {
+		m.since = now
+	}
+}
+
+// isMember reports whether a process was made a rank of the current epoch.
+func (m *membership) isMember(p *member) bool { return p.epoch == m.epoch && m.epoch != noEpoch }
+
+// ended notes that a process has ended. The argument failed says that it has not exited with 0.
+func (m *membership) ended(id int, failed bool, now time.Duration) {
+	p := m.processes[id]
+	if p == nil {
+		return
+	}
+	delete(m.processes, id)
+	s := &m.slots[p.slot]
+	s.process = noProcess
+	switch {
+	case p.dismissed:
+		m.broken = m.broken || m.isMember(p)
+	case failed:
+		m.broken = m.broken || m.isMember(p)
+		s.failures++
+		s.startAt = now + m.pauseAfter(s.failures)
+	default:
+		s.closed = true
+		m.left = m.left || m.isMember(p)
+		m.finishing = m.finishing || p.epoch != noEpoch
+	}
+}
+
+// pauseAfter returns how long a slot stays unused after its failure with the given number. The
+// first failure may be chance. The pause doubles with each further failure.
+func (m *membership) pauseAfter(failures int) time.Duration {
+	if failures < 2 {
+		return 0
+	}
+	pause := m.cooldown[0]
+	for range failures - 2 {
+		pause = min(2*pause, m.cooldown[1])
+	}
+	return pause
+}
+
+// stop ends all starts, because the job ends.
+func (m *membership) stop() { m.stopped = true }
+
+// pending returns the slots that will get a process, in order: a slot after a failure only while
+// restarts are left.
+func (m *membership) pending() (slots []int) {
+	if m.stopped || m.finishing || m.failed != "" {
+		return nil
+	}
+	restarts := m.restarts
+	for i, s := range m.slots[:m.usable] {
+		switch {
+		case s.process != noProcess || s.closed:
+		case s.failures == 0:
+			slots = append(slots, i)
+		case restarts > 0:
+			restarts--
+			slots = append(slots, i)
+		}
+	}
+	return slots
+}
+
+// starts returns the slots in which a process must be started now.
+func (m *membership) starts(now time.Duration) []int {
+	return slices.DeleteFunc(m.pending(), func(i int) bool { return m.slots[i].startAt > now })
+}
+
+// alive returns how many processes run or will be started.
+func (m *membership) alive() int { return len(m.processes) + len(m.pending()) }
+
+// overdue returns the processes that must be killed now: those for which the processes that are
+// ready have waited too long, and those that were told to end and have not. It returns each process
+// once.
+func (m *membership) overdue(now time.Duration) (ids []int) {
+	late := m.since != never && now-m.since >= m.waitLimit
+	for _, p := range m.inOrder() {
+		if !p.overdue && (late && !p.ready || p.dismissed && now-p.dismissedAt >= killAfter) {
+			p.overdue = true
+			ids = append(ids, p.id)
+		}
+	}
+	return ids
+}
+
+// surplus returns the processes that must be told to end: those in slots that are not usable any
+// more, and, while the job is finishing, those that were never members. It returns each process
+// once.
+func (m *membership) surplus(now time.Duration) (ids []int) {
+	for _, p := range m.inOrder() {
+		if (p.slot >= m.usable || m.finishing && p.epoch == noEpoch) && !p.dismissed {
+			p.dismissed, p.dismissedAt = true, now
+			ids = append(ids, p.id)
+		}
+	}
+	return ids
+}
+
+// form returns the members of the next epoch in the order of their ranks, and makes them members. It
+// returns nil if the next epoch cannot be formed now. Processes that were members before come first,
+// in the order of their ranks.
+func (m *membership) form() []*member {
+	all := m.inOrder()
+	if m.failed != "" || len(all) < max(m.min, 1) ||
+		slices.ContainsFunc(all, func(p *member) bool { return !p.ready || p.dismissed }) {
+		return nil
+	}
+	m.epoch++
+	m.broken, m.left, m.since = false, false, never
+	for rank, p := range all {
+		p.ready, p.epoch, p.rank = false, m.epoch, rank
+	}
+	return all
+}
+
+// inOrder returns the processes: those of the latest epoch first, by rank, and then the others by
+// slot.
+func (m *membership) inOrder() []*member {
+	var all []*member
+	for _, p := range m.processes {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b *member) int {
+		return cmp.Or(cmp.Compare(b.epoch, a.epoch), cmp.Compare(a.rank, b.rank), cmp.Compare(a.slot, b.slot))
+	})
+	return all
+}
+
+// waiting reports whether a process that is no member is ready.
+func (m *membership) waiting() bool {
+	for _, p := range m.processes {
+		if p.ready && !m.isMember(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// failure returns why there will be no next epoch, or "". It decides this once: the processes that
+// run and will be started are fewer than the minimum, and no slot can come, or none has come in
+// time. While the job is finishing, this counts only if a process waits for the next epoch.
+func (m *membership) failure(now time.Duration) string {
+	n := m.alive()
+	switch {
+	case m.failed != "" || n >= m.min || n == 0 || m.stopped:
+	case m.finishing && !m.anyReady():
+	case m.grows && !m.finishing && (m.since == never || now-m.since < m.waitLimit):
+	default:
+		m.failed = fmt.Sprintf("ranks left: got %d, want at least %d (--min-np), and no other will be started", n, m.min)
+	}
+	return m.failed
+}
+
+// anyReady reports whether a process is ready.
+func (m *membership) anyReady() bool {
+	return slices.ContainsFunc(m.inOrder(), func(p *member) bool { return p.ready })
+}
+
+// wakeAt returns the next time at which the answers may change without an input, or never.
+func (m *membership) wakeAt(now time.Duration) time.Duration {
+	at := never
+	for _, i := range m.pending() {
+		at = min(at, m.slots[i].startAt)
+	}
+	if m.since != never && now < m.since+m.waitLimit {
+		at = min(at, m.since+m.waitLimit)
+	}
+	for _, p := range m.processes {
+		if p.dismissed && !p.overdue {
+			at = min(at, p.dismissedAt+killAfter)
+		}
+	}
+	return at
+}

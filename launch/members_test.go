@@ -1,0 +1,298 @@
+package launch
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A jobModel is a membership, and what a launcher and the processes of its job know. It checks what
+// the membership answers.
+type jobModel struct {
+	*membership
+	t         *testing.T
+	now       time.Duration
+	next      int          // the number of the next process
+	inside    map[int]bool // the processes that may use the current epoch's communicator: members that have not asked again
+	old       map[int]int  // the last rank of each process that was a member
+	signalled map[int]bool // the processes that were told to end, or killed
+	formed    [][]int      // the members of each epoch
+	history   []string
+}
+
+// newJobModel returns a job that has started a process in each of n slots.
+func newJobModel(t *testing.T, e Elastic, n int) *jobModel {
+	e.WaitLimit, e.Cooldown = 10*time.Second, [2]time.Duration{time.Second, 4 * time.Second}
+	j := &jobModel{membership: newMembership(&e), t: t, inside: make(map[int]bool), old: make(map[int]int), signalled: make(map[int]bool)}
+	j.available(n)
+	j.apply("begin")
+	return j
+}
+
+// apply carries out what the membership answers after an input, as run.advance does, and checks it.
+func (j *jobModel) apply(input string, args ...any) {
+	j.history = append(j.history, fmt.Sprintf(input, args...))
+	for _, at := range j.starts(j.now) {
+		j.started(j.next, at)
+		j.next++
+	}
+	for _, id := range slices.Concat(j.overdue(j.now), j.surplus(j.now)) {
+		j.signalled[id] = true
+	}
+	var order []int // of the ranks before
+	for id := range j.processes {
+		order = append(order, id)
+	}
+	members := j.form()
+	j.failure(j.now)
+	if members == nil {
+		return
+	}
+	if len(j.inside) > 0 {
+		j.t.Fatalf("epoch %d: got formed while %v may use the epoch before; %q", j.epoch, j.inside, j.history)
+	}
+	if len(members) != len(order) || len(members) < j.min {
+		j.t.Fatalf("epoch %d: got %d members of %d processes, want all, and at least %d; %q", j.epoch, len(members), len(order), j.min, j.history)
+	}
+	if j.failed != "" {
+		j.t.Fatalf("epoch %d: got formed after a failure; %q", j.epoch, j.history)
+	}
+	var ids []int
+	last, newcomers := -1, false
+	for rank, m := range members {
+		before, survivor := j.old[m.id]
+		if survivor && (newcomers || before <= last) || m.rank != rank {
+			j.t.Fatalf("epoch %d: got rank %d for process %d, want survivors first, in their order; %q", j.epoch, rank, m.id, j.history)
+		}
+		last, newcomers = before, newcomers || !survivor
+		ids = append(ids, m.id)
+	}
+	j.old = make(map[int]int)
+	for rank, id := range ids {
+		j.inside[id], j.old[id] = true, rank
+	}
+	j.formed = append(j.formed, ids)
+}
+
+// ask is the input that a process asks for the next epoch.
+func (j *jobModel) ask(id int) {
+	delete(j.inside, id)
+	j.ready(id, fmt.Sprint("host:", id), j.now)
+	j.apply("%d asks", id)
+}
+
+// end is the input that a process ends.
+func (j *jobModel) end(id int, failed bool) {
+	delete(j.inside, id)
+	j.ended(id, failed, j.now)
+	j.apply("%d ends, failed %v", id, failed)
+}
+
+// tick is the input that the time of the next answer has come.
+func (j *jobModel) tick() {
+	j.now = j.wakeAt(j.now)
+	j.apply("time %v", j.now)
+}
+
+// state returns all that decides what can happen next.
+func (j *jobModel) state() string {
+	s := fmt.Sprint(j.slots, j.usable, j.restarts, j.epoch, j.broken, j.left, j.since, j.finishing, j.failed, j.now, j.next)
+	for _, p := range j.inOrder() {
+		s += fmt.Sprint(*p)
+	}
+	return s
+}
+
+// TestNoOrderOfEventsLeadsToTwoEpochsSideBySide explores every order in which up to three processes
+// ask and end, with restarts and growth. In each situation, if all processes ask and time passes,
+// either an epoch is formed, or the job fails.
+func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
+	for _, e := range []Elastic{
+		{Min: 1, Max: 3}, {Min: 2, Max: 3, Restarts: 2}, {Min: 3, Max: 3, Restarts: 1}, {Min: 1, Max: 3, Restarts: 1, Discovery: "x"},
+	} {
+		t.Run(fmt.Sprintf("%+v", e), func(t *testing.T) {
+			type input func(*jobModel)
+			seen := make(map[string]int) // how many further inputs were explored from each situation
+			replay := func(path []input) *jobModel {
+				begin := 3
+				if e.Discovery != "" {
+					begin = 2
+				}
+				j := newJobModel(t, e, begin)
+				for _, in := range path {
+					in(j)
+				}
+				return j
+			}
+			var explore func(path []input, depth int)
+			explore = func(path []input, depth int) {
+				j := replay(path)
+				s := j.state()
+				explored, again := seen[s]
+				if again && explored >= depth {
+					return
+				}
+				if seen[s] = depth; !again {
+					j.wantEnd()
+				}
+				if depth == 0 {
+					return
+				}
+				j = replay(path)
+				inputs := []input{}
+				for id := range j.next {
+					if p := j.processes[id]; p != nil {
+						if !p.ready {
+							inputs = append(inputs, func(j *jobModel) { j.ask(id) })
+						}
+						inputs = append(inputs, func(j *jobModel) { j.end(id, true) }, func(j *jobModel) { j.end(id, false) })
+					}
+				}
+				if j.wakeAt(j.now) != never {
+					inputs = append(inputs, (*jobModel).tick)
+				}
+				if e.Discovery != "" {
+					for _, n := range []int{1, 3} {
+						inputs = append(inputs, func(j *jobModel) {
+							j.available(n)
+							j.apply("%d slots", n)
+						})
+					}
+				}
+				for _, in := range inputs {
+					explore(append(slices.Clip(path), in), depth-1)
+				}
+			}
+			explore(nil, 7)
+			t.Logf("%d situations", len(seen))
+		})
+	}
+}
+
+// wantEnd lets all processes ask, and those that were told to end, end. The membership must then
+// form an epoch or fail, unless the job is finishing and no process is left.
+func (j *jobModel) wantEnd() {
+	epochs := len(j.formed)
+	for range 40 {
+		if len(j.formed) > epochs || j.failed != "" || len(j.processes) == 0 && len(j.pending()) == 0 {
+			return
+		}
+		before := len(j.history)
+		for id := range j.next {
+			switch p := j.processes[id]; {
+			case p == nil:
+			case j.signalled[id]:
+				j.end(id, true)
+			case !p.ready:
+				j.ask(id)
+			}
+			if len(j.formed) > epochs {
+				return
+			}
+		}
+		if len(j.history) == before {
+			if j.wakeAt(j.now) == never {
+				break
+			}
+			j.tick()
+		}
+	}
+	j.t.Fatalf("got neither an epoch nor a failure; %q; %s", j.history, j.state())
+}
+
+func TestAFailedSlotIsStartedAgainAfterAPauseThatDoubles(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 2, Restarts: 5}, 2)
+	j.ask(0)
+	j.ask(1)
+	victim, pauses := 1, []time.Duration{}
+	for range 5 {
+		began := j.now
+		j.end(victim, true)
+		for j.slots[1].process == noProcess {
+			j.tick()
+		}
+		pauses = append(pauses, j.now-began)
+		victim = j.slots[1].process
+	}
+	s := time.Second
+	if want := []time.Duration{0, s, 2 * s, 4 * s, 4 * s}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses: got %v, want %v", pauses, want)
+	}
+	j.end(victim, true)
+	if got := j.alive(); got != 1 {
+		t.Errorf("after all restarts: got %d processes to run, want 1", got)
+	}
+}
+
+// A rank that computes for long is not killed because a newcomer waits, but only because other
+// members of its epoch wait.
+func TestAMemberIsKilledOnlyWhenOtherMembersWaitTooLong(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 2)
+	j.ask(0)
+	j.ask(1)
+	j.available(3)
+	j.apply("3 slots")
+	j.ask(2)
+	if at := j.wakeAt(j.now); at != never || !j.waiting() {
+		t.Errorf("with a newcomer: got %v and waiting %v, want no deadline, and true", at, j.waiting())
+	}
+	j.ask(0)
+	j.tick()
+	if !j.signalled[1] || j.signalled[0] || j.signalled[2] || j.now != j.waitLimit {
+		t.Errorf("at %v: got %v killed, want process 1 after %v", j.now, j.signalled, j.waitLimit)
+	}
+	j.end(1, true)
+	if want := []int{0, 2}; !slices.Equal(j.formed[1], want) {
+		t.Errorf("members: got %v, want %v", j.formed[1], want)
+	}
+}
+
+// When a rank has finished, nobody begins any more, and processes that were never ranks are ended.
+func TestAJobThatFinishesStartsNoProcess(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3, Restarts: 3, Discovery: "x"}, 2)
+	j.ask(0)
+	j.ask(1)
+	j.available(3)
+	j.apply("3 slots")
+	j.end(0, false)
+	if !j.signalled[2] || j.signalled[1] {
+		t.Errorf("told to end: got %v, want process 2", j.signalled)
+	}
+	if j.broken {
+		t.Error("the end of a rank that has finished counts as a change")
+	}
+	j.end(2, true)
+	j.end(1, true)
+	if got := j.alive(); got != 0 || j.next != 3 {
+		t.Errorf("got %d processes to run and %d started, want 0 and 3", got, j.next)
+	}
+}
+
+func TestAJobFailsWhenTooFewRanksAreLeft(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 2, Max: 3}, 3)
+	for id := range 3 {
+		j.ask(id)
+	}
+	j.end(0, true)
+	if j.failed != "" {
+		t.Errorf("with 2 of at least 2: got %q", j.failed)
+	}
+	j.end(1, true)
+	if j.failed == "" {
+		t.Error("with 1 of at least 2: got no failure")
+	}
+	// With a script slots may come, but not after the ranks have waited too long.
+	j = newJobModel(t, Elastic{Min: 2, Max: 3, Discovery: "x"}, 2)
+	j.ask(0)
+	j.ask(1)
+	j.end(1, true)
+	j.ask(0)
+	if j.failed != "" {
+		t.Errorf("before the time: got %q", j.failed)
+	}
+	j.tick()
+	if j.failed == "" {
+		t.Error("after the time: got no failure")
+	}
+}
