@@ -18,7 +18,7 @@ import (
 // caller gets. It notifies the other ranks before it returns, so that they neither keep waiting for
 // this rank nor blame it for leaving.
 func (c *Comm) collectiveFailed(cl *call, err error) error {
-	err = c.collectiveError(cl, blame(err))
+	err = c.collectiveError(cl, c.rt.blame(err))
 	c.rt.reportLoss(err)
 	c.rt.fence()
 	return err
@@ -510,7 +510,7 @@ func (rt *rankRuntime) handleRevoke(body []byte) {
 // messageFailed converts the error that ended a message call to the error that the caller gets. If
 // the context or the Timeout ended the call, it searches for a cycle of waiting ranks.
 func (c *Comm) messageFailed(cl *call, err error) error {
-	err = blame(err)
+	err = c.rt.blame(err)
 	var f *fault.Error
 	if errors.As(err, &f) {
 		c.mu.Lock()
@@ -535,7 +535,7 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 
 // messageError adds the name of the call to the error of a message call that does not wait.
 func (c *Comm) messageError(call string, err error) error {
-	err = c.withOp(call, blame(err))
+	err = c.withOp(call, c.rt.blame(err))
 	c.rt.reportLoss(err)
 	return err
 }

@@ -41,7 +41,7 @@ const reactionTime = time.Minute
 // the first call about a loss waits for it, because the program may exit after either call.
 func (rt *rankRuntime) reportLoss(err error) {
 	loss := lossIn(err)
-	if loss == nil || rt.blamed(loss, rt.rank) {
+	if loss == nil || rt.isEvicted(loss, rt.rank) {
 		return
 	}
 	rt.mu.Lock()
@@ -68,6 +68,12 @@ func (rt *rankRuntime) reportLoss(err error) {
 	rt.fence()
 }
 
+// isEvicted reports whether a loss is about the given rank itself. Such a rank does not leave because
+// of another loss. A rank at one end of a lost link may do so.
+func (rt *rankRuntime) isEvicted(loss *fault.Error, rank int) bool {
+	return loss.Kind == fault.PeerLost && rt.blamed(loss, rank)
+}
+
 // lossKey identifies a loss by its kind and all its ranks. The loss of a link and the loss of one of
 // its ranks differ, and the other ranks must learn of both.
 func lossKey(loss *fault.Error) string {
@@ -82,7 +88,7 @@ func lossKey(loss *fault.Error) string {
 // callBack notifies the other ranks before that. It does so on another goroutine, because its
 // caller moves messages and must not wait.
 func (rt *rankRuntime) callBack(err error, done func(error)) {
-	err = blame(err)
+	err = rt.blame(err)
 	if lossIn(err) == nil || !rt.spawn(func(context.Context) {
 		rt.reportLoss(err)
 		done(err)
@@ -94,7 +100,7 @@ func (rt *rankRuntime) callBack(err error, done func(error)) {
 // handleReaction handles the reportLoss of another rank.
 func (rt *rankRuntime) handleReaction(from int, body []byte) {
 	e, err := fault.ParseWire(body)
-	if err != nil || len(e.Peers) == 0 || !isLoss(e.Kind) || rt.blamed(e, from) {
+	if err != nil || len(e.Peers) == 0 || !isLoss(e.Kind) || rt.isEvicted(e, from) {
 		return
 	}
 	rt.mu.Lock()
@@ -171,10 +177,18 @@ func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Er
 }
 
 // blame converts the error of a call that needs a closed rank: if the rank closed because of a
-// loss, the result is an error about that loss. blame returns every other error unchanged.
-func blame(err error) error {
+// loss, the result is an error about that loss. blame returns every other error unchanged. The
+// goodbye records the loss in its error. Other errors, such as that of a message which the closing
+// rank has dropped, come before the goodbye.
+func (rt *rankRuntime) blame(err error) error {
 	var f, loss *fault.Error
-	if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 || !errors.As(f.Err, &loss) || !isLoss(loss.Kind) {
+	if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 {
+		return err
+	}
+	if !errors.As(f.Err, &loss) || !isLoss(loss.Kind) {
+		loss = rt.reactionOf(f.Peers[0].Rank)
+	}
+	if loss == nil {
 		return err
 	}
 	return consequence(loss, f.Peers[0].Rank, "has closed", nil)

@@ -164,3 +164,49 @@ func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The link between ranks 0 and 2 breaks, and rank 0 leaves because of that. Rank 1 waits for rank 0.
+// Its error must name the two ends of the link.
+func TestARankThatEndsBecauseOfALostLinkIsNotBlamed(t *testing.T) {
+	wantLink := func(err error) error {
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != fault.LinkLost || len(f.Peers) != 2 || f.Peers[0].Rank != 0 || f.Peers[1].Rank != 2 {
+			return fmt.Errorf("got %v, want %v that names ranks 0 and 2", err, fault.LinkLost)
+		}
+		return nil
+	}
+	for name, end := range map[string]func(ctx context.Context, c *Comm, d *deathRun){
+		"closes": func(ctx context.Context, c *Comm, d *deathRun) { c.Close(ctx) },
+		"exits":  func(ctx context.Context, c *Comm, d *deathRun) { d.die(c) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			deathJob(t, 3, func(ctx context.Context, c *Comm, d *deathRun) error {
+				switch c.Rank() {
+				case 0:
+					c.rt.mesh.Suspect(2, errors.New("the link is cut"))
+					err := wantLink(receive(ctx, c, 2))
+					end(ctx, c, d)
+					return err
+				case 1:
+					return wantLink(receive(ctx, c, 0))
+				}
+				return wantLink(receive(ctx, c, 0))
+			})
+		})
+	}
+}
+
+// A rank that closes because of a loss drops a message. The sender may learn of that before the
+// goodbye.
+func TestAMessageThatIsDroppedBecauseOfALossNamesTheLostRank(t *testing.T) {
+	loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
+	rt := &rankRuntime{reactions: map[int]reaction{1: {loss, time.Now()}}}
+	dropped := &fault.Error{Kind: fault.Closed, Op: "send", Peers: []fault.Peer{{Rank: 1}}, Err: errors.New("closed without receiving")}
+	if err := wantLost(rt.blame(dropped), 2, "rank 1"); err != nil {
+		t.Error(err)
+	}
+	dropped.Peers[0].Rank = 0
+	if err := rt.blame(dropped); !errors.Is(err, fault.Closed) {
+		t.Errorf("of a rank that knows of no loss: got %v, want it unchanged", err)
+	}
+}

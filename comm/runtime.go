@@ -400,7 +400,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	// Deliver the messages that Send has accepted. A rank that was declared lost cannot deliver
 	// them, because its peers no longer talk to it.
 	if failed == nil {
-		err = rt.eng.Drain(ctx)
+		err = rt.blame(rt.eng.Drain(ctx))
 	}
 	closed := fault.New(fault.Closed, "close", rt.rank, "this rank has closed")
 	rt.mu.Lock()
