@@ -24,7 +24,9 @@
 //	every other member of the base is known to be dead
 //
 // Two sides of the first two kinds have a member in common. The third kind excludes every live
-// member of any other side.
+// member of any other side. A decision by the third kind needs votes of members that know of all
+// these deaths: a member that does not may still follow another leader, together with members that
+// die later.
 //
 // A weaker rule would not count members known to be dead at all. That rule is wrong, as ranks 0, 1
 // and 2 show: ranks 1 and 2 may have decided to go on without rank 0, before rank 2 died. Rank 0

@@ -205,8 +205,13 @@ func (m *Machine) view() Set {
 
 // quorum reports whether side is a quorum; see the package comment.
 func (m *Machine) quorum(side Set) bool {
+	return m.majority(side) || m.base.Minus(side).Minus(m.states[m.me].Dead).Len() == 0
+}
+
+// majority reports whether side is a quorum of the first two kinds.
+func (m *Machine) majority(side Set) bool {
 	n, all := side.Len(), m.base.Len()
-	return 2*n > all || 2*n == all && side.Has(m.base.Lowest()) || m.base.Minus(side).Minus(m.states[m.me].Dead).Len() == 0
+	return 2*n > all || 2*n == all && side.Has(m.base.Lowest())
 }
 
 // follow makes this rank follow the lowest remaining member. If that is this rank itself, it
@@ -264,17 +269,27 @@ func (m *Machine) propose() {
 	own.Accepted, own.Proposal = own.Term, p
 }
 
-// linked returns the members of side that are linked with each other. For each lost link it removes
-// the higher end, unless it has removed the lower end already.
+// linked returns the members of side that are linked with each other. It removes the member with the
+// most lost links, or the highest of several, until no lost link is left.
 func (m *Machine) linked(side Set) Set {
-	cuts := slices.Clone(m.cuts)
-	slices.SortFunc(cuts, func(a, b LinkLost) int { return min(a.A, a.B) - min(b.A, b.B) })
-	for _, c := range cuts {
-		if side.Has(c.A) && side.Has(c.B) {
-			side = side.Without(max(c.A, c.B))
+	for {
+		worst, most := -1, 0
+		for _, r := range side.Ranks() {
+			n := 0
+			for _, c := range m.cuts {
+				if side.Has(c.A) && side.Has(c.B) && (c.A == r || c.B == r) {
+					n++
+				}
+			}
+			if n > 0 && n >= most {
+				worst, most = r, n
+			}
 		}
+		if worst < 0 {
+			return side
+		}
+		side = side.Without(worst)
 	}
-	return side
 }
 
 // decide ends the agreement once a quorum has accepted the same Proposal as this rank.
@@ -289,8 +304,16 @@ func (m *Machine) decide() {
 			voters = voters.Without(r)
 		}
 	}
-	if m.quorum(voters) {
+	if m.majority(voters) || m.lastAlive(voters.Minus(own.Dead)) {
 		m.decided = true
 		m.emit(Decided{own.Proposal})
 	}
+}
+
+// lastAlive reports whether all voters know that every other member of the base is dead. What this
+// rank alone knows is not enough: since its vote, another voter may have lost this rank and decided
+// with members that have died later.
+func (m *Machine) lastAlive(voters Set) bool {
+	others := m.base.Minus(voters)
+	return !slices.ContainsFunc(voters.Ranks(), func(r int) bool { return others.Minus(m.states[r].Dead).Len() > 0 })
 }

@@ -42,8 +42,8 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestAShrinkWithoutALinkHasItsLowerEnd covers a leader that alone knows of broken links.
-func TestAShrinkWithoutALinkHasItsLowerEnd(t *testing.T) {
+// TestAShrinkLeavesOutTheRankWithMostLostLinks covers a leader that alone knows of lost links.
+func TestAShrinkLeavesOutTheRankWithMostLostLinks(t *testing.T) {
 	for name, c := range map[string]struct {
 		calls Calls
 		links []LinkLost
@@ -53,6 +53,8 @@ func TestAShrinkWithoutALinkHasItsLowerEnd(t *testing.T) {
 		"one":              {Shrink, []LinkLost{{3, 1}}, set(4, 0, 1, 2)},
 		"a chain":          {Shrink, []LinkLost{{1, 2}, {2, 3}}, set(4, 0, 1, 3)},
 		"one rank's links": {Shrink, []LinkLost{{0, 3}, {1, 3}, {2, 3}}, set(4, 0, 1, 2)},
+		"a star":           {Shrink, []LinkLost{{0, 1}, {0, 2}, {0, 3}}, set(4, 1, 2, 3)},
+		"two pairs":        {Shrink, []LinkLost{{0, 2}, {3, 1}}, set(4, 0, 1)},
 		"agree needs none": {Agree, []LinkLost{{0, 3}}, All(4)},
 	} {
 		m := New(0, 4, All(4))
@@ -109,6 +111,36 @@ func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
 	}
 	if m.State().Accepted != 0 {
 		t.Error("rank 4 has accepted a Proposal of a side that it is not in")
+	}
+}
+
+// TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths covers five ranks. Rank 0 has lost rank
+// 1 and proposes, and only rank 2 accepts. Ranks 1, 3 and 4 have lost rank 0 and decide something
+// else. Then rank 2 loses ranks 0 and 1, and decides the same as they, with ranks 3 and 4. These die.
+// Rank 0 learns of the three deaths. It must not decide by the vote that rank 2 has given before.
+func TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths(t *testing.T) {
+	m := New(0, 5, All(5))
+	m.Step(Enter{Calls: Shrink})
+	m.Step(Lost{1})
+	for r := 2; r < 5; r++ {
+		m.Step(Received{r, State{Version: 1, Calls: Shrink, Term: 1, Dead: set(5)}})
+	}
+	p := m.State().Proposal
+	if p.Side != set(5, 0, 2, 3, 4) {
+		t.Fatalf("got a proposal for %v, want ranks 0, 2, 3 and 4", p.Side.Ranks())
+	}
+	vote := State{Version: 2, Calls: Shrink, Term: 1, Accepted: 1, Proposal: p, Dead: set(5)}
+	m.Step(Received{2, vote})
+	for _, r := range []int{1, 3, 4} {
+		m.Step(Dead{r})
+	}
+	if m.decided {
+		t.Error("rank 0 decides, and rank 2 may have decided differently")
+	}
+	vote.Version, vote.Dead = 3, set(5, 1, 3, 4)
+	m.Step(Received{2, vote})
+	if !m.decided {
+		t.Error("rank 0 does not decide, though ranks 0 and 2 agree and know that all others are dead")
 	}
 }
 
