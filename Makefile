@@ -55,16 +55,21 @@ build: ## build every program into bin/ (VERBS=1: with RDMA)
 test: ## run every test that needs no special hardware (at most 8 minutes on 2 cores)
 	$(GOTEST) -timeout 10m $(TESTFLAGS) $(PKGS)
 
+# Packages that start no goroutines: the import policy keeps sync, time and net out of them. No race
+# is possible there, and GOMAXPROCS makes no difference.
+PURE := agreement|negotiate|autotune|membership|choose
+CONCURRENT = $$($(GO) list $(PKGS) | grep -vE '/($(PURE))$$')
+
 .PHONY: race
-race: ## the same under the race detector (at most 15 minutes on 2 cores)
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(PKGS)
+race: ## the same under the race detector, where there are goroutines (at most 15 minutes on 2 cores)
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(CONCURRENT)
 
 # What waits must not starve what it waits for, also where Go runs one goroutine at
 # a time: heartbeats, watchers, the ranks of one process. Results that go test has
 # kept are no use: it does not know that they hold for another GOMAXPROCS.
 .PHONY: test-1p
-test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
-	GOMAXPROCS=1 $(GOTEST) -count=1 -timeout 14m $(TESTFLAGS) $(PKGS)
+test-1p: ## every test where there are goroutines with GOMAXPROCS=1 (at most 3 times as long as make test)
+	GOMAXPROCS=1 $(GOTEST) -count=1 -timeout 14m $(TESTFLAGS) $(CONCURRENT)
 
 .PHONY: test-verbs
 test-verbs: ## build with RDMA and test it on soft-RoCE in small VMs (Debian, apt; at most 12 minutes)
@@ -149,6 +154,12 @@ tutorial: build ## judge the transport of docs/transports.md and run an allreduc
 	cd $(UNIXSOCK) && $(GO) build -o $(CURDIR)/bin/ ./allreduce
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && TUTTI_REPORT_TRANSPORT=1 bin/tuttirun -np 2 bin/allreduce "$$dir" 2>&1 | tee "$$dir/output" && \
 		test "$$(grep -cE 'rank [01] of 2: 1048576 sums are right' "$$dir/output")" = 2 && grep -q unixsock "$$dir/output"
+
+# Without the links, which Go does not keep.
+.PHONY: warm
+warm: ## compile what race and fuzz need, so that they find it in Go's cache
+	CGO_ENABLED=1 $(GO) list -race -test -export $(CONCURRENT) >/dev/null
+	@GO=$(GO) tools/fuzz.sh build
 
 .PHONY: cross
 cross: ## build for the other platforms, without cgo
