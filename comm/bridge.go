@@ -25,7 +25,7 @@ func (b *bridged) AllReduceList(ctx context.Context, algorithm string, d tensor.
 	if err := pl.bindVectors(c); err != nil {
 		return err
 	}
-	return c.executeBound(ctx, &pl)
+	return c.execute(ctx, &pl, nil)
 }
 
 // Algorithm implements bridge.Communicator.
@@ -54,8 +54,8 @@ func (p poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
 	return p.LinkPoller.Poll(ctx, cond)
 }
 
-// bindVectors counts the bytes and elements of the plan's vectors. It refuses vectors that are
-// misaligned or hold a fraction of an element, and algorithms that take no list.
+// bindVectors refuses vectors that are misaligned or hold a fraction of an element, and algorithms
+// that take no list.
 func (pl *plan) bindVectors(c *Comm) error {
 	name := pl.verb.String()
 	if !pl.dtype.Valid() {
@@ -66,9 +66,7 @@ func (pl *plan) bindVectors(c *Comm) error {
 		if len(v)%es != 0 || !tensor.AlignedFor(pl.dtype, v) {
 			return c.misuse(name, "vector %d: got %d bytes at %p, want whole elements of %v, aligned for it", i, len(v), v, pl.dtype)
 		}
-		pl.bytes += len(v)
 	}
-	pl.count = pl.bytes / es
 	a, err := collective.Find(pl.verb, pl.forced)
 	if err == nil && !a.SupportsLists() {
 		err = fault.New(fault.Misuse, name, c.rt.rank, "algorithm for a list of vectors: got %s, want ring or shared", pl.forced)

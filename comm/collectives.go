@@ -90,15 +90,15 @@ func allReduce[T Element](pl *plan, buf []T, op Op) *plan {
 
 // reduction fills pl for a collective that reduces.
 func reduction[T Element](pl *plan, verb collective.Verb, buf []T, op Op) *plan {
-	pl.verb, pl.dtype, pl.dst, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), true
-	pl.count, pl.root, pl.op = len(buf), -1, op
+	pl.verb, pl.dtype, pl.dst, pl.root, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), -1, true
+	pl.src, pl.op = pl.dst, op
 	return pl
 }
 
 // exchange fills pl for a collective that does not reduce.
 func exchange[T Element](pl *plan, verb collective.Verb, buf []T, root int) *plan {
-	pl.verb, pl.dtype, pl.dst, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), true
-	pl.root = root
+	pl.verb, pl.dtype, pl.dst, pl.root, pl.inPlace = verb, tensor.TypeOf[T](), tensor.Bytes(buf), root, true
+	pl.src = pl.dst
 	return pl
 }
 

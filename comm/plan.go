@@ -23,7 +23,6 @@ type plan struct {
 	dtype       tensor.DType
 	dst, src    []byte
 	vectors     [][]byte // the vectors of a list; used instead of dst and src
-	count       int      // elements that the ranks must agree on; -1 if there is no such number
 	root        int      // -1 if the collective has no root
 	counts      []int
 	sends       []int
@@ -36,7 +35,6 @@ type plan struct {
 	forced      string // the algorithm that the option Algorithm names; "" if the table chooses
 	algo        collective.Algorithm
 	segment     int         // bytes of one segment of its messages
-	bytes       int         // the size of the whole vector, for the choice of the algorithm
 	noShared    bool        // other calls may run at the same time, so this call must not use the ranks' shared memory
 	usesShared  bool        // the call uses the ranks' shared memory
 	cached      *cachedPlan // its entry in the cache, or nil
@@ -73,7 +71,8 @@ func (pl *plan) prepare(c *Comm) error {
 	// A call that may overlap other calls must not use the shared memory, whose slots hold one call
 	// at a time.
 	sharing := c.group.HasShared() && !pl.noShared
-	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
+	_, bytes := pl.measure(c)
+	chosen := c.chooser.Choose(pl.verb, bytes, order == reduce.Commutative, sharing)
 	if pl.forced != "" && pl.forced != chosen.Algorithm.Name() {
 		a, err := collective.Find(pl.verb, pl.forced)
 		if err != nil {
@@ -281,7 +280,8 @@ const noSharedFlag = 1 << 16
 // instead.
 func (pl *plan) describe(c *Comm, sig *signature) {
 	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
-	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, c.jobRank(pl.root)
+	sig.dtype, sig.root = pl.dtype, c.jobRank(pl.root)
+	sig.count, _ = pl.measure(c)
 	sig.peer, sig.tag, sig.segment = noPeer, 0, pl.segment
 	sig.callID = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
 	if pl.callName != "" {
@@ -399,11 +399,6 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	if pl.persistent {
 		return c.misuse(pl.verb.String(), "Persistent: want it only in non-blocking calls, whose names begin with I")
 	}
-	return c.executeBound(ctx, pl)
-}
-
-// executeBound does the same as execute for a plan that already has its buffers.
-func (c *Comm) executeBound(ctx context.Context, pl *plan) error {
 	if !pl.cacheable() {
 		if err := pl.prepare(c); err != nil {
 			return err

@@ -28,11 +28,11 @@ type cachedPlan struct {
 
 // A planKey contains everything that determines a plan's algorithm, description and fingerprint.
 type planKey struct {
-	verb            collective.Verb
-	dtype           tensor.DType
-	count, root     int
-	dst, src, bytes int // in bytes
-	op              Op
+	verb     collective.Verb
+	dtype    tensor.DType
+	root     int
+	dst, src int // in bytes
+	op       Op
 }
 
 // cacheable reports whether a planKey contains everything that determines the plan. Calls with
@@ -45,14 +45,14 @@ func (pl *plan) cacheable() bool {
 // matches reports whether a cacheable plan has this key. It compares field by field, because
 // building a value for == takes longer.
 func (k *planKey) matches(pl *plan) bool {
-	return k.verb == pl.verb && k.dtype == pl.dtype && k.count == pl.count && k.root == pl.root && k.op == pl.op &&
-		k.bytes == pl.bytes && k.dst == len(pl.dst) && k.src == len(pl.src)
+	return k.verb == pl.verb && k.dtype == pl.dtype && k.root == pl.root && k.op == pl.op &&
+		k.dst == len(pl.dst) && k.src == len(pl.src)
 }
 
 // planEntry returns the cache entry of a cacheable plan. The cache is direct-mapped: two plans with
 // the same entry evict each other.
 func (c *Comm) planEntry(pl *plan) *cachedPlan {
-	h := uint64(pl.bytes)*0x9e3779b97f4a7c15 + uint64(pl.dtype)*0xbb67ae8584caa73b + pl.op.ID() + uint64(pl.root)<<32
+	h := uint64(len(pl.dst)+len(pl.src))*0x9e3779b97f4a7c15 + uint64(pl.dtype)*0xbb67ae8584caa73b + pl.op.ID() + uint64(pl.root)<<32
 	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
 }
 
@@ -73,7 +73,7 @@ func (c *Comm) cachePlan(pl *plan) {
 	k := c.planEntry(pl)
 	c.plansCached++
 	*k = cachedPlan{number: c.plansCached, kernel: pl.kernel, algo: pl.algo, segment: pl.segment, shares: pl.usesShared}
-	k.key = planKey{pl.verb, pl.dtype, pl.count, pl.root, len(pl.dst), len(pl.src), pl.bytes, pl.op}
+	k.key = planKey{pl.verb, pl.dtype, pl.root, len(pl.dst), len(pl.src), pl.op}
 	pl.describe(c, &k.sig)
 	k.fingerprint = k.sig.hash()
 	pl.cached = k

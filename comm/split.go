@@ -10,6 +10,7 @@ import (
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // Undefined is the color of a rank to which Split gives no communicator.
@@ -55,7 +56,7 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 		if o.kind != optionAlgorithm {
 			return nil, c.misuse("dup", "options: got %v, want none but Algorithm", o.kind)
 		}
-		list = o.name
+		list = tensor.Text(o.data)
 		var err error
 		if table, err = c.table.WithForced(list); err != nil {
 			return nil, c.withOp("dup", err)

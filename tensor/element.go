@@ -62,15 +62,12 @@ var (
 // TypeOf returns the DType of T. It does not allocate, and takes a nanosecond or two except for
 // named types.
 func TypeOf[T Element]() DType {
-	if d := exactTypeOf((*T)(nil)); d != Invalid { // a nil pointer makes an interface without allocating
-		return d
-	}
-	return kinds[reflect.TypeFor[T]().Kind()] // exactTypeOf has handled all structs
+	return typeOf((*T)(nil)) // a nil pointer makes an interface without allocating
 }
 
-// exactTypeOf returns the DType of the element to which p points. For a named type that is based on
-// a basic type, it returns Invalid. The compiler turns the switch into a binary search.
-func exactTypeOf(p any) DType {
+// typeOf returns the DType of the element to which p points. The compiler turns the switch into a
+// binary search. The switch lists all types but the named ones that are based on a basic type.
+func typeOf(p any) DType {
 	switch p.(type) {
 	case *int8:
 		return Int8
@@ -135,7 +132,7 @@ func exactTypeOf(p any) DType {
 	case *Loc[BFloat16]:
 		return LocOf(BF16)
 	}
-	return Invalid
+	return kinds[reflect.TypeOf(p).Elem().Kind()]
 }
 
 // Bytes returns the memory of s without copying it, or nil if s is empty. The result shares the
@@ -146,6 +143,12 @@ func Bytes[T Element](s []T) []byte {
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
+
+// Text returns b as a string without copying it. Nobody may change b while the string is in use.
+func Text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// TextBytes returns the bytes of s without copying them. Nobody may change the bytes.
+func TextBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // Overlap reports whether two slices have a byte in common. An empty slice overlaps nothing.
 func Overlap(a, b []byte) bool {
