@@ -143,9 +143,9 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	for cached := cl != &c.blocking || !pl.cacheable(); ; cached = true {
 		c.mu.Lock()
 		if c.admitted != c.exited.Load() {
-			other := c.history[c.seq%historySize].site
+			other := c.history[c.seq%historySize]
 			c.mu.Unlock()
-			return c.concurrentCall(pl.verb.String(), other)
+			return c.concurrentCall(pl.verb.String(), &other)
 		}
 		if cached || c.lookupPlan(pl) {
 			break
@@ -181,14 +181,14 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	return nil
 }
 
-// concurrentCall returns the error of a call that began while another call was inside.
-func (c *Comm) concurrentCall(name string, other callsite.Site) error {
-	at := other.String()
-	if at == "" {
-		at = "an unknown place"
+// concurrentCall returns the error of a call that began before the call other had returned.
+func (c *Comm) concurrentCall(name string, other *callRecord) error {
+	text := "another call"
+	if at := other.site.String(); at != "" {
+		text = other.String() + " at " + at
 	}
-	return c.misuse(name, "%s at %s, which another goroutine called, has not returned on this communicator; this call is at %s: give each goroutine a Dup of its own",
-		name, at, callsite.Here())
+	return c.misuse(name, "got this call at %s while %s has not returned; calls of one communicator must not overlap: give each goroutine a Dup of its own",
+		callsite.Here(), text)
 }
 
 // rejected ends a call that was not admitted, and returns its error. seq is 0 if the call has no

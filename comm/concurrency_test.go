@@ -25,8 +25,8 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
-		if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "concurrency_test.go:") != 2 {
-			t.Errorf("got %v, want misuse with both places", err)
+		if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "concurrency_test.go:") != 2 || !strings.Contains(err.Error(), "while barrier #1 at ") {
+			t.Errorf("got %v, want misuse with both places and the name of the first call", err)
 		}
 		if err := Send(ctx, c, 1, 0, []byte{1}); err != nil {
 			return err
