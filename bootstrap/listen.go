@@ -28,8 +28,9 @@ const (
 //   - loopback with a port that the system chooses, for a job that stays on loopback;
 //   - the address of this machine from which Root is reached, with a port that the system chooses.
 //
-// Only the last case waits, because it resolves Root's name. It waits at most two minutes, and ends
-// when ctx ends. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
+// Only the last case retries, until Root's name has an address. It retries for at most two minutes,
+// and ends when ctx ends. Errors are *fault.Error: Refused (address in use, not allowed), Timeout,
+// Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	if l := j.listening(); l != nil {
 		return l, nil

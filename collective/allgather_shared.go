@@ -19,7 +19,7 @@ import (
 // own chunk from the source, not from the slot. If source and destination are the same memory, it
 // does not copy the chunk at all.
 //
-// Cost: α + mβ, in cache; α per fragment.
+// Cost: α + mβ, in cache, for a vector of one fragment. Each further fragment takes another α.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {
 	n, me := r.Size(), r.Rank()
 	longest := buf.longest()

@@ -27,8 +27,8 @@ const directBytes = p2p.SmallSize
 //
 // A rank copies its share of the next fragment into its slot while other ranks still fold.
 //
-// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment. Small vectors take α, and
-// fold m(n-1).
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache, for a vector of one fragment. Each further fragment
+// takes another 2α. Small vectors take one α, and every rank folds m(n-1) bytes.
 //
 // Shares are folded in rank order, element by element, so equal runs give equal bits on all ranks,
 // whatever the sizes of the fragments. The operator need not commute.

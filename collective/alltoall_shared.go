@@ -16,7 +16,8 @@ import (
 //	rank 0   B0 → slot 0   A1 ← slot 1
 //	rank 1   A1 → slot 1   B0 ← slot 0
 //
-// Cost: α + 2m(n-1)/n β, in cache; α per fragment.
+// Cost: α + 2m(n-1)/n β, in cache, for a vector of one fragment. Each further fragment takes
+// another α.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	// A slot holds one subrange for each rank. A subrange is never 0 bytes long, because ranks

@@ -19,7 +19,8 @@ import (
 // fragments fit into the first-level cache. With more ranks, fragments are larger, because all
 // ranks wait for each fragment. This wait is longest if there are more ranks than cores.
 //
-// Cost: α + mβ, in cache: in and out at the same time; α per fragment.
+// Cost: α + mβ, in cache, because the root copies in while the other ranks copy out. Each fragment
+// after the first takes another α.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	step := broadcastFragment(r.Size())
 	count := fragmentCount(len(buf), step)

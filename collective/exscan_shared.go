@@ -18,7 +18,8 @@ import (
 //	rank 1   A1 → slot 1   A0 ← slot 0
 //	rank 2                 op(A0, A1)
 //
-// Cost: α + mβ + m(n-2)γ, in cache; α per fragment.
+// Cost: α + mβ + m(n-2)γ, in cache, for a vector of one fragment. Each further fragment takes
+// another α.
 //
 // Shares are folded in rank order, so equal runs give equal bits, and the operator need not
 // commute.

@@ -88,7 +88,7 @@ func ParseSize(text string) (uint64, error) {
 func parseAlgorithm(text string) (Algorithm, error) {
 	verbName, name, ok := strings.Cut(text, ":")
 	if !ok {
-		return Algorithm{}, misuse("collective", "got %q, want collective:algorithm, as allreduce:ring", text)
+		return Algorithm{}, misuse("collective", "got %q, want collective:algorithm, such as allreduce:ring", text)
 	}
 	verb, err := ParseVerb(strings.TrimSpace(verbName))
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   A1 → slot 1   op(B0, B1) → slot 1
 //
-// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment.
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache, for a vector of one fragment. Each further fragment
+// takes another 2α.
 //
 // Shares are folded in rank order, so equal runs give equal bits, and the operator need not
 // commute.

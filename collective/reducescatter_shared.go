@@ -17,7 +17,8 @@ import (
 //	rank 0   B0 → slot 0   op(A0, A1)
 //	rank 1   A1 → slot 1   op(B0, B1)
 //
-// Cost: α + m(n-1)/n (β+γ), in cache; α per fragment.
+// Cost: α + m(n-1)/n (β+γ), in cache, for a vector of one fragment. Each further fragment takes
+// another α.
 //
 // Shares are folded in rank order, so equal runs give equal bits, and the operator need not
 // commute.

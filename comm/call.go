@@ -155,9 +155,9 @@ const (
 	fingerprintInterval = time.Second // sent again for ranks that make the communicator later
 )
 
-// errTimeout is the cause when the communicator's Timeout ends a call whose context has no
-// deadline. The caller gets fault.Timeout.
-var errTimeout = errors.New("the communicator's Timeout has passed")
+// errTimeout is the cause when the limit of WithTimeout ends a call whose context has no deadline.
+// The caller gets fault.Timeout.
+var errTimeout = errors.New("the time limit of WithTimeout or TUTTI_TIMEOUT has passed (10 minutes if neither is set)")
 
 // NextCheck implements mesh.WaitPolicy.
 func (cl *call) NextCheck() time.Time {

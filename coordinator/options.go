@@ -57,8 +57,9 @@ func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = byt
 // The default is 256 KiB.
 func WithMaxFusedTensor(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
-// defaultPartition depends on how the ranks reduce large tensors. The ranks wait for each other
-// between two parts. This wait is longer over messages than in shared memory.
+// defaultPartition returns the default of WithPartition. It is larger over messages than in shared
+// memory, because the ranks wait for each other after each part, and that wait is longer over
+// messages.
 func defaultPartition(c *comm.Comm) int {
 	if folds, _ := algorithmOf(c); folds == inRankOrder {
 		return defaultSharedPartition

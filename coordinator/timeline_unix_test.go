@@ -14,8 +14,9 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// TestATimelineFollowsNoLinks puts links, as another user could create them, in place of the part
-// and its temporary file.
+// TestATimelineFollowsNoLinks puts symbolic links at the names of rank 0's part of the timeline and
+// of its temporary file. Another user could do that in a shared folder. The target of the links
+// must stay untouched.
 func TestATimelineFollowsNoLinks(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()

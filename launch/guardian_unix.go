@@ -126,7 +126,10 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 		g.startLocked()
 	default:
 		g.pipe = nil
-		g.onLost(fmt.Errorf("it ended by itself: %v", state))
+		if err == nil {
+			err = fmt.Errorf("its process ended %d times, most recently with %v", g.starts, state)
+		}
+		g.onLost(err)
 	}
 }
 

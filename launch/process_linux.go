@@ -28,8 +28,9 @@ type process struct {
 // String returns the name and the number of the process.
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
-// groupAlive reports whether a group has members that run. Zombies do not count. If process 1 does
-// not reap zombies, as in many containers, they stay forever, and the job would never end.
+// groupAlive reports whether a process group has members that run. Zombies do not count. If process
+// 1 does not reap zombies, as in many containers, they stay forever. A job that counted them would
+// never end.
 func groupAlive(pgid int) bool {
 	// This cheap check comes first, because the kernel knows which groups have no members.
 	if syscall.Kill(-pgid, 0) != nil {

@@ -464,7 +464,7 @@ func (r *run) signalAll(s syscall.Signal) {
 	}
 }
 
-// groups returns the ranks' groups that may have members.
+// groups returns the IDs of the ranks' process groups that may still have processes.
 func (r *run) groups() map[int]bool {
 	groups := make(map[int]bool)
 	for _, k := range r.ranks {

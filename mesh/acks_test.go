@@ -383,7 +383,8 @@ func TestAPeerThatDoesNotReadKeepsItsLink(t *testing.T) {
 	eventually(t, "the first frame arrives", func() bool { return recorders[1].count() == 1 })
 	resume := r.meshes[1].Link(0).stopReading()
 	r.send([]byte("later"))
-	// Reason: the test is about a time in which nothing may happen.
+	// Reason: rank 0 must report no failure within this time. A failure that is not reported has no
+	// event to wait for.
 	time.Sleep(stallTestLimit + 2*stallEvery)
 	if e, _ := r.events[0].first(); e != nil {
 		t.Errorf("got %v while the peer reads nothing, want no failure", e)

@@ -8,13 +8,13 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// Flood sends body to every live rank but this one, once each. It copies body. Floods of different
-// ranks may arrive in any order.
+// Flood sends body to every other live rank, which gets it at most once. Flood copies body. Floods
+// of different ranks may arrive in any order.
 //
-// Flood drops a body of more than MaxFlood bytes, and drops any body while thousands of floods
-// wait. In both cases it logs a warning, because the caller has a bug. If a rank reads nothing
-// while half a megabyte waits for it, further floods to that rank are dropped. Once it reads again,
-// it gets the last 64 floods.
+// Flood drops body and logs an error if body is longer than MaxFlood bytes, or if maxTasks (4096)
+// tasks already wait for the control goroutine. Both are bugs of the caller. A neighbour that does
+// not read loses floods once maxQueuedBytes (512 KiB) wait for it. When it reads again, this rank
+// repeats the last 64 floods of all ranks, so only older floods are lost.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
 		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)

@@ -16,7 +16,7 @@ import (
 
 // Bounds of the control goroutine's queues.
 const (
-	maxTasks         = 4096      // posted functions; beyond that, floods are dropped with a warning
+	maxTasks         = 4096      // posted functions; beyond that, floods are dropped with an error in the log
 	maxQueuedBytes   = 512 << 10 // bytes queued for one peer; beyond that, messages are dropped until it reads some
 	maxFramesPerTurn = 64        // frames read from one link before the other links have their turn
 )

@@ -390,7 +390,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
 		case ctx.Err() == nil || last == nil:
-			last = withRemedy(err) // report the reason rather than the end of ctx
+			last = m.withRemedy(err) // report the reason rather than the end of ctx
 			m.progress.update(func(a *startProgress) { a.rootAnswered, a.lastErr = false, last })
 		}
 		if no != nil || closedByPeer(err) {
@@ -420,9 +420,9 @@ func closedByPeer(err error) bool {
 }
 
 // withRemedy adds the usual cause and the remedy to the text of err.
-func withRemedy(err error) error {
+func (m *Mesh) withRemedy(err error) error {
 	if closedByPeer(err) {
-		return fmt.Errorf("%w (the listener closed the connection: set the same TUTTI_TRANSPORT and TLS options on all ranks, and check that this is the address of rank 0)", err)
+		return fmt.Errorf("%w: the listener at %s closed the connection; check that this is the address of rank 0, and set the same TUTTI_TRANSPORT and TLS options on all ranks", err, m.cfg.Root)
 	}
 	return err
 }

@@ -325,7 +325,7 @@ func (f *mux) sniff(g *pendingConn) error {
 	case err != nil:
 		return fmt.Errorf("it closed after %d bytes: %w", n, err)
 	case !needed && secure:
-		return errors.New("it speaks TLS, and this port does not")
+		return errors.New("got a TLS handshake, want a connection without TLS: set the same TLS options on all ranks")
 	case needed && !secure:
 		return fmt.Errorf("it does not speak TLS, which this port requires; its first bytes are %q", g.peeked)
 	case needed:

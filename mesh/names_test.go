@@ -161,7 +161,7 @@ func TestTheMuxDecidesByTheAddressesWhatMustBeUnderTLS(t *testing.T) {
 	nc := connect(t, w.addrs[1])
 	tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"tutti/1"}}).Handshake()
 	wantClosed(t, "TLS on a connection within the host", nc, 2*time.Second)
-	w.logged(before, "TLS on a connection within the host", 1, "speaks TLS, and this port does not")
+	w.logged(before, "TLS on a connection within the host", 1, "got a TLS handshake, want a connection without TLS")
 	w.healthy()
 }
 

@@ -189,7 +189,7 @@ func sameBits[T tensor.Element](got, want T) bool {
 	return bytes.Equal(tensor.Bytes([]T{got}), tensor.Bytes([]T{want}))
 }
 
-// sameNumber compares numbers and treats all NaNs as equal.
+// sameNumber reports whether two numbers have equal bits, so 0 and -0 differ. All NaNs are equal.
 func sameNumber[T float](got, want T) bool {
 	return got != got && want != want || sameBits(got, want)
 }

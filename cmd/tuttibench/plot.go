@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// picture draws the rows into an SVG file, whose folder it makes if needed: median time and bus
-// bandwidth over bytes, on logarithmic scales.
+// picture draws median time and bus bandwidth over bytes, on logarithmic scales, into the SVG file
+// at path. It makes the file's folder if needed.
 func picture(path string, rows []row) error {
 	last := rows[len(rows)-1]
 	title := fmt.Sprintf("%s of %s, %d ranks, %s", last.Op, last.DType, last.Ranks, last.Transport)

@@ -62,7 +62,9 @@ const family = `
 	(trap '' INT TERM HUP QUIT; exec setsid sh -c 'echo ready; sleep 1000; :') &
 	`
 
-// The cleanup of the test checks that the pipe which all of these processes hold has ended.
+// TestKilledLauncherEndsItsJob kills tuttirun with SIGKILL while each rank has the children of
+// family. All of these processes must end. The cleanup of start checks that: every process of the
+// job holds a pipe, and the cleanup waits for the pipe's end of file.
 func TestKilledLauncherEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 4} {

@@ -356,8 +356,8 @@ func (c *Coordinator) flush() {
 // takes about 100 KiB.
 const maxEntries = 512
 
-// A processSet is a subset of the job's ranks. Their order in the set determines the numbers of
-// roots and parts.
+// A processSet is a list of some of the job's ranks. In operations on the set, roots and parts are
+// indexes into ranks.
 type processSet struct {
 	ranks []int
 	index map[int]int // nil if each rank is its own index

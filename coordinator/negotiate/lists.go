@@ -32,7 +32,8 @@ type RequestList struct {
 type ResponseList struct {
 	// Seq counts the lists from 1 on. A Worker that misses a list ends the coordinator.
 	Seq uint32
-	// Entries come before the Responses that run them.
+	// Entries holds new cache entries. A Worker defines them before it applies Responses. A
+	// Response runs entries of this list or of earlier lists.
 	Entries []CacheEntry
 	// Responses are applied in order.
 	Responses []Response

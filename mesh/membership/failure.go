@@ -175,10 +175,15 @@ func (s *Machine) announceNext() {
 	}
 }
 
-// addCandidate adds a failure to its epoch. The first failure opens the epoch. The announcing rank
-// parses the wire form, too, so that all ranks report the same error with the same shortened texts.
-// If the announcer exits, its broken links need no other explanation. If it has no link to this
-// rank, it counts as gone at once.
+// addCandidate adds an announced failure to the candidates of the current epoch. The first
+// candidate opens the epoch. addCandidate drops a failure that is malformed or blames ranks that do
+// not exist, and any failure beyond maxCandidates.
+//
+// A rank parses the wire form of its own failure, too, so that all ranks report the same error with
+// the same shortened texts.
+//
+// If the announcing rank exits (Code 1), this rank no longer suspects it when its link breaks, but
+// marks it dead. Without an open link, it marks it dead at once.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures

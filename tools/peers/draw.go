@@ -28,7 +28,7 @@ func drawCommand(args []string, log io.Writer) error {
 	for _, r := range []row{{op: "allreduce", wire: "shm", np: 2}, {op: "allreduce", wire: "tcp", np: 2}} {
 		text, err := os.Open(filepath.Join(*dir, r.name()+".csv"))
 		if err != nil {
-			return fmt.Errorf("draw: %w (make bench-peers records it)", err)
+			return fmt.Errorf("draw: %w; run make bench-peers to record this file", err)
 		}
 		panels, err := r.panels(text)
 		text.Close()

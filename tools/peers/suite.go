@@ -1,7 +1,6 @@
 package main
 
-// A row is one benchmark of the table that record runs, with the floors that tutti should
-// reach.
+// A row is one benchmark that record runs, with the ratios that tutti should reach.
 type row struct {
 	op    string
 	wire  string
@@ -9,8 +8,9 @@ type row struct {
 	bands []band
 }
 
-// suite returns the table of the ratios, best peer over tutti, that this module promises on two
-// cores. README's section on speed quotes it.
+// suite returns the benchmarks that record runs, and the ratio that each should reach on two cores.
+// A ratio is the best peer's time divided by tutti's time. README quotes the measured ratios, not
+// these.
 func suite() []row {
 	bands := func(tiny, small, middle, large float64) []band {
 		return []band{{4, tiny}, {1 << 10, small}, {64 << 10, middle}, {4 << 20, large}}

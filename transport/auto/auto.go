@@ -162,7 +162,7 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		fmt.Errorf("got an unknown name, want one of %s; set TUTTI_TRANSPORT or WithTransportName", strings.Join(o.names(), ", ")))
 }
 
-// names returns the names that New knows.
+// names returns the names of the transports that New can make.
 func (o *Options) names() []string {
 	names := []string{Name, memory.Name, shm.Name, tcp.Name}
 	for _, w := range o.Wires {

@@ -39,8 +39,9 @@ type message struct {
 // pool.
 func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
-// Put releases one buffer. gRPC calls it, and may hold locks (controlBuffer.finish). So Put locks
-// only mu and calls no function of the owner. A release after drain does nothing.
+// Put releases one buffer. gRPC calls it, possibly with its own locks held (controlBuffer.finish).
+// So Put locks only mu, and leaves the frame's Done to another goroutine: see complete. After
+// drain, a release has no effect on the Conn.
 //
 // Put ignores its argument, because a message only counts its buffers, and gRPC releases each
 // buffer once.

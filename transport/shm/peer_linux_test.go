@@ -29,37 +29,38 @@ const testTimeout = 20 * time.Second
 const peerVar = "TUTTI_SHM_PEER"
 
 func TestMain(m *testing.M) {
-	if part := os.Getenv(peerVar); part != "" {
-		runPeer(strings.Fields(part))
+	if role := os.Getenv(peerVar); role != "" {
+		runPeer(strings.Fields(role))
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// runPeer runs a peer process: it serves, prints its address, and runs its role on every Conn
-// until its standard input ends.
-func runPeer(part []string) {
-	if part[0] == "forbidden" {
-		runForbidden(part[1])
+// runPeer runs this process as a peer. The parameter role holds the role's name and arguments. A
+// peer with a role of the map roles serves, prints its address, and runs the role's function on
+// every Conn, until its standard input has a byte or ends. The other roles serve nothing.
+func runPeer(role []string) {
+	if role[0] == "forbidden" {
+		runForbidden(role[1])
 		return
 	}
 	t := New(Options{})
-	if part[0] == "full" {
+	if role[0] == "full" {
 		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{})
 		fmt.Println(noDescriptor())
 		return
 	}
-	if part[0] == "inputless" {
+	if role[0] == "inputless" {
 		runWithoutStdin()
 		return
 	}
-	if part[0] == "share" {
-		runSharePeer(t, part[1:])
+	if role[0] == "share" {
+		runSharePeer(t, role[1:])
 		return
 	}
 	addr, err := t.Serve(nil, func(c transport.Conn) {
 		c.(transport.Pending).Admit()
-		go roles[part[0]](c)
+		go roles[role[0]](c)
 	})
 	if err != nil {
 		fmt.Println("error:", err)
@@ -67,7 +68,7 @@ func runPeer(part []string) {
 	}
 	fmt.Println(addr)
 	bufio.NewReader(os.Stdin).ReadByte()
-	if len(part) > 1 && part[1] == "close" {
+	if len(role) > 1 && role[1] == "close" {
 		t.Close()
 	}
 }
@@ -91,10 +92,10 @@ type peerProcess struct {
 }
 
 // startPeer starts a peer. It is killed at the test's end.
-func startPeer(tb testing.TB, part string, env ...string) *peerProcess {
+func startPeer(tb testing.TB, role string, env ...string) *peerProcess {
 	tb.Helper()
 	p := &peerProcess{Cmd: exec.Command(os.Args[0])}
-	p.Env = append(append(os.Environ(), peerVar+"="+part), env...)
+	p.Env = append(append(os.Environ(), peerVar+"="+role), env...)
 	p.Stderr = os.Stderr
 	in, err := p.StdinPipe()
 	if err != nil {
@@ -111,7 +112,7 @@ func startPeer(tb testing.TB, part string, env ...string) *peerProcess {
 	tb.Cleanup(p.kill)
 	output, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		tb.Fatalf("the peer %q: %v", part, err)
+		tb.Fatalf("the peer %q: %v", role, err)
 	}
 	p.addr = strings.TrimSpace(output)
 	return p

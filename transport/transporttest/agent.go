@@ -14,20 +14,24 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A request asks the agent for one call. Requests and responses travel as gob, in order. The agent
-// handles requests one after the other, except for requests that may block (dial and close). The
-// agent answers each request once, by a response with the request's ID and with the flag Last:
+// A request asks the agent for one call. Requests and responses are gob values on one stream. The
+// agent runs requests in the order of arrival. dial and closeNode may block, so they run on
+// goroutines of their own.
+//
+// A response carries the ID of its request. Most requests get one response, with Last set. A serve
+// that succeeds gets one response without Last, and then one for each accepted Conn. An arm that a
+// later arm replaces gets none.
 //
 //	op          answered                   response
 //	ping        at once
 //	makeNode    at once                    Addr: the Transport's name
-//	serve       when it serves, not Last   Addr, or Err
+//	serve       when Serve returns         Addr, or Err
 //	            for each accepted Conn     Conn, Pending, Exposer
 //	dial        when Dial returns          Conn, Exposer, or Err
-//	closeNode   when Close returns         Err, also for memory written after its release
+//	closeNode   when Close returns         Err: of Close, or exposed memory changed after its release
 //	send        when Done runs             Err
 //	progress    at once                    State, Err, and the calls of the Sink: Events
-//	arm         when ready runs; never if a later arm replaced it
+//	arm         when ready runs
 //	closeConn   at once
 //	admit       at once
 //	unsent      at once                    Bytes, Age

@@ -38,7 +38,7 @@ func addressIsShort(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for i, addr := range w.addrs {
 		if addr == "" || len(addr) > transport.MaxAddr {
-			t.Errorf("node %d serves %q, %d bytes; want 1 to %d", i, addr, len(addr), transport.MaxAddr)
+			t.Errorf("Serve of node %d: got the address %q of %d bytes, want 1 to %d bytes", i, addr, len(addr), transport.MaxAddr)
 		}
 	}
 	if w.nodes[0].Transport.Name() == "" {

@@ -102,7 +102,7 @@ func exposedStraightIn(t *testing.T, mk Maker) {
 		w.exchange([]*sentFrame{s}, far)
 		release()
 		if !bytes.Equal(buf[size:], bytes.Repeat([]byte{0xA5}, 9)) {
-			t.Errorf("memory behind a body of %d bytes was written", size)
+			t.Errorf("the bytes after a body of %d bytes have changed; want only the body written", size)
 		}
 	}
 }

@@ -134,8 +134,8 @@ func shareWaitsForAll(t *testing.T, mk Maker) {
 	w.checkShared(10, []share{first, second})
 }
 
-// shareEndsWithContext ends the Share of one rank by its context. Then all ranks share the same
-// name.
+// shareEndsWithContext calls Share on one rank only, with a short context. This Share must fail
+// with fault.Timeout. Then all ranks call Share with the same name, and must succeed.
 func shareEndsWithContext(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	sharers := w.sharers()

@@ -50,7 +50,7 @@ func bytesBeyondStay(t *testing.T, mk Maker) {
 		w.exchange([]*sentFrame{near.send(nil, pattern(size, 3))}, far)
 		for i, b := range buf[size:] {
 			if b != 0xA5 {
-				t.Fatalf("byte %d behind a body of %d bytes was written", i, size)
+				t.Fatalf("byte %d after a body of %d bytes has changed; want only the body written", i, size)
 			}
 		}
 		for i := range size {

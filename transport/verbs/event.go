@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An event is a report of a device that is not a completion. Its values are those of enum
-// ibv_event_type in libibverbs.
+// An event is the type of an asynchronous event of a device (ibv_get_async_event). The values are
+// those of enum ibv_event_type in libibverbs.
 type event uint32
 
 // The events that this package distinguishes.

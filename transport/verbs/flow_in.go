@@ -165,7 +165,7 @@ func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err er
 	} else if slot = len(f.locals); slot < maxSlots {
 		f.locals = append(f.locals, localMemory{})
 	} else {
-		return 0, fmt.Errorf("got one exposure more than the %d that a Conn may have; release some first", maxSlots)
+		return 0, fmt.Errorf("exposures: got %d, want at most %d per Conn; release one first", maxSlots+1, maxSlots)
 	}
 	// A new generation makes the handle of the slot's last use stale.
 	generation := f.locals[slot].handle>>12 + 1

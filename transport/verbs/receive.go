@@ -113,7 +113,8 @@ func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 	return true
 }
 
-// stepFlow steps the flow with one arrival. mu is held.
+// stepFlow passes one arrival to the state machine flow, and returns what flow wants done. mu is
+// held.
 func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
 	if e.Write {
 		return c.flow.step(input{op: inWrite, handle: e.Imm, size: uint64(e.Bytes)})

@@ -168,7 +168,8 @@ func (c *conn) buildWorkRequest(out *output) {
 	case out.last:
 		pending = outstanding{frame: c.current, reg: c.currentReg, bytes: c.unposted}
 		c.current, c.currentReg = nil, nil
-	// A write in the middle of a body counts for Unsent, so that a long body shows progress.
+	// When a write in the middle of a body completes, Unsent decreases by its bytes. So a long body
+	// shows progress.
 	case w.Write:
 		pending.bytes = len(w.Mem)
 	}

@@ -158,7 +158,8 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	case kind == setupSwitched && c.accepted && !c.recvSwitched.Load() && !c.inStage(onSetupLink) && !negotiating:
 		c.switchReceive()
 	default:
-		return fmt.Errorf("got message %d, which this state of the set-up does not allow", kind)
+		return fmt.Errorf("set-up message: got kind %d in the wrong order, want REQUEST (%d, optional), OFFER (%d), ANSWER (%d), READY (%d), SWITCHED (%d)",
+			kind, setupRequest, setupOffer, setupAnswer, setupReady, setupSwitched)
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 // More threads than processors cannot all run at once.
 func TestThreadsThatShareAProcessorStarve(t *testing.T) {
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
-		// Reason: some kernels, and sandboxes that imitate a kernel, do not count the waiting time;
-		// Of returns 0 there.
-		t.Skipf("this kernel does not tell: %v", err)
+		// Reason: without schedstat the function Of returns 0. Some kernels lack schedstat, and so
+		// do some sandboxes.
+		t.Skipf("this kernel does not count how long threads wait for a processor: %v", err)
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*runtime.NumCPU() + 1))
 	before := Of(os.Getpid())
