@@ -260,8 +260,8 @@ func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 			return nil
 		case 0:
 			err := wantLost(receive(ctx, c, victim), victim)
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: rank 0 must end so late that its end cannot be a reaction to the loss. The
+			// bubble's clock passes it at once.
 			time.Sleep(2 * reactionTime)
 			d.die(c)
 			return err
@@ -466,8 +466,8 @@ func TestErrorsOnASubCommunicatorNameRanksOfTheJob(t *testing.T) {
 			return err
 		}
 		if c.Rank() == victim {
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: by then the receive of rank 2 with the short context has ended, and rank 2
+			// waits in the next receive. The bubble's clock passes it at once.
 			time.Sleep(time.Second)
 			d.die(c)
 			return nil

@@ -64,8 +64,8 @@ func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: the ranks 1 and 2 wait for rank 0 by then. The bubble's clock passes it at
+			// once.
 			time.Sleep(time.Second)
 			return c.Close(ctx)
 		}

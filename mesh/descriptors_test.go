@@ -100,13 +100,13 @@ func TestALackOfDescriptorsIsTheFailureOfTheRankThatHasIt(t *testing.T) {
 			wire.short.Store(true)
 			l := r.meshes[1].Link(2)
 			l.Open()
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: no rank must report a failure before the dial's deadline. The bubble's clock
+			// passes it at once.
 			time.Sleep(dialTimeout - time.Second)
 			r.blameless("before the deadline")
 			wire.short.Store(!ends)
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: the dial's deadline is within this time. Then the connection must be up, or
+			// all ranks must have reported the failure. The bubble's clock passes it at once.
 			time.Sleep(2 * time.Second)
 			if ends {
 				r.blameless("after the lack")
@@ -136,13 +136,13 @@ func TestARunningJobSurvivesAShortLackOfDescriptors(t *testing.T) {
 			wires[1].short.Store(true)
 			wire.short.Store(true)
 			r.meshes[0].control.post(func(c *control) { c.linkDown(c.links[1], "cut by the test") })
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
+			// Reason: no rank must report a failure within this time. The bubble's clock passes it
 			// at once.
 			time.Sleep(shortageTime / 2)
 			r.blameless("during the lack")
 			wire.short.Store(!ends)
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: if the lack goes on, all ranks must report the failure within this time.
+			// Otherwise none must. The bubble's clock passes it at once.
 			time.Sleep(2 * shortageTime)
 			if ends {
 				r.blameless("after the lack")
@@ -163,7 +163,7 @@ func TestALackOfDescriptorsInAcceptDoesNotEndARunningJob(t *testing.T) {
 		r, _ := startShort(t, 2)
 		defer r.close()
 		r.meshes[0].acceptShortage(syscall.EMFILE)
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// Reason: no rank must report a failure within this time. The bubble's clock passes it at
 		// once.
 		time.Sleep(time.Second)
 		r.blameless("after the start")
@@ -247,13 +247,13 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 			reported.Add(1)
 		})
 		defer f.Close()
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
-		// once.
+		// Reason: the mux must not report the lack within this time. The bubble's clock passes it
+		// at once.
 		time.Sleep(shortageTime / 2)
 		if n := reported.Load(); n != 0 {
 			t.Errorf("%d reports after %v, want none", n, shortageTime/2)
 		}
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// Reason: the mux must report the lack within this time. The bubble's clock passes it at
 		// once.
 		time.Sleep(2 * shortageTime)
 		if reported.Load() == 0 {

@@ -170,12 +170,12 @@ func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 			})
 			wire.closed.Store(true)
 			r.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: every dial of rank 0 is turned away for this time. The bubble's clock passes
+			// it at once.
 			time.Sleep(tc.turnedAway)
 			wire.closed.Store(false)
-			// Reason: the test is about what happens after this time. The bubble's clock passes it
-			// at once.
+			// Reason: rank 1 must get the frame or report the lost link within this time. The
+			// bubble's clock passes it at once.
 			time.Sleep(2 * time.Second)
 			e, _ := r.events[1].first()
 			if lost := e != nil; lost != tc.lost || lost == (got.count() == 1) {

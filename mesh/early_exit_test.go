@@ -38,13 +38,13 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 						done <- end{i, time.Since(began)}
 					}()
 				}
-				// Reason: the test is about what happens after this time. The bubble's clock
+				// Reason: all three ranks wait for the fourth rank by then. The bubble's clock
 				// passes it at once.
 				time.Sleep(2 * time.Second)
 				// The victim ends without a goodbye, like a killed process.
 				r.wires[victim].Close()
-				// Reason: the test is about what happens after this time. The bubble's clock
-				// passes it at once.
+				// Reason: the other ranks must log the victim's end within this time. The bubble's
+				// clock passes it at once.
 				time.Sleep(100 * time.Millisecond)
 				want := "rank " + string(rune('0'+victim)) + " on "
 				naming := 0

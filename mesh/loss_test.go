@@ -130,7 +130,7 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 		// passes it at once.
 		time.Sleep(time.Second)
 		low.control.linkUp(1, conn)
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// Reason: no rank must report a failure within this time. The bubble's clock passes it at
 		// once.
 		time.Sleep(10 * time.Second)
 		for i, events := range r.events {
@@ -150,14 +150,14 @@ func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
 		low := r.meshes[0]
 		low.control.beginOpening(1)
 		r.kill(1)
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
-		// once.
+		// Reason: rank 0 must report no failure while the other connection is being opened. The
+		// bubble's clock passes it at once.
 		time.Sleep(time.Second)
 		if e, _ := r.events[0].first(); e != nil {
 			t.Errorf("rank 0 hears %v during the dial", e)
 		}
 		low.control.post(func(c *control) { c.endOpening(1) })
-		// Reason: the test is about what happens after this time. The bubble's clock passes it at
+		// Reason: rank 0 must report the loss within this time. The bubble's clock passes it at
 		// once.
 		time.Sleep(500 * time.Millisecond)
 		if e, _ := r.events[0].first(); !blames(e, fault.PeerLost, 1) {

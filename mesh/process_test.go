@@ -255,7 +255,7 @@ const stopped = DefaultSilence / 2
 func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {
 	ranks := launch(t, 3)
 	signal(ranks, 1, syscall.SIGSTOP)
-	// Reason: the test is about the time for which the rank is stopped.
+	// Reason: rank 1 stays stopped for this time, and no rank must report a loss.
 	time.Sleep(stopped)
 	signal(ranks, 1, syscall.SIGCONT)
 	for r := range ranks {
