@@ -148,7 +148,7 @@ func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 		p.instance = instance
 	}
 	if p.instance != instance {
-		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
+		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this process has by an earlier Init", rank)}
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 		}
 		kind, _, _ = kindOf(head)
 	} else if kind == kindWelcome && len(id.secret) > 0 {
-		return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has one, rank %d did not ask for it", id.rank, to)}
+		return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has a secret, and rank %d did not ask for one; give all ranks the same secret", id.rank, to)}
 	}
 	if kind != kindRefuse {
 		return id.checkWelcome(head, body, mine, nonce, to)
@@ -272,7 +272,7 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, g *gree
 	mac, err := parseProof(head)
 	want := proof(id.secret, labelDial, g.head, g.nonce, 0)
 	if err != nil || !hmac.Equal(mac[:], want[:]) {
-		return &refusal{reason: reasonSecret, text: "secret: the dialling rank has another one than the accepting rank"}, nil
+		return &refusal{reason: reasonSecret, text: "secret: the dialling rank has another secret than the accepting rank; give all ranks the same secret"}, nil
 	}
 	return nil, nil
 }

@@ -190,7 +190,7 @@ func (cfg *Config) complete() error {
 	case cfg.Rank < 0 || cfg.Rank >= cfg.Size:
 		return wrong("Rank: got %d, want 0 to %d", cfg.Rank, cfg.Size-1)
 	case cfg.Transport == nil:
-		return wrong("Transport: got nil")
+		return wrong("Transport: got nil, want a Transport")
 	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
 		return wrong("Peers: got %d addresses and no Root, want %d: set Root, or one address per rank", len(cfg.Peers), cfg.Size)
 	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.StartWarning < 0:

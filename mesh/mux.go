@@ -33,15 +33,15 @@ const (
 )
 
 // errNotAuthenticated is the refusal of a peer that did not complete the handshake in time.
-var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
+var errNotAuthenticated = fmt.Errorf("the peer has not proven its identity within %v", handshakeTimeout)
 
 // errSlotNeeded is the refusal of a peer that had proved nothing when another connection took its
 // slot.
-var errSlotNeeded = fmt.Errorf("it has not proven its identity, and others wait for one of the %d slots", pendingSlots)
+var errSlotNeeded = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 
 // errDescriptorNeeded is the refusal of a peer that had proved nothing when this process had no
 // descriptor left for the next connection.
-var errDescriptorNeeded = errors.New("it has not proven its identity, and this process has no file descriptor left for other connections")
+var errDescriptorNeeded = errors.New("the peer has not proven its identity, and this process has no file descriptor left for other connections")
 
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
 // handshake if there is one, and passes a connection that speaks the transport's protocol to the
@@ -321,17 +321,17 @@ func (f *mux) sniff(g *pendingConn) error {
 	g.prefix = g.peeked
 	switch needed, secure := f.needsTLS(g.Conn), n > 0 && buf[0] == tlsRecord; {
 	case isTimeout(err):
-		return fmt.Errorf("its first %v: got %d bytes, want at least %d", greetTimeout, n, minPeek)
+		return fmt.Errorf("first %v of the connection: got %d bytes, want at least %d", greetTimeout, n, minPeek)
 	case err != nil:
-		return fmt.Errorf("it closed after %d bytes: %w", n, err)
+		return fmt.Errorf("the peer closed the connection after %d bytes: %w", n, err)
 	case !needed && secure:
 		return errors.New("got a TLS handshake, want a connection without TLS: set the same TLS options on all ranks")
 	case needed && !secure:
-		return fmt.Errorf("it does not speak TLS, which this port requires; its first bytes are %q", g.peeked)
+		return fmt.Errorf("got no TLS handshake, want one: set the same TLS options on all ranks; the peer's first bytes are %q", g.peeked)
 	case needed:
 		return f.startTLS(g)
 	case f.greeter != nil && !f.greeter.Prefix(g.peeked):
-		return fmt.Errorf("it does not speak this transport's protocol: its first bytes are %q", g.peeked)
+		return fmt.Errorf("the peer does not speak this transport's protocol: its first bytes are %q", g.peeked)
 	}
 	return nil
 }
@@ -352,7 +352,7 @@ func (f *mux) startTLS(g *pendingConn) error {
 		return fmt.Errorf("TLS: %w", err)
 	}
 	if f.greeter != nil && tc.ConnectionState().NegotiatedProtocol != f.greeter.Proto() {
-		return fmt.Errorf("TLS: it asks for the protocol %q, not %q", tc.ConnectionState().NegotiatedProtocol, f.greeter.Proto())
+		return fmt.Errorf("TLS: got protocol %q from the peer, want %q", tc.ConnectionState().NegotiatedProtocol, f.greeter.Proto())
 	}
 	g.tls = tc
 	return nil
@@ -452,7 +452,7 @@ func (g *pendingConn) Close() error {
 	g.mux.mu.Lock()
 	unsaid := g.closer == nil && !g.mux.closed
 	g.mux.mu.Unlock()
-	why := errors.New("it closed, or sent malformed bytes, before it had proven its identity")
+	why := errors.New("the peer closed the connection, or sent malformed bytes, before it had proven its identity")
 	if time.Until(g.deadline) < 100*time.Millisecond {
 		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
 	}

@@ -394,12 +394,12 @@ func testRefusedByTLS(t *testing.T, w *wiredJob, pool *x509.CertPool) {
 		open    func(nc net.Conn)
 		because string
 	}{
-		"in clear":  {func(nc net.Conn) { io.WriteString(nc, tcpMagic(t)) }, "does not speak TLS"},
+		"in clear":  {func(nc net.Conn) { io.WriteString(nc, tcpMagic(t)) }, "got no TLS handshake"},
 		"bad hello": {func(nc net.Conn) { io.WriteString(nc, "\x16\x03\x01\x00\x05hello") }, "TLS: "},
 		"other protocol": {func(nc net.Conn) {
 			tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}}).Handshake()
 		}, "TLS: "},
-		"no protocol": {func(nc net.Conn) { tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}).Handshake() }, "asks for the protocol"},
+		"no protocol": {func(nc net.Conn) { tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}).Handshake() }, "TLS: got protocol"},
 	} {
 		before := len(w.logs.all())
 		nc := connect(t, w.addrs[2])

@@ -67,7 +67,7 @@ const (
 // it would not understand one. errMalformed closes the connection, too, since nothing after a
 // damaged frame can be trusted.
 var (
-	errUnknownProtocol = errors.New("it does not speak tutti's handshake")
+	errUnknownProtocol = errors.New("the peer does not speak tutti's handshake")
 	errMalformed       = errors.New("malformed frame")
 	castagnoli         = crc32.MakeTable(crc32.Castagnoli)
 )

@@ -298,7 +298,7 @@ func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 		cause += fmt.Sprintf("; it did not answer within %v", waited)
 	}
 	if s.isolated() {
-		cause += "; no other rank can be reached either, so it may be this one that is cut off"
+		cause += "; no other rank can be reached either, so this rank may be the one that is cut off"
 	}
 	e := fault.New(fault.PeerLost, "mesh", s.cfg.Me, "%s", cause)
 	e.Peers = []fault.Peer{{Rank: r, Host: k.host, Call: call}}

@@ -291,7 +291,7 @@ func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 			for range visitors - 20 {
 				defer j.dial().Close()
 			}
-			if !j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "others wait for one of the 64 slots") > 0 }) {
+			if !j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "other connections wait for one of the 64 slots") > 0 }) {
 				t.Fatalf("rank 0 has refused nobody for lack of a slot:\n%v", j.err)
 			}
 			began := time.Now()

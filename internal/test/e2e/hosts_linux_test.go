@@ -88,7 +88,7 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 				t.Errorf("%s: rank %d got %q, want a %q", wire, e.Rank, e.Text, fault.PeerLost)
 			}
 			if e.Rank == victim { // the victim cannot know that it is cut off, but it can report that no rank answers
-				if !strings.Contains(e.Text, "it may be this one that is cut off") {
+				if !strings.Contains(e.Text, "this rank may be the one that is cut off") {
 					t.Errorf("%s: the rank that was cut off got %q", wire, e.Text)
 				}
 				continue
