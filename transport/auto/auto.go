@@ -82,7 +82,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		m, err := o.memory()
 		if err == nil && m == nil {
 			err = failure(fault.Misuse, "transport memory",
-				errors.New("it joins ranks of one process, and this process has one rank: unset TUTTI_TRANSPORT or WithTransportName"))
+				errors.New("the transport joins ranks of one process, and this process has one rank: unset TUTTI_TRANSPORT, or leave out WithTransportName"))
 		}
 		if err != nil {
 			return nil, err
@@ -147,13 +147,13 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		}
 		if o.Hub != nil {
 			return nil, failure(fault.Misuse, "transport "+name,
-				errors.New("it serves one rank, and this process runs several: implement auto.Template"))
+				errors.New("the Transport serves one rank, and this process runs several: implement auto.Template"))
 		}
 		return w, nil
 	}
 	for _, known := range []string{"grpc", "grpc+" + verbsName, "tcp+" + verbsName} {
 		if name == known {
-			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("it is not linked into this program: "+
+			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("the transport is not linked into this program: "+
 				"import github.com/tutti-go/tutti/transport/wires and pass comm.WithTransport(wires.All()...), or import transport/%s alone",
 				known[strings.Index(known, "+")+1:]))
 		}

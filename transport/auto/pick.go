@@ -97,7 +97,7 @@ func (p *Picker) upgrade(o *Options) {
 		p.noVerbs = reason(err)
 	case t != nil && o.TLS != nil:
 		t.Close()
-		p.noVerbs = "connections between hosts are encrypted, and RDMA does not encrypt: set TUTTI_INSECURE_PLAIN=1 or TUTTI_TRANSPORT=tcp+verbs to use it"
+		p.noVerbs = "connections between hosts are encrypted, and RDMA does not encrypt: set TUTTI_INSECURE_PLAIN=1 or TUTTI_TRANSPORT=tcp+verbs to use RDMA"
 	case t != nil:
 		p.verbs, p.network = t, network
 	}

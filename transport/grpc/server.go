@@ -41,7 +41,7 @@ type closerSetter interface{ SetCloser(end func() error) }
 func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
 	above, state, err := t.handshake(raw, config)
 	if err != nil {
-		t.log("a stranger at the TLS handshake", err)
+		t.log("TLS handshake with an unknown peer failed", err)
 		raw.Close()
 		return
 	}

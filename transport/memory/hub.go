@@ -179,7 +179,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	case t.accept != nil:
 		return "", failure(fault.Misuse, "serve", errors.New("got a second call of Serve, want one per Transport"))
 	case accept == nil:
-		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
+		return "", failure(fault.Misuse, "serve", errors.New("accept function: got nil, want a function"))
 	}
 	t.accept = accept // from now on serving returns true
 	return t.addr, nil

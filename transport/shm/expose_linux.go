@@ -112,8 +112,8 @@ type exposure struct {
 // rendezvous tries to expose the buffer of every large receive.
 var (
 	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
-	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure, want at most %d on a connection", slotCount))
-	errNoPrepared   = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure for many writes, want at most %d on a connection", preparedSlots))
+	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure than the %d that a connection may have; release one first", slotCount))
+	errNoPrepared   = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure for many writes than the %d that a connection may have; release one first", preparedSlots))
 	errNotSent      = failure(fault.Exhausted, "expose", errors.New("the descriptor of the memory could not be sent"))
 )
 

@@ -72,7 +72,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
 	case size < 0 || int64(size) > MaxBody:
-		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("the size is not within 0 and %d", MaxBody))
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("size: want 0 to %d bytes", MaxBody))
 	case t.unavailable != nil:
 		return nil, nil, failure(fault.Refused, op, t.unavailable)
 	case size == 0:
@@ -247,9 +247,9 @@ func (p *pool) free(a *allocation) error {
 	var err error
 	switch {
 	case i < 0:
-		err = errors.New("it was freed before")
+		err = errors.New("the memory was freed before")
 	case a.pins > 0:
-		err = errors.New("a receive in progress uses a part of it; wait for that receive, or cancel it, first")
+		err = errors.New("a receive in progress uses a part of the memory; first wait for that receive, or cancel it")
 	}
 	if err != nil {
 		p.mu.Unlock()

@@ -349,7 +349,7 @@ func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	case kindSkip:
 		span := len(c.ring) - c.ring.pos(c.consumed)
 		if w != makeHeader(kindSkip, 0, 0, 0) || span == len(c.ring) {
-			return 0, false, protocolError("got record header %#x of a skip of %d bytes, want %#x behind the ring's beginning", uint64(w), span, uint64(makeHeader(kindSkip, 0, 0, 0)))
+			return 0, false, protocolError("got record header %#x of a skip of %d bytes, want %#x after the ring's beginning", uint64(w), span, uint64(makeHeader(kindSkip, 0, 0, 0)))
 		}
 		c.consume(span)
 		return span, false, nil
@@ -382,7 +382,7 @@ func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, err
 	case err != nil:
 		return 0, false, err
 	case c.arriving:
-		return 0, false, protocolError("got the beginning of a frame, want the rest of one of which %d of %d bytes are in", c.got, c.header.Size)
+		return 0, false, protocolError("got the beginning of a frame, want the rest of the current frame, of which %d of %d bytes have arrived", c.got, c.header.Size)
 	}
 	size := n
 	if w.kind() == kindFirst {
@@ -421,7 +421,7 @@ func (c *consumer) continueFrame(w recordHeader, in transport.Sink) (int, bool, 
 	case err != nil:
 		return 0, false, err
 	case w != makeHeader(kindMore, 0, n, 0) || n == 0 || !c.arriving || n > c.header.Size-c.got:
-		return 0, false, protocolError("got a chunk of %d bytes with header %#x, when %d of %d bytes are in",
+		return 0, false, protocolError("got a chunk of %d bytes with header %#x after %d of %d bytes of the frame",
 			n, uint64(w), c.got, c.header.Size)
 	}
 	whole := c.deliver(rec[recordAlign:recordAlign+n], len(rec), in)

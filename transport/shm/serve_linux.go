@@ -30,7 +30,7 @@ const (
 // needs no listener, so it ignores that argument. It may be called once.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
+		return "", failure(fault.Misuse, "serve", errors.New("accept function: got nil, want a function"))
 	}
 	if err := t.Available(); err != nil {
 		return "", err

@@ -163,7 +163,7 @@ func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 func atLeastOne(size int) int { return max(size, 1) }
 
 // errRetry ends an attempt of joinShare, which then tries again, as host or as member.
-var errRetry = errors.New("the host of the share has left")
+var errRetry = errors.New("the rank that offered the shared memory has left")
 
 // joinShare waits for the other ranks, as host or as member, and returns the memory's descriptor.
 // The rank that binds the socket's name is the host. The kernel lets only one process bind the
@@ -258,7 +258,7 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 // mismatch returns the error of ranks that ask for different memory. The error of each rank also
 // names a different request of another rank.
 func mismatch(mine, theirs shareRequest) error {
-	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as here", theirs, mine))
+	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as on this rank", theirs, mine))
 }
 
 // A shareHost is the host's side of a Share. Each connection has a goroutine, which runs

@@ -24,7 +24,7 @@ func (*Transport) Name() string { return Name }
 
 // Available returns why this Transport cannot work here, with fault.Refused.
 func (*Transport) Available() error {
-	return failure(fault.Refused, "share memory", errors.New("got "+runtime.GOOS+", want linux: use another transport"))
+	return failure(fault.Refused, "share memory", errors.New("system: got "+runtime.GOOS+", want linux: use another transport"))
 }
 
 // Reaches returns false, with the reason.

@@ -155,7 +155,7 @@ func diagnose(fd int) string {
 	case err != nil:
 		return ""
 	case n == 0:
-		return "the kernel at the other end of this connection has acknowledged everything, so something behind it has lost the bytes"
+		return "the kernel at the other end of this connection has acknowledged everything, so something between that kernel and the peer has lost the bytes"
 	default:
 		return fmt.Sprintf("%d bytes are not acknowledged by the kernel at the other end of this connection, after %d retransmissions in a row (path MTU %d)",
 			n, info.Retransmits, info.Pmtu)

@@ -52,7 +52,7 @@ func closeFailsQueued(t *testing.T, mk Maker) {
 	failed := false
 	for i, s := range frames {
 		if s.err == nil && failed {
-			t.Errorf("frame %d is done without an error, behind one that failed", i)
+			t.Errorf("frame %d is done without an error, after a frame that failed", i)
 		}
 		if s.err != nil {
 			failed = true
@@ -185,7 +185,7 @@ func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 	w.poll("Done", nil, func() bool { return cut.done() && behind.done() })
 	w.compare([]*sentFrame{whole}, far.sink.got)
 	w.isClosed("Done of the frame cut short", cut.err)
-	w.isClosed("Done of the frame behind it", behind.err)
+	w.isClosed("Done of the next frame", behind.err)
 }
 
 // closeFromSink closes the receiving Conn from inside its own Progress.

@@ -114,7 +114,7 @@ func (w *cluster) await(what string, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-timer.C:
-		w.tb.Fatalf("%s has not happened after %v", what, waitLimit())
+		w.tb.Fatalf("%s: still missing after %v", what, waitLimit())
 	}
 }
 
@@ -184,7 +184,7 @@ func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 		idle++
 		backOff(idle)
 		if idle%64 == 0 && time.Now().After(deadline) {
-			w.tb.Fatalf("%s has not happened after %v", what, waitLimit())
+			w.tb.Fatalf("%s: still missing after %v", what, waitLimit())
 		}
 	}
 }

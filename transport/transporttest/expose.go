@@ -207,7 +207,7 @@ func beyondExposed(t *testing.T, mk Maker) {
 			near.Send(&s.Frame)
 			w.until("the failure", func() bool { return s.done() && far.err != nil })
 			if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {
-				t.Error("memory behind the exposed was written")
+				t.Error("the memory after the exposed memory was written")
 			}
 			if len(far.sink.got) > 0 {
 				t.Error("the frame arrived")

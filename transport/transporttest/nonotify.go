@@ -42,7 +42,7 @@ func noNotifyInOrder(t *testing.T, mk Maker) {
 			frames = append(frames, s)
 		}
 		frames = append(frames, near.send([]byte{byte(round)}, nil))
-		w.until("the frame behind", func() bool { return len(far.notified()) > round || far.err != nil })
+		w.until("the next frame", func() bool { return len(far.notified()) > round || far.err != nil })
 		if got := far.notified(); far.err != nil || len(got) != round+1 || !bytes.Equal(got[round].head, []byte{byte(round)}) {
 			t.Fatalf("round %d: frames %v, %v", round, got, far.err)
 		}

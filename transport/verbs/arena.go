@@ -61,7 +61,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	}, nil
 }
 
-var errInUse = errors.New("a part of it is exposed to a peer or being sent, or it has been freed before; free it once, after the calls that use it")
+var errInUse = errors.New("a part of the memory is exposed to a peer or being sent, or the memory has been freed before; free memory once, after the calls that use it")
 
 // addArena registers mem as an arena.
 func (c *registrationCache) addArena(mem []byte) (*registration, error) {

@@ -94,7 +94,7 @@ func (f *flow) handleRenew(p packet) error {
 // BUFFER_REQUEST has not been answered yet.
 func (f *flow) checkNoBody(k kind) error {
 	if f.requestedSize > 0 || f.arrivingSlot >= 0 {
-		return fmt.Errorf("%v: got it within the body of another frame", k)
+		return fmt.Errorf("%v: got the message within the body of another frame", k)
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (f *flow) expose(in input) (output, error) {
 
 var (
 	errNotExposed = errors.New("got a write into memory that is not exposed")
-	errNotified   = errors.New("got a write with notification into memory without")
+	errNotified   = errors.New("got a write with notification into memory that was exposed without")
 )
 
 // handleWrite counts n bytes that a write has put into memory of this end. The argument imm is the
@@ -228,7 +228,7 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 		return output{}, errNotified
 	}
 	if n > l.size-l.totalBytes {
-		return output{}, fmt.Errorf("got a write of %d bytes more than the memory of %d has left", n-(l.size-l.totalBytes), l.size)
+		return output{}, fmt.Errorf("got writes of %d bytes in all, want at most the memory's %d", l.totalBytes+n, l.size)
 	}
 	l.frameBytes += n
 	l.totalBytes += n
@@ -240,7 +240,7 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 		return output{}, fmt.Errorf("got a write to handle %#x within another frame", imm)
 	// A body must be complete exactly when its last write has arrived.
 	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
-		return output{}, fmt.Errorf("got %[2]d bytes of a body of %[1]d, and its end at another byte", l.size, l.frameBytes)
+		return output{}, fmt.Errorf("body of %d bytes: got %d bytes so far, and more to follow: %v", l.size, l.frameBytes, goesOn)
 	case l.holdsOne:
 		out := output{op: outBodyPart, handle: l.handle, size: l.frameBytes}
 		if !goesOn {

@@ -80,9 +80,9 @@ func parseHello(b []byte) (hello, error) {
 	case b[27] != helloVersion:
 		return h, fmt.Errorf("hello: got version %d, want %d; both ends must run the same version of tutti", b[27], helloVersion)
 	case h.MTU < 1 || h.MTU > 5 || h.QPN >= 1<<24 || h.PSN >= 1<<24:
-		return h, fmt.Errorf("hello: got MTU %d, queue pair %#x and packet number %#x, want 1 to 5 and two below 1<<24", h.MTU, h.QPN, h.PSN)
+		return h, fmt.Errorf("hello: got MTU %d, queue pair %#x and packet number %#x, want an MTU of 1 to 5 and two numbers below 1<<24", h.MTU, h.QPN, h.PSN)
 	case h.depth < minDepth || h.depth > maxDepth || h.buffer < minBuffer || h.buffer > maxBuffer:
-		return h, fmt.Errorf("hello: got %d buffers of %d bytes, want %d to %d of %d to %d", h.depth, h.buffer, minDepth, maxDepth, minBuffer, maxBuffer)
+		return h, fmt.Errorf("hello: got %d buffers of %d bytes, want %d to %d buffers of %d to %d bytes", h.depth, h.buffer, minDepth, maxDepth, minBuffer, maxBuffer)
 	}
 	return h, nil
 }
@@ -121,7 +121,7 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 		return r.owner.Buffer(h)
 	// A set-up message is small, so that a peer cannot make this end buffer more bytes.
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
-		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d", len(h.Head), h.Size)
+		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d, want %d and at most %d", len(h.Head), h.Size, setupHead, len(r.body))
 		return nil
 	}
 	return r.body[:]

@@ -186,7 +186,7 @@ func (t *Transport) Name() string { return t.opts.Setup.Name() + "+" + Name }
 // Serve serves on the set-up transport. The address is that transport's.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("accept is nil, want a function"))
+		return "", failure(fault.Misuse, "serve", errors.New("accept function: got nil, want a function"))
 	}
 	return t.opts.Setup.Serve(in, func(s transport.Conn) {
 		if c := t.addConn(s, true); c != nil {
