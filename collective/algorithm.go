@@ -128,7 +128,7 @@ func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
 	case e.order != 0 && op.Name() == "":
 		return misuse(verb.String(), "operator: got none, want one such as sum")
 	case e.order != 0 && !op.Commutative() && !a.SupportsOrderOn(reduce.RankOrder, r.Layout()):
-		return misuse(verb.String(), "operator: got %s, which does not commute, want one that does: algorithm %s does not fold in rank order here", op.Name(), e.name)
+		return misuse(verb.String(), "operator: got %s, which does not commute, want one that commutes, because algorithm %s does not fold in rank order here", op.Name(), e.name)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func parseSelection(text string) (selection, error) {
 		return selection{}, err
 	}
 	if segment == 0 {
-		return selection{}, misuse("collective", "segment: got 0 bytes, want some; leave @ out for the usual size")
+		return selection{}, misuse("collective", "segment: got 0 bytes, want 1 or more; leave out @ and the number for the default size")
 	}
 	if segment > MaxSegment {
 		segment = MaxSegment + 16 // Check refuses it below and names the bounds

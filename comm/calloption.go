@@ -134,9 +134,9 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	if pl.counted || pl.sendCounted {
 		switch withCounts := vectorVerb(pl.verb); {
 		case pl.sendCounted && (!pl.counted || pl.verb != collective.VerbAllToAll):
-			return c.misuse(pl.verb.String(), "SendCounts: want it only in AllToAll, beside Counts")
+			return c.misuse(pl.verb.String(), "options: got SendCounts, want it only in AllToAll and together with Counts")
 		case withCounts == 0:
-			return c.misuse(pl.verb.String(), "Counts: want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
+			return c.misuse(pl.verb.String(), "options: got Counts, want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
 		default:
 			pl.verb = withCounts
 		}
@@ -144,7 +144,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	switch pl.verb {
 	case collective.VerbBroadcast, collective.VerbBarrier:
 		if !pl.inPlace {
-			return c.misuse(pl.verb.String(), "From: want it only in collectives that have an input and an output")
+			return c.misuse(pl.verb.String(), "options: got From, want it only in collectives that have an input and an output")
 		}
 	case collective.VerbAllToAllV:
 		if !pl.sendCounted {

@@ -593,7 +593,7 @@ func (r report) warn(ctx context.Context) {
 	} else {
 		peers, cycle = r.waitChain(ctx)
 	}
-	missing := "nobody in particular"
+	missing := "no rank in particular"
 	if len(peers) > 0 {
 		missing = peerList(peers)
 	}

@@ -105,7 +105,7 @@ func (l *local) rank(r int) {
 		return
 	}
 	// This error remains if f never returns, because runtime.Goexit runs only deferred functions.
-	err = fault.New(fault.Misuse, "local", r, "the function of this rank ended by runtime.Goexit, as t.FailNow does; return an error instead")
+	err = fault.New(fault.Misuse, "local", r, "the function of this rank ended by runtime.Goexit, which t.FailNow also calls; return an error instead")
 	defer func() { l.closeRank(c, err) }()
 	err = l.runProgram(c)
 }

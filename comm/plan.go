@@ -83,10 +83,10 @@ func (pl *plan) prepare(c *Comm) error {
 	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.rt.opt.params.Segment)
 	pl.usesShared = pl.algo.NeedsShared()
 	if pl.usesShared && !sharing {
-		return c.misuse(name, "forced algorithm %v: it needs memory that the ranks share, want a blocking call of ranks on one host over a transport that shares memory", pl.algo)
+		return c.misuse(name, "forced algorithm: got %v, which needs memory that the ranks share, want it only for blocking calls of ranks on one host over a transport that shares memory; force another algorithm, or none", pl.algo)
 	}
 	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
-		return c.misuse(name, "operator: got %s, which does not commute, want one that does for the forced algorithm %s with ranks placed as %s; force another algorithm, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
+		return c.misuse(name, "operator: got %s, which does not commute, want one that commutes, because the forced algorithm %s folds out of rank order when the ranks are placed as %s; force another algorithm, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
 	}
 	// A hierarchical algorithm uses the memory of each host, if there is any.
 	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
@@ -397,7 +397,7 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 		return err
 	}
 	if pl.persistent {
-		return c.misuse(pl.verb.String(), "Persistent: want it only in non-blocking calls, whose names begin with I")
+		return c.misuse(pl.verb.String(), "options: got Persistent, want it only in non-blocking calls, such as IAllReduce")
 	}
 	if !pl.cacheable() {
 		if err := pl.prepare(c); err != nil {

@@ -20,7 +20,7 @@ func (o *options) secure(job *bootstrap.Job) error {
 	plain := o.plain || job.Plain
 	switch {
 	case plain && o.tls != nil:
-		return fault.New(fault.Misuse, "init", job.Rank, "WithTLS: got it together with WithInsecurePlain or TUTTI_INSECURE_PLAIN, want one of them")
+		return fault.New(fault.Misuse, "init", job.Rank, "encryption: got both WithTLS and WithInsecurePlain or TUTTI_INSECURE_PLAIN, want only one")
 	case plain:
 		o.params.Checksums = true
 		if job.Size > 1 {

@@ -128,7 +128,7 @@ func (c *Comm) mapMemory(ctx context.Context, sharer memorySharer, token []byte,
 	watcher.Wait()
 	if err != nil {
 		if !c.group.Revoked() {
-			c.rt.log.Warn("tutti: cannot share memory; collectives use messages", "error", err)
+			c.rt.log.Warn("tutti: the ranks cannot share memory, so their collectives use messages", "error", err)
 		}
 		return nil, nil
 	}

@@ -557,7 +557,7 @@ func (s *survivors) result(op string, calls agreement.Calls) (*agreement.Proposa
 	s.previous, s.current, s.next, s.decided = s.current, s.next, nil, nil
 	s.number++
 	if p.Calls != calls {
-		return nil, fault.New(fault.Mismatch, op, s.c.rt.rank, "call number %d of Agree and Shrink on this communicator: got both from its members, want the same call", s.number-1)
+		return nil, fault.New(fault.Mismatch, op, s.c.rt.rank, "call number %d of Agree and Shrink on this communicator: got Agree from some members and Shrink from others, want the same call from all", s.number-1)
 	}
 	return p, nil
 }

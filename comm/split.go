@@ -76,7 +76,7 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 		if other != lists[0] {
 			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dup", Rank: c.rt.rank,
 				Peers: []fault.Peer{c.rt.peer(c.WorldRank(r)), c.rt.peer(c.WorldRank(0))},
-				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "forced algorithms: got different lists, want one on all ranks; here it is %q", list)}
+				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "forced algorithms: got different lists, want one on all ranks; the list on this rank is %q", list)}
 		}
 	}
 	return c.derive(ctx, "dup", id, members, table)

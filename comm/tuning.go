@@ -43,7 +43,7 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 	if speed, err = broadcastBytes(ctx, c, speed, maxModel); err != nil {
 		return nil, err
 	}
-	tuning, err := choose.Decode("what rank 0 tells of its tuning", speed)
+	tuning, err := choose.Decode("tuning from rank 0", speed)
 	if err != nil {
 		return nil, err
 	}

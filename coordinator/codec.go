@@ -54,15 +54,15 @@ func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	case h.op.ID() == Adasum.ID():
 		q.Whole = true
 		if !plain || q.Codec != negotiate.Plain {
-			return "Adasum is for allreduces of float32 and float64, not compressed"
+			return "operator: got Adasum, want it only in allreduces of float32 and float64 without compression"
 		}
 	case q.Codec == negotiate.Plain:
 	case !plain || !sums:
-		return "TopK and OneBit are for allreduces of float32 and float64 by comm.Sum or comm.Mean, not compressed otherwise"
+		return "options: got TopK or OneBit, want them only in allreduces of float32 and float64 by comm.Sum or comm.Mean without other compression"
 	case h.residualType != q.DType || len(h.residual) != 0 && len(h.residual) != len(h.src):
-		return "the residual has other elements than the buffer, or another number of them"
+		return "residual: got another element type or length than that of the buffer, want equal ones"
 	case q.Codec == negotiate.TopK && (q.Keep < 1 || q.Keep > math.MaxUint32 || count > math.MaxUint32):
-		return "TopK keeps 1 element or more, of at most 4,294,967,295"
+		return "TopK: want 1 or more elements to keep, of a buffer of at most 4,294,967,295"
 	}
 	return ""
 }

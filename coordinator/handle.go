@@ -109,7 +109,7 @@ func (h *Handle) submit(at callsite.Site) {
 	co.mu.Lock()
 	switch {
 	case h.grouped:
-		h.misuse = h.misused("it was submitted in a group; submit it in a new group")
+		h.misuse = h.misused("the tensor was submitted in a group; submit it in a new group")
 	case h.state != idle:
 		h.misuse = h.misused("Submit was called at %s before Wait had returned for the submission at %s", co.describeSite(at), h.requests[0].Site)
 	default:
@@ -236,7 +236,7 @@ func (h *Handle) wait(ctx context.Context) error {
 		return w.err
 	}
 	h.detach(w)
-	return fault.New(fault.ContextKind(ended), "wait for "+h.describe(), co.worldRank(co.rank), "it stays in flight: %w", ended)
+	return fault.New(fault.ContextKind(ended), "wait for "+h.describe(), co.worldRank(co.rank), "the submission stays in flight: %w", ended)
 }
 
 const noContext = "the context is nil; context.Background() waits without a limit"

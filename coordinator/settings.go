@@ -82,7 +82,7 @@ func LoadSettings(file string) (Settings, error) {
 	}
 	if err != nil {
 		return s, fault.New(fault.Misuse, "load settings", -1,
-			"%s: %w; name a file that Settings.Save wrote, or remove this one: TUTTI_AUTOTUNE=1 has settings sought, and TUTTI_AUTOTUNE_FILE says where to write them", file, err)
+			"%s: %w; name a file that Settings.Save wrote, or remove this one: TUTTI_AUTOTUNE=1 searches for settings, and TUTTI_AUTOTUNE_FILE names the file to write them to", file, err)
 	}
 	return s, nil
 }

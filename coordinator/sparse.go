@@ -76,7 +76,7 @@ func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, r
 	}
 	for i := range opts {
 		if c := opts[i].code; c != optPriority && c != optSet {
-			return bad("got other options, want only Priority and In")
+			return bad("options: got one other than Priority and In, want only these two")
 		}
 	}
 	return nil
@@ -110,7 +110,7 @@ func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {
 	}
 	if len(values) != len(index)*o.width {
 		return Sparse[T]{}, fault.New(fault.Mismatch, o.call, co.worldRank(co.rank),
-			"%d indices and %d values of %d each have come", len(index), len(values), o.width)
+			"got %d indices and %d values from the ranks, want %d values per index", len(index), len(values), o.width)
 	}
 	for i := range index {
 		order = append(order, i)

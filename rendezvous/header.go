@@ -269,7 +269,7 @@ func (h *frameHeader) check(body int) error {
 		return checkNameSize(body)
 	}
 	if h.kind == kindOffer && h.id == 0 {
-		return errors.New("offer: got id 0, want another")
+		return errors.New("offer: got id 0, want 1 or more")
 	}
 	if h.kind == kindWritten && h.flags&flagNamed == 0 {
 		return errors.New("direct write: got a message without a name, want a named tensor")

@@ -127,7 +127,7 @@ func (p *peer) handleOffer(h *frameHeader) {
 		return
 	}
 	if p.queuedOffers[h.id] != nil {
-		p.protocolError("offer: got id %d, want one that is not in use", h.id)
+		p.protocolError("offer: got id %d, which is in use, want a free id", h.id)
 		return
 	}
 	m := e.getMessage(mc, k)
@@ -146,7 +146,7 @@ func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 		return envelopeCost, p.chargeCredit(envelopeCost)
 	}
 	if p.extraOutstanding == 0 {
-		p.protocolError("offer: got one beyond the credit, want it to wait for a grant")
+		p.protocolError("offer: got an offer beyond the credit, want the sender to wait for a grant")
 		return 0, false
 	}
 	p.extraOutstanding--

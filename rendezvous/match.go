@@ -107,7 +107,7 @@ func (e *Engine) validate(req *Request) bool {
 		req.tensor.Data = req.buf
 	case req.alloc:
 		req.pendingErr = fault.New(fault.Exhausted, "recv", e.cfg.Rank,
-			"tensor %q from rank %d: got %d bytes, want at most StepBytes of %d; raise it, or receive into a buffer", req.key.name, env.source, env.size, e.cfg.StepBytes)
+			"tensor %q from rank %d: got %d bytes, want at most StepBytes of %d; raise StepBytes, or receive into a buffer", req.key.name, env.source, env.size, e.cfg.StepBytes)
 	case env.size > len(req.buf):
 		req.pendingErr = e.misuse("recv", "the message of %d bytes from rank %d with tag %d does not fit the receive's %d bytes; make the buffer larger or Probe first",
 			env.size, env.source, env.tag, len(req.buf))

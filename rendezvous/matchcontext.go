@@ -143,7 +143,7 @@ func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	defer e.unlock()
 	mc := e.contextFor(id)
 	if mc == nil { // the id was closed before: every call in the new context fails
-		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x has been closed; open one with another id", id)}
+		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x has been closed; open a context with another id", id)}
 	}
 	mc.members = members
 	return mc

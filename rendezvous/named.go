@@ -183,7 +183,7 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		largest = append(largest, fmt.Sprintf("%q to rank %d (%d bytes)", req.key.name, req.peer.rank, len(req.buf)))
 	}
 	return fault.New(fault.Exhausted, "send", e.cfg.Rank,
-		"tensor %q: got %d bytes beside the %d of step %d, want at most StepBytes of %d; receive or end the step first; the largest not yet received: %s",
+		"tensor %q: got %d bytes in addition to the %d of step %d, want at most StepBytes of %d in all; receive or end the step first; the largest tensors not yet received: %s",
 		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 

@@ -323,7 +323,7 @@ func (p *peer) warnRefused(err error, remedy string, bytes int) {
 	p.warnedExpose[remedy] = true
 	e := p.e
 	e.deferAction(deferredAction{kind: actionRun, run: func() {
-		e.cfg.Log.Warn("prepared receives come the ordinary way: their buffer cannot be exposed",
+		e.cfg.Log.Warn("prepared receives get ordinary messages, because their buffer cannot be exposed",
 			"rank", e.cfg.Rank, "from", p.rank, "bytes", bytes, "because", err, "remedy", remedy)
 	}})
 }

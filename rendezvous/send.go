@@ -79,7 +79,7 @@ func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag
 // such a message at once, because its caller does not expect to wait.
 func (e *Engine) isEager(req *Request) bool { return len(req.buf) <= e.cfg.Threshold }
 
-var errSpillTimeout = errors.New("the moment before a spill has passed")
+var errSpillTimeout = errors.New("the wait before a spill is over")
 
 // A spillDeadline is a wait policy that ends a wait after spillAfter.
 type spillDeadline struct{ at time.Time }
