@@ -143,7 +143,7 @@ func (f *finder) ownEntry(peers []string) (int, error) {
 	if len(full) > 1 {
 		why = fmt.Sprintf("entries %d and %d of %%s are both this machine (%%s)", full[0], full[1])
 	}
-	return 0, refuse(unknown, why+": set %s to this process's rank, the place in the list counted from 0", vars.Hosts, f.host(), vars.Rank)
+	return 0, refuse(unknown, why+": set %s to this process's rank, which is its index in the list, counted from 0", vars.Hosts, f.host(), vars.Rank)
 }
 
 // ownAddrs returns the set of this machine's addresses, without zones.

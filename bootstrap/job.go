@@ -136,7 +136,7 @@ type finder struct {
 // whether the job may leave loopback. Options take precedence over variables.
 func (f *finder) find(o Options) (*Job, error) {
 	if n := len(o.Secret); n > 0 && n < jobca.MinSecret {
-		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, jobca.MinSecret)
+		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret: got %d bytes, want at least %d", n, jobca.MinSecret)
 	}
 	j, err := f.decide()
 	if err != nil {
@@ -183,7 +183,7 @@ func (f *finder) decide() (*Job, error) {
 			return j, nil
 		}
 		if forced {
-			return nil, refuse(unknown, "%s=%q, but the variables of that source are not set: it applies when %s",
+			return nil, refuse(unknown, "%s=%q, but the variables of that source are not set: the source applies when %s",
 				vars.Bootstrap, only, s.applies)
 		}
 	}
@@ -227,7 +227,7 @@ func (f *finder) settings(j *Job) error {
 func (j *Job) confineToLoopback(insecure bool) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
-			return badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, as in 10.0.0.7 or 10.0.0.7:7000")
+			return badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, such as 10.0.0.7 or 10.0.0.7:7000")
 		}
 	}
 	if len(j.Secret) > 0 || j.Size == 1 {

@@ -145,7 +145,7 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, refuse(j.Rank, "%w: another process listens there (a second rank %d, a second Init of this process, or an earlier job that has not ended?); end it, or choose another port",
 			err, j.Rank)
 	}
-	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
+	return nil, refuse(j.Rank, "cannot listen: %w; set %s to the address to use", err, vars.Listen)
 }
 
 // addrTowards returns the address of this machine from which root is reached. If root's name does
@@ -184,5 +184,5 @@ func (j *Job) lookupError(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		kind = fault.Canceled
 	}
-	return fault.New(kind, op, j.Rank, "cannot find the way to rank 0 at %s: %w; is the name right?", j.Root, err)
+	return fault.New(kind, op, j.Rank, "cannot find a route to rank 0 at %s: %w; check the name", j.Root, err)
 }

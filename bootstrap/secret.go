@@ -25,7 +25,7 @@ func (f *finder) secret(rank int) ([]byte, error) {
 		return nil, nil
 	}
 	// Errors never show the value, because they are printed and logged.
-	const remedy = "set it to the same 32 or more hex digits for all ranks, as from: openssl rand -hex 16"
+	const remedy = "set it to the same 32 or more hex digits for all ranks, such as the output of: openssl rand -hex 16"
 	b, err := hex.DecodeString(text)
 	if err != nil {
 		return nil, refuse(rank, "%s is not hex: %s", vars.Secret, remedy)

@@ -4,6 +4,7 @@ package bootstrap
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -29,7 +30,7 @@ func readFD(fd, most int) ([]byte, error) {
 		}
 		n += k
 	}
-	return nil, errors.New("it is too long")
+	return nil, fmt.Errorf("got more than %d bytes", len(text)-1)
 }
 
 // markRead moves the position of the descriptor's file. The launcher shares the position. When it

@@ -125,7 +125,7 @@ func (f *finder) single() (*Job, error) {
 		}
 		if name, n := f.sizeHint(l); name != "" {
 			return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
-				"start them with tuttirun, or set %s (and %s) for all of them, or %s=single when each shall work alone",
+				"start them with tuttirun, or set %s (and %s) for all of them, or %s=single if each process is to work alone",
 				name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
 		}
 	}

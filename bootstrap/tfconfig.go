@@ -63,7 +63,7 @@ func parseTFConfig(text string) (rank int, peers []string, err error) {
 		} `json:"task"`
 	}
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return 0, nil, fmt.Errorf("is not what it should be (%w)", err)
+		return 0, nil, fmt.Errorf("is malformed (%w)", err)
 	}
 	if len(c.Cluster) == 0 {
 		return 0, nil, nil

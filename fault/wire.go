@@ -111,10 +111,10 @@ func cut(s string, limit int) string {
 // different programs, or a component between them is broken.
 func ParseWire(b []byte) (*Error, error) {
 	if len(b) > MaxWire {
-		return nil, malformed("%d bytes, of at most %d", len(b), MaxWire)
+		return nil, malformed("got %d bytes, want at most %d", len(b), MaxWire)
 	}
 	if len(b) < wireFixed {
-		return nil, malformed("%d bytes, of at least %d", len(b), wireFixed)
+		return nil, malformed("got %d bytes, want at least %d", len(b), wireFixed)
 	}
 	if b[0] != wireVersion {
 		return nil, malformed("version %d, want %d", b[0], wireVersion)

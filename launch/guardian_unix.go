@@ -242,7 +242,7 @@ func guardMain(args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	in := os.NewFile(guardianFD, "launcher")
 	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 || len(args) == 0 || args[0] == "" {
-		fmt.Fprintln(os.Stderr, guardianName+": started by tuttirun only")
+		fmt.Fprintln(os.Stderr, guardianName+": only tuttirun may start this process")
 		return exitUsage
 	}
 	nameProcess(guardianName)

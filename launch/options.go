@@ -268,7 +268,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	}
 	v, ok := lookup(p.env, name)
 	if !ok {
-		p.warn("-x %s: ignored; it is not set in this environment", name)
+		p.warn("-x %s: ignored; the variable is not set in this environment", name)
 		return "", false, nil
 	}
 	return name + "=" + v, true, nil

@@ -62,7 +62,7 @@ func ownOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Tags = MPITag; return nil }},
 		{names: []string{"timeout"}, args: 1, operand: "DURATION", help: "end the job after this time, in seconds or like 10m; exit code 124",
 			set: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
-		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "what the others have to report when a rank has failed (2s)",
+		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "the time that the other ranks have to report after a rank has failed (2s)",
 			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
 		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit\n" + strings.Repeat(" ", 26) + "code is 0 if at least one rank exits with 0",
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
@@ -88,7 +88,7 @@ func ownOptions() []option {
 				}
 				return nil
 			}},
-		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, but why a program cannot start",
+		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, only why a program cannot start",
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
 			set: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
@@ -103,7 +103,7 @@ func ownOptions() []option {
 func compatOptions() []option {
 	return []option{
 		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},
-		{names: []string{"allow-run-as-root"}, help: "accepted; so is running as root", accepted: true},
+		{names: []string{"allow-run-as-root"}, help: "accepted; running as root is always fine", accepted: true},
 		{names: []string{"bind-to"}, args: 1, operand: "X", help: "accepted; ranks are not bound to processors", accepted: true},
 		{names: []string{"nooversubscribe"}, help: "refuse more ranks than processors",
 			set: func(p *parser, _ []string) error { p.strict = true; return nil }},

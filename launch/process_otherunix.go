@@ -15,7 +15,7 @@ func rankAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true
 // members.
 type process struct{ pid int }
 
-func (p process) String() string { return fmt.Sprintf("group %d", p.pid) }
+func (p process) String() string { return fmt.Sprintf("process group %d", p.pid) }
 
 func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) == nil }
 

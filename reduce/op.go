@@ -107,7 +107,7 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	o := Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}
 	switch {
 	case name == "":
-		u.wrong = "operator: got an empty name, want one that tells it from others"
+		u.wrong = "operator: got an empty name, want a name that no other operator has"
 	case order != Commutative && order != RankOrder:
 		u.wrong = "operator " + name + ": got an unknown order, want Commutative or RankOrder"
 	case f == nil:

@@ -43,7 +43,7 @@ func (s *durationFlag) String() string { return time.Duration(*s).String() }
 func (s *durationFlag) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return errors.New("want a time with its unit, as 150ms or 2s")
+		return errors.New("want a time with its unit, such as 150ms or 2s")
 	}
 	*s = durationFlag(d)
 	return nil

@@ -14,8 +14,8 @@ type command struct{ name, does string }
 
 var commands = []command{
 	{"tune", "time all algorithms and segments, and write a file for TUTTI_TUNING"},
-	{"limits", "set an allreduce beside the least that memory allows"},
-	{"explain", "print what would run, why, and what else is predicted to take how long"},
+	{"limits", "compare an allreduce with the shortest time that memory allows"},
+	{"explain", "print which algorithm would run and why, and the predicted times of the others"},
 }
 
 // help prints all commands, operations and flags.

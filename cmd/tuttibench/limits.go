@@ -30,8 +30,8 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	o.job.flags(flags)
 	o.sizes.flags(flags)
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the allreduce's algorithm of this `name`")
-	flags.Var(&o.cold, "cold", "`bytes` that each rank goes through before it comes back to the same ones: more than its caches hold")
-	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each figure: a `time` as 150ms or 2s")
+	flags.Var(&o.cold, "cold", "`bytes` that each rank goes through before it uses the same memory again: more than its caches hold")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each figure: a `time` such as 150ms or 2s")
 	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}

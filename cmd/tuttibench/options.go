@@ -55,7 +55,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Var(&o.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
 	flags.Var(&o.max, "max", "largest vector in `bytes`")
 	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")
-	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each size: a `time` such as 150ms or 2s")
 	flags.IntVar(&o.maxIterations, "iterations", o.maxIterations, "measure each size at most this many `times`, however short they are")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
@@ -102,7 +102,7 @@ func (o *options) check() error {
 	case o.local < 0:
 		return fmt.Errorf("-local %d: want the number of ranks", o.local)
 	case o.algorithm != "" && o.op == "pingpong":
-		return fmt.Errorf("-algorithm %s: a pingpong has none", o.algorithm)
+		return fmt.Errorf("-algorithm %s: a pingpong has no algorithms", o.algorithm)
 	case o.plot != "" && o.op == "barrier":
 		return fmt.Errorf("-plot %s: a barrier has no sizes to draw", o.plot)
 	}
@@ -157,7 +157,7 @@ func (s *sizeFlag) Set(text string) error {
 	}
 	n, err := strconv.Atoi(number)
 	if err != nil {
-		return fmt.Errorf("want a number of bytes, as 4, 64Ki or 1Mi")
+		return fmt.Errorf("want a number of bytes, such as 4, 64Ki or 1Mi")
 	}
 	if n < 0 || n > math.MaxInt/unit {
 		return fmt.Errorf("out of range")

@@ -38,9 +38,9 @@ func parseTune(args []string, usage io.Writer) (*tuneOptions, error) {
 	o.sizes.flags(flags)
 	ops := flags.String("ops", strings.Join(tunable(), ","), "the `collectives` to tune")
 	segments := flags.String("segments", "64Ki,128Ki,256Ki,512Ki", "the `sizes` of segments to try in messages that have several")
-	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each algorithm at each size, three times: a `time` as 10ms")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each algorithm at each size, three times: a `time` such as 10ms")
 	flags.StringVar(&o.file, "o", "", "write the tuning `file` here; by default it is printed")
-	flags.StringVar(&o.add, "add", "", "add to what this tuning `file` holds of other ranks, wires and collectives")
+	flags.StringVar(&o.add, "add", "", "keep what this tuning `file` holds for other ranks, wires and collectives")
 	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}

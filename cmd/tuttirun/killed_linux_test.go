@@ -34,7 +34,7 @@ func until(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-poll.C:
 		case <-late:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("still missing: %s", what)
 		}
 	}
 }

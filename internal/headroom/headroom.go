@@ -24,7 +24,7 @@ import (
 // The check is a snapshot, so the kernel may still kill the process, but that is unlikely.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
-		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
+		return fmt.Errorf("this host or container has %d bytes of memory left, and one call may take half of them: allocate less, or raise the container's limit", left)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (n Name) uri() *url.URL {
 // String spells it, so that equal names have equal texts.
 func nameIn(cert *x509.Certificate) (Name, error) {
 	if len(cert.URIs) != 1 {
-		return Name{}, fmt.Errorf("certificate: got %d URIs, want the one of a rank", len(cert.URIs))
+		return Name{}, fmt.Errorf("certificate: got %d URIs, want one, that of a rank", len(cert.URIs))
 	}
 	uri := cert.URIs[0]
 	wrong := fmt.Errorf("certificate: got the URI %.80q, want %s:JOB/INCARNATION/RANK", uri, scheme)

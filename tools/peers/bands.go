@@ -27,7 +27,7 @@ func parseBands(text string) ([]band, error) {
 		bytes, err1 := strconv.Atoi(from)
 		ratio, err2 := strconv.ParseFloat(floor, 64)
 		if err1 != nil || err2 != nil || bytes < 0 || ratio <= 0 {
-			return nil, fmt.Errorf("-require %q: want BYTES:RATIO,..., as 4:1.3,1024:2", part)
+			return nil, fmt.Errorf("-require %q: want BYTES:RATIO,..., such as 4:1.3,1024:2", part)
 		}
 		all = append(all, band{bytes, ratio})
 	}

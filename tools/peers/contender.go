@@ -31,7 +31,7 @@ func (c *benchmark) contenders(built map[string]string, log io.Writer) []contend
 	if path := filepath.Join(c.bin, "tuttirun"); exists(path) {
 		all = append(all, c.own())
 	} else {
-		fmt.Fprintf(log, "# there is no %s (make build): peers alone\n", path)
+		fmt.Fprintf(log, "# there is no %s, so only the peers run; run make build first\n", path)
 	}
 	if p := built["openmpi"]; p != "" {
 		all = append(all, c.openMPI(p))

@@ -22,7 +22,7 @@ func drawCommand(args []string, log io.Writer) error {
 		return err
 	}
 	if f.NArg() != 1 {
-		return errors.New("draw: want the one file to draw into")
+		return errors.New("draw: want one argument, the file to draw into")
 	}
 	var lines [][]figure.Panel
 	for _, r := range []row{{op: "allreduce", wire: "shm", np: 2}, {op: "allreduce", wire: "tcp", np: 2}} {
@@ -49,7 +49,7 @@ func (r row) panels(text io.Reader) ([]figure.Panel, error) {
 		return nil, err
 	}
 	if len(lines) == 0 || len(lines[0]) < 3 {
-		return nil, errors.New("it has no columns of contenders")
+		return nil, errors.New("the file has no columns of contenders")
 	}
 	title := fmt.Sprintf("%s of float32, %d ranks, %s", r.op, r.np, r.wire)
 	times := figure.Panel{Title: title, Unit: "median time in µs"}

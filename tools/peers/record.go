@@ -17,7 +17,7 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 	var c benchmark
 	f := c.flags(log, "record")
 	dir := f.String("dir", "bench/results", "the `folder` to write to")
-	rows := f.String("rows", "*", "only rows whose name, as allreduce-shm-2, this `pattern` matches")
+	rows := f.String("rows", "*", "only rows whose name, such as allreduce-shm-2, matches this `pattern`")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 		return nil
 	}
 	if !exists(filepath.Join(c.bin, "tuttirun")) {
-		return fmt.Errorf("there is no tuttirun in %s: make build", c.bin)
+		return fmt.Errorf("there is no tuttirun in %s: run make build", c.bin)
 	}
 	r := recorder{dir: *dir, log: log, origin: origin(ctx, *dir, args)}
 	for _, row := range chosen {

@@ -88,7 +88,7 @@ func versionsCommand(ctx context.Context, args []string, out, log io.Writer) err
 	var with versionFlag
 	f := c.flags(log, "versions")
 	with.define(f)
-	rows := f.String("rows", "*", "only rows whose name, as allreduce-shm-2, this `pattern` matches")
+	rows := f.String("rows", "*", "only rows whose name, such as allreduce-shm-2, matches this `pattern`")
 	runs := f.Int("runs", 2, "how `often` to measure each row; a size is too slow if it is in each of them")
 	if err := f.Parse(args); err != nil {
 		return err

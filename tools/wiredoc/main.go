@@ -61,7 +61,7 @@ func run(file string, check bool) error {
 		return err
 	}
 	if !bytes.Equal(old, text) {
-		return fmt.Errorf("%s is out of date: make docs", file)
+		return fmt.Errorf("%s is out of date: run make docs", file)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // update is a variable of the package, because flags of a test must exist before the test starts.
-var update = flag.Bool("update", false, "write the files that the tests compare with anew")
+var update = flag.Bool("update", false, "rewrite the files that the tests compare with")
 
 // Compare fails the test unless the file holds exactly got. With -update it first writes the file,
 // and its folder. The failure shows the first line that differs, which usually shows the reason.
@@ -32,7 +32,7 @@ func Compare(t testing.TB, file, got string) {
 		return
 	}
 	line, is, was := firstDifference(got, string(want))
-	t.Errorf("%s:%d: got %q, want %q (go test -update writes it anew)", file, line, is, was)
+	t.Errorf("%s:%d: got %q, want %q (go test -update rewrites it)", file, line, is, was)
 }
 
 // write writes the file, and its folder.
