@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// openExits writes this process's id into the record behind fd, in the entry of the given rank. The
+// openExits writes this process's id into the record of fd, in the entry of the given rank. The
 // rank then counts as ended only if this very process was started by the launcher and has ended.
 // The parameter entries holds the entry of each rank. openExits returns a function that reports
 // whether a rank has ended, or nil if fd is no record of these entries, and of no others unless

@@ -64,7 +64,7 @@ func TestErrorsNameTheLineTheFieldAndTheRemedy(t *testing.T) {
 		"cut short":           {"{\n \"tutti_tuning\": 1,\n \"rules\": [", "f.json:3: rules: got the end of the file"},
 		"no version":          {"{\n}", "f.json:2: tutti_tuning: the field is missing"},
 		"another version":     {"{\"tutti_tuning\": 2}", "f.json:1: tutti_tuning: got 2, want 1; measure again"},
-		"something behind":    {file("") + "{}", "f.json:4: got something after the object"},
+		"something after":     {file("") + "{}", "f.json:4: got something after the object"},
 		"an unknown field":    {file(",\n \"ruels\": []"), "f.json:3: ruels: got an unknown field, want one of command"},
 		"other letters":       {file(",\n \"Rules\": []"), "f.json:3: Rules: got an unknown field"},
 		"a field twice":       {file(",\n \"tutti_tuning\": 1"), "f.json:3: tutti_tuning: got the field twice"},

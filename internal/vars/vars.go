@@ -40,7 +40,7 @@ func Identity() []string {
 	}
 }
 
-// ExitsMagic are the first bytes of the file behind ExitsFD.
+// ExitsMagic are the first bytes of the file that ExitsFD refers to.
 const ExitsMagic = "tutti exits 1\n\x00\x00"
 
 // ExitsSize returns the size of that file for n ranks, which is also the offset of rank n's part.

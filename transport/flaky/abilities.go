@@ -117,7 +117,7 @@ func (c *conn) TrySend(head, body []byte) bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.pumping = true // later frames are queued behind this one
+	c.pumping = true // later frames are queued after this frame
 	c.mu.Unlock()
 	sent, due := false, []int(nil)
 	alive := c.failed(nil) == nil

@@ -196,9 +196,9 @@ func checkCut(t *testing.T, m Moment, k, size int) {
 	}
 }
 
-// The other end may or may not see frames with the ID NoNotify. A cut at such a frame, or behind
-// it, must still happen where the rule says.
-func TestCutFallsAtAndBehindFramesWithoutNotification(t *testing.T) {
+// The other end may or may not see frames with the ID NoNotify. A cut at such a frame, or after it,
+// must still happen where the rule says.
+func TestCutFallsAtAndAfterFramesWithoutNotification(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		for k := 2; k <= 5; k++ { // the first step is the Expose
 			t.Run(Cut(m, k).String(), func(t *testing.T) { checkNoNotifyCut(t, m, k) })
@@ -235,7 +235,7 @@ func checkNoNotifyCut(t *testing.T, m Moment, k int) {
 		}
 	}
 	if got := far.whole - reported; got != max(written-2, 0) {
-		t.Errorf("%d frames arrived behind it, want %d", got, max(written-2, 0))
+		t.Errorf("%d frames arrived after the cut, want %d", got, max(written-2, 0))
 	}
 	if near.err == nil || far.err == nil || !w.script.Fired(0) {
 		t.Errorf("got errors %v and %v, fired: %v", near.err, far.err, w.script.Fired(0))

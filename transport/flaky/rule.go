@@ -15,7 +15,7 @@ import (
 //
 //	Before   the other end gets no byte of it, and everything before it
 //	Within   the other end gets 50 bytes and no completion
-//	After    the other end gets all of it, and nothing behind it
+//	After    the other end gets all of it, and nothing after it
 type Moment uint8
 
 // The moments. A step without bytes (Expose, Share, Publish) has no middle, so Within means
@@ -89,7 +89,7 @@ func Cut(m Moment, k int) Rule { return Rule{action: cut, moment: m, step: k} }
 // from then on.
 func Die(m Moment, k int) Rule { return Rule{action: die, moment: m, step: k} }
 
-// Delay holds the k-th step, if it is a frame, for d. Later frames on its Conn wait behind it.
+// Delay holds the k-th step, if it is a frame, for d. Later frames on its Conn wait for it.
 func Delay(k int, d time.Duration) Rule { return Rule{action: delay, step: k, by: d} }
 
 // CorruptHead flips one bit in the head of the k-th step, if it has one.

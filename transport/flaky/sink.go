@@ -75,7 +75,7 @@ func (s *sink) begin() {
 // because Arrived is called only once for such a frame.
 func (s *sink) Buffer(h transport.Header) []byte {
 	if s.ended {
-		return nil // the transport still delivers frames behind the cut
+		return nil // the transport still delivers frames after the cut
 	}
 	s.begin()
 	if s.is(Before) {

@@ -6,9 +6,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A transport may still deliver frames behind the frame at which a node died. These frames must get
+// A transport may still deliver frames after the frame at which a node died. These frames must get
 // no buffer, because they never complete.
-func TestFramesBehindADeathGetNoBuffer(t *testing.T) {
+func TestFramesAfterADeathGetNoBuffer(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
 	_, far := w.link(1, 0)
 	c := (&node{script: w.script, death: new(death)}).newConn(far.Conn, 1)

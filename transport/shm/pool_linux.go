@@ -165,8 +165,8 @@ func (p *pool) reserve(size int) (extent, error) {
 	return e, nil
 }
 
-// release turns a range whose pages were removed into a hole, and joins it with the holes in front
-// of it and behind it.
+// release turns a range whose pages were removed into a hole, and joins it with the holes directly
+// before and after it.
 func (p *pool) release(e extent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

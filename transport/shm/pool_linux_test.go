@@ -343,8 +343,8 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 		"another slot":           func(k *token) { k.slot++ },
 		"no slot":                func(k *token) { k.slot = slotCount },
 		"the pool's end":         func(k *token) { k.offset = size; k.size = 1 },
-		"behind the pool":        func(k *token) { k.offset = 1 << 40 },
-		"far behind":             func(k *token) { k.offset = 1<<64 - 1; k.size = 2 },
+		"after the pool":         func(k *token) { k.offset = 1 << 40 },
+		"far after the pool":     func(k *token) { k.offset = 1<<64 - 1; k.size = 2 },
 		"too large":              func(k *token) { k.size = size + 1 },
 		"far too large":          func(k *token) { k.size = 1<<64 - 1 },
 		"smaller than the frame": func(k *token) { k.size = 99 },
@@ -431,13 +431,13 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 		memory  func() (int, error)
 		want    string
 	}{
-		"without a pool":    {[]byte{poolMessage}, nil, "raise ulimit -n"},
-		"of another kind":   {[]byte{2}, sealed, "got message 2"},
-		"unsealed memory":   {[]byte{poolMessage}, func() (int, error) { return unsealed(8192) }, "not sealed"},
-		"another file":      {[]byte{poolMessage}, func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, "want memory"},
-		"a second pool":     {[]byte{poolMessage}, sealed, "a second pool"},
-		"before the Admit":  {[]byte{poolMessage}, sealed, "before the peer was admitted"},
-		"behind a doorbell": {[]byte{doorbellMessage, 7}, nil, "got message 7"},
+		"without a pool":   {[]byte{poolMessage}, nil, "raise ulimit -n"},
+		"of another kind":  {[]byte{2}, sealed, "got message 2"},
+		"unsealed memory":  {[]byte{poolMessage}, func() (int, error) { return unsealed(8192) }, "not sealed"},
+		"another file":     {[]byte{poolMessage}, func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, "want memory"},
+		"a second pool":    {[]byte{poolMessage}, sealed, "a second pool"},
+		"before the Admit": {[]byte{poolMessage}, sealed, "before the peer was admitted"},
+		"after a doorbell": {[]byte{doorbellMessage, 7}, nil, "got message 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)

@@ -100,7 +100,7 @@ func firstAt(head int) int { return roundUp(16+head, recordAlign) }
 //
 // The producer keeps consumed <= produced <= consumed + size - 64. The header at produced is always
 // 0, because the consumer looks there for the next record. A body leaves arbitrary bytes at
-// multiples of 64, so the producer clears the header behind a record before it publishes that
+// multiples of 64, so the producer clears the header after a record before it publishes that
 // record.
 //
 // Two words order all other accesses, without a lock:
@@ -155,7 +155,7 @@ func (p *producer) refreshConsumed() error {
 }
 
 // freeSpace returns how many bytes can be put, according to the last known count of the consumer.
-// It leaves room for the header behind the last record.
+// It leaves room for the header after the last record.
 func (p *producer) freeSpace() int { return len(p.ring) - recordAlign - int(p.produced-p.consumed) }
 
 // reserve finds contiguous space for a record. The argument is the minimum size of the record,

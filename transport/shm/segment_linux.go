@@ -57,7 +57,7 @@ type segment struct {
 	refs atomic.Int32 // the Conn, and its exposures; 0 before there is a Conn
 }
 
-// The offsets of the fields. Each field of the acceptor lies sideStride bytes behind the same field
+// The offsets of the fields. Each field of the acceptor lies sideStride bytes after the same field
 // of the dialer.
 const (
 	dialerNonceOffset   = 16

@@ -240,8 +240,8 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 // says that the socket filled both buffers, so that there may be more bytes. When read is called,
 // buf is empty.
 //
-// One readv fills the rest of the body, in the Sink's buffer, and then buf. So a small frame behind
-// a large one costs no read of its own, and a large body is not copied.
+// One readv fills the rest of the body, in the Sink's buffer, and then buf. So a small frame after
+// a large frame costs no read of its own, and a large body is not copied.
 func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	room, ahead := c.dec.bodyBuffer(), c.buf
 	switch {
@@ -436,7 +436,7 @@ func (c *raw) exit() {
 // The order matters:
 //
 //	unregister          no event names the descriptor any more
-//	shutdown            the peer gets the end of the stream behind all bytes
+//	shutdown            the peer gets the end of the stream after all bytes
 //	drain, if needed    until the peer's kernel has everything; see drainTime
 //	close               the number may be reused
 //	unregister the Conn the Transport's Close may return

@@ -215,7 +215,7 @@ type halfCloser interface{ CloseWrite() error }
 // teardown closes the connection after Close was called and the peer's kernel has acknowledged what
 // was written.
 //
-// The writing side is shut down first, so that the peer gets the end of the stream behind all
+// The writing side is shut down first, so that the peer gets the end of the stream after all
 // bytes; see drainTime. Connections without half-close are closed at once.
 func (c *stream) teardown() {
 	<-c.done
@@ -336,7 +336,7 @@ func (c *stream) Traffic() (sent, acked, received, arrived uint64) {
 }
 
 // Arm implements transport.Conn. Queued bytes need no Progress here, so only arriving bytes, a
-// failure and Close wake the owner.
+// failure and Close make the callback run.
 //
 // If there is something to do at once, the callback runs on the Transport's goroutine for
 // callbacks. Otherwise it runs later on the reader goroutine, which has then just read bytes.

@@ -52,9 +52,8 @@ func duplicate(tc *net.TCPConn) (int, error) {
 	return fd, nil
 }
 
-// replaceOriginal closes the original of a duplicate. If the original's owner has closed it
-// meanwhile, the owner meant to close the connection. Then replaceOriginal closes the duplicate,
-// too.
+// replaceOriginal closes the original of a duplicate. If another goroutine has closed the original
+// meanwhile, it meant to close the connection. Then replaceOriginal closes the duplicate, too.
 func replaceOriginal(original net.Conn, fd int) (int, error) {
 	if err := original.Close(); err != nil {
 		syscall.Close(fd)

@@ -124,7 +124,7 @@ func (c *raw) watchWrites() {
 // Event implements poll.Handler: it calls the armed callback if the event is not stale.
 //
 // If another goroutine has written the queue meanwhile, an event for room in the socket is dropped,
-// because the owner could do nothing.
+// because there is nothing left to write.
 func (c *raw) Event(generation int32, events uint32) {
 	a := &c.wakeup
 	a.mu.Lock()

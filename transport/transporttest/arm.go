@@ -92,7 +92,7 @@ func armFiresOnFrame(t *testing.T, mk Maker) {
 	}
 }
 
-// armCountsBefore calls Arm after a frame has arrived, and expects a wake-up.
+// armCountsBefore calls Arm after a frame has arrived. The callback must run all the same.
 func armCountsBefore(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.pollUntilIdle()
@@ -147,7 +147,8 @@ func armFiresOnTransportClose(t *testing.T, mk Maker) {
 	w.await("the wake-up after the Transport's Close", armSignal(near.Conn))
 }
 
-// readyMayUseConn polls, sends and arms from inside ready.
+// readyMayUseConn polls, sends and arms from inside the callback of Arm. None of these calls may
+// fail or deadlock.
 func readyMayUseConn(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	finished := make(chan struct{})

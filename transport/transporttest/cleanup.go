@@ -17,11 +17,12 @@ func cleanupTests() []testCase {
 	}
 }
 
-// unusedCloses makes, serves and closes Transports. The cluster's leak check reports goroutines and
-// descriptors that remain.
+// unusedCloses makes, serves and closes Transports. No goroutine or descriptor must remain, which
+// the cluster's leak check reports.
 func unusedCloses(t *testing.T, mk Maker) { newCluster(t, mk, 2) }
 
-// closedConnsReleaseAll opens and closes many Conns, one after the other.
+// closedConnsReleaseAll opens and closes many Conns, one after the other. They must leave no
+// goroutine or descriptor, which the cluster's leak check reports.
 func closedConnsReleaseAll(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for i := range 60 {
@@ -48,8 +49,9 @@ func transportCloseEndsConns(t *testing.T, mk Maker) {
 	w.poll("the peers' errors", []*endpoint{far, other}, func() bool { return far.err != nil && other.err != nil })
 }
 
-// closeInTraffic closes one Transport, and then the other, while goroutines send and poll. The
-// cluster's leak check decides whether the test passes.
+// closeInTraffic closes one of two Transports while goroutines send and poll on both. Close and
+// every Send must return, and no goroutine or descriptor must remain: the cluster's leak check
+// reports them.
 func closeInTraffic(t *testing.T, mk Maker) {
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {

@@ -155,8 +155,8 @@ func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	}
 }
 
-// wholeFramesBeforeError fails the Conn after frames have arrived and before the receiver has read
-// them.
+// wholeFramesBeforeError closes the sending Conn when the receiver has 7 of 20 frames. The receiver
+// must get the error, and before it a prefix of the frames, each whole.
 func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -188,7 +188,8 @@ func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 	w.isClosed("Done of the next frame", behind.err)
 }
 
-// closeFromSink closes the receiving Conn from inside its own Progress.
+// closeFromSink closes the receiving Conn in a call of its Sink, so from inside its own Progress.
+// Progress must return fault.Closed, and the frame must not complete.
 func closeFromSink(t *testing.T, mk Maker) {
 	for _, where := range []string{"Buffer", "Arrived"} {
 		t.Run(where, func(t *testing.T) {
@@ -265,7 +266,7 @@ func (e *endpoint) burst(n int, body []byte) (frames []*sentFrame) {
 }
 
 // memoryFreeAfterError writes into the buffer of the arriving body once Progress has returned the
-// error. The race detector sees any other writer.
+// error. Nothing else may write into it from then on. The race detector finds another writer, too.
 func memoryFreeAfterError(t *testing.T, mk Maker) {
 	for _, closer := range []string{"sender", "receiver"} {
 		t.Run("closed by the "+closer, func(t *testing.T) {

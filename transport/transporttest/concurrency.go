@@ -40,9 +40,9 @@ func (e *endpoint) keepPolling() (stop func()) {
 	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
 }
 
-// stream sends n frames. Each frame contains the number of its sender and its own number. At most 8
-// frames are not done at a time. The returned function waits for the Done of the last frames, which
-// may run after the frames have arrived. Another goroutine must poll e.
+// stream sends n frames. Each frame contains the number of its sender and its own number. stream
+// waits whenever 8 frames are not done. The returned function waits for the Done of the last
+// frames, which may run after the frames have arrived. Another goroutine must poll e.
 func (e *endpoint) stream(who byte, n int) (drain func()) {
 	window := make(chan struct{}, 8)
 	for i := range n {
@@ -108,7 +108,8 @@ func manyGoroutinesSend(t *testing.T, mk Maker) {
 	far.checkStreams(goroutines, n)
 }
 
-// sendBesideProgress polls both ends and sends on both ends, each on goroutines of their own.
+// sendBesideProgress sends on both ends, on two goroutines each, while another goroutine polls each
+// end. The frames of each goroutine must arrive once and in order.
 func sendBesideProgress(t *testing.T, mk Maker) {
 	const goroutines = 2
 	n := scaled(300)
@@ -135,8 +136,8 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 	far.checkStreams(goroutines, n)
 }
 
-// manyGoroutinesPoll polls one end on several goroutines with one Sink. The Sink has no lock:
-// Progress orders the goroutines by returning Busy.
+// manyGoroutinesPoll polls one end on several goroutines with one Sink. The Sink has no lock, so
+// Progress must let in one goroutine at a time, and return Busy to the others.
 func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	const pollers = 4
 	n := scaled(400)

@@ -78,7 +78,8 @@ func TestSuiteDetectsEachDefect(t *testing.T) {
 	}
 }
 
-// The suite must pass without a defect. Then a failure in the other test comes from the defect.
+// TestSuitePassesWithoutDefect runs the suite on Transports without a defect. It must pass, so that
+// a failure in the other test comes from the defect.
 func TestSuitePassesWithoutDefect(t *testing.T) { Run(t, defect{}.make) }
 
 // A defect wraps a Transport, its Conns or their Sinks. If a function is nil, it wraps nothing.

@@ -47,7 +47,7 @@ func addressIsShort(t *testing.T, mk Maker) {
 }
 
 // manyDialsAtOnce makes every node dial every other node at the same time. Each node sends its
-// number on each Conn.
+// number on each Conn, so that countCallers can check who has accepted which Conns.
 func manyDialsAtOnce(t *testing.T, mk Maker) {
 	const nodes, each = 3, 5
 	w := newCluster(t, mk, nodes)
@@ -77,8 +77,8 @@ func manyDialsAtOnce(t *testing.T, mk Maker) {
 	}
 }
 
-// countCallers checks how many Conns a node has accepted in all, and how many each other node has
-// dialled.
+// countCallers checks that the node to has accepted total Conns, and that each other node has
+// dialled each of them. The first frame on a Conn names the node that has dialled it.
 func (w *cluster) countCallers(to, total, each int) {
 	var ends []*endpoint
 	for range total {

@@ -40,7 +40,7 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 }
 
 // doneSendsAgain keeps two frames in flight. The Done of each frame sends the same frame again,
-// like a pipeline of segments.
+// like a pipeline of segments. Every round must arrive.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	rounds := scaled(300)
@@ -66,7 +66,7 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 		resenders[i] = l
 		near.Send(&l.s.Frame)
 	}
-	w.until("all laps", func() bool { // the last Done of each frame may run after the frame has arrived
+	w.until("all rounds", func() bool { // the last Done of each frame may run after the frame has arrived
 		return len(far.sink.got) == rounds*len(resenders) && resenders[0].left.Load()+resenders[1].left.Load() == 0
 	})
 	var heads [2]int

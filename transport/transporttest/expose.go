@@ -107,7 +107,8 @@ func exposedStraightIn(t *testing.T, mk Maker) {
 	}
 }
 
-// exposedOrder mixes frames into exposed memory with frames into buffers of the Sink.
+// exposedOrder mixes frames into exposed memory with frames into buffers of the Sink. All of them
+// must arrive in the order of Send.
 func exposedOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -144,7 +145,8 @@ func piecesGoWhere(t *testing.T, mk Maker) {
 	}
 }
 
-// manyExposures writes several times into each of several exposures, in both directions.
+// manyExposures writes several times into each of several exposures, in both directions. The memory
+// of each exposure must hold the body of each round.
 func manyExposures(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const exposures, rounds, size = 8, 4, 50_000
@@ -191,7 +193,8 @@ func releasedNotWritten(t *testing.T, mk Maker) {
 	}
 }
 
-// beyondExposed sends frames that do not fit, because of their size or their offset.
+// beyondExposed sends frames that do not fit into the exposed memory, because of their size or
+// their offset. The Conn must fail, and nothing may be written outside that memory.
 func beyondExposed(t *testing.T, mk Maker) {
 	for _, tc := range []struct {
 		name     string

@@ -55,7 +55,7 @@ func headsOfEveryLength(t *testing.T, mk Maker) {
 }
 
 // framesArriveInOrder queues many frames of mixed sizes, in both directions, before any frame is
-// received.
+// received. All of them must arrive in order.
 func framesArriveInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var out, back []*sentFrame
@@ -140,7 +140,7 @@ func connsDoNotMix(t *testing.T, mk Maker) {
 func quietConnIsIdle(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	w.exchange([]*sentFrame{near.send(nil, []byte("once"))}, far)
-	// Messages of the transport itself may still be moving.
+	// Messages of the transport itself may still be moving, so Idle need not come at once.
 	for _, e := range []*endpoint{near, far} {
 		w.poll("an idle Progress", nil, func() bool {
 			state, err := e.progress()

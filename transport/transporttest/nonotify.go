@@ -58,7 +58,8 @@ func noNotifyInOrder(t *testing.T, mk Maker) {
 	}
 }
 
-// noNotifyReleased releases memory while the peer is writing into it without notification.
+// noNotifyReleased releases memory while the peer is writing into it without notification. Nothing
+// may write into the memory after that.
 func noNotifyReleased(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	buf := far.exposable(1<<20, 0)

@@ -13,14 +13,14 @@ func pendingTests() []testCase {
 	}
 }
 
-// smallBeforeAdmit exchanges small frames before Admit, as a handshake does, and large frames after
-// Admit.
+// smallBeforeAdmit exchanges small frames before Admit, as a handshake does, and a large frame
+// after Admit. All of them must arrive.
 func smallBeforeAdmit(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	a, b := w.dial(0, 1)
 	pending, ok := b.(transport.Pending)
 	if !ok {
-		t.Skipf("%T is not a transport.Guest: its Conns have no limits", b)
+		t.Skipf("%T is not a transport.Pending: it has no limits before Admit", b)
 	}
 	near, far := w.newEndpoint("dialling end", a), w.newEndpoint("accepting end", b)
 	w.exchange([]*sentFrame{near.send(pattern(128, 1), pattern(1000, 1))}, far)

@@ -15,8 +15,9 @@ type arrival struct {
 	direct     bool // the frame came into exposed memory
 }
 
-// A recorder is a Sink that keeps what arrives and reports every call that breaks the contract. It
-// has no lock. Two calls at the same time break the contract, too; the race detector reports them.
+// A recorder is a Sink that keeps the frames that arrive, and reports every call that breaks the
+// contract. It has no lock, because two calls at the same time break the contract, too. The race
+// detector reports such calls.
 type recorder struct {
 	w       *cluster
 	name    string

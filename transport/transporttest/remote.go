@@ -290,7 +290,7 @@ type remoteAdmit struct{ c *remoteConn }
 
 func (a remoteAdmit) Admit() { a.c.r.call(&request{Op: opAdmit, Conn: a.c.number}) }
 
-// RemoteAddr returns nil, because the address is not known here.
+// RemoteAddr returns nil, because only the agent knows the address.
 func (remoteAdmit) RemoteAddr() net.Addr { return nil }
 
 var _ transport.Pending = remoteAdmit{}

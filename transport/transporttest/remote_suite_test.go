@@ -8,8 +8,9 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// With the race detector this test takes ten times as long, and the same suite runs there without
-// an agent.
+// TestRemoteNodesKeepTheContract runs the suite on Nodes of which an agent makes every second one.
+// It is not built with the race detector, which would make it ten times slower. There the same
+// suite runs without an agent.
 func TestRemoteNodesKeepTheContract(t *testing.T) {
 	hub := memory.New()
 	mk := func(_ testing.TB, n int) []Node { return []Node{{Transport: hub.Transport()}} }

@@ -105,7 +105,7 @@ func (s *schedule) head() []byte {
 	return pattern(s.rng.IntN(transport.MaxHead+1), s.rng.Uint64())
 }
 
-// send sends a frame. The Done of one frame in four asks to send another frame.
+// send sends a frame. The Done of one frame in four adds another frame to unsent.
 func (s *schedule) send(w *direction) {
 	if s.rng.IntN(4) > 0 {
 		w.frames = append(w.frames, w.from.send(s.head(), s.body()))

@@ -91,7 +91,7 @@ func sinkMayChange(t *testing.T, mk Maker) {
 }
 
 // sinkMaySend sends from inside Buffer and Arrived, on the same Conn and on another Conn of the
-// same node.
+// same node. All of these frames must arrive.
 func sinkMaySend(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 3)
 	near, far := w.link(0, 1)

@@ -52,7 +52,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return mem, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		// removeArena may fail if the memory is in use. The owner can then call free again later.
+		// removeArena may fail if the memory is in use. The program can then call free again later.
 		if freed || shown.inUse() || sent.inUse() || shown.cache.removeArena(shown) != nil || sent.cache.removeArena(sent) != nil {
 			return failure(fault.Misuse, "free memory", errInUse)
 		}

@@ -176,7 +176,7 @@ func (l *registration) release() {
 		l.region.Deregister()
 		return
 	}
-	// Put it in front: it is the most recently used.
+	// The registration goes to the front, because it is the most recently used.
 	l.prev, l.next = &c.unused, c.unused.next
 	l.prev.next, l.next.prev = l, l
 	c.shrink(c.limit)

@@ -124,7 +124,7 @@ func (c *conn) Send(f *transport.Frame) {
 		return
 	}
 	// A frame with a Token means that the peer has exposed memory. So the peer has a queue pair,
-	// and this end will have one soon. Frames behind such a frame wait, too, to keep the order.
+	// and this end will have one soon. Later frames wait, too, to keep the order.
 	if c.stage < switching && !c.holding && f.To == (transport.Token{}) {
 		c.setupQueue.Push(f)
 		c.flushSetupQueueAndUnlock()
@@ -146,8 +146,8 @@ func (c *conn) flushSetupQueueAndUnlock() {
 	}
 	c.flushing = true
 	for f := c.setupQueue.Pop(); f != nil; f = c.setupQueue.Pop() {
-		// The head of an owner's frame may look like the head of a set-up message. A LITERAL
-		// before the frame marks it as the owner's.
+		// The head of a frame of the caller may look like the head of a set-up message. A LITERAL
+		// before the frame marks it as a frame of the caller.
 		literal := looksLikeSetup(f.Head) && f != c.marker
 		c.mu.Unlock()
 		if literal {
@@ -187,9 +187,9 @@ func (c *conn) hasFailed() bool {
 // progressSetup calls Progress of the set-up link. Once the peer has switched, progress calls it
 // only when something has arrived on that link.
 func (c *conn) progressSetup(in transport.Sink) (moved bool) {
-	c.setupSink.owner = in
+	c.setupSink.caller = in
 	state, err := c.setup.Progress(&c.setupSink, 1)
-	c.setupSink.owner = nil
+	c.setupSink.caller = nil
 	switch {
 	// If setupSink has found a protocol violation, that error is more precise than the error that
 	// follows from it.

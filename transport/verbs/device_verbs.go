@@ -247,14 +247,14 @@ func (d *ibDevice) release() error {
 	}
 	for _, w := range d.waiters {
 		if w.events != nil {
-			w.events.Close() // for the second time, unless open has failed
+			w.events.Close() // after the Close of the device, this is a second call, which does nothing
 		}
 		if w.channel != nil {
 			check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(w.channel))
 		}
 	}
 	if d.events != nil {
-		d.events.Close() // for the second time, unless open has failed
+		d.events.Close() // see above
 	}
 	if d.pd != nil {
 		check("ibv_dealloc_pd", C.ibv_dealloc_pd(d.pd))

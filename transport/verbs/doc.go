@@ -60,24 +60,24 @@
 //	set-up messages                         400 bytes                 protocol error
 //	frames before the peer is admitted      as on the set-up link     as on the set-up link
 //
-// This package does not bound the frames that wait in Send. Their owner bounds them by its own
-// credits.
+// This package does not bound the frames that wait in Send. The caller of Send bounds them by
+// credits of its own.
 //
 // # On the set-up link
 //
-// Frames of this package have the head "tuttiRC", 0x01 and a kind. All others are the
-// owner's. Integers are little-endian.
+// Frames of this package have the head "tuttiRC", 0x01 and a kind. All others are frames of the
+// caller. Integers are little-endian.
 //
 //	kind  name     sent by    body and meaning
 //	1     OFFER    accepting  hello: how its queue pair is reached
 //	2     ANSWER   dialling   hello; its queue pair is connected and can receive
 //	3     READY    accepting  none; its queue pair can receive, its next frame goes there
 //	4     OVER     dialling   none; its next frame goes over the queue pair, too
-//	5     LITERAL  either     none; the next frame is the owner's, whatever its head
+//	5     LITERAL  either     none; the next frame is the caller's, whatever its head
 //	6     REFUSE   either     up to 400 bytes of text: why there is no queue pair
 //	7     WANT     dialling   none; requests an OFFER, with Options.OnRequest
 //
-// The owner's frames go over the set-up link up to READY or OVER. An end sends that
+// The caller's frames go over the set-up link up to READY or OVER. An end sends READY or OVER
 // before its first frame over the queue pair, and the receiver delivers in this order.
 //
 //	offset  bytes  field of a hello
@@ -131,22 +131,21 @@
 //	4 BUFFER_RESPONSE  it is renewed
 //	8 TENSOR_REQUEST   this memory is written without notification, any number of times
 //
-// A body of middling size, which fits no message, goes to the receiver's eager ring. An
-// end allocates its ring when it is first asked for a buffer for such a body. The sender
-// writes bodies into the ring one behind the other by plain writes, each with a
-// TENSOR_WRITE behind it. A body is at most a quarter of the ring and contiguous: if the
-// rest of the ring is too short, it goes to the beginning. The receiver copies it out at
-// once. The freed field also counts a rest that stayed empty. An ACK carries it once it
-// is half of the ring.
+// A body of middling size, which fits no message, goes to the receiver's eager ring. An end
+// allocates its ring when it is first asked for a buffer for such a body. The sender writes bodies
+// into the ring one after the other by plain writes, and sends a TENSOR_WRITE after each. A body is
+// at most a quarter of the ring and contiguous: if the rest of the ring is too short, it goes to
+// the beginning. The receiver copies it out at once. The freed field also counts a rest that stayed
+// empty. An ACK carries it once it is half of the ring.
 //
 // Exposed memory is written up to its size in all. To write more, the sender renews the memory by a
 // BUFFER_REQUEST. A BUFFER_IDLE is also an answer to this request. So once as many bytes have
-// arrived as the memory has, the owner knows that no write is in flight.
+// arrived as the memory has, the end that exposed the memory knows that no write is in flight.
 //
-// Memory without notification (transport.NoNotify) is written by plain writes. Its owner learns
-// about these writes from messages that the sender sends behind them. Nothing bounds those writes,
-// so the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any other ID is
-// a protocol error.
+// Memory without notification (transport.NoNotify) is written by plain writes. The end that exposed
+// it learns about these writes from messages that the sender sends after them. Nothing bounds those
+// writes, so the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any
+// other ID is a protocol error.
 //
 // A handle names memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 the generation
 // of that slot. A write has the handle as its immediate value, in which bit 31 means that more
@@ -154,10 +153,10 @@
 // offset; a write into exposed memory is where its frame says. A write has at most 256 KiB. Each
 // end sends its frames one after the other. It sends messages about memory before frames.
 //
-// The messages of package rendezvous travel as follows. An envelope, and a message of up
-// to about 8 KiB, is a TENSOR_WRITE. A longer message is BUFFER_REQUEST, BUFFER_RESPONSE
-// and writes. A request that exposes memory is a TENSOR_REQUEST with a TENSOR_WRITE behind
-// it that has the Token; its data are writes, and the end of the receive is a BUFFER_IDLE.
+// The messages of package rendezvous travel as follows. An envelope, and a message of up to about 8
+// KiB, is a TENSOR_WRITE. A longer message is BUFFER_REQUEST, BUFFER_RESPONSE and writes. A request
+// that exposes memory is a TENSOR_REQUEST, and a TENSOR_WRITE after it that has the Token; its data
+// are writes, and the end of the receive is a BUFFER_IDLE.
 //
 // # Memory
 //

@@ -223,7 +223,7 @@ func TestFatalEventsNameTheRemedy(t *testing.T) {
 }
 
 // A Conn cannot distinguish a lost completion from a slow completion. So the bytes must count as
-// unsent, and the owner ends the wait when nothing is acknowledged.
+// unsent, and the layer above ends the wait when nothing is acknowledged.
 func TestLostCompletionCountsAsUnsent(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()

@@ -65,7 +65,7 @@ const (
 )
 
 // An eagerRing is memory of one end to which the other end writes bodies that are too large for a
-// message and small enough for the ring. The writer places each body behind the previous body and
+// message and small enough for the ring. The writer places each body after the previous body and
 // wraps around at the end. It does not request space for a body. The reader copies each body out at
 // once, which costs less than a request, a response and a registration. Both ends compute where the
 // next body lies. Messages of the reader tell the writer, along with credits, how many bytes are
@@ -377,8 +377,8 @@ func (f *flow) beginFrame() (output, error) {
 	return f.send(p, true), nil
 }
 
-// beginExposed begins a frame whose body goes to exposed memory. The sender writes at most as
-// many bytes as the memory has. So the owner of the memory can tell from the number of bytes
+// beginExposed begins a frame whose body goes to exposed memory. The sender writes at most as many
+// bytes as the memory has. So the end that exposed the memory can tell from the number of bytes
 // that have arrived that no write is in flight. To write more bytes, the sender first renews the
 // memory.
 func (f *flow) beginExposed() (output, error) {

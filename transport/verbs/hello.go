@@ -17,7 +17,7 @@ const (
 	setupAnswer   = 2 // dialling end: the address of its queue pair, which can receive
 	setupReady    = 3 // accepting end: its next frame goes over the queue pair
 	setupSwitched = 4 // dialling end: its next frame goes over the queue pair
-	setupLiteral  = 5 // the next frame belongs to the owner, though it looks like a set-up message
+	setupLiteral  = 5 // the next frame is the caller's, though it looks like a set-up message
 	setupRefuse   = 6 // there is no queue pair; the body is the reason
 	setupRequest  = 7 // dialling end with OnRequest: requests an OFFER
 )
@@ -95,12 +95,12 @@ func setupFrame(kind byte, body []byte, done func(error)) *transport.Frame {
 // looksLikeSetup reports whether a head could be mistaken for the head of a set-up message.
 func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setupMark)) }
 
-// A setupSink is the Sink of the set-up link. It passes the owner's frames to the owner's Sink
+// A setupSink is the Sink of the set-up link. It passes the caller's frames to the caller's Sink
 // and handles the messages of this package. Only Progress uses it.
 type setupSink struct {
 	c       *conn
-	owner   transport.Sink // during one Progress
-	literal bool           // the next frame belongs to the owner
+	caller  transport.Sink // the Sink of the current call of Progress
+	literal bool           // the next frame is the caller's
 	isSetup bool           // the arriving frame is a message of this package
 	body    [max(helloLen, maxRefusal)]byte
 	err     error // the peer has violated the protocol
@@ -118,7 +118,7 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 		r.isSetup = true
 		return nil
 	case !r.isSetup:
-		return r.owner.Buffer(h)
+		return r.caller.Buffer(h)
 	// A set-up message is small, so that a peer cannot make this end buffer more bytes.
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
 		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d, want %d and at most %d", len(h.Head), h.Size, setupHead, len(r.body))
@@ -131,7 +131,7 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 func (r *setupSink) Arrived(h transport.Header, n int) {
 	switch {
 	case !r.isSetup:
-		r.owner.Arrived(h, n)
+		r.caller.Arrived(h, n)
 	case n == h.Size && r.err == nil:
 		r.err = r.c.handleSetup(h.Head[setupHead-1], r.body[:n])
 	}

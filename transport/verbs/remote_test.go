@@ -11,9 +11,10 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// Half of the Nodes belong to another goroutine here, and to another machine in
-// TestDevicesOfTwoMachinesKeepTheContract. Under the race detector, which takes ten times as long,
-// the same suite runs only with local nodes.
+// TestVerbsKeepsTheContractWithRemoteNodes runs the suite on Nodes of which an agent makes every
+// second one. Here the agent is another goroutine. In TestDevicesOfTwoMachinesKeepTheContract it
+// runs on another machine. The race detector would make this test ten times slower, so with it the
+// suite runs only on local Nodes.
 func TestVerbsKeepsTheContractWithRemoteNodes(t *testing.T) {
 	mk := nodesOverTCP("127.0.0.1", softdevice.NewFabric())
 	near, far := net.Pipe()

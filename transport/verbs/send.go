@@ -20,7 +20,7 @@ const segmentSize = 256 << 10
 const signalEvery = 4
 
 // pumpAndUnlock posts as many work requests as possible, unlocks mu, and runs the Done of each
-// finished frame. It reports whether it has posted anything. If the owner has violated the
+// finished frame. It reports whether it has posted anything. If the caller of Send has violated the
 // contract, the Conn fails.
 func (c *conn) pumpAndUnlock() (posted bool) {
 	before := c.postedCount()
@@ -69,8 +69,8 @@ func (c *conn) pump() error {
 			break
 		}
 		out, err := c.flow.step(input{op: inNext})
-		// The owner has caused the error, because its frame names memory that is not exposed or is
-		// too small.
+		// The caller of Send has caused the error, because its frame names memory that is not
+		// exposed or is too small.
 		if err != nil {
 			fail = failure(fault.Misuse, "send", err)
 		}

@@ -35,13 +35,14 @@ func nodesOverMemory(o Options) transporttest.Maker {
 
 func TestVerbsKeepsTheContract(t *testing.T) { transporttest.Run(t, nodesOverMemory(Options{})) }
 
-// With the smallest buffers, every frame except the shortest needs several messages, and every kind
-// of wait for credits occurs.
+// TestVerbsKeepsTheContractWithTinyBuffers runs the suite with the smallest buffers. There every
+// frame except the shortest needs several messages, and every kind of wait for credits occurs.
 func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
 	transporttest.Run(t, nodesOverMemory(Options{Depth: 3, Buffer: 256, CacheBytes: -1}))
 }
 
-// This test is needed because over tcp, the set-up link has pending Conns, limits and a listener.
+// TestVerbsKeepsTheContractOverTCP runs the suite with set-up links over tcp. Unlike those over
+// memory, they have pending Conns, limits and a listener.
 func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		return nodesOverTCP("127.0.0.1", softdevice.NewFabric())(tb, n)

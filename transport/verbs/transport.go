@@ -34,8 +34,8 @@ type Options struct {
 
 	// OnRequest gives an accepted Conn a queue pair only if its peer has requested one. A peer does
 	// so by dialling with OnRequest itself. Otherwise the Conn stays on the set-up transport and
-	// exposes no memory. So a peer may also use the set-up transport alone. OnRequest is for owners
-	// that choose a transport per peer.
+	// exposes no memory. So a peer may also use the set-up transport alone. OnRequest is for
+	// programs that choose a transport per peer.
 	OnRequest bool
 
 	// Depth is how many messages and writes a peer may have in flight to this end on one Conn. It
@@ -207,7 +207,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
 	if t.opts.OnRequest {
-		s.Send(setupFrame(setupRequest, nil, ignore)) // precedes all frames of the owner
+		s.Send(setupFrame(setupRequest, nil, ignore)) // precedes all frames of the caller
 	}
 	return c, nil
 }

@@ -135,20 +135,19 @@ func (s *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// transport.Conn promises that a frame of TrySend arrives whole or not at all. A result of true
-// does not promise arrival until a later frame is Done. The test closes or breaks a Conn behind
-// such a frame.
+// TestTrySendArrivesWholeOrNotAtAll closes or breaks a Conn after a frame of TrySend. The frame
+// must arrive whole or not at all. Its arrival is certain only once a later frame is Done.
 func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		at     softdevice.Break // the point at which the device fails during the first frame; if not set, this end closes
-		behind bool             // another frame is sent behind the frame, and is Done
-		want   []string
+		at    softdevice.Break // the point at which the device fails during the first frame; if not set, this end closes
+		later bool             // a second frame is sent, and is Done
+		want  []string
 	}{
-		"a Close":                          {want: []string{"at once"}}, // a device may also not have sent it yet
-		"a Close behind a frame's Done":    {behind: true, want: []string{"at once", "behind"}},
-		"a failure before it has left":     {at: softdevice.BreakBefore},
-		"a failure after it has left":      {at: softdevice.BreakAfter, want: []string{"at once"}},
-		"a failure, and a frame behind it": {at: softdevice.BreakBefore, behind: true},
+		"a Close":                             {want: []string{"at once"}}, // another device may not have sent the frame yet
+		"a Close after the second frame":      {later: true, want: []string{"at once", "later"}},
+		"a failure before the frame has left": {at: softdevice.BreakBefore},
+		"a failure after the frame has left":  {at: softdevice.BreakAfter, want: []string{"at once"}},
+		"a failure, and a second frame":       {at: softdevice.BreakBefore, later: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newConnPair(t, softdevice.NewFabric(), Options{})
@@ -157,12 +156,12 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 			}
 			b.trySend("", "at once")
 			b.fabric.SetHook(nil)
-			near, behind := b.ends[0], make(chan error, 1)
-			if c.behind {
-				near.Send(&transport.Frame{Body: []byte("behind"), Done: func(err error) { behind <- err }})
-				within(t, "the end of the frame behind", func() bool {
+			near, later := b.ends[0], make(chan error, 1)
+			if c.later {
+				near.Send(&transport.Frame{Body: []byte("later"), Done: func(err error) { later <- err }})
+				within(t, "Done of the second frame", func() bool {
 					near.Progress(&b.sinks[0], 1)
-					return len(behind) > 0
+					return len(later) > 0
 				})
 			}
 			want := fault.LinkLost
@@ -180,9 +179,9 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 			if !errors.Is(ended[0], want) || !slices.Equal(far.got, c.want) {
 				t.Errorf("this end got %v, want %v; the peer got %q, want %q", ended[0], want, far.got, c.want)
 			}
-			if c.behind {
-				if err := <-behind; (err == nil) != (c.at == softdevice.NoBreak) {
-					t.Errorf("Done of the frame behind it got %v", err)
+			if c.later {
+				if err := <-later; (err == nil) != (c.at == softdevice.NoBreak) {
+					t.Errorf("Done of the second frame got %v", err)
 				}
 			}
 			if near.TrySend(nil, []byte("late")) {

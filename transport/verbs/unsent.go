@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// unsent counts the bytes of frames that the owner has sent over the queue pair and the peer's
+// unsent counts the bytes of frames that the caller has sent over the queue pair and the peer's
 // device has not acknowledged.
 //
 //	bytes  since     meaning

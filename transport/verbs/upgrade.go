@@ -13,7 +13,7 @@ import (
 
 // Two ends agree on their queue pairs like this. Left is the dialling end:
 //
-//	Dial                        ... owner's frames ...         accept
+//	Dial                        .. the caller's frames ..      accept
 //	(WANT, with OnRequest)  ------------------------------>
 //	                                                           Admit
 //	                                                           makes a queue pair (INIT)
@@ -158,7 +158,7 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	case kind == setupSwitched && c.accepted && !c.recvSwitched.Load() && !c.inStage(onSetupLink) && !negotiating:
 		c.switchReceive()
 	default:
-		return fmt.Errorf("set-up message: got kind %d in the wrong order, want REQUEST (%d, optional), OFFER (%d), ANSWER (%d), READY (%d), SWITCHED (%d)",
+		return fmt.Errorf("set-up message: got kind %d in the wrong order, want WANT (%d, optional), OFFER (%d), ANSWER (%d), READY (%d), OVER (%d)",
 			kind, setupRequest, setupOffer, setupAnswer, setupReady, setupSwitched)
 	}
 	return nil

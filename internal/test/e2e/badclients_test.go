@@ -150,7 +150,7 @@ func badClients(wire string) []badClient {
 		{"random bytes", func(j *job) { j.sendRaw("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3") }, `its first bytes are \"\\x8e\\x01`},
 		{"an HTTP request", func(j *job) { j.sendRaw("GET / HTTP/1.1\r\nHost: x\r\n\r\n") }, "GET / HTTP/1.1"},
 		{"TLS", func(j *job) { j.sendRaw("\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03") }, "TLS"},
-		{"random bytes behind the right first ones", func(j *job) {
+		{"random bytes after the right first bytes", func(j *job) {
 			j.sendRaw(first + strings.Repeat("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3", 20))
 		}, nonsense},
 		{"a head that is no hello", func(j *job) { j.sendHello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
@@ -291,7 +291,9 @@ func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 			for range visitors - 20 {
 				defer j.dial().Close()
 			}
-			if !j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "other connections wait for one of the 64 slots") > 0 }) {
+			if !j.err.await(limit, func(got []string) bool {
+				return countLines(got, "rank=0", "other connections wait for one of the 64 slots") > 0
+			}) {
 				t.Fatalf("rank 0 has refused nobody for lack of a slot:\n%v", j.err)
 			}
 			began := time.Now()

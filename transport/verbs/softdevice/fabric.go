@@ -80,7 +80,7 @@ func (f *Fabric) newNumber() uint32 {
 	return f.lastNumber
 }
 
-// unlock unlocks mu, and then notifies the owners of completions.
+// unlock unlocks mu, and then calls the notify functions of queue pairs that have completions.
 func (f *Fabric) unlock() {
 	var buf [4]func()
 	notify := append(buf[:0], f.notify...)

@@ -186,7 +186,7 @@ func (p *SoftQueuePair) push(c rdma.Completion) {
 	p.fire()
 }
 
-// fire queues the owner's notify, once for each Arm. mu is held.
+// fire queues the call of the queue pair's notify function, once for each Arm. mu is held.
 func (p *SoftQueuePair) fire() {
 	if p.armed {
 		p.armed = false

@@ -79,7 +79,7 @@ type Address struct {
 
 // A WorkRequest is one message, or one write. A write with an immediate value consumes a receive of
 // the peer and also completes there. A write without an immediate value completes only at this end,
-// and the peer learns about it from the message behind it.
+// and the peer learns about it from the next message.
 type WorkRequest struct {
 	ID         uint64
 	Mem        []byte // lies in the region of LKey
