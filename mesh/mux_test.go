@@ -167,7 +167,7 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 			for what, sender := range map[string]struct{ bytes, because string }{
 				"random bytes":                {string(junk), "does not speak this transport's protocol"},
 				"HTTP":                        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "does not speak this transport's protocol"},
-				"TLS":                         {"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
+				"TLS":                         {"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "got a TLS handshake"},
 				"our first bytes, then junk":  {begins[0] + strings.Repeat("\xff", 3000), ""},
 				"our second bytes, then junk": {begins[1] + strings.Repeat("\xff", 3000), ""},
 			} {
