@@ -73,8 +73,8 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 	}
 }
 
-// The input of AllGather may lie in the result, at a position where the chunks of other ranks
-// arrive.
+// The input of AllGather lies in the result, at a position where the chunks of other ranks arrive.
+// The result must be right all the same.
 func TestAllGatherReadsItsChunkFromAnywhereInItsResult(t *testing.T) {
 	const n, count = 4, 9 * p2p.SlotSize / 8
 	tm := teamtest.StartAt(t, onHosts(n, 1), teamtest.SharedMemory, 0, teamtest.NoWrapper)

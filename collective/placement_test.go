@@ -240,7 +240,8 @@ func chunkAround(count, n, i int) (chunk, lo int) {
 	return 0, 0
 }
 
-// This test folds the elements one by one, because each element may have a different order.
+// Each element must have the bits of the order that the header documents. The test folds the
+// elements one by one, because each may have a different order.
 func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	mean, err := reduce.Mean.Kernel(tensor.Float32)

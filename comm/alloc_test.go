@@ -88,8 +88,9 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Over verbs (here with software devices), small messages are sent eagerly. For large messages the
-// receiver requests the bytes and exposes its memory, and the sender writes into that memory.
+// No call over verbs, here with software devices, may allocate. Small messages are sent eagerly.
+// For large messages the receiver requests the bytes and exposes its memory, and the sender writes
+// into that memory.
 func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 	for _, count := range []int{1, 1000, 100_000} {
 		allocBound{"memory", overSoftware(), 0}.check(t, 2, count, 50)
@@ -103,8 +104,8 @@ var messagesOnly = []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMem
 // Package grpc explains the number.
 const grpcFrame = 12
 
-// A small call is one frame each way. A call of 400,000 bytes is seven segments each way, or two
-// segments with their requests.
+// A call over grpc must allocate at most grpcFrame times per frame. A small call is one frame each
+// way. A call of 400,000 bytes is seven segments each way, or two segments with their requests.
 func TestOverGRPCAFrameCostsFewAllocations(t *testing.T) {
 	for _, tc := range []struct{ count, frames int }{{1, 2}, {1000, 2}, {100_000, 14}} {
 		allocBound{"grpc", nil, float64(tc.frames * grpcFrame)}.check(t, 2, tc.count, 100)

@@ -10,7 +10,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Package collective relies on these checks, because it slices buffers by the counts that it gets.
+// Every call must refuse buffers that do not fit its counts. Package collective relies on that,
+// because it slices buffers by the counts that it gets.
 func TestBuffersThatDoNotFitACollectiveAreMisuse(t *testing.T) {
 	buf := func(elems int) []byte { return tensor.Bytes(make([]int32, elems)) }
 	plans := []struct {

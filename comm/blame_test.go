@@ -33,7 +33,7 @@ func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *death
 	deathJobOn(t, n, false, f, opts...)
 }
 
-// deathJobOn is deathJob. If shared is true, collectives use shared memory.
+// deathJobOn is like deathJob, but collectives use shared memory if shared is true.
 func deathJobOn(t *testing.T, n int, shared bool, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,8 @@ func testUntilDone(r *Request) error {
 	}
 }
 
-// Rank 0 learns of the loss in a callback, and exits in that callback.
+// Rank 0 learns of the loss in a callback, and exits in that callback. Rank 1 waits for rank 0. Its
+// error must name the lost rank.
 func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
 	const n, victim = 3, 2
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -250,7 +251,8 @@ func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
 	})
 }
 
-// A rank that goes on after a loss, and ends much later, is assumed to end for another reason.
+// A rank goes on after a loss, and ends much later. The errors of other ranks must name that rank,
+// because its end is no reaction to the loss.
 func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 	const n, victim = 3, 2
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -375,7 +377,8 @@ func TestAMismatchWithASilentRankIsReportedWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-// An evicted rank learns of its eviction before it reads shared memory on waking.
+// A suspended rank is evicted, and the other ranks go on. When it resumes, it reads shared memory
+// that no longer fits its call. It must report its eviction and not a mismatch.
 func TestAnEvictedRankReportsNoMismatch(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		if err := c.Barrier(ctx); err != nil || c.Rank() == 1 {
@@ -424,8 +427,8 @@ func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	}
 }
 
-// A rank that has finished a collective may close the communicator while other ranks are still in
-// that collective.
+// A rank that has finished a collective closes the communicator while other ranks are still in that
+// collective. The collective must succeed on all ranks.
 func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 	const n = 3
 	deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {

@@ -140,7 +140,7 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 }
 
 // The test cuts the connection at each exposure of memory, and at each frame written into exposed
-// memory, one per run.
+// memory, one per run. Every call must end, with the loss or with the right result.
 func TestCutsOfWritesIntoBuffers(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)

@@ -61,7 +61,7 @@ type death struct {
 	errs          []error
 }
 
-// counts excludes the frames that are sent by the clock.
+// counts reports whether a frame counts as a step. It excludes frames that a timer sends.
 func (d *death) counts(st flaky.Step) bool {
 	return d.gate.Load() && st.Kind == flaky.Frame && len(st.Head) != controlHead
 }

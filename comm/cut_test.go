@@ -229,7 +229,8 @@ func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
 	})
 }
 
-// With checksums no tensor is written directly; see comm.Parameters.StaticTensors.
+// The test corrupts bodies. With checksums no call may return a wrong result. No tensor is written
+// directly then: see comm.Parameters.StaticTensors.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
 		return append(collectiveCases("memory", n, 1.5, comm.WithParameters(comm.Parameters{Checksums: true})), messageCases("memory", n, comm.WithParameters(comm.Parameters{Checksums: true}))...)
@@ -290,7 +291,8 @@ func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {
 	})
 }
 
-// Frames sent before Close are still in flight when the ranks close.
+// Frames sent before Close are still in flight when the ranks close. Close must end wherever one of
+// them is cut.
 func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths, []injection{corruptHead}), func(n int) []*faultCase {
 		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.BufferTracker) error {
@@ -307,6 +309,7 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 
 // The victim carries out one collective in shared memory, which takes no frames, and sends a
 // message, at which it dies. The other ranks are in the next collective by then, or begin it soon.
+// They must get the loss of the victim.
 func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	var sum runCounts
 	for n := 2; n <= 4; n++ {
@@ -364,7 +367,7 @@ func publishCases(wire string, n int) []*faultCase {
 }
 
 // A rank dies at each flag that it sets in shared memory. The other ranks wait for the flag, and no
-// frame tells them of the death.
+// frame tells them of the death. Their calls must end all the same.
 func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
 	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }

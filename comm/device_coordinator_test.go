@@ -33,7 +33,7 @@ func TestSoftwareDeviceCarriesTheCoordinator(t *testing.T) {
 	}
 }
 
-// coordinated has a coordinator reduce tensors that each rank submits in a different order. Some
+// coordinated reduces tensors by a coordinator. Each rank submits them in a different order. Some
 // tensors travel in one eager message, some through the eager-RDMA ring, and some on request.
 func coordinated(ctx context.Context, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)

@@ -139,7 +139,8 @@ func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 	}
 }
 
-// This process is one rank of a job that the environment describes.
+// This process is one rank of a job on two machines, which the environment describes. Every call
+// must give the right result.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {
 		// Reason: it needs a second machine and a launcher; tools/test-verbs.sh starts it on two.
@@ -160,8 +161,9 @@ func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	}
 }
 
-// The test covers all ways to send and a few collectives. Other tests inject faults at every frame
-// of all calls over software devices, so only the kernel's device is new here.
+// Calls over the kernel's device must end when a frame is cut. The test covers all ways to send and
+// a few collectives. Other tests inject faults at every frame of all calls over software devices,
+// so only the kernel's device is new here.
 func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)

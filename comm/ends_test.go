@@ -70,7 +70,8 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	})
 }
 
-// The receiver receives the message after the sender has begun Close. It closes nothing itself.
+// The receiver receives the message only after the sender has begun Close, and closes nothing
+// itself. Close must wait for that receive.
 func TestCloseWaitsForLateReceives(t *testing.T) {
 	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // the first size is pushed; the others are offered, or spilled to the heap
 		synctest.Test(t, func(t *testing.T) {

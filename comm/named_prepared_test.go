@@ -67,8 +67,8 @@ func tensorOf(step uint64, count int) []int32 {
 	return v
 }
 
-// Over shm, the buffer of a prepared receive comes from Alloc. The sender writes into the buffer
-// until the receive is stopped, and the buffer cannot be freed before that.
+// Over shm, the buffer of a prepared receive comes from Alloc. The sender must write into the
+// buffer until the receive is stopped, and free must fail before that.
 func TestPreparedReceiveIntoAllocatedMemoryOverShm(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)

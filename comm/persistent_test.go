@@ -14,7 +14,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Each start uses the current contents of the buffers, and matches the same start on the other ranks.
+// // Each start must use the current contents of the buffers, and match the same start on the other
+// ranks.
 func TestAPersistentStartsManyTimes(t *testing.T) {
 	for _, wire := range transports {
 		leak.Check(t)
@@ -59,8 +60,8 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 	}
 }
 
-// Several persistent requests may be active at the same time, together with other collectives. All
-// of them match across ranks in the order of the starts.
+// Several persistent requests are active at the same time, together with other collectives. All of
+// them must match across ranks in the order of the starts.
 func TestPersistentsOverlapWithAllElse(t *testing.T) {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		var ps []*comm.Request
@@ -99,8 +100,8 @@ func TestPersistentsOverlapWithAllElse(t *testing.T) {
 	}
 }
 
-// A persistent start matches the plain non-blocking call of the same collective on other ranks.
-// Against a different collective it fails with fault.Mismatch.
+// A persistent start must match the plain non-blocking call of the same collective on other ranks.
+// Against a different collective it must fail with fault.Mismatch.
 func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		twin, err := c.Dup(ctx)

@@ -72,7 +72,7 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 	}
 }
 
-// The test runs all collectives on several hosts, with the table's algorithms. It uses large and
+// All collectives must be right on several hosts, with the table's algorithms. It uses large and
 // small vectors, and hosts whose ranks share memory or do not. Communicators made from other
 // communicators have their own shared memory.
 func TestCollectivesOverSeveralHosts(t *testing.T) {
@@ -122,7 +122,8 @@ func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
 	return dup.Close(ctx)
 }
 
-// Blocking collectives use a host's shared memory while non-blocking collectives run by messages.
+// Blocking collectives must use a host's shared memory while non-blocking collectives run by
+// messages.
 func TestNonBlockingCollectivesUseNoHostMemory(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(6, func(ctx context.Context, c *comm.Comm) error {

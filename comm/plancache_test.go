@@ -11,7 +11,7 @@ import (
 )
 
 // The calls have vectors of the same number of bytes. Each differs from the others in one property
-// that the cache key must include.
+// that the cache key must include, so each must get a plan of its own.
 func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	grow := reduce.Func("grow", reduce.RankOrder, func(a, b int32) int32 { return a*b + b })
 	err := Local(2, func(ctx context.Context, c *Comm) error {
@@ -60,7 +60,7 @@ func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	}
 }
 
-// Cached plans are invalid once another table chooses the algorithms.
+// SetTable must clear the plan cache, because the new table may choose other algorithms.
 func TestSetTableClearsThePlanCache(t *testing.T) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}

@@ -48,7 +48,8 @@ func TestARankThatGoesOnAfterALossIsBlamedForItsOwnEnd(t *testing.T) {
 	}
 }
 
-// The goodbye of a rank that has gone on after a loss has no other cause.
+// A rank that has gone on after a loss closes. The errors of other ranks must name that rank,
+// because the loss is not the cause of its goodbye.
 func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 	const n, victim = 4, 3
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
@@ -78,7 +79,8 @@ func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 	})
 }
 
-// A report that arrives while the communicator is being set up is newer than the setup.
+// A report arrives while a communicator is being set up. The end of the set-up drops the reports
+// that were there at its beginning, and must keep this newer report.
 func TestAReportDuringSetupIsKept(t *testing.T) {
 	rt := &rankRuntime{reactions: map[int]reaction{1: {&fault.Error{Kind: fault.PeerLost}, time.Now()}}}
 	old := map[int]reaction{1: rt.reactions[1]}

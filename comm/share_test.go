@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// The ranks agree on sharing memory by collectives. These cannot use the shared memory yet, even if
-// an algorithm that needs it is forced.
+// The ranks agree on sharing memory by collectives. These cannot use the shared memory yet. They
+// must succeed even if an algorithm that needs shared memory is forced.
 func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		buf := []int32{1}
@@ -31,7 +31,7 @@ func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	}
 }
 
-// Results larger than the CPU caches are written past the caches.
+// Results larger than the CPU caches are written past the caches. They must be right, too.
 func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	const n = 3
 	const count = cpu.MinNonTemporal/4/n/n*n + 7*n

@@ -144,7 +144,7 @@ func TestAgreeAndShrinkDoNotWaitForARankThatHasClosedTheCommunicator(t *testing.
 	}
 }
 
-// A revoke whose error is too large for a flood arrives without its cause.
+// A revoke whose error is too large for a flood must arrive, without its cause.
 func TestTheRevokeAfterNoQuorumFitsIntoAFlood(t *testing.T) {
 	const id = 12345
 	big := &fault.Error{Kind: fault.NoQuorum, Op: "agreement", Err: errors.New(strings.Repeat("cause ", 1000))}
@@ -176,7 +176,7 @@ func TestTheRevokeAfterNoQuorumFitsIntoAFlood(t *testing.T) {
 	}
 }
 
-// A Shrink that can never finish closes the communicator that it had begun to set up.
+// A Shrink that can never finish must close the communicator that it had begun to set up.
 func TestAFailedShrinkClosesItsCommunicator(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		made, err := c.Dup(ctx)

@@ -142,7 +142,8 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 	}
 }
 
-// The test compares what Explain says of a forced algorithm with what the call does.
+// If a call with a forced algorithm fails, Explain must say so, and otherwise must not. The test
+// compares each answer of Explain with what the call does.
 func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 	for name, x := range map[string]struct {
 		force, blocks, inOrder, noShared string // parts of the errors when each algorithm fails; "" if it runs
@@ -284,7 +285,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 	}
 }
 
-// If the texts of two calls differ, a mismatch error omits the details.
+// If the texts of two calls differ, a mismatch error must omit the details.
 func TestMismatchOmitsDetailsWhenTheCallsDiffer(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		return comm.AllReduce(ctx, c, make([]int64, 100+c.Rank()), comm.Sum)

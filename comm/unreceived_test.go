@@ -110,7 +110,8 @@ func TestAReceiveFromAnySourceOutlivesTheGoodbyeOfOthers(t *testing.T) {
 	}
 }
 
-// Ranks that close with messages that nobody receives do not wait for each other, and are closeErrs.
+// Each rank closes while the next rank has not received its messages. The Closes must not wait for
+// each other, and must report that the next rank has closed.
 func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range []int{2, 3} {

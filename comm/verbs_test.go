@@ -38,8 +38,8 @@ func wires() []string {
 	return []string{"memory", "tcp", "grpc"}
 }
 
-// TestEveryCollectiveOverEveryTransportRankCountAndLength also tests messages between ranks that
-// could share memory.
+// Every collective must be right over every transport, for each number of ranks and each length.
+// The test also covers messages between ranks that could share memory.
 func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range testRanks() {

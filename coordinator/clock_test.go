@@ -38,7 +38,8 @@ func TestAClockBetweenTwoMarksDriftsEvenlyAndNeverGoesBack(t *testing.T) {
 	}
 }
 
-// All ranks of one process read one clock, so the true offset is known.
+// All ranks of one process read one clock, so the true offset is known. The measured offset must
+// differ from it by at most half a round trip.
 func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 	leak.Check(t)
 	for _, wire := range []string{"memory", "tcp"} {

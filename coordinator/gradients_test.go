@@ -74,8 +74,8 @@ func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
 	}
 }
 
-// By the bubble's clock, this rank computes for 3 s after the first gradient of a step. Then it
-// waits until the other rank submits its gradients.
+// In each step, rank 0 computes for 3 s after its first gradient. Then it waits for 1 s until rank
+// 1 submits its gradients. Overlap must report 3 s of the 4 s of each step as hidden.
 func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

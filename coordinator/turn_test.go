@@ -21,7 +21,8 @@ func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
 	concurrentSteps(t, 3, 6, 20)
 }
 
-// With more ranks than inlineRanks, a Submit on rank 0 wakes the loop to send the order.
+// With more ranks than inlineRanks, a Submit on rank 0 wakes the loop to send the order. All
+// goroutines must still get their results.
 func TestGoroutinesOfManyRanksThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
 	concurrentSteps(t, 9, 2, 5)
 }

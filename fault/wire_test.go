@@ -42,8 +42,8 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// This test checks that the wire form has not changed, because a peer of the last release must be
-// able to parse it.
+// The wire form must equal the golden file, because a peer of the last release must be able to
+// parse it.
 func TestWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, s := range samples() {

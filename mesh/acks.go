@@ -171,8 +171,8 @@ func (ls *links) reportTraffic(from int, reply func(body []byte)) {
 	})
 }
 
-// readAll moves the link until nothing is left to read, and reports whether it got there within
-// maxReadyTurns.
+// readAll moves the link until nothing is left to read, for at most maxReadyTurns turns. It reports
+// whether nothing is left to read.
 func (l *Link) readAll() bool {
 	for range maxReadyTurns {
 		switch l.Progress() {

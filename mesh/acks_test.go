@@ -155,7 +155,7 @@ func deliver(n uint64) func(_, _ *meteredConn) {
 	return func(_, far *meteredConn) { far.set(func(c *meteredConn) { c.reading += n }) }
 }
 
-// arrive lets the beginning of a message arrive, which the wire delivers later.
+// arrive lets only the beginning of a message arrive, so that nothing is delivered yet.
 func arrive(_, far *meteredConn) { far.set(func(c *meteredConn) { c.arrived++ }) }
 
 // The Mesh must not ask about a link whose bytes are all acknowledged. About a link with
@@ -326,7 +326,8 @@ var tcpFrames = relay.Framing{First: 4, Preamble: 24, Size: func(p []byte) int {
 	return 24 + int(word>>48&0xFF) + int(word&(1<<48-1))
 }}
 
-// The handshake of the dialling side has two frames: HELLO and PROOF.
+// handshakeFrames is the number of frames that the dialling side sends in the handshake: HELLO and
+// PROOF.
 const handshakeFrames = 2
 
 // A relay injects each fault into each of four frames on a data link. All ranks must report the

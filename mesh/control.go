@@ -299,8 +299,7 @@ func (c *control) answer(o membership.Asked) {
 }
 
 // report passes a failure to the layer above and, before all ranks have started, to Start. It first
-// records the lost ranks in m.peers. If the layer above reacts by dialling a lost rank, that dial
-// fails.
+// records the lost ranks in m.peers, so that a dial of the layer above to a lost rank fails.
 func (c *control) report(e *fault.Error) {
 	if e.Kind == fault.PeerLost {
 		for _, p := range e.Peers {
@@ -449,8 +448,8 @@ func (c *control) beginOpening(rank int) {
 	c.opening[rank]++
 }
 
-// endOpening ends the count that beginOpening began. If the link to the rank broke meanwhile, and
-// no new link has replaced it, endOpening reports the break.
+// endOpening removes the record that beginOpening has made. If the link to the rank broke
+// meanwhile, and no new link has replaced it, endOpening reports the break.
 func (c *control) endOpening(rank int) {
 	c.mu.Lock()
 	c.opening[rank]--

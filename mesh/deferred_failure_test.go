@@ -22,9 +22,9 @@ func (c *countingConn) Progress(transport.Sink, int) (transport.State, error) {
 func (c *countingConn) Arm(func())   {}
 func (c *countingConn) Close() error { return nil }
 
-// This test checks that no frame arrives after a rejected frame, because the layer above would
-// mistake the second frame for the first. Right after the call of Progress that rejected the first
-// frame, another goroutine may call Progress and read the second frame.
+// A Sink rejects a frame, and right after that call of Progress another goroutine calls Progress.
+// No further frame must arrive, because the layer above would mistake that frame for the rejected
+// one.
 func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		above := &recorder{got: make(map[string]int)}

@@ -108,7 +108,7 @@ func (l *logBuffer) all() []string {
 	return strings.FieldsFunc(l.buf.String(), func(r rune) bool { return r == '\n' })
 }
 
-// A testJob is the ranks of one job in one process.
+// A testJob holds the ranks of one job, all in this process.
 type testJob struct {
 	t      testing.TB
 	hub    *memory.Hub

@@ -36,7 +36,8 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// wires are the stream transports, which share the mux's listener.
+// wires maps the names of the stream transports, which share the mux's listener, to functions that
+// make one.
 var wires = map[string]func(conf *tls.Config) transport.Transport{
 	"tcp":  func(conf *tls.Config) transport.Transport { return tcp.New(tcp.Options{TLS: options(conf)}) },
 	"grpc": func(conf *tls.Config) transport.Transport { return grpc.New(grpc.Options{TLS: options(conf)}) },
@@ -49,7 +50,7 @@ func options(conf *tls.Config) *tcp.TLS {
 	return &tcp.TLS{Config: conf}
 }
 
-// A wiredJob is a job of n ranks in this process, over tcp unless tweaked.
+// A wiredJob is a job of n ranks in this process, over tcp unless the test changes the Config.
 type wiredJob struct {
 	*testJob
 	addrs []string
@@ -216,11 +217,12 @@ func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 func (w *wiredJob) logged(before int, what string, n int, words string) {
 	w.t.Helper()
 	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
-		// Reason: a log has no event that could be waited for.
+		// Reason: the lines must be logged before the loop ends, and a log has no event to wait
+		// for.
 		time.Sleep(time.Millisecond)
 	}
-	// Reason: a surplus line has no event to wait for; without the pause the test would only be
-	// weaker.
+	// Reason: no further line must be logged within this time, and a surplus line has no event to
+	// wait for.
 	time.Sleep(50 * time.Millisecond)
 	got := w.logs.all()[before:]
 	for _, line := range got {
@@ -538,8 +540,8 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 		if addr == w.addrs[0] {
 			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == pendingSlots })
 		}
-		// Reason: there is no event that shows that bytes have been read; unread bytes only cost
-		// less heap.
+		// Reason: the mux should read the bytes within this time, and no event reports that it has.
+		// Bytes that it has not read would only cost less heap.
 		time.Sleep(50 * time.Millisecond)
 		return (heap() - before) / pendingSlots, open
 	}

@@ -91,8 +91,8 @@ func runRank() int {
 	return 0
 }
 
-// ownListener returns this rank's listener. Rank 0's comes from the test, so that no other process
-// can take its address in between.
+// ownListener returns this rank's listener. Rank 0 inherits its listener from the test, so that no
+// other process can take its address in between.
 func ownListener(rank int) (net.Listener, error) {
 	if rank > 0 {
 		return net.Listen("tcp", "127.0.0.1:0")

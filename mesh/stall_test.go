@@ -41,8 +41,8 @@ type stallStep struct {
 	lost  bool
 }
 
-// The kinds of steps. Time passes, and the control goroutine runs or does not run meanwhile. Or the
-// peer reads some bytes, either at once or when Progress is called.
+// The kinds of steps. In the first two, time passes while the control goroutine runs or is
+// suspended. In the others the peer reads some bytes, at once or in the next Progress.
 const (
 	timePasses       = "time passes"
 	processSuspended = "the process is stopped"
@@ -107,7 +107,8 @@ func runStall(t *testing.T, heartbeat time.Duration, acts []stallStep) {
 	}
 }
 
-// This test checks a control link whose queue is full while the process is suspended.
+// The queue of a control link is full while the process is suspended. That time must not count
+// against the neighbour.
 func TestSuspendedTimeDoesNotCountAgainstANeighbour(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, func(_ int, cfg *Config) { cfg.Silence = time.Minute })

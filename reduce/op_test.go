@@ -14,7 +14,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// The test parses the table in the package comment and tries every pair.
+// The table in the package comment must say which pairs of operator and type have a kernel. The
+// test parses the table and tries every pair.
 func TestDocTableMatchesKernel(t *testing.T) {
 	columns := map[string][]tensor.DType{
 		"int":     {tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64},
@@ -241,7 +242,8 @@ func TestFuncsPanicIsTheCallers(t *testing.T) {
 	t.Error("the panic was swallowed")
 }
 
-// The test uses numbers for which a fused multiply-add gives a different last bit.
+// A complex product must round each of its real products. The test uses numbers for which a fused
+// multiply-add gives a different last bit.
 func TestComplexProductsRoundEachProduct(t *testing.T) {
 	k, err := Prod.Kernel(tensor.Complex128)
 	if err != nil {

@@ -203,8 +203,8 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// The operands are equal values, values that compare as equal, and NaNs of all kinds, with
-// arbitrary padding.
+// // Every level must give the bits of plain Go for operands that tie: equal values, values that
+// compare as equal, and NaNs of all kinds, with arbitrary padding.
 func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 	special := map[tensor.DType][]uint64{
 		tensor.F16:     {0, 0x8000, 1, 0x8001, 0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xfe00, 0xffff, 0x3c00},

@@ -44,7 +44,8 @@ func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	}
 }
 
-// The Conn may report that a frame is out only after the peer has received it and closed.
+// The Conn may report that a frame is out only after the peer has received it and closed. The send
+// must succeed all the same.
 func TestHandedOverSendSucceedsWhenThePeerCloses(t *testing.T) {
 	const size = 100
 	for name, c := range map[string]struct {

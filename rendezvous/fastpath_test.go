@@ -105,8 +105,9 @@ func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
 }
 
-// Another goroutine may move the message into the table before the receive polls. The message then
-// takes the ordinary path, so the test tries many times and requires one receive on the fast path.
+// A receive on the fast path must make no request. Another goroutine may move the message into the
+// table before the receive polls. The message then takes the ordinary path. So the test tries many
+// times and requires one receive on the fast path.
 func TestFastPathNeedsNoRequest(t *testing.T) {
 	const tries = 1000
 	tm, a, b := newInlineTeam(t, Config{})
@@ -476,7 +477,8 @@ func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	}
 }
 
-// A message for a large buffer may be large, so it must find its receive posted.
+// TryRecv must refuse a large buffer. A message for it may be large, and must find its receive
+// posted.
 func TestTryRecvRefusesLargeBuffers(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	looked := false

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The totals must equal those of the papers' reference implementations.
+// The number of a model's tensors and the number of their elements must equal those of the
+// reference implementation of the model's paper.
 func TestModelsHaveAsManyTensorsAndParametersAsPublished(t *testing.T) {
 	for _, tc := range []struct {
 		model             string

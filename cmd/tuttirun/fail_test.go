@@ -156,7 +156,8 @@ func TestHelpAndVersionExitZero(t *testing.T) {
 	}
 }
 
-// These tests need sh, sleep and kill, but not ps.
+// The tests of this package need sh, sleep and kill. This machine must have them. It need not have
+// ps.
 func TestNeededProgramsAreThere(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"sh", "sleep", "true", "false", "yes", "echo", "cat"} {

@@ -75,7 +75,8 @@ func TestKilledLauncherEndsItsJob(t *testing.T) {
 	}
 }
 
-// The launcher is killed at any moment of its life, even the first.
+// The launcher is killed at a moment of its start, even the first. Every process of its job must
+// end.
 func TestLauncherKilledWhileStartingEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {

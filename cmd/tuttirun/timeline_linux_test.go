@@ -30,6 +30,7 @@ func TestATimelineOnAFullDiskFailsTheJob(t *testing.T) {
 }
 
 // A rank whose coordinator cannot write its part leaves the part empty, and logs a warning.
+// tuttirun must then fail, although the ranks ended well.
 func TestATimelineWithoutAPartOfARankThatEndedWellFailsTheJob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -115,7 +115,8 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	}
 }
 
-// On this machine slow and fast minutes alternate. They change scores more than any setting does.
+// The machine of this test has slow and fast minutes in turn. They change scores more than any
+// setting does. The search must finish all the same.
 func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
@@ -174,7 +175,7 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	}
 }
 
-// The reference is a search that tries the same number of random points.
+// A Tuner must find better points than a search that tries the same number of random points.
 func TestATunerBeatsRandomSearch(t *testing.T) {
 	p := problems()[2]
 	tu := newTuner(t, p.axes, autotune.Options{})

@@ -29,7 +29,8 @@ func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
 	}
 }
 
-// The result is also equal when a coordinator averages layers by name in the background.
+// The result must also equal that of a single process when a coordinator averages layers by name in
+// the background.
 func TestRunLayerByLayerByACoordinator(t *testing.T) {
 	for _, size := range []int{1, 4} {
 		var lines bytes.Buffer
@@ -58,7 +59,7 @@ func TestRunLayerByLayerByACoordinator(t *testing.T) {
 	}
 }
 
-// The test uses Sum where Mean is needed, which is the mistake that the comparison must detect.
+// The test uses Sum where Mean is needed. The comparison must detect this mistake.
 func TestSumForMeanFailsTheComparison(t *testing.T) {
 	const size = 3
 	data := trainingSet(t)

@@ -45,7 +45,8 @@ func TestTeamsOfAllSizesMatchASingleProcess(t *testing.T) {
 	}
 }
 
-// With more ranks than rows in a batch, some ranks have nothing to compute.
+// With more ranks than rows in a batch, some ranks have nothing to compute. The mean must still be
+// right.
 func TestIdleRanksDoNotDisturbTheMean(t *testing.T) {
 	data := trainingSet(t)
 	data = data.pick([]int{0, 200, 400, 600, 800})

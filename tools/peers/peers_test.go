@@ -81,7 +81,7 @@ func TestAPeerThatFailsIsLeftOutAndOursThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-// A band is checked by its geometric mean. A size that only one side has run fails the
+// // A band must be checked by its geometric mean. A size that only one side has run must fail the
 // comparison.
 func TestBandsAreChecked(t *testing.T) {
 	full := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1, 1024: 1}), fixedContender("a", map[int]float64{4: 1, 16: 4, 1024: 3}))
@@ -154,7 +154,7 @@ func TestTheSuiteIsWellFormed(t *testing.T) {
 	}
 }
 
-// Recorded results can be drawn. Their first lines contain their origin, and no date.
+// Recorded results can be drawn. Their first lines must contain their origin, and no date.
 func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	dir := t.TempDir()
 	r := recorder{dir: dir, log: io.Discard, origin: []string{"commit: abc", "command: x", "machine: y"}}

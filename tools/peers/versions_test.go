@@ -22,7 +22,8 @@ func sizes(us ...float64) map[int]float64 {
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-// The best of all runs counts for the means: new is 2, 1, 1 and 16 times old.
+// The means must use the best time of all runs. By these times new takes 2, 1, 1 and 16 times as
+// long as old.
 func TestMeansAreGeometricAndOfTheBestRuns(t *testing.T) {
 	var r comparison
 	r.add(sizes(20, 10, 30, 160), sizes(10, 10, 10, 10), sizes(10, 10, 40, 10))

@@ -38,7 +38,8 @@ func TestFlakyWithoutARuleKeepsTheContract(t *testing.T) {
 	})
 }
 
-// This test covers a listener and pending Conns, which only a stream transport has.
+// The suite must pass over a wrapped stream transport, too. Unlike the other transports, it has a
+// listener and pending Conns.
 func TestFlakyOverTCPKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		s := New(Options{})

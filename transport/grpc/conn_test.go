@@ -332,8 +332,8 @@ func TestGreeterKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// The test bounds the number of allocations for one frame at both ends together. Nearly all of
-// these allocations are in gRPC. doc.go has the measured figures.
+// // A frame must cost no more than the given number of allocations, at both ends together. Nearly
+// all of them are in gRPC. doc.go has the measured figures.
 func TestAllocationsPerFrame(t *testing.T) {
 	if raceDetector {
 		t.Skip("under the race detector, sync.Pool forgets on purpose")

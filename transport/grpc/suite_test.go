@@ -11,7 +11,8 @@ import (
 
 func TestTransport(t *testing.T) { runSuite(t, Options{}) }
 
-// With the smallest sizes, every frame spans messages and every wait occurs.
+// The suite must pass with the smallest buffers, too. Then every frame spans messages and every
+// kind of wait occurs.
 func TestTransportWithTinyBuffers(t *testing.T) {
 	runSuite(t, Options{tune: tuning{
 		segment: 5000, copied: 2048, batch: 2100, inbox: 1, window: 64 << 10, write: 4 << 10, read: 4 << 10,

@@ -76,8 +76,8 @@ func TestLargestFramesAreAccepted(t *testing.T) {
 	}
 }
 
-// The magic must not begin like HTTP/2, TLS or text, because it could be mistaken for these
-// protocols.
+// The magic must not begin like HTTP/2, TLS or text. Otherwise it could be mistaken for one of
+// them.
 func TestMagicIsNobodyElses(t *testing.T) {
 	tr := New(Options{})
 	defer tr.Close()

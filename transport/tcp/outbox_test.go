@@ -83,8 +83,9 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 	}
 }
 
-// More bytes arrive between the writes. A preamble that is written in pieces must still hold
-// exactly one of the counts. Here the bytes of each count are all equal.
+// // More bytes arrive between the writes. A preamble that is written in pieces must still hold
+// exactly one of the counts. In this test all bytes of a count are equal, so that a mixture of two
+// counts shows.
 func TestAcknowledgementsAreWrittenWhole(t *testing.T) {
 	for most := 1; most <= 2*preambleLen; most++ {
 		o := &outbox{frames: batchFrames}

@@ -109,7 +109,7 @@ func (j *job) wantQuoted(part string) {
 	}
 }
 
-// The victim dies at a random moment.
+// The victim dies at a random moment. See killOne for what the other ranks must report.
 func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
 	if !soaking() {
 		t.Skip("hundreds of jobs: make soak")

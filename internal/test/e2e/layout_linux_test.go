@@ -24,9 +24,9 @@ func (l *hostNetwork) startRoundRobin(ranks, hosts int, wire, root string, o ins
 	return j
 }
 
-// The test uses several pseudo-hosts, which differ by host name. The transport shm connects the
-// ranks of one host, and tcp connects the hosts. The racks come from each rank's variable, or from
-// rank 0's file.
+// The test uses several pseudo-hosts, which differ by host name. The ranks of one host must be
+// connected by shm, and every rank must see the same hosts and racks. The racks come from each
+// rank's variable, or from rank 0's file.
 func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 	t.Parallel()
 	const ranks, count = 6, 2

@@ -51,7 +51,8 @@ func TestBothRanksMaySendFirstUpToTheSendBuffer(t *testing.T) {
 	}
 }
 
-// With one byte more, both ranks wait for their receives, as in MPI's standard mode.
+// Each rank sends one byte more than fits without a receive, and only then receives. Both sends
+// must wait, as in MPI's standard mode, and the error of rank 0 must describe the cycle.
 func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 	t.Parallel()
 	for name, drive := range protocols() {

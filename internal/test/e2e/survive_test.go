@@ -133,7 +133,7 @@ func (j *job) wantLosses(n int, victims ...int) {
 }
 
 // TestSurvivorsGoOnAfterEachOfTwoKills kills a rank in the middle, and then rank 0, which leads and
-// knows the addresses of the other ranks.
+// knows the addresses of the other ranks. The two ranks that are left must go on.
 func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
@@ -154,8 +154,8 @@ func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoGoesOnAfterAKill kills the lower of two ranks. The higher rank must go on, because
-// tuttirun has seen the lower rank end.
+// TestOneOfTwoGoesOnAfterAKill kills one of two ranks. The other rank must go on, even if it is the
+// higher one, because tuttirun has seen the victim end.
 func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 	for _, victim := range []int{0, 1} {
 		t.Run(fmt.Sprint("rank", victim), func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// TestTheHigherOfTwoStopsWithoutNewsOfTheDeath runs without tuttirun, so the higher rank cannot
-// know whether rank 0 goes on.
+// TestTheHigherOfTwoStopsWithoutNewsOfTheDeath kills rank 0 of a job without tuttirun. Rank 1
+// cannot know whether rank 0 goes on, so it must stop with fault.NoQuorum.
 func TestTheHigherOfTwoStopsWithoutNewsOfTheDeath(t *testing.T) {
 	j := spawn(t, 2, "tcp", instruction{Program: "survive", Left: 1})
 	pids := j.pids(2)

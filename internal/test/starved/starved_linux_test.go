@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// More threads than processors cannot all run at once.
+// More threads are busy than there are processors. Of must count the time for which they wait.
 func TestThreadsThatShareAProcessorStarve(t *testing.T) {
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
 		// Reason: without schedstat the function Of returns 0. Some kernels lack schedstat, and so
