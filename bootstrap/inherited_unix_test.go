@@ -162,7 +162,7 @@ func TestADescriptorOfAnotherRankOrJobIsRefusedAndStaysOpen(t *testing.T) {
 		"another rank": {bundleOf(t, "train", 2), "holds the credentials of tutti:"},
 		"another job":  {bundleOf(t, "test", 1), "holds the credentials of tutti:"},
 		"another file": {[]byte("root:x:0:0"), "holds no credentials"},
-		"a large file": {bytes.Repeat([]byte("x"), jobca.MaxBundle+1), "too long"},
+		"a large file": {bytes.Repeat([]byte("x"), jobca.MaxBundle+1), "got more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asRank(t, 1)

@@ -175,7 +175,7 @@ func TestRanksThatAreNotTheRootMayGiveOverlappingBuffers(t *testing.T) {
 	}
 }
 
-// // Each rank reads its own environment. An error about it must name that rank, and not rank 0.
+// Each rank reads its own environment. An error about it must name that rank, and not rank 0.
 func TestInvalidOptionsNameTheirRank(t *testing.T) {
 	for name, value := range map[string]string{
 		"TUTTI_RANK": "1", "TUTTI_SIZE": "2", "TUTTI_ROOT": "127.0.0.1:1", "TUTTI_RACK": "a b",

@@ -14,7 +14,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// // Each start must use the current contents of the buffers, and match the same start on the other
+// Each start must use the current contents of the buffers, and match the same start on the other
 // ranks.
 func TestAPersistentStartsManyTimes(t *testing.T) {
 	for _, wire := range transports {

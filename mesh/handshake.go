@@ -172,7 +172,7 @@ func (id *identity) checkWelcome(head, body, mine []byte, nonce [nonceSize]byte,
 	}
 	if len(id.secret) > 0 {
 		if want := proof(id.secret, labelAccept, mine, nonce, w.instance); !hmac.Equal(w.mac[:], want[:]) {
-			return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another one than rank %d", to, id.rank)}
+			return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another secret than rank %d; give all ranks the same secret", to, id.rank)}
 		}
 	}
 	return w.instance, nil
@@ -310,7 +310,7 @@ func (id *identity) checkHello(h hello) *refusal {
 	sums := map[bool]string{true: "them on", false: "them off"}
 	switch theirSums := h.options&optionSums != 0; {
 	case h.job != id.job && len(id.secret) == 0:
-		return &refusal{reason: reasonJob, text: fmt.Sprintf("job: the accepting rank has another one than %x…", h.job[:4])}
+		return &refusal{reason: reasonJob, text: fmt.Sprintf("job: the accepting rank has another job than %x…; set the same TUTTI_JOB on all ranks", h.job[:4])}
 	case h.job != id.job:
 		return no(reasonJob, "job", fmt.Sprintf("%x…", id.job[:4]), fmt.Sprintf("%x…", h.job[:4]))
 	case h.incarnation != id.incarnation:

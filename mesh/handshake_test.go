@@ -75,7 +75,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 		{"addressee", func(a, b *Config) { b.Rank = 2 }, reasonAddressee, []string{"looks for rank 0", "found rank 2"}},
 		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonRankInUse, []string{"two processes are rank 0"}},
 		{"sums", func(a, b *Config) { a.BodySums = true }, reasonSums, []string{"body checksums", "rank 0 has them off", "rank 1 has them on"}},
-		{"wrong secret", func(a, b *Config) { a.Secret = []byte("guess") }, reasonSecret, []string{"secret", "another one"}},
+		{"wrong secret", func(a, b *Config) { a.Secret = []byte("guess") }, reasonSecret, []string{"secret", "another secret"}},
 		{"no secret there", func(a, b *Config) { a.Secret = nil }, reasonSecret, []string{"secret", "accepting rank has one", "dialling rank has none"}},
 		{"no secret here", func(a, b *Config) { b.Secret = nil }, reasonSecret, []string{"secret", "accepting rank has none", "dialling rank has one"}},
 	} {

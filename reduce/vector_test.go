@@ -203,7 +203,7 @@ func FuzzFold(f *testing.F) {
 	})
 }
 
-// // Every level must give the bits of plain Go for operands that tie: equal values, values that
+// Every level must give the bits of plain Go for operands that tie: equal values, values that
 // compare as equal, and NaNs of all kinds, with arbitrary padding.
 func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 	special := map[tensor.DType][]uint64{

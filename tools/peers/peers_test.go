@@ -81,7 +81,7 @@ func TestAPeerThatFailsIsLeftOutAndOursThatFailsIsAnError(t *testing.T) {
 	}
 }
 
-// // A band must be checked by its geometric mean. A size that only one side has run must fail the
+// A band must be checked by its geometric mean. A size that only one side has run must fail the
 // comparison.
 func TestBandsAreChecked(t *testing.T) {
 	full := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1, 1024: 1}), fixedContender("a", map[int]float64{4: 1, 16: 4, 1024: 3}))

@@ -332,7 +332,7 @@ func TestGreeterKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// // A frame must cost no more than the given number of allocations, at both ends together. Nearly
+// A frame must cost no more than the given number of allocations, at both ends together. Nearly
 // all of them are in gRPC. doc.go has the measured figures.
 func TestAllocationsPerFrame(t *testing.T) {
 	if raceDetector {

@@ -83,7 +83,7 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 	}
 }
 
-// // More bytes arrive between the writes. A preamble that is written in pieces must still hold
+// More bytes arrive between the writes. A preamble that is written in pieces must still hold
 // exactly one of the counts. In this test all bytes of a count are equal, so that a mixture of two
 // counts shows.
 func TestAcknowledgementsAreWrittenWhole(t *testing.T) {
