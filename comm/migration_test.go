@@ -71,8 +71,9 @@ func TestMigrationTablesNameExistingCalls(t *testing.T) {
 	}
 	packages := map[string]map[string]bool{
 		"comm": exported(t, "."), "coordinator": exported(t, "../coordinator"), "reduce": exported(t, "../reduce"), "tensor": exported(t, "../tensor"),
+		"elastic": exported(t, "../elastic"),
 	}
-	methods := map[string]string{"Comm": "comm", "Request": "comm", "Coordinator": "coordinator", "Handle": "coordinator"}
+	methods := map[string]string{"Comm": "comm", "Request": "comm", "Coordinator": "coordinator", "Handle": "coordinator", "Job": "elastic"}
 	named := regexp.MustCompile("`([A-Za-z]+)\\.([A-Za-z]+)`")
 	found := 0
 	for line := range strings.Lines(string(text)) {

@@ -1,0 +1,74 @@
+// Package elastic keeps a training going when ranks are lost and when ranks join. It offers what
+// Horovod users know as hvd.elastic: a State with Commit, Restore and Sync, and Run, which calls the
+// training function again after each change of the members.
+//
+//	params, velocity, epoch := make([]float64, n), make([]float64, n), 0
+//	state := elastic.States(elastic.Tensors(params, velocity), elastic.Values(&epoch))
+//	err := elastic.Run(ctx, state, func(ctx context.Context, job *elastic.Job) error {
+//		for epoch < epochs {
+//			if err := trainEpoch(ctx, job.Comm(), params, velocity); err != nil {
+//				return err
+//			}
+//			epoch++
+//			if err := job.Commit(ctx); err != nil {
+//				return err
+//			}
+//		}
+//		return nil
+//	})
+//
+// # One attempt after the other
+//
+// An attempt is one call of the training function on one communicator. Run makes attempts until one
+// succeeds on all ranks:
+//
+//	                       .---------------------------------------------.
+//	                       v                                             |
+//	first communicator -> Sync -> reset callbacks -> train -> vote -> next communicator
+//	                              (not the first time)         |
+//	                                                           '-> all ranks are done: return nil
+//
+// The vote is a Comm.Agree. The next communicator has the ranks that are left, by Comm.Shrink. Every
+// attempt begins with the state of the rank that is furthest, so train must read from the state how
+// far the training is. Run may call train again on a rank where it has returned nil, because
+// another rank was lost before the end. Train then finds nothing left to do and returns nil again.
+//
+// A rank makes progress by Commit and by Step. The rank that is furthest has the highest progress;
+// of several such ranks, it is the lowest one.
+//
+// Whatever belongs to a communicator belongs into train: its children, its requests, a coordinator
+// and its process sets, and what depends on Comm.Layout. Train makes them at its begin and closes
+// them by defer. So every attempt has new ones, on the new communicator. A Sampler divides the data
+// by the rank and size of the communicator that it is given, and needs nothing of this.
+//
+// # With and without rollback
+//
+// A program may change its state at any time and call Commit now and then, as with Horovod. After a
+// loss, Run calls Restore, and the work since the last Commit is done again.
+//
+// Or a program changes its state only in the second function of Job.Step. Then nothing is rolled
+// back: the ranks that were still in the step repeat it, or get the state of a rank that has
+// finished it. Such a program needs no Commit, except to let others join.
+//
+// # What ends an attempt
+//
+//	train returns                             Run
+//	nil                                       votes for the end
+//	PeerLost, LinkLost; Closed or Revoked     votes for another attempt
+//	  because of another rank
+//	ErrHostsUpdated                           votes for another attempt
+//	Misuse, Mismatch                          aborts the job: the program is wrong
+//	any other error, a Timeout included       returns it; the other ranks go on without this rank
+//
+// Kinds are those of package fault. A rank that is not among the ones that may go on gets
+// fault.NoQuorum from Run. End its process.
+//
+// # What bounds it
+//
+// Run returns fault.Exhausted on all ranks after more resets than WithMaxResets allows, after two
+// resets in a row without progress in which the members did not change, and after 100 resets in a
+// row without progress. All waits of Run end as Comm.Agree and Comm.Shrink do: by ctx, or by the
+// communicator's Timeout.
+//
+// The package does not know how a communicator agrees on who is left, nor who starts processes.
+package elastic

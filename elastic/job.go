@@ -1,0 +1,69 @@
+package elastic
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// ErrHostsUpdated is the error of Job.Commit when processes wait to join. A training function
+// returns it, and Run calls the function again with the new members.
+var ErrHostsUpdated = errors.New("elastic: processes wait to join; return this error from the training function")
+
+// A Job is what one call of the training function needs from Run. It must not be used after that
+// call has returned. Its methods are for one goroutine at a time.
+type Job struct {
+	r *runner
+	c *comm.Comm
+}
+
+// Comm returns the communicator of this attempt. Run closes it.
+func (j *Job) Comm() *comm.Comm { return j.c }
+
+// Resets returns the number of attempts that have come before this one. It is equal on all ranks,
+// also on those that have joined later.
+func (j *Job) Resets() int { return int(j.r.resets) }
+
+// Commit saves the state at hand, so that Restore returns to it. All ranks must call Commit at the
+// same points of their programs. Commit costs a copy of the state. In a job that processes can
+// join, it is also a collective of 8 bytes on the Job's communicator, and returns ErrHostsUpdated on
+// all ranks if a process waits.
+func (j *Job) Commit(ctx context.Context) error {
+	r := j.r
+	r.progress++
+	if err := r.commit(); err != nil {
+		return err
+	}
+	if !r.src.grows() {
+		return nil
+	}
+	flag := make([]int64, 1)
+	if r.src.waiting() {
+		flag[0] = 1
+	}
+	if err := comm.AllReduce(ctx, j.c, flag, comm.Max); err != nil {
+		return err
+	}
+	if flag[0] != 0 {
+		return ErrHostsUpdated
+	}
+	return nil
+}
+
+// Step makes one step of a training that needs no rollback. It calls compute, and then apply if
+// compute has returned nil. Otherwise it returns compute's error, which train must return as well.
+//
+// Compute communicates, and must not change the state; it computes gradients, for example. Apply
+// changes the state, and must neither communicate nor fail. A loss during compute therefore leaves
+// the state of this rank as it was after its last Step, and Run does not call Restore. A program
+// that calls Step must not change its state elsewhere in train.
+func (j *Job) Step(ctx context.Context, compute func(ctx context.Context) error, apply func()) error {
+	if err := compute(ctx); err != nil {
+		return err
+	}
+	apply()
+	j.r.progress++
+	j.r.whole = true
+	return nil
+}

@@ -1,0 +1,314 @@
+package elastic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// An Option changes how Run works.
+type Option func(*options)
+
+type options struct {
+	comm      []comm.Option
+	onReset   []func(ctx context.Context, job *Job) error
+	maxResets int64
+}
+
+// WithComm passes options to comm.Init.
+func WithComm(opts ...comm.Option) Option {
+	return func(o *options) { o.comm = append(o.comm, opts...) }
+}
+
+// WithOnReset makes Run call f after each reset, when the state has been synchronized and before it
+// calls the training function. For example, f adapts the learning rate to the number of ranks.
+// Several callbacks run in the order of their options. An error of f counts as one of the training
+// function.
+func WithOnReset(f func(ctx context.Context, job *Job) error) Option {
+	return func(o *options) { o.onReset = append(o.onReset, f) }
+}
+
+// WithMaxResets limits the number of resets. The default is 0, no limit; resets without progress
+// are always limited.
+func WithMaxResets(n int) Option {
+	return func(o *options) { o.maxResets = int64(n) }
+}
+
+// Limits of resets in a row without progress.
+const (
+	maxSame = 2   // with the same members
+	maxIdle = 100 // with any members
+)
+
+// Run joins the job that the environment describes, as comm.Init does, and calls train until it has
+// returned nil on all ranks. After a loss, and when processes join, it calls train again, with the
+// communicator of the new members and the state of the rank that is furthest. The package comment
+// says which errors of train end Run.
+//
+// All ranks call Run, with States of the same form. Start the job with tuttirun --enable-recovery,
+// so that one rank's death does not end the others. When Run returns, this rank has left the job.
+func Run(ctx context.Context, state State, train func(ctx context.Context, job *Job) error, opts ...Option) error {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	switch {
+	case ctx == nil:
+		return fault.New(fault.Misuse, opRun, -1, "context: got nil, want one; context.Background() waits without a limit")
+	case state == nil || train == nil:
+		return fault.New(fault.Misuse, opRun, -1, "state and train: got nil, want both")
+	case o.maxResets < 0:
+		return fault.New(fault.Misuse, opRun, -1, "WithMaxResets: got %d, want 0, for no limit, or more", o.maxResets)
+	}
+	return run(ctx, &shrinking{options: o.comm}, state, train, o)
+}
+
+// opRun is the Op of errors.
+const opRun = "elastic run"
+
+// A runner is one call of Run. If the state at hand is whole when an attempt fails, it stays.
+// Otherwise Run restores the committed copy.
+//
+//	whole  the state at hand             when
+//	no     may be half replaced          State.Sync
+//	no     may be half changed           after Sync, without Step
+//	yes    has all changes of some Step  from the end of the first Step
+type runner struct {
+	src   source
+	state State
+	train func(ctx context.Context, job *Job) error
+	o     options
+
+	c       *comm.Comm
+	members []int // the job's ranks of the members of the last attempt; nil before the first one
+	whole   bool
+
+	progress  int64 // of the state at hand
+	committed int64 // of the committed copy, at most progress; equal unless whole; -1 if there is none
+	last      error // of the last attempt
+	record
+}
+
+// A record is what the ranks know of the attempts. At the begin of an attempt they agree on it.
+type record struct {
+	resets int64
+	base   int64 // the progress at the begin of the last attempt
+	idle   int64 // resets since there was progress
+	same   int64 // the last ones of them in which the members did not change
+}
+
+// run is Run with a given source of communicators.
+func run(ctx context.Context, src source, state State, train func(ctx context.Context, job *Job) error, o options) error {
+	c, err := src.first(ctx)
+	if err != nil {
+		return err
+	}
+	r := &runner{src: src, state: state, train: train, o: o, c: c, committed: -1}
+	err = r.attempts(ctx)
+	closing := r.src.close(ctx, r.c)
+	// Messages to lost ranks have not arrived, and need not.
+	if err == nil && decide(closing) != again {
+		err = closing
+	}
+	return err
+}
+
+// attempts makes attempts until all ranks are done, or this rank must stop.
+func (r *runner) attempts(ctx context.Context) error {
+	for {
+		err := r.attempt(ctx)
+		r.last = err
+		vote := uint64(1)
+		switch decide(err) {
+		case abort:
+			r.c.Abort(err)
+			return err
+		case stop:
+			return err
+		case again:
+			if ctx.Err() != nil {
+				return fault.New(fault.ContextKind(ctx.Err()), opRun, r.rank(), "%w; the last attempt ended with: %v", context.Cause(ctx), err)
+			}
+			vote = 0
+			r.c.Revoke() // other ranks may wait for messages of this one
+		}
+		all, lost := r.c.Agree(ctx, vote)
+		if lost != nil {
+			return r.afterAttempt(lost)
+		}
+		if all == 1 {
+			return nil
+		}
+		next, lost := r.src.next(ctx, r.c)
+		if lost != nil {
+			return r.afterAttempt(lost)
+		}
+		r.c = next
+		r.resets++
+		if !r.whole {
+			if err := r.state.Restore(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// afterAttempt adds the error of the last attempt, if there is one, to an error of Run.
+func (r *runner) afterAttempt(err error) error {
+	if r.last == nil {
+		return err
+	}
+	return fmt.Errorf("%w; the last attempt ended with: %v", err, r.last)
+}
+
+// attempt makes one attempt on the current communicator.
+func (r *runner) attempt(ctx context.Context) error {
+	if err := r.sync(ctx); err != nil {
+		return err
+	}
+	job := &Job{r, r.c}
+	if r.resets > 0 {
+		for _, f := range r.o.onReset {
+			if err := f(ctx, job); err != nil {
+				return err
+			}
+		}
+	}
+	return r.train(ctx, job)
+}
+
+// sync gives all ranks the state of the rank that is furthest, and commits it.
+func (r *runner) sync(ctx context.Context) error {
+	// If the root is lost meanwhile, the ranks still have the states that they begin with.
+	if r.committed != r.progress {
+		if err := r.commit(); err != nil {
+			return err
+		}
+	}
+	progress, root, err := r.meet(ctx)
+	if err != nil {
+		return err
+	}
+	r.whole = false
+	if err := r.state.Sync(ctx, r.c, root); err != nil {
+		return err
+	}
+	r.progress = progress
+	return r.commit()
+}
+
+// commit saves the state at hand.
+func (r *runner) commit() error {
+	if err := r.state.Commit(); err != nil {
+		return err
+	}
+	r.committed = r.progress
+	return nil
+}
+
+// meet makes the ranks agree on their record, and returns the highest progress and its lowest rank.
+// It fails on all ranks if there have been too many resets. The result depends only on what the
+// ranks exchange, so it is equal on all of them.
+func (r *runner) meet(ctx context.Context) (progress int64, root int, err error) {
+	members := make([]int, r.c.Size())
+	for i := range members {
+		members[i] = r.c.WorldRank(i)
+	}
+	changed := int64(1)
+	if slices.Equal(members, r.members) {
+		changed = 0
+	}
+	mine := []int64{r.progress, changed, r.resets, r.base, r.idle, r.same}
+	all := make([]int64, len(members)*len(mine))
+	if err := comm.AllGather(ctx, r.c, all, comm.From(mine)); err != nil {
+		return 0, 0, err
+	}
+	highest := slices.Clone(all[:len(mine)])
+	for rank := range members {
+		theirs := all[rank*len(mine):][:len(mine)]
+		if theirs[0] > highest[0] {
+			root = rank
+		}
+		for i, v := range theirs {
+			highest[i] = max(highest[i], v)
+		}
+	}
+	r.members = members
+	progress, changed = highest[0], highest[1]
+	r.record = record{highest[2], highest[3], highest[4], highest[5]}
+	switch {
+	case r.resets == 0:
+	case progress > r.base:
+		r.idle, r.same = 0, 0
+	case changed != 0:
+		r.idle, r.same = r.idle+1, 0
+	default:
+		r.idle, r.same = r.idle+1, r.same+1
+	}
+	r.base = progress
+	if why := r.tooMany(); why != nil {
+		return 0, 0, r.afterAttempt(why)
+	}
+	return progress, root, nil
+}
+
+// rank returns this rank's number in the job.
+func (r *runner) rank() int { return r.c.WorldRank(r.c.Rank()) }
+
+// tooMany returns the error of a job that has had too many resets, or nil.
+func (r *runner) tooMany() error {
+	rank := r.rank()
+	switch {
+	case r.o.maxResets > 0 && r.resets > r.o.maxResets:
+		return fault.New(fault.Exhausted, opRun, rank, "resets: got %d, want at most %d (WithMaxResets)", r.resets, r.o.maxResets)
+	case r.same >= maxSame:
+		return fault.New(fault.Exhausted, opRun, rank,
+			"resets without progress and without a change of the members: got %d in a row, want less than %d", r.same, maxSame)
+	case r.idle > maxIdle:
+		return fault.New(fault.Exhausted, opRun, rank, "resets without progress: got %d in a row, want at most %d", r.idle, maxIdle)
+	}
+	return nil
+}
+
+// A decision is what an attempt's error means for Run.
+type decision uint8
+
+const (
+	done  decision = iota // this rank is done
+	again                 // make another attempt
+	stop                  // return the error
+	abort                 // end the job on all ranks, and return the error
+)
+
+// decide returns what an attempt's error means. Errors about the program and about time count even
+// if they are the cause of a revoke, so all ranks decide alike.
+func decide(err error) decision {
+	is := func(kinds ...fault.Kind) bool {
+		return slices.ContainsFunc(kinds, func(k fault.Kind) bool { return errors.Is(err, k) })
+	}
+	var f *fault.Error
+	switch {
+	case err == nil:
+		return done
+	case errors.Is(err, ErrHostsUpdated):
+		return again
+	case !errors.As(err, &f):
+		return stop
+	case is(fault.Misuse, fault.Mismatch):
+		if is(fault.PeerLost, fault.Revoked) {
+			return stop // another rank has aborted, or has the mismatch
+		}
+		return abort
+	case is(fault.PeerLost, fault.LinkLost):
+		return again
+	case is(fault.Timeout, fault.Canceled, fault.NoQuorum, fault.Exhausted, fault.Refused):
+		return stop
+	case f.Kind == fault.Revoked, f.Kind == fault.Closed && len(f.Peers) > 0:
+		return again
+	}
+	return stop
+}
