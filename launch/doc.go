@@ -29,10 +29,10 @@
 //
 // # The life of a job
 //
-// Each rank is a process in its own process group, so that a signal to the group also reaches the
-// rank's children. Rank 0 inherits a listener on loopback that is already bound, so no other
-// process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random job name
-// is in the environment of all ranks.
+// Each rank is a process in its own process group, so that a signal to the process group also
+// reaches the rank's children. Rank 0 inherits a listener on loopback that is already bound, so no
+// other process can take its port. All ranks find the listener's address in TUTTI_ROOT. A random
+// job name is in the environment of all ranks.
 //
 // The launcher makes a random secret and a certificate authority (CA) for the job, in memory. Each
 // rank inherits a memory file with the secret, its own private key, its certificate and the CA's
@@ -48,8 +48,8 @@
 // as if the rank had failed. When a rank exits with another code, or is killed by a signal, the
 // other ranks have a grace period in which to report and exit. After the grace period they get
 // TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies to processes
-// that ranks leave behind: those in the ranks' groups and, on Linux, all processes that have the
-// job's name in their environment.
+// that ranks leave behind: those in the ranks' process groups and, on Linux, all processes that
+// have the job's name in their environment.
 //
 // With --enable-recovery the other ranks go on instead, because they may have shrunk their
 // communicator. All ranks inherit a memory file in which the launcher records whose process has
@@ -116,8 +116,9 @@
 // when the launcher dies (the parent-death signal). But that signal does not reach grandchildren,
 // and other systems do not have it. Therefore a second process, the guardian, holds the other end
 // of a pipe and knows the ranks' process groups. When the pipe ends without a final message, the
-// guardian kills the groups, and on Linux every other process with the job's name. It needs no
-// privileges. It cannot reach a grandchild that has left its group and cleared its environment.
+// guardian kills the process groups, and on Linux every other process with the job's name. It needs
+// no privileges. It cannot reach a grandchild that has left its process group and cleared its
+// environment.
 //
 // # Timelines
 //
@@ -138,6 +139,6 @@
 // # Systems
 //
 // Linux has all of this. Other Unix systems lack the parent-death signal and the search by
-// environment; the guardian still ends the groups. On Windows, Run returns an error; start the
-// ranks by hand, with TUTTI_RANK, TUTTI_SIZE and TUTTI_ROOT set.
+// environment; the guardian still ends the process groups. On Windows, Run returns an error; start
+// the ranks by hand, with TUTTI_RANK, TUTTI_SIZE and TUTTI_ROOT set.
 package launch

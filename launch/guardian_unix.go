@@ -21,8 +21,8 @@ import (
 const guardianName = "tutti-guardian"
 
 // guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name and the
-// groups that exist when it starts. The lines in the pipe are "+GROUP" to add a group, "-GROUP" to
-// remove a group, and "bye" when the guardian is no longer needed.
+// process groups that exist when it starts. The lines in the pipe are "+GROUP" to add a process
+// group, "-GROUP" to remove a process group, and "bye" when the guardian is no longer needed.
 const guardianFD = 3
 
 // A guardian is the launcher's side of the process that ends the job if the launcher is killed. If
@@ -36,9 +36,9 @@ const guardianFD = 3
 //
 // The guardian is started before the first rank. The kernel closes the launcher's end of the pipe
 // whenever the launcher ends. The guardian reads all lines before it sees the end of the pipe, so
-// it knows the group of every rank that add has reported. Between the start of a rank and the call
-// of add, the guardian does not know the rank's group. During this time, on Linux, the parent-death
-// signal and the job's name in the environment ensure that the rank is killed.
+// it knows the process group of every rank that add has reported. Between the start of a rank and
+// the call of add, the guardian does not know the rank's process group. During this time, on Linux,
+// the parent-death signal and the job's name in the environment ensure that the rank is killed.
 type guardian struct {
 	program string
 	job     string
@@ -78,10 +78,9 @@ func (g *guardian) startLocked() {
 	go g.watch(p, pipe, g.ended)
 }
 
-// fork starts the process. The guardian runs in its own session, so signals from the terminal
-// and signals to the launcher's group do not reach it. It inherits only the pipe. Its
-// environment lacks the job's name, because it kills every process whose environment has that
-// name.
+// fork starts the process. The guardian runs in its own session, so signals from the terminal and
+// signals to the launcher's process group do not reach it. It inherits only the pipe. Its
+// environment lacks the job's name, because it kills every process whose environment has that name.
 func (g *guardian) fork() (*os.Process, *os.File, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -93,8 +92,8 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 		return nil, nil, err
 	}
 	defer from.Close()
-	// The groups are passed as arguments. Lines in the pipe might be read too late, or be lost when
-	// a guardian is killed.
+	// The process groups are passed as arguments. Lines in the pipe might be read too late, or be
+	// lost when a guardian is killed.
 	args := []string{guardianName, g.job}
 	for pgid := range g.groups {
 		args = append(args, strconv.Itoa(pgid))
@@ -133,7 +132,7 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	}
 }
 
-// add tells the guardian about a group.
+// add tells the guardian about a process group.
 func (g *guardian) add(pgid int) {
 	if g == nil {
 		return
@@ -144,8 +143,8 @@ func (g *guardian) add(pgid int) {
 	g.sendLocked("+%d\n", pgid)
 }
 
-// remove tells the guardian to forget a group, because the kernel may soon reuse the group's
-// number.
+// remove tells the guardian to forget a process group, because the kernel may soon reuse the
+// process group's number.
 func (g *guardian) remove(pgid int) {
 	if g == nil {
 		return
@@ -156,8 +155,8 @@ func (g *guardian) remove(pgid int) {
 	g.sendLocked("-%d\n", pgid)
 }
 
-// sendLocked writes a line. If the guardian has just ended, the write is lost, but watch passes
-// all current groups to the next guardian. The pipe holds more than a job writes, so this does
+// sendLocked writes a line. If the guardian has just ended, the write is lost, but watch passes all
+// current process groups to the next guardian. The pipe holds more than a job writes, so this does
 // not block.
 func (g *guardian) sendLocked(format string, args ...any) {
 	if g.pipe != nil {
@@ -207,8 +206,8 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	return 1
 }
 
-// watchPipe applies the launcher's lines to groups until the pipe ends. It reports whether the last
-// line was a goodbye.
+// watchPipe applies the launcher's lines to process groups until the pipe ends. It reports whether
+// the last line was a goodbye.
 func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()
@@ -226,8 +225,9 @@ func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	return false
 }
 
-// groupIn parses a group's number. It returns 0 if the text is not a valid number. Numbers below 2
-// are not valid, because they would signal the guardian's own group, or every process.
+// groupIn parses a process group's number. It returns 0 if the text is not a valid number. Numbers
+// below 2 are not valid, because they would signal the guardian's own process group, or every
+// process.
 func groupIn(text string) int {
 	pgid, err := strconv.Atoi(text)
 	if err != nil || pgid < 2 {

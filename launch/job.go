@@ -40,7 +40,8 @@ type Job struct {
 	Verbose bool          // print the processes as they start
 
 	// Stdin is rank 0's standard input; nil means no input. Run reads a terminal itself and copies
-	// the input to rank 0, because a rank's group is never the foreground group of the terminal.
+	// the input to rank 0, because a rank's process group is never the foreground process group of
+	// the terminal.
 	Stdin *os.File
 
 	// Stdout and Stderr receive what the ranks print. Without Tags, the ranks inherit Stdout if

@@ -32,7 +32,7 @@ func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) 
 // 1 does not reap zombies, as in many containers, they stay forever. A job that counted them would
 // never end.
 func groupAlive(pgid int) bool {
-	// This cheap check comes first, because the kernel knows which groups have no members.
+	// This cheap check comes first, because the kernel knows which process groups have no members.
 	if syscall.Kill(-pgid, 0) != nil {
 		return false
 	}
@@ -48,12 +48,12 @@ func groupAlive(pgid int) bool {
 	return false
 }
 
-// signalGroup signals all members of a group. It ignores the error, which means that there are
-// none.
+// signalGroup signals all members of a process group. It ignores the error, which means that there
+// are none.
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf returns the processes in the groups, and other processes with the job's name in their
-// environment.
+// membersOf returns the members of the process groups, and other processes with the job's name in
+// their environment.
 func membersOf(groups map[int]bool, job string) []process {
 	table, err := processes()
 	if err != nil {
@@ -81,9 +81,9 @@ func membersByGroup(groups map[int]bool) []process {
 }
 
 // signalDetached signals each process that has the job's name in its environment and is in none of
-// the groups, for example a daemon that a rank has started. It first pins the process, by a pidfd
-// if the kernel has pidfds. It then checks the job's name again, because the number may belong to
-// another process by then.
+// the process groups, for example a daemon that a rank has started. It first pins the process, by a
+// pidfd if the kernel has pidfds. It then checks the job's name again, because the number may
+// belong to another process by then.
 func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {

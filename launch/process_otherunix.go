@@ -21,7 +21,7 @@ func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) == nil }
 
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf returns the groups that have members.
+// membersOf returns the process groups that have members.
 func membersOf(groups map[int]bool, _ string) []process {
 	var members []process
 	for pgid := range groups {

@@ -407,8 +407,8 @@ func (r *run) exited(e exit) {
 	r.updateGroup(e.rank)
 }
 
-// updateGroup checks whether a rank's group is empty. Once a group is empty, the kernel may
-// reuse its number, so neither this process nor the guardian signals it any more.
+// updateGroup checks whether a rank's process group is empty. Once a process group is empty, the
+// kernel may reuse its number, so neither this process nor the guardian signals it any more.
 func (r *run) updateGroup(k *rank) {
 	if k.ended && !k.groupGone && !groupAlive(k.pid) {
 		k.groupGone = true
@@ -448,14 +448,14 @@ func (r *run) signalled(s syscall.Signal) {
 	}
 }
 
-// signalAll signals every group that has members. Once the job is being ended, it also signals
-// processes outside the groups that have the job's name in their environment.
+// signalAll signals every process group that has members. Once the job is being ended, it also
+// signals processes outside the process groups that have the job's name in their environment.
 func (r *run) signalAll(s syscall.Signal) {
 	if s == 0 {
 		return
 	}
 	groups := r.groups()
-	// A group includes the children of its rank.
+	// A process group includes the children of its rank.
 	for pgid := range groups {
 		signalGroup(pgid, s)
 	}
@@ -475,7 +475,7 @@ func (r *run) groups() map[int]bool {
 	return groups
 }
 
-// leftovers returns the processes that the job still has: members of the ranks' groups, and
+// leftovers returns the processes that the job still has: members of the ranks' process groups, and
 // others with the job's name.
 func (r *run) leftovers() []process {
 	for _, k := range r.ranks {

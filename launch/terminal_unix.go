@@ -15,7 +15,7 @@ import (
 const foregroundPoll = 200
 
 // isControllingTerminal reports whether job control applies to f. If it does, a read by a process
-// outside the foreground group stops that process.
+// outside the foreground process group stops that process.
 func isControllingTerminal(f *os.File) bool {
 	_, err := foreground(f)
 	return err == nil
@@ -34,10 +34,10 @@ func foreground(f *os.File) (pgid int, err error) {
 }
 
 // A terminalCopier copies a terminal to rank 0. Rank 0 cannot read the terminal itself, because it
-// is in its own process group, and only the foreground group may read a terminal. The copier reads
-// only while the launcher is in the foreground. Input that the user types while the launcher is in
-// the background therefore stays for the shell. The copier never blocks in a read, so that it can
-// be stopped.
+// is in its own process group, and only the foreground process group may read a terminal. The
+// copier reads only while the launcher is in the foreground. Input that the user types while the
+// launcher is in the background therefore stays for the shell. The copier never blocks in a read,
+// so that it can be stopped.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
 	to      *os.File // closing it ends the wait for rank 0

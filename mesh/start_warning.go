@@ -22,7 +22,7 @@ type startProgress struct {
 	joining      bool       // this rank exchanges addresses through rank 0
 	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
 	missing      []int      // the ranks in rank 0's last report of missing ranks; nil: no report has come yet
-	lastErr      error      // why rank 0 was not reached the last time
+	lastErr      error      // why the last attempt to reach rank 0 failed
 }
 
 // update changes the progress under its lock.

@@ -58,8 +58,8 @@ type Config struct {
 //	submitted  pending, or the entry's  every rank of the set has submitted it or has joined;
 //	           pending, or fast.counts  then resolve
 //	grouped    groups                   all tensors of its group are resolved
-//	ready      ready                    launch orders its last part: there is company, or no reason
-//	                                    to wait for it, and credit for it
+//	ready      ready                    launch orders its last part: it need not wait for tensors to
+//	                                    be fused with, and there is credit
 //	launched   nowhere; only inflight   Executed returns its cost
 type Coordinator struct {
 	cfg Config
@@ -389,7 +389,7 @@ func newSet(ranks []int) *processSet {
 	return s
 }
 
-// indexOf is a rank's index in the set, or -1 if it is not a member.
+// indexOf returns a rank's index in the set, or -1 if the rank is not a member.
 func (s *processSet) indexOf(rank int) int {
 	if s.index == nil {
 		if rank < len(s.ranks) {

@@ -110,7 +110,7 @@ func (c *Coordinator) newReady() *readyTensor {
 //   - some tensor is pending, which may become ready to be fused with these;
 //   - less than Config.Fusion bytes are ready;
 //   - the first of them has been ready for less than Config.Cycle;
-//   - neither a barrier nor a fence asks for haste.
+//   - no barrier and no fence requires a launch at once.
 //
 // Once the credit is spent, launch waits until half of the credit is available again. So rank 0
 // sends one list for several parts, not one list for each part.

@@ -94,8 +94,8 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 // validate returns the reason why a resolved tensor cannot run, or nil:
 //
 //	the ranks disagree about it                     fault.Mismatch
-//	its root is absent                              fault.Misuse: nobody has the data
-//	ranks are absent, and the operator has no       fault.Misuse: nothing stands for their share
+//	its root is absent                              fault.Misuse: no rank has the data
+//	ranks are absent, and the operator has no       fault.Misuse: they cannot contribute
 //	identity
 //	ranks are absent from a change of process sets  fault.Misuse: all ranks must take part in it
 func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {

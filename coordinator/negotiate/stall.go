@@ -195,8 +195,8 @@ func (c *Coordinator) missing(p *pendingTensor) []int {
 }
 
 // abortStalled ends the coordinator because a tensor has waited for Config.StallEnd. If there are
-// several such tensors, the error names the first of them by name. The error names as many missing
-// ranks as it can hold.
+// several such tensors, the error is about the one whose name comes first. The error names as many
+// missing ranks as it can hold.
 func (c *Coordinator) abortStalled() {
 	for _, p := range c.sortedPending() {
 		if p.since+Time(c.cfg.StallEnd) > c.now {

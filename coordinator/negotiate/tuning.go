@@ -10,7 +10,7 @@ type Tunables struct {
 	// Cache says whether tensors are negotiated by cache IDs. It may be true only if Config.Cache
 	// is above 0.
 	Cache bool
-	Class uint8 // of algorithms; its meaning is the caller's
+	Class uint8 // of algorithms; the caller defines the values
 	Final bool  // the caller makes no further changes
 }
 

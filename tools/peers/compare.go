@@ -131,7 +131,7 @@ const ours = "tutti"
 type table struct {
 	benchmark
 	names    []string                   // in the order in which they run
-	versions []string                   // those of the names that are other versions of tutti
+	versions []string                   // the subset of names that are other versions of tutti
 	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }
 

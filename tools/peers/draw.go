@@ -40,7 +40,7 @@ func drawCommand(args []string, log io.Writer) error {
 	return figure.Draw(f.Arg(0), lines)
 }
 
-// panels returns time and bus bandwidth of a recorded table.
+// panels returns the panels with the times and the bus bandwidths of a recorded table.
 func (r row) panels(text io.Reader) ([]figure.Panel, error) {
 	in := csv.NewReader(text)
 	in.Comment = '#'

@@ -51,7 +51,7 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 	return err
 }
 
-// name is the name of the row and of its files.
+// name returns the name of the row and of its files.
 func (r row) name() string { return fmt.Sprintf("%s-%s-%d", r.op, r.wire, r.np) }
 
 // choose returns the rows that the pattern matches, at least one.

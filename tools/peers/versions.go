@@ -73,8 +73,8 @@ func (f versionFlag) contenders(c *benchmark) (all []contender) {
 	return all
 }
 
-// The limits for a new version compared with an old one. A mean may exceed 1 by meanSlack or by
-// the noise, whichever is larger.
+// The limits for the time of a new version divided by the time of an old one. A mean may exceed 1
+// by meanSlack or by the noise, whichever is larger.
 const (
 	meanSlack  = 0.02 // of a geometric mean
 	sizeLimit  = 1.10 // of one size; it must not be exceeded in every run
