@@ -75,6 +75,11 @@ func (m *Mesh) acceptShortage(err error) {
 	if m.joinServer != nil {
 		m.joinServer.end(e)
 	}
+	m.progress.update(func(a *startProgress) {
+		if a.joining && a.endJoin != nil {
+			a.endJoin(e)
+		}
+	})
 	m.Announce(e)
 }
 

@@ -198,6 +198,36 @@ func TestALackOfDescriptorsInAcceptEndsTheAddressExchange(t *testing.T) {
 	}
 }
 
+// A joining rank whose Accept lacks descriptors must end its start at once and blame itself. The other
+// ranks could not open their links to it.
+func TestALackOfDescriptorsInAcceptEndsTheJoin(t *testing.T) {
+	leak.Check(t)
+	ln := listen(t)
+	r := newTestJob(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var root sync.WaitGroup
+	over := func(own net.Listener) func(int, *Config) {
+		return func(_ int, cfg *Config) {
+			cfg.Transport, cfg.Root, cfg.Listener = tcp.New(tcp.Options{}), ln.Addr().String(), own
+			cfg.EndOnLoss = true
+		}
+	}
+	root.Go(func() { r.start(ctx, []int{0}, over(ln)) })
+	began, waited := time.Now(), starved.Since(os.Getpid())
+	r.start(ctx, []int{1}, over(&shortListener{Listener: listen(t), done: make(chan struct{})}))
+	root.Wait()
+	if elapsed := time.Since(began); elapsed > 3*time.Second+waited() {
+		t.Errorf("the start ends after %v", elapsed)
+	}
+	if !isShortage(r.errs[1], 1) {
+		t.Errorf("rank 1: got %v, want %v of itself", r.errs[1], fault.Exhausted)
+	}
+	if !errors.Is(r.errs[0], fault.PeerLost) {
+		t.Errorf("rank 0: got %v, want %v", r.errs[0], fault.PeerLost)
+	}
+}
+
 // A start must fail at once if a rank lacks descriptors. In one case rank 1 lacks them while it
 // joins, in the other case rank 0 lacks them while it opens a control link.
 func TestALackOfDescriptorsEndsTheStart(t *testing.T) {

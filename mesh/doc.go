@@ -143,7 +143,7 @@
 // frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots
 // are taken, the next connection takes the slot of another connection. The victim is the oldest
 // connection of the source address that holds the most slots. A connection keeps its slot for at
-// least 100 ms, and for 1 s after a hello that names the job. So unauthenticated peers delay a
+// least 100 ms, for 500 ms after the first bytes of TLS, and for 1 s after a hello that names the job. So unauthenticated peers delay a
 // rank, but cannot keep it out. Refused connections cost at most 20 lines of log at once, and one
 // per second.
 package mesh

@@ -113,3 +113,36 @@ func TestARankThatJoinsAgainKeepsItsRecord(t *testing.T) {
 		t.Errorf("a change of the caller's table changes the server's record to %q", again[1].addr)
 	}
 }
+
+// A peer that has proven the secret and sends no record must not delay the end of a start.
+func TestAJoiningPeerWithoutARecordDoesNotDelayTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newTestJob(t, 2)
+		const deadline = 3 * time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		start := time.Now()
+		root := make(chan time.Duration)
+		go func() {
+			r.start(ctx, []int{0}, nil)
+			root <- time.Since(start)
+		}()
+		// Reason: the peer connects shortly before the start ends. The bubble's clock passes this time
+		// at once.
+		time.Sleep(deadline - time.Second)
+		id := newIdentity(r.config(1))
+		defer r.wires[1].Close()
+		c, err := r.wires[1].Dial(t.Context(), r.hub.Addr(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, end := context.WithTimeout(t.Context(), time.Second/2)
+		defer end()
+		if _, err := id.dial(first, newHandshakeConn(c), 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want no answer before the record", err)
+		}
+		if took := <-root; took > deadline+refusalTimeout {
+			t.Errorf("rank 0 gives up after %v, want at most %v", took, deadline+refusalTimeout)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"syscall"
@@ -224,6 +225,11 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 	rank := int(h.rank)
 	first, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
+	defer context.AfterFunc(g.done, func() {
+		if _, no := g.outcome(); no != nil {
+			cancel() // fail and gatherRecords wait for this goroutine
+		}
+	})()
 	head, body, err := t.recv(first, maxRecord)
 	if err != nil {
 		return nil // the peer has closed; it may dial again
@@ -347,12 +353,15 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //	rank 0 has left, with EndOnLoss       fails with PeerLost, naming rank 0
 //	refusal, rank 0 lacks descriptors     fails with Exhausted, naming rank 0
 //	refusal that is permanent             fails with Refused
-//	no file descriptor is left            fails with Exhausted
-//	certificate or TLS options            fails with Refused
+//	no file descriptor is left            fails with Exhausted, also if Accept lacks one
+//	certificate of rank 0, TLS options    fails with Refused
 //	anything else                         retries, with a growing pause; the error is kept for the report
 //
 // Rank 0 need not run yet, because ranks may be started in any order, minutes apart.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	m.progress.update(func(a *startProgress) { a.endJoin = end })
 	var last error
 	var rejected int // attempts that ended with a temporary refusal, or that the peer closed without an answer
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
@@ -393,13 +402,17 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			last = m.withRemedy(err) // report the reason rather than the end of ctx
 			m.progress.update(func(a *startProgress) { a.rootAnswered, a.lastErr = false, last })
 		}
-		if no != nil || closedByPeer(err) {
+		if no != nil || closedByPeer(err) || certificateRefused(err) {
 			if rejected++; rejected == warnAttempt {
 				m.log.Warn(fmt.Sprintf("tutti: rank %d keeps retrying to join: %v", m.cfg.Rank, last), "root", m.cfg.Root)
 			}
 		}
 		select {
 		case <-ctx.Done():
+			var short *fault.Error
+			if errors.As(context.Cause(ctx), &short) {
+				return nil, short
+			}
 			return nil, m.joinTimeout(ctx, last)
 		case <-m.ctx.Done():
 			return nil, m.failure(fault.Closed, nil)
@@ -419,8 +432,19 @@ func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
+// certificateRefused reports whether the peer has ended TLS with an alert. Under TLS 1.3 an accepting
+// rank checks the certificate of the dialling rank after the dialling rank has ended its handshake.
+// The refusal may be temporary: a process of the previous incarnation may still be listening.
+func certificateRefused(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
 // withRemedy adds the usual cause and the remedy to the text of err.
 func (m *Mesh) withRemedy(err error) error {
+	if certificateRefused(err) {
+		return fmt.Errorf("%w: rank 0 does not accept the certificate of this rank; start all ranks with one launcher, with the same secret, or with certificates of one CA", err)
+	}
 	if closedByPeer(err) {
 		return fmt.Errorf("%w: the listener at %s closed the connection; check that this is the address of rank 0, and set the same TUTTI_TRANSPORT and TLS options on all ranks", err, m.cfg.Root)
 	}

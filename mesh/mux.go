@@ -16,16 +16,19 @@ import (
 // The bounds on unauthenticated peers: a connection whose peer has proven nothing holds one of
 // pendingSlots slots, for at most handshakeTimeout, and costs no more than a pendingConn and its
 // peeked bytes. While other connections wait for a slot, the connection keeps its slot for
-// slotHold, or for greetedHold once its hello has named the job.
+// slotHold, for tlsHold once it has begun a TLS handshake, or for greetedHold once its hello has
+// named the job.
 //
 // A rank's hello follows its first bytes at once, so slotHold only has to cover the scheduling of
-// this process. After the hello, the peer's process must run, too, so greetedHold is longer.
+// this process. After the hello, the peer's process must run, too, so greetedHold is longer. Under
+// TLS the hello comes a round trip later, so tlsHold is the longest round trip that a rank may have.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
 	shortageTime     = time.Second            // a lack of descriptors that lasts longer is a failure
 	greetTimeout     = time.Second            // for the first minPeek bytes
 	slotHold         = 100 * time.Millisecond // from when the connection was accepted
+	tlsHold          = 500 * time.Millisecond // from the first bytes of a TLS handshake
 	greetedHold      = time.Second            // from the hello
 	maxPeek          = 32                     // bytes read at most to find out which protocol a connection speaks
 	minPeek          = 4                      // bytes that transport.Greeter.Prefix needs
@@ -244,6 +247,13 @@ func (f *mux) extend(addr net.Addr) {
 	}
 }
 
+// beginTLS keeps a connection safe for tlsHold, because it has begun a TLS handshake.
+func (f *mux) beginTLS(g *pendingConn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g.notEvictedBefore = time.Now().Add(tlsHold)
+}
+
 // freeDescriptor evicts the connection that victim chooses, if it is no longer safe. It returns
 // false if it has evicted none.
 func (f *mux) freeDescriptor() bool {
@@ -347,8 +357,13 @@ func isTimeout(err error) bool {
 // handshake.
 func (f *mux) startTLS(g *pendingConn) error {
 	g.peeked = nil
+	f.beginTLS(g)
 	tc := tls.Server(&swappable{&g.prefixedConn}, f.tls)
 	if err := tc.Handshake(); err != nil {
+		var cert *tls.CertificateVerificationError
+		if errors.As(err, &cert) {
+			f.awaitAlertRead(g)
+		}
 		return fmt.Errorf("TLS: %w", err)
 	}
 	if f.greeter != nil && tc.ConnectionState().NegotiatedProtocol != f.greeter.Proto() {
@@ -356,6 +371,14 @@ func (f *mux) startTLS(g *pendingConn) error {
 	}
 	g.tls = tc
 	return nil
+}
+
+// awaitAlertRead waits until a peer has read why its certificate was refused, and has closed the
+// connection, for at most refusalTimeout. The peer has sent its hello by then. Closing a connection
+// with unread bytes would discard the alert, and the peer would not learn the reason.
+func (f *mux) awaitAlertRead(g *pendingConn) {
+	g.Conn.SetReadDeadline(time.Now().Add(refusalTimeout))
+	io.Copy(io.Discard, io.LimitReader(g.Conn, maxBody))
 }
 
 // refuse closes a connection and logs why, in at most one line. It does nothing and returns false

@@ -194,3 +194,49 @@ func TestAStartWithAnotherJobsCAFailsAtOnce(t *testing.T) {
 	cancel()
 	rank0.Wait()
 }
+
+// Rank 0 refuses the certificate of rank 1, and rank 1 accepts that of rank 0. Rank 1 must log why it
+// keeps retrying, and its error must say it.
+func TestARankWhoseCertificateIsRefusedSaysSo(t *testing.T) {
+	for _, wire := range []string{"tcp", "grpc"} {
+		t.Run(wire, func(t *testing.T) {
+			leak.Check(t)
+			ca := newTestCA(t)
+			foreign, err := jobca.New("test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, err := foreign.Issue(1, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j := newTestJob(t, 2)
+			defer j.close()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			root := listen(t)
+			var rank0 sync.WaitGroup
+			rank0.Go(func() {
+				j.start(ctx, []int{0}, func(i int, cfg *Config) {
+					cfg.Listener, cfg.Root = root, root.Addr().String()
+					ca.secure(cfg, wire, i)
+				})
+			})
+			j.start(ctx, []int{1}, func(i int, cfg *Config) {
+				cfg.Listener, cfg.Root = listen(t), root.Addr().String()
+				cfg.Transport = wireOver(wire, &tlsopt.Options{Config: &tls.Config{
+					InsecureSkipVerify: true, Certificates: own.Config().Certificates,
+				}})
+			})
+			rank0.Wait()
+			const want = "rank 0 does not accept the certificate of this rank"
+			if err := j.errs[1]; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q in it", err, want)
+			}
+			logged := strings.Join(j.logs.all(), "\n")
+			if !strings.Contains(logged, "keeps retrying to join") || !strings.Contains(logged, want) {
+				t.Errorf("logged %q, want %q in it", logged, want)
+			}
+		})
+	}
+}

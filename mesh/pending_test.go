@@ -243,3 +243,24 @@ func TestAConnectionWithAHelloKeepsItsSlot(t *testing.T) {
 		}
 	}
 }
+
+// A connection under TLS must keep its slot for a round trip, before its peer can send its hello.
+func TestAConnectionThatBeginsTLSKeepsItsSlot(t *testing.T) {
+	leak.Check(t)
+	ca := newTestCA(t)
+	w := startWired(t, 2, func(i int, cfg *Config) { ca.secure(cfg, "tcp", i) })
+	defer w.close()
+	nc := connect(t, w.addrs[0])
+	defer nc.Close()
+	sent := time.Now()
+	nc.Write([]byte{tlsRecord, 3, 1, 0, 200})
+	f := w.meshes[0].mux
+	eventually(t, "the slot is safe for a round trip", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for g := range f.pending {
+			return g.notEvictedBefore.Sub(sent) >= tlsHold
+		}
+		return false
+	})
+}

@@ -23,6 +23,8 @@ type startProgress struct {
 	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
 	missing      []int      // the ranks in rank 0's last report of missing ranks; nil: no report has come yet
 	lastErr      error      // why the last attempt to reach rank 0 failed
+
+	endJoin context.CancelCauseFunc // ends join with an error; nil: this rank does not join
 }
 
 // update changes the progress under its lock.
