@@ -171,6 +171,20 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 	}
 }
 
+// maxAddr bounds the address of a listener: a host name of 255 bytes and a port.
+const maxAddr = 255 + len(":65535")
+
+// asked notes that a process asks for the next epoch. A process that sends no address is not heard.
+func (r *run) asked(q question) {
+	if len(q.addr) > maxAddr {
+		return
+	}
+	if r.job.Verbose {
+		r.err.logf("rank %s asks for the next epoch", q.rank.label())
+	}
+	r.epochs.ready(q.rank.process, q.addr, r.now())
+}
+
 // advance carries out what the membership has decided, and writes it to the record.
 func (r *run) advance() {
 	s := r.epochs
@@ -230,7 +244,7 @@ func (r *run) startLater(at int) {
 	if err := r.start(k); err != nil {
 		r.note("rank %s: cannot start %v", k.label(), err)
 		k.ended, k.groupGone, k.status, k.endedAt = true, true, syscall.WaitStatus(err.code<<8), r.now()
-		r.epochs.started(k.process, at)
+		r.epochs.started(k.process, at, r.now())
 		r.epochs.ended(k.process, true, r.now())
 	}
 }

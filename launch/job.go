@@ -58,7 +58,7 @@ type Job struct {
 type Elastic struct {
 	Min, Max  int           // bounds of the number of ranks
 	Restarts  int           // how many failed processes are started again, in all
-	WaitLimit time.Duration // how long the first rank in Rejoin or Init waits for the others, which are then killed
+	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
 
 	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on.
 	// Run starts it once per second. "" means that there is none, and the number of slots is that

@@ -34,7 +34,7 @@ import (
 type membership struct {
 	min, max  int
 	restarts  int           // how many failed processes may still be started again
-	waitLimit time.Duration // how long the first process that is ready waits for the others
+	waitLimit time.Duration // how long processes that are ready wait for one that is not
 	grows     bool          // available may be called, so a slot may come later
 	cooldown  [2]time.Duration
 
@@ -74,6 +74,7 @@ type member struct {
 	dismissed   bool   // has been told to end
 	overdue     bool   // has been killed
 	dismissedAt time.Duration
+	startedAt   time.Duration
 }
 
 // newMembership returns the membership of a job without processes and slots.
@@ -93,12 +94,12 @@ func (m *membership) available(n int) {
 }
 
 // started notes that a process runs in a slot. A slot whose process has failed uses up a restart.
-func (m *membership) started(id, at int) {
+func (m *membership) started(id, at int, now time.Duration) {
 	if m.slots[at].failures > 0 {
 		m.restarts--
 	}
 	m.slots[at].process = id
-	m.processes[id] = &member{id: id, slot: at, epoch: noEpoch, rank: noEpoch}
+	m.processes[id] = &member{id: id, slot: at, epoch: noEpoch, rank: noEpoch, startedAt: now}
 }
 
 // ready notes that a process asks for the next epoch.
@@ -184,18 +185,28 @@ func (m *membership) starts(now time.Duration) []int {
 // alive returns how many processes run or will be started.
 func (m *membership) alive() int { return len(m.processes) + len(m.pending()) }
 
-// overdue returns the processes that must be killed now: those for which the processes that are
-// ready have waited too long, and those that were told to end and have not. It returns each process
-// once.
+// overdue returns the processes that must be killed now. It returns each process once.
 func (m *membership) overdue(now time.Duration) (ids []int) {
-	late := m.since != never && now-m.since >= m.waitLimit
 	for _, p := range m.inOrder() {
-		if !p.overdue && (late && !p.ready || p.dismissed && now-p.dismissedAt >= killAfter) {
+		if now >= m.killAt(p) {
 			p.overdue = true
 			ids = append(ids, p.id)
 		}
 	}
 	return ids
+}
+
+// killAt returns when a process must be killed, or never: when it has been told to end and has not,
+// or when the processes that are ready have waited for it too long.
+func (m *membership) killAt(p *member) time.Duration {
+	switch {
+	case p.overdue:
+	case p.dismissed:
+		return p.dismissedAt + killAfter
+	case !p.ready && m.since != never:
+		return max(m.since, p.startedAt) + m.waitLimit
+	}
+	return never
 }
 
 // surplus returns the processes that must be told to end: those in slots that are not usable any
@@ -277,13 +288,11 @@ func (m *membership) wakeAt(now time.Duration) time.Duration {
 	for _, i := range m.pending() {
 		at = min(at, m.slots[i].startAt)
 	}
-	if m.since != never && now < m.since+m.waitLimit {
-		at = min(at, m.since+m.waitLimit)
-	}
 	for _, p := range m.processes {
-		if p.dismissed && !p.overdue {
-			at = min(at, p.dismissedAt+killAfter)
-		}
+		at = min(at, m.killAt(p))
+	}
+	if m.grows && m.failed == "" && m.since != never && now < m.since+m.waitLimit {
+		at = min(at, m.since+m.waitLimit)
 	}
 	return at
 }

@@ -34,7 +34,7 @@ func newJobModel(t *testing.T, e Elastic, n int) *jobModel {
 func (j *jobModel) apply(input string, args ...any) {
 	j.history = append(j.history, fmt.Sprintf(input, args...))
 	for _, at := range j.starts(j.now) {
-		j.started(j.next, at)
+		j.started(j.next, at, j.now)
 		j.next++
 	}
 	for _, id := range slices.Concat(j.overdue(j.now), j.surplus(j.now)) {
@@ -164,7 +164,7 @@ func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 					explore(append(slices.Clip(path), in), depth-1)
 				}
 			}
-			explore(nil, 7)
+			explore(nil, 6)
 			t.Logf("%d situations", len(seen))
 		})
 	}
@@ -294,5 +294,20 @@ func TestAJobFailsWhenTooFewRanksAreLeft(t *testing.T) {
 	j.tick()
 	if j.failed == "" {
 		t.Error("after the time: got no failure")
+	}
+}
+
+// A process that takes the place of one that others have waited for has its own time to begin.
+func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 1}, 2)
+	j.ask(0)
+	j.tick()
+	if !j.signalled[1] {
+		t.Fatal("process 1 was not killed")
+	}
+	j.now += time.Second
+	j.end(1, true)
+	if j.signalled[2] || j.wakeAt(j.now) != j.now+j.waitLimit {
+		t.Errorf("the new process: got signalled %v and a deadline at %v, want %v", j.signalled[2], j.wakeAt(j.now), j.now+j.waitLimit)
 	}
 }

@@ -317,7 +317,7 @@ func (r *run) loop(ctx context.Context) {
 		case e := <-r.exits:
 			r.exited(e)
 		case n := <-r.epochs.requests():
-			r.epochs.ready(n.rank.process, n.addr, r.now())
+			r.asked(n)
 		case n := <-r.epochs.discovered():
 			r.epochs.available(n)
 		case s := <-r.signals:

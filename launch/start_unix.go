@@ -84,7 +84,7 @@ func (r *run) start(k *rank) *startError {
 	k.pid = p.Pid
 	r.guardian.add(k.pid)
 	if r.epochs != nil {
-		r.epochs.started(k.process, k.slot)
+		r.epochs.started(k.process, k.slot, r.now())
 	} else if k.id == 0 {
 		// Only rank 0 holds the listener from now on. After rank 0 ends, the kernel refuses
 		// connections to the port at once.

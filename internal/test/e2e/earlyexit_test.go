@@ -165,7 +165,13 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 }
 
 // exitBeforeInit ends a rank that never joins: the process of rank Victim exits with 0 before Init.
+// With a Phase, the second process of that rank waits for gate 1. The first one leaves a file.
 func exitBeforeInit(in instruction) {
+	if in.Program == "rejoin" && in.Phase != "" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
+		if _, err := os.OpenFile(in.Phase, os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			(&rankProcess{}).awaitGate(1)
+		}
+	}
 	if in.Program == "absentee" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
 		os.Exit(0)
 	}

@@ -7,12 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -35,6 +39,7 @@ func sumAndRejoin(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		case err != nil && !rejoins(err):
 			return a.report("stopped", callSite{}, err)
 		}
+		a.log("rejoining", "")
 		at := callBelow()
 		next, err := c.Rejoin(ctx)
 		if err != nil {
@@ -129,22 +134,37 @@ func TestAKilledRankIsStartedAgain(t *testing.T) {
 	}
 }
 
-// TestAJobGrowsWithItsSlots starts with one slot, and the discovery script then finds three.
-func TestAJobGrowsWithItsSlots(t *testing.T) {
-	slots := filepath.Join(t.TempDir(), "slots")
-	set := func(text string) {
-		if err := os.WriteFile(slots+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(slots+".new", slots); err != nil {
-			t.Fatal(err)
-		}
+// A hostList is what a discovery script prints.
+type hostList struct {
+	t    *testing.T
+	path string
+}
+
+// set replaces the text at once.
+func (l hostList) set(text string) {
+	l.t.Helper()
+	if err := os.WriteFile(l.path+".new", []byte(text), 0o600); err != nil {
+		l.t.Fatal(err)
 	}
-	set("localhost:1\n")
-	j := run(t, 1, "auto", instruction{Program: "rejoin"}, "--host-discovery-script", "cat "+slots, "--max-np", "3")
+	if err := os.Rename(l.path+".new", l.path); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// TestAJobGrowsAndShrinksWithItsSlots changes the slots that the discovery script finds. The number
+// of ranks follows, up to --max-np. A host that tuttirun cannot start ranks on is named, and changes
+// nothing.
+func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
+	hosts := hostList{t, filepath.Join(t.TempDir(), "hosts")}
+	hosts.set("localhost:1\n")
+	j := run(t, 1, "auto", instruction{Program: "rejoin"}, "--host-discovery-script", "cat "+hosts.path, "--max-np", "3")
 	j.summed(1, 1)
-	set("localhost:5\n")
+	hosts.set("localhost:5\n")
 	j.summed(3, 3)
+	hosts.set("localhost:3\nelsewhere:9\n")
+	j.launcherSays(`host discovery: got host "elsewhere"`, 1)
+	hosts.set("localhost\nlocalhost:1\n")
+	j.summed(2, 2)
 	j.open(0)
 	j.wantExit(0)
 }
@@ -166,4 +186,112 @@ func rejoinWithoutRecord(ctx context.Context, a *rankProcess, c *comm.Comm) erro
 	_, err := c.Rejoin(ctx)
 	a.report("refused", callSite{}, err)
 	return c.Barrier(ctx)
+}
+
+// TestARankKilledInRejoinIsStartedAgain kills rank 1, and then rank 2 while it waits in Rejoin for
+// rank 3, which is stopped.
+func TestARankKilledInRejoinIsStartedAgain(t *testing.T) {
+	j := run(t, 4, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--verbose")
+	first := j.summed(4, 4)
+	j.signal(first[3], syscall.SIGSTOP)
+	j.signal(first[1], syscall.SIGKILL)
+	j.launcherSays("rank 2 asks for the next epoch", 2)
+	j.signal(first[2], syscall.SIGKILL)
+	j.signal(first[3], syscall.SIGCONT)
+	if second := j.summed(4, 8); second[0] != first[0] || second[1] != first[3] {
+		t.Errorf("processes: got %v after %v, want the survivors 0 and 3 first", second, first)
+	}
+	j.open(0)
+	j.wantExit(0)
+}
+
+// TestARankKilledWhenTheEpochIsFormedIsStartedAgain kills rank 1. Rank 2 has asked for the next epoch
+// and is stopped when tuttirun forms it. Rank 2 is killed then, while the others wait for it in Init.
+func TestARankKilledWhenTheEpochIsFormedIsStartedAgain(t *testing.T) {
+	marker := filepath.Join(t.TempDir(), "started")
+	j := run(t, 3, "auto", instruction{Program: "rejoin", Victim: 1, Phase: marker}, "--restart-ranks", "2", "--verbose")
+	first := j.summed(3, 3)
+	j.signal(first[1], syscall.SIGKILL)
+	j.launcherSays("rank 2 asks for the next epoch", 2)
+	j.signal(first[2], syscall.SIGSTOP)
+	j.open(1) // the new process of rank 1 goes on to Init
+	j.launcherSays("epoch 1 has 3 ranks", 1)
+	j.signal(first[2], syscall.SIGKILL)
+	if second := j.summed(3, 6); second[0] != first[0] {
+		t.Errorf("processes: got %v after %v, want the survivor first", second, first)
+	}
+	j.launcherSays("epoch 2 has 3 ranks", 1)
+	j.open(0)
+	j.wantExit(0)
+}
+
+// launcherSays waits until tuttirun has printed n lines with this text.
+func (j *job) launcherSays(text string, n int) {
+	j.t.Helper()
+	if !j.err.await(limit, func(lines []string) bool { return countLines(lines, "tuttirun: ", text) >= n }) {
+		j.t.Fatalf("tuttirun does not say %q %d times:\n%v", text, n, j.err)
+	}
+}
+
+// TestARankThatDoesNotComeToRejoinIsKilled stops a rank, for which the others wait in Rejoin.
+func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
+	j := run(t, 3, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--elastic-timeout", "500ms")
+	first := j.summed(3, 3)
+	j.signal(first[2], syscall.SIGSTOP)
+	j.signal(first[1], syscall.SIGKILL)
+	if second := j.summed(3, 6); second[0] != first[0] {
+		t.Errorf("processes: got %v after %v, want the survivor first", second, first)
+	}
+	j.open(0)
+	j.wantExit(0, "for which others wait; it is killed")
+}
+
+// TestAJobEndsBelowItsLeastNumberOfRanks kills one of two ranks, both of which are needed.
+func TestAJobEndsBelowItsLeastNumberOfRanks(t *testing.T) {
+	j := run(t, 2, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "0")
+	j.signal(j.summed(2, 2)[0], syscall.SIGKILL)
+	if e := j.events("stopped", 1)[0]; e.Kind != fault.NoQuorum.Error() || !strings.Contains(e.Text, "got 1, want at least 2 (--min-np)") {
+		t.Errorf("got %s, want NoQuorum", e.Text)
+	}
+	j.wantExit(128+int(syscall.SIGKILL), "ranks left: got 1, want at least 2 (--min-np)")
+}
+
+// TestTheLastOfTwoGoesOnWithRejoin runs without restarts. The survivor goes on alone.
+func TestTheLastOfTwoGoesOnWithRejoin(t *testing.T) {
+	j := run(t, 2, "auto", instruction{Program: "rejoin"}, "--enable-recovery")
+	j.signal(j.summed(2, 2)[0], syscall.SIGKILL)
+	j.summed(1, 1)
+	j.open(0)
+	j.wantExit(0)
+}
+
+// TestKillsAtRandomMomentsDoNotEndAJob kills random ranks at random moments: while they sum, in
+// Rejoin and in Init. The ranks that are left in the end sum together.
+func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
+	kills := 12
+	if soaking() {
+		kills = 1000
+	}
+	const ranks, seed = 3, 7
+	random := rand.New(rand.NewPCG(seed, seed))
+	j := run(t, ranks, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "4000", "--blacklist-cooldown-range", "0", "0", "--verbose")
+	j.summed(ranks, ranks)
+	started := regexp.MustCompile(`rank \S+ is process (\d+),`)
+	for range kills {
+		// Reason: the kills shall hit all phases of the ranks, which no event could name.
+		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+		var alive []int
+		log := j.err.String()
+		for _, match := range started.FindAllStringSubmatch(log, -1) {
+			if !strings.Contains(log, "process "+match[1]+") was killed") {
+				pid, _ := strconv.Atoi(match[1])
+				alive = append(alive, pid)
+			}
+		}
+		if len(alive) > 0 {
+			syscall.Kill(alive[random.IntN(len(alive))], syscall.SIGKILL)
+		}
+	}
+	j.open(0)
+	j.wantExit(0)
 }
