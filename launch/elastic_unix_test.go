@@ -1,0 +1,135 @@
+//go:build unix
+
+package launch
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/internal/jobca"
+	"github.com/tutti-go/tutti/internal/store"
+)
+
+// credentialsOf returns what a process has of the record as its credentials.
+func credentialsOf(t *testing.T, k *rank) *jobca.Bundle {
+	t.Helper()
+	e, err := k.link.own.Get(t.Context(), store.CredentialsKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := jobca.ParseBundle(e.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// connects reports whether two ranks accept each other under TLS.
+func connects(t *testing.T, client, server *jobca.Credentials) bool {
+	t.Helper()
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	served := make(chan error, 1)
+	go func() { served <- tls.Server(b, server.Config()).HandshakeContext(t.Context()) }()
+	err := tls.Client(a, client.Config()).HandshakeContext(t.Context())
+	a.Close()
+	return err == nil && <-served == nil
+}
+
+// A process that is no member of an epoch has neither its secret nor a certificate that its ranks
+// accept, in either direction.
+func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
+	ca, err := jobca.New("job-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{job: &Job{}, ca: ca, epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 3}), record: store.NewMemory()}}
+	for id := range 3 {
+		r.ranks = append(r.ranks, &rank{slot: id, process: id, link: &link{own: store.NewMemory()}})
+	}
+	r.epochs.epoch = 0
+	r.begin([]*member{{id: 0, addr: "host:1"}, {id: 1, addr: "host:2"}})
+	evicted, before := credentialsOf(t, r.ranks[0]), credentialsOf(t, r.ranks[1])
+	if !connects(t, evicted.Credentials, before.Credentials) || !bytes.Equal(evicted.Secret, before.Secret) {
+		t.Fatal("the ranks of the first epoch do not accept each other")
+	}
+	r.epochs.epoch = 1
+	r.begin([]*member{{id: 1, addr: "host:2"}, {id: 2, addr: "host:3"}})
+	survivor, newcomer := credentialsOf(t, r.ranks[1]), credentialsOf(t, r.ranks[2])
+	if !connects(t, survivor.Credentials, newcomer.Credentials) || !bytes.Equal(survivor.Secret, newcomer.Secret) {
+		t.Error("the ranks of the second epoch do not accept each other")
+	}
+	for name, old := range map[string]*jobca.Bundle{"evicted process": evicted, "survivor's old certificate": before} {
+		if connects(t, old.Credentials, newcomer.Credentials) || connects(t, newcomer.Credentials, old.Credentials) {
+			t.Errorf("%s: got accepted, want refused", name)
+		}
+		if bytes.Equal(old.Secret, newcomer.Secret) {
+			t.Errorf("%s: got the secret of the next epoch", name)
+		}
+	}
+	var e store.Epoch
+	entry, err := r.epochs.record.Get(t.Context(), store.EpochKey)
+	if err != nil || json.Unmarshal(entry.Value, &e) != nil || entry.Version != 2 {
+		t.Fatalf("record: got version %d, %q, %v", entry.Version, entry.Value, err)
+	}
+	if e.Number != 1 || e.Root != "host:2" || !slices.Equal(e.Members, []int{1, 2}) {
+		t.Errorf("record: got %+v, want epoch 1 of processes 1 and 2", e)
+	}
+}
+
+func TestDiscoveryCountsTheSlotsOfThisHost(t *testing.T) {
+	for text, want := range map[string]int{
+		"localhost:3\n": 3, "localhost\n\nlocalhost:2": 3, "": 0, " 127.0.0.1:1 \r\n": 1,
+	} {
+		if got, err := parseSlots(text); got != want || err != nil {
+			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{"localhost:0": "want a number", "localhost:1\nfar:2": `"far"`, "localhost:x": "want a number"} {
+		if _, err := parseSlots(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestElasticOptions(t *testing.T) {
+	for line, want := range map[string]Elastic{
+		"-np 3 --enable-recovery p":                               {Min: 1, Max: 3},
+		"-np 3 --restart-ranks 5 p":                               {Min: 3, Max: 3, Restarts: 5},
+		"-np 3 --min-np 2 p":                                      {Min: 2, Max: 3},
+		"-np 3 --host-discovery-script x p":                       {Min: 3, Max: MaxRanks, Discovery: "x"},
+		"-np 3 --min-np 1 --max-np 4 --host-discovery-script x p": {Min: 1, Max: 4, Discovery: "x"},
+	} {
+		req, err := parse(strings.Fields(line), nil)
+		if err != nil {
+			t.Errorf("%q: %v", line, err)
+			continue
+		}
+		got := req.job.Elastic
+		if got == nil || got.Min != want.Min || got.Max != want.Max || got.Restarts != want.Restarts || got.Discovery != want.Discovery || !req.job.Recovery {
+			t.Errorf("%q: got %+v, want %+v", line, got, want)
+		}
+	}
+	if req, err := parse(strings.Fields("-np 3 p"), nil); err != nil || req.job.Elastic != nil {
+		t.Errorf("without options: got %+v, %v, want a job whose ranks do not change", req.job.Elastic, err)
+	}
+	for line, want := range map[string]string{
+		"-np 3 --max-np 4 p":                           "--host-discovery-script",
+		"-np 3 --min-np 4 p":                           "--min-np: got 4, want at most 3",
+		"-np 3 --restart-ranks -1 p":                   "want a number from 0",
+		"-np 3 --restart-ranks 1 --timeline f p":       "--timeline",
+		"--host-discovery-script x -np 1 p : -np 1 q":  "got 2 programs, want one",
+		"-np 1 --blacklist-cooldown-range 5 1 p":       "the smaller one first",
+		"-np 3 --max-np 2 --host-discovery-script x p": "--min-np: got 3, want at most 2 (--max-np)",
+	} {
+		if _, err := parse(strings.Fields(line), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", line, err, want)
+		}
+	}
+}
