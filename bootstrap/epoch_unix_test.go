@@ -221,7 +221,7 @@ func TestChangesOfAnEpoch(t *testing.T) {
 	}
 }
 
-func TestADescriptorThatIsNoSocketIsNotTakenForTheLaunchers(t *testing.T) {
+func TestADescriptorThatIsNoSocketIsRefusedAndStaysOpen(t *testing.T) {
 	fd := descriptor(t, []byte("text"))
 	t.Setenv(vars.StoreFD, fmt.Sprint(fd))
 	_, err := Find(Options{})

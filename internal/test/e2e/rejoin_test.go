@@ -162,7 +162,7 @@ func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
 	hosts.set("localhost:5\n")
 	j.summed(3, 3)
 	hosts.set("localhost:3\nelsewhere:9\n")
-	j.launcherSays(`host discovery: got host "elsewhere"`, 1)
+	j.awaitLauncher(`host discovery: got host "elsewhere"`, 1)
 	hosts.set("localhost\nlocalhost:1\n")
 	j.summed(2, 2)
 	j.open(0)
@@ -195,7 +195,7 @@ func TestARankKilledInRejoinIsStartedAgain(t *testing.T) {
 	first := j.summed(4, 4)
 	j.signal(first[3], syscall.SIGSTOP)
 	j.signal(first[1], syscall.SIGKILL)
-	j.launcherSays("rank 2 asks for the next epoch", 2)
+	j.awaitLauncher("rank 2 asks for the next epoch", 2)
 	j.signal(first[2], syscall.SIGKILL)
 	j.signal(first[3], syscall.SIGCONT)
 	if second := j.summed(4, 8); second[0] != first[0] || second[1] != first[3] {
@@ -212,21 +212,21 @@ func TestARankKilledWhenTheEpochIsFormedIsStartedAgain(t *testing.T) {
 	j := run(t, 3, "auto", instruction{Program: "rejoin", Victim: 1, Phase: marker}, "--restart-ranks", "2", "--verbose")
 	first := j.summed(3, 3)
 	j.signal(first[1], syscall.SIGKILL)
-	j.launcherSays("rank 2 asks for the next epoch", 2)
+	j.awaitLauncher("rank 2 asks for the next epoch", 2)
 	j.signal(first[2], syscall.SIGSTOP)
 	j.open(1) // the new process of rank 1 goes on to Init
-	j.launcherSays("epoch 1 has 3 ranks", 1)
+	j.awaitLauncher("epoch 1 has 3 ranks", 1)
 	j.signal(first[2], syscall.SIGKILL)
 	if second := j.summed(3, 6); second[0] != first[0] {
 		t.Errorf("processes: got %v after %v, want the survivor first", second, first)
 	}
-	j.launcherSays("epoch 2 has 3 ranks", 1)
+	j.awaitLauncher("epoch 2 has 3 ranks", 1)
 	j.open(0)
 	j.wantExit(0)
 }
 
-// launcherSays waits until tuttirun has printed n lines with this text.
-func (j *job) launcherSays(text string, n int) {
+// awaitLauncher waits until tuttirun has printed n lines with this text.
+func (j *job) awaitLauncher(text string, n int) {
 	j.t.Helper()
 	if !j.err.await(limit, func(lines []string) bool { return countLines(lines, "tuttirun: ", text) >= n }) {
 		j.t.Fatalf("tuttirun does not say %q %d times:\n%v", text, n, j.err)
