@@ -427,6 +427,41 @@ func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	}
 }
 
+// One rank closes a communicator while its own collective is under way. The other ranks, which are in
+// that collective or enter it later, must get fault.Closed.
+func TestACollectiveThatACloseEndsGetsClosedOnAllRanks(t *testing.T) {
+	const n, closer = 3, 1
+	deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if err := twin.Barrier(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 2 {
+			// Reason: rank 1 has closed by then, in the bubble's clock.
+			time.Sleep(75 * time.Millisecond)
+		}
+		began := time.Now()
+		r := IAllReduce(twin, make([]int32, 3<<16), Sum) // each rank sums up a part, which the others need
+		if c.Rank() == closer {
+			// Reason: rank 0 waits in the collective by then, in the bubble's clock.
+			time.Sleep(50 * time.Millisecond)
+			return twin.Close(ctx)
+		}
+		_, err = r.Wait(ctx)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != closer {
+			return fmt.Errorf("got %v, want %v that names rank %d", err, fault.Closed, closer)
+		}
+		if elapsed := time.Since(began); elapsed > time.Second {
+			return fmt.Errorf("told after %v, want at most 1 s", elapsed)
+		}
+		return nil
+	}, WithTimeout(5*time.Second))
+}
+
 // A rank that has finished a collective closes the communicator while other ranks are still in that
 // collective. The collective must succeed on all ranks.
 func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {

@@ -349,7 +349,7 @@ func (c *Comm) Close(ctx context.Context) error {
 		return c.rt.close(ctx)
 	}
 	c.mu.Lock()
-	record := closedComm{last: c.seq}
+	record := closedComm{last: c.lastEnded()}
 	c.mu.Unlock()
 	c.rt.mu.Lock()
 	delete(c.rt.comms, c.id)
@@ -365,6 +365,16 @@ func (c *Comm) Close(ctx context.Context) error {
 	c.group.Close(fault.New(fault.Closed, "close", c.rt.rank, "this communicator has been closed on this rank"))
 	c.releaseShared()
 	return nil
+}
+
+// lastEnded returns the number of the last collective before those that are under way. c.mu is held.
+func (c *Comm) lastEnded() uint32 {
+	for cl := c.rt.calls.oldestListed; cl != nil; cl = cl.next { // in the order in which they began
+		if cl.c == c && cl.collective && cl.active() {
+			return cl.seq - 1
+		}
+	}
+	return c.seq
 }
 
 // Abort ends the job. Every call of every rank, under way or later, fails with fault.PeerLost,

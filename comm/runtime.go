@@ -114,7 +114,7 @@ type closedComms struct {
 // A closedComm is what this rank needs to tell a rank that waits in a later collective, or in an
 // agreement, that it will not come.
 type closedComm struct {
-	last       uint32 // the number of the last collective
+	last       uint32 // the number of the last collective that had ended; see Comm.lastEnded
 	size, rank int    // size is 0 if survivors held the communicator, which then answers
 }
 
