@@ -30,9 +30,9 @@ type permanentFailures struct {
 }
 
 // maxFailures bounds the permanent failures. One failure may exceed the bound by the number of
-// tensors that are pending then. When the bound is reached, a further conflict ends the
-// coordinator. A tensor that fails because a rank has closed is not recorded in that case, because
-// every later submission fails for the same reason.
+// tensors that are pending then. When the bound is reached, a conflict that needs a further record
+// ends the coordinator. A tensor that fails because a rank has closed is not recorded in that case,
+// because every later submission fails for the same reason.
 const maxFailures = 4096
 
 // of returns the error with which every submission of a tensor in the given group fails, or nil.
@@ -48,6 +48,17 @@ func (f *permanentFailures) of(k key, group uint64) *fault.Error {
 
 // full reports whether no more failures should be recorded.
 func (f *permanentFailures) full() bool { return len(f.tensors)+len(f.groups) >= maxFailures }
+
+// covers reports whether all submissions of a tensor fail for good already, each with its group. The
+// tensor then needs no further record.
+func (f *permanentFailures) covers(p *pendingTensor) bool {
+	return !slices.ContainsFunc(p.variants, func(v variant) bool {
+		if v.spec.Group == 0 {
+			return f.tensors[p.key] == nil
+		}
+		return f.groups[groupKey{p.key.set, v.spec.Group}] == nil
+	})
+}
 
 // checkGroup reports whether a rank's submission of p may wait for the submissions of other ranks.
 // If it may not, failConflicts fails p when the whole list of the rank has been read. The error can
@@ -73,11 +84,12 @@ func (c *Coordinator) failConflicts() {
 		if err == nil {
 			err = c.groupMismatch(p, &g.other)
 		}
-		if c.failures.full() {
+		full := c.failures.full()
+		if full && !c.failures.covers(p) {
 			c.abort(err)
 			break
 		}
-		c.failWithGroup(p, err, true)
+		c.failWithGroup(p, err, !full)
 	}
 	clear(c.conflicts)
 	c.conflicts = c.conflicts[:0]

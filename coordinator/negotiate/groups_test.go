@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/fault"
 )
 
 // TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their
@@ -364,4 +366,45 @@ func (g *groupJob) checkAgreement() error {
 		}
 	}
 	return nil
+}
+
+// The record of permanent failures is full. Tensors that fail for good go on to fail one by one, and
+// the coordinator goes on. Only a conflict about a new group ends it.
+func TestOnlyANewConflictEndsACoordinatorWhoseRecordIsFull(t *testing.T) {
+	s := newSim(Config{Size: 2, Cycle: Millisecond, Fusion: 1 << 10, MaxFusedTensor: 1 << 7, Partition: 1 << 10, Credit: 1 << 12})
+	submit := func(rank int, names ...string) SubmissionID {
+		var rs []TensorRequest
+		for _, name := range names {
+			q := codedRequest(Plain, 0)
+			q.Name, q.Whole = name, false
+			rs = append(rs, q)
+		}
+		if len(rs) > 1 {
+			setGroup(rs)
+		}
+		first := s.submit(rank, rs...)
+		s.stepWorker(rank, Flush{})
+		s.run()
+		return first
+	}
+	submit(0, "a", "b")
+	submit(1, "a", "c")
+	for i := 0; !s.coordinator.failures.full(); i++ {
+		s.coordinator.failures.add(key{0, fmt.Sprint("old ", i)}, &fault.Error{Kind: fault.Mismatch})
+	}
+	for _, names := range [][]string{{"a", "b"}, {"a"}, {"a", "c"}} {
+		id := submit(0, names...)
+		if got := s.fate[0][id]; !strings.Contains(got, "disagree about the group") {
+			t.Errorf("%v: got %q, want the failure of the group", names, got)
+		}
+	}
+	submit(0, "d")
+	if id := submit(1, "d"); s.fate[1][id] != "done" || s.end[0]+s.end[1] != "" {
+		t.Errorf("another tensor: got %q, and the end %q, want it done", s.fate[1][id], s.end)
+	}
+	submit(0, "e", "f")
+	submit(1, "e", "g")
+	if s.end[0] == "" || s.end[1] == "" {
+		t.Error("a new conflict has not ended the coordinator")
+	}
 }
