@@ -122,7 +122,7 @@ func (m *membership) announce(ctx context.Context, addr string) error {
 	}
 	ok, err := m.store.CompareAndSwap(ctx, store.ReadyKey, old.Version, []byte(addr))
 	if err == nil && !ok {
-		err = errors.New("store: another goroutine of this process asks for the next epoch, too")
+		err = errors.New("store: got a second request for the next epoch from this process, want one at a time")
 	}
 	return err
 }
@@ -205,7 +205,7 @@ func (j *Job) storeError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fault.New(fault.ContextKind(ctx.Err()), op, unknown, "the launcher has not formed an epoch with this process: not all processes have called Init or Rejoin: %w", context.Cause(ctx))
 	case errors.Is(err, store.ErrClosed):
-		return fault.New(fault.NoQuorum, op, unknown, "the launcher is gone, and it alone decides who goes on; end this process")
+		return fault.New(fault.NoQuorum, op, unknown, "the launcher has ended, and only the launcher decides who goes on; end this process")
 	}
 	return fault.New(fault.Refused, op, unknown, "record of the launcher: %w", err)
 }

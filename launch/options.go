@@ -188,7 +188,7 @@ func (p *parser) finishElastic(total int) error {
 	case !own && !j.Recovery:
 		return nil
 	case j.Timeline != "" && own:
-		return usagef("--timeline: got it together with ranks that are started while the job runs, want one of them")
+		return usagef("--timeline: got a job that starts ranks while it runs, want a fixed set of ranks; leave out --timeline or the options that start ranks")
 	case e.Discovery != "" && len(j.Apps) > 1:
 		return usagef("--host-discovery-script: got %d programs, want one", len(j.Apps))
 	}

@@ -151,7 +151,7 @@ func (v RankView) Watch(ctx context.Context, key string, version uint64) (Versio
 // CompareAndSwap implements Store. It refuses shared keys.
 func (v RankView) CompareAndSwap(ctx context.Context, key string, version uint64, value []byte) (bool, error) {
 	if !strings.HasPrefix(key, own) {
-		return false, fmt.Errorf("store: key %q: got a change, want only reads: the launcher alone changes it", key)
+		return false, fmt.Errorf("store: key %q: got a change, want only reads, because only the launcher may change this key", key)
 	}
 	return v.Own.CompareAndSwap(ctx, key, version, value)
 }
