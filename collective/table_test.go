@@ -157,7 +157,7 @@ func TestForceListsTheAlgorithmsAndChangesNothing(t *testing.T) {
 		want []string
 	}{
 		{"allreduce:ring@", []string{`size: got "", want a number of bytes such as 64, 64Ki or 4Mi`}},
-		{"allreduce:ring@0", []string{"leave @ out"}},
+		{"allreduce:ring@0", []string{"leave out @"}},
 		{"allreduce:ring@72", []string{"a multiple of 16 from 64 to 16777216"}},
 		{"allreduce:ring@32Mi", []string{"a multiple of 16 from 64 to 16777216"}},
 		{"allreduce:ring@16777216Gi", []string{"a multiple of 16"}},
