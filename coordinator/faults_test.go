@@ -110,10 +110,11 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A rank is lost while the other ranks wait in each phase: in the negotiation, with rank 0 lost;
-// inside the collective; until all ranks have joined or agreed on a process set; while a report
-// asks the lost rank where it is; and until all ranks have closed. Package comm has the test that
-// such a failure is detected within a second.
+// A rank is lost while the other ranks wait. Every handle must end with an error that names the
+// lost rank. The ranks wait in the negotiation, with rank 0 lost; inside the collective; until all
+// ranks have joined or agreed on a process set; while a report asks the lost rank where it is; or
+// until all ranks have closed. Package comm has the test that such a failure is detected within a
+// second.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
 	for _, wire := range wires() {
 		for _, dead := range []int{0, 1} {

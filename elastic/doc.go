@@ -36,10 +36,11 @@
 // A rank makes progress by Commit and by Step. The rank that is furthest has the highest progress;
 // of several such ranks, it is the lowest one.
 //
-// Whatever belongs to a communicator belongs into train: its children, its requests, a coordinator
-// and its process sets, and what depends on Comm.Layout. Train makes them at its begin and closes
-// them by defer. So every attempt has new ones, on the new communicator. A Sampler divides the data
-// by the rank and size of the communicator that it is given, and needs nothing of this.
+// The function train must make everything that belongs to a communicator: its children, its
+// requests, a coordinator and its process sets, and what depends on Comm.Layout. Train makes them
+// at its begin and closes them by defer. So every attempt has new ones, on the new communicator. A
+// Sampler divides the data by the rank and size of the communicator that it is given, and needs
+// nothing of this.
 //
 // # With and without rollback
 //

@@ -93,7 +93,7 @@ type runner struct {
 	record
 }
 
-// A record is what the ranks know of the attempts. At the begin of an attempt they agree on it.
+// A record is what the ranks know of the attempts. They agree on it at the beginning of an attempt.
 type record struct {
 	resets int64
 	base   int64 // the progress at the begin of the last attempt
@@ -110,7 +110,7 @@ func run(ctx context.Context, src source, state State, train func(ctx context.Co
 	r := &runner{src: src, state: state, train: train, o: o, c: c, committed: -1}
 	err = r.attempts(ctx)
 	closing := r.src.close(ctx, r.c)
-	// Messages to lost ranks have not arrived, and need not.
+	// Close may report messages to lost ranks, which need not arrive.
 	if err == nil && decide(closing) != again {
 		err = closing
 	}

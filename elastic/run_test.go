@@ -208,7 +208,8 @@ func TestWithoutStepALossRollsBackToTheLastCommit(t *testing.T) {
 	})
 }
 
-// Ranks make different numbers of Commits before one of them revokes the communicator.
+// Ranks make different numbers of Commits before one of them revokes the communicator. All of them
+// must begin the next attempt with the state of the lowest rank that has committed most.
 func TestAllRanksGetTheStateOfTheRankThatIsFurthest(t *testing.T) {
 	commits := []int{1, 0, 3, 3, 2}
 	runAll(t, len(commits), 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
@@ -276,7 +277,8 @@ func TestAWaitingProcessJoinsAtACommit(t *testing.T) {
 	})
 }
 
-// A rank is done while others have failed in the last step, so it must take part again.
+// Rank 1 is done while the others have failed in the last step. It must take part in another
+// attempt, which gives them its state.
 func TestARankThatIsDoneGivesItsStateToTheOthers(t *testing.T) {
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		step, calls := 0, 0
@@ -341,7 +343,8 @@ func TestErrorsThatMustNotBeRetried(t *testing.T) {
 	}
 }
 
-// Real mistakes, as the library reports them.
+// Rank 2 calls another collective than the other ranks. Run must return the mismatch that the
+// library reports, after one call of train on each rank.
 func TestAMismatchBetweenRanksEndsRunOnAllOfThem(t *testing.T) {
 	var calls atomic.Int32
 	runAll(t, 3, 0, wantKind(fault.Mismatch), func(rank int) (State, func(context.Context, *Job) error, []Option) {
@@ -379,7 +382,8 @@ func TestAnErrorThatRepeatsWithNobodyLostEndsRun(t *testing.T) {
 	}
 }
 
-// Every second attempt makes progress, so no two resets in a row are without.
+// Every second attempt makes progress, so no two resets in a row are without progress. Run must
+// allow all of them.
 func TestProgressAllowsFurtherResets(t *testing.T) {
 	runAll(t, 2, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		v := 0
@@ -435,7 +439,8 @@ func (s fragile) Sync(ctx context.Context, c *comm.Comm, root int) error {
 	return s.State.Sync(ctx, c, root)
 }
 
-// The root of a Sync dies when it has sent the first of two tensors.
+// The root of a Sync dies when it has sent the first of two tensors. The other ranks must go on
+// from the progress that they have made themselves.
 func TestARootThatDiesInSyncCostsOnlyItsOwnProgress(t *testing.T) {
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		a, b, step := []int{0}, []int{0}, 0
@@ -471,7 +476,8 @@ func TestARootThatDiesInSyncCostsOnlyItsOwnProgress(t *testing.T) {
 	})
 }
 
-// What belongs to a communicator is made in train, and closed at its end.
+// The training function makes a coordinator with a process set, and closes it at its end. When a
+// rank dies, the next attempt must work with a new coordinator on the new communicator.
 func TestACoordinatorWithAProcessSetIsMadeForEachAttempt(t *testing.T) {
 	const steps = 6
 	runAll(t, 4, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
@@ -517,7 +523,7 @@ func TestACoordinatorWithAProcessSetIsMadeForEachAttempt(t *testing.T) {
 	})
 }
 
-// The context ends while one rank waits for the other one.
+// The context ends while one rank waits for the other one. Run must return fault.Canceled on both.
 func TestTheContextEndsRun(t *testing.T) {
 	leak.Check(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -558,7 +564,8 @@ func TestNoAttemptBeginsAfterTheEndOfTheContext(t *testing.T) {
 	}
 }
 
-// Rank 0 waits for a message of rank 1, and rank 1 for rank 2, which dies.
+// Rank 0 waits for a message of rank 1, and rank 1 for rank 2, which dies. The loss must reach rank
+// 0, although the rank for which it waits is alive.
 func TestALossReachesARankThatWaitsForALiveRank(t *testing.T) {
 	begin := time.Now()
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
@@ -626,7 +633,7 @@ func TestRunRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-// A process without a launcher is a job of one rank.
+// A process without a launcher is a job of one rank. Run must train it to the end.
 func TestRunOfASingleProcess(t *testing.T) {
 	step := 0
 	err := Run(t.Context(), Values(&step), func(ctx context.Context, job *Job) error {

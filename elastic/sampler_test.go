@@ -15,7 +15,7 @@ import (
 // soaking reports whether the user asked for the long versions of the tests.
 func soaking() bool { return os.Getenv("TUTTI_SOAK") != "" }
 
-// Four ranks use a part of an epoch, two of them the rest.
+// Four ranks use a part of an epoch, and two of them use the rest. Each index must be used once.
 func TestASamplerDealsEachIndexOncePerEpoch(t *testing.T) {
 	const n, size = 103, 10
 	var mu sync.Mutex

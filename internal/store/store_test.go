@@ -226,7 +226,8 @@ func manyWatches(n int) string {
 	return b.String()
 }
 
-// Two programs that a script starts one after the other use one connection.
+// Two programs that a script starts one after the other use one connection. The second must not get
+// an answer to a request of the first.
 func TestAnAnswerToAnEarlierClientIsDropped(t *testing.T) {
 	m := NewMemory()
 	ours, theirs := net.Pipe()

@@ -182,8 +182,8 @@ func (s *Machine) announceNext() {
 // A rank parses the wire form of its own failure, too, so that all ranks report the same error with
 // the same shortened texts.
 //
-// If the announcing rank exits (Code 1), this rank no longer suspects it when its link breaks, but
-// marks it dead. Without an open link, it marks it dead at once.
+// If the announcing rank exits (Code 1), the break of its link raises no suspicion. This rank then
+// marks the announcing rank dead. Without an open link it does so at once.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures

@@ -214,7 +214,7 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 // Arm arranges that ready runs once the inbox is not empty or the Conn has ended.
 func (c *conn) Arm(ready func()) { c.in.arm(ready) }
 
-// Close ends the Conn for its owner at once. gRPC may still write the bytes that it holds during
+// Close ends the Conn for its caller at once. gRPC may still write the bytes that it holds during
 // closeTime. Then the connection is cut.
 func (c *conn) Close() error {
 	c.fail(failure(fault.Closed, "this end has closed", nil))

@@ -39,8 +39,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return nil, dialFailure(ctx, addr, err)
 }
 
-// dial opens the connection and the stream. On success it starts the Conn's goroutines. The last
-// goroutine that ends also ends the count that enter began.
+// dial opens the connection and the stream. On success it starts the Conn's goroutines. The last of
+// these goroutines to end also undoes enter, for which Close of the Transport waits.
 func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	raw, err := t.connect(ctx, addr)
 	if err != nil {

@@ -173,8 +173,8 @@ func (b *inbox) disarm() func() {
 // deliver moves messages from the inbox to the Sink, until one frame is complete or nothing is
 // left.
 //
-// The end of the stream counts as a message in the inbox. So empty returns false after the end, and
-// an armed owner is woken and gets the error.
+// The end of the stream counts as a message in the inbox. So empty returns false after the end. An
+// armed Conn then runs its callback, and Progress returns the error.
 func (c *conn) deliver(in transport.Sink) (moved bool, err error) {
 	for {
 		m, over := c.in.first()

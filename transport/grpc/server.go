@@ -205,8 +205,8 @@ func (l *streamContext) end() {
 }
 
 // wakeSleepers wakes the goroutines that sleep in RecvMsg or SendMsg, until the handler has
-// returned. The handler returns soon, or once the Conn's owner has emptied a full inbox or closed
-// the Conn. A non-blocking send reaches only a receiver that sleeps in its select. A select sleeps
+// returned. The handler returns soon, or once Progress has emptied a full inbox, or the Conn is
+// closed. A non-blocking send reaches only a receiver that sleeps in its select. A select sleeps
 // only when none of its cases is ready.
 func (l *streamContext) wakeSleepers() {
 	pause := 20 * time.Microsecond

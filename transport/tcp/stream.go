@@ -140,8 +140,8 @@ func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 		c.ended = true
 		return transport.Idle, c.fail(err)
 	}
-	// The bytes that remain in the inbox belong to the next frame. They must wake an armed owner
-	// here, because the reader does not announce them again.
+	// The bytes that remain in the inbox belong to the next frame. They must run the callback of
+	// Arm here, because the reader does not announce them again.
 	if c.in.filled.Load() > 0 && c.armed.Load() {
 		c.wake()
 	}
@@ -193,7 +193,7 @@ func (c *stream) cut(err error) error {
 
 // read is the reader goroutine: it fills the inbox until the connection ends or Close is called.
 //
-// It calls fire after each read, because an armed owner learns about the bytes in no other way.
+// It calls fire after each read, because nothing else runs the callback of Arm for these bytes.
 func (c *stream) read() {
 	for {
 		p := c.in.writable()

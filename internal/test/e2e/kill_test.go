@@ -63,8 +63,8 @@ func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
 	}
 }
 
-// killOne kills a rank while all ranks run allreduces. It waits for the given pause after all ranks
-// have begun.
+// killOne kills a rank while all ranks run allreduces, a given pause after all ranks have begun.
+// The other ranks must get fault.PeerLost that names the victim, within a second.
 func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Duration) {
 	t.Helper()
 	o.Program = "sum"

@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// misuse makes calls with wrong arguments, and calls that are canceled. After each call it checks
-// that the communicators still work.
+// misuse makes calls with wrong arguments, and calls that are canceled. All of them must fail.
+// After each call misuse checks that the communicators still work.
 func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	sister, err := c.Dup(ctx)
 	if err != nil {
@@ -91,7 +91,8 @@ func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 	)
 }
 
-// smallBuffer receives messages that do not fit. The messages after them must still arrive.
+// smallBuffer receives messages that do not fit. These receives must fail, and the messages after
+// them must still arrive.
 func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, bytes := range []int{100, 1 << 20} {
 		switch a.rank {
@@ -196,7 +197,7 @@ func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return c.Barrier(ctx)
 }
 
-// afterClose uses communicators that were closed.
+// afterClose uses communicators that were closed. Every call must return fault.Closed.
 func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	if err := sister.Close(ctx); err != nil {
 		return err

@@ -69,7 +69,7 @@ func TestFramingsFindTheFrames(t *testing.T) {
 	}
 }
 
-// A Relay forwards both ways, resets what it cuts, and forwards the next connection.
+// A Relay must forward both ways, reset the connections that it cuts, and forward the next one.
 func TestARelayForwardsAndCuts(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -20,11 +20,12 @@ import (
 	"time"
 )
 
-// Name is a host name that an Identity's certificate is valid for, besides 127.0.0.1 and localhost.
+// Name is a host name for which an Identity's certificate is valid, besides 127.0.0.1 and
+// localhost.
 const Name = "rank.test"
 
-// An Identity is the PEM files of a rank's certificate and key, and of the authority that signed
-// it. The certificate is its own authority.
+// An Identity names the PEM files of a rank's certificate, of its key, and of the authority that
+// signed the certificate. The certificate is its own authority.
 type Identity struct{ Cert, Key, CA string }
 
 // New makes a new Identity, whose files are removed with the test.
