@@ -179,6 +179,9 @@ func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter)
 	return errs
 }
 
+// errWrongSum marks a result that is wrong.
+var errWrongSum = errors.New("wrong sum")
+
 // checkedSum makes an allreduce whose result depends on the element and on the number of the call.
 func checkedSum(c *Comm, count, call int) error {
 	v := make([]float32, count)
@@ -194,7 +197,7 @@ func checkedSum(c *Comm, count, call int) error {
 			want += float32((i + call + r) % 1000)
 		}
 		if v[i] != want {
-			return fmt.Errorf("call %d, element %d: got %v, want %v", call, i, v[i], want)
+			return fmt.Errorf("%w: call %d, element %d: got %v, want %v", errWrongSum, call, i, v[i], want)
 		}
 	}
 	return nil
