@@ -28,8 +28,9 @@
 //	                              (not the first time)         |
 //	                                                           '-> all ranks are done: return nil
 //
-// The vote is a Comm.Agree. The next communicator has the ranks that are left, by Comm.Shrink. Every
-// attempt begins with the state of the rank that is furthest, so train must read from the state how
+// The vote is a Comm.Agree. The next communicator comes from Comm.Rejoin: it has the ranks that are
+// left, and then the processes that tuttirun has started meanwhile. In a job that tuttirun does not
+// decide about, it comes from Comm.Shrink, and no process can join. Every attempt begins with the state of the rank that is furthest, so train must read from the state how
 // far the training is. Run may call train again on a rank where it has returned nil, because
 // another rank was lost before the end. Train then finds nothing left to do and returns nil again.
 //
@@ -55,21 +56,23 @@
 //
 //	train returns                             Run
 //	nil                                       votes for the end
-//	PeerLost, LinkLost; Closed or Revoked     votes for another attempt
-//	  because of another rank
+//	PeerLost, LinkLost, Timeout; Closed or    votes for another attempt
+//	  Revoked because of another rank
 //	ErrHostsUpdated                           votes for another attempt
 //	Misuse, Mismatch                          aborts the job: the program is wrong
-//	any other error, a Timeout included       returns it; the other ranks go on without this rank
+//	any other error                           returns it; the other ranks go on without this rank
 //
-// Kinds are those of package fault. A rank that is not among the ones that may go on gets
+// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote ends by
+// the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
+// (--elastic-timeout); without Rejoin, Run returns the error of the vote. A rank that is not among the ones that may go on gets
 // fault.NoQuorum from Run. End its process.
 //
 // # What bounds it
 //
 // Run returns fault.Exhausted on all ranks after more resets than WithMaxResets allows, after two
 // resets in a row without progress in which the members did not change, and after 100 resets in a
-// row without progress. All waits of Run end as Comm.Agree and Comm.Shrink do: by ctx, or by the
-// communicator's Timeout.
+// row without progress. All waits of Run end by ctx. Those for other ranks also end by the
+// communicator's Timeout, except Rejoin, which --elastic-timeout ends.
 //
 // The package does not know how a communicator agrees on who is left, nor who starts processes.
 package elastic

@@ -27,20 +27,23 @@ func (j *Job) Resets() int { return int(j.r.resets) }
 
 // Commit saves the state at hand, so that Restore returns to it. All ranks must call Commit at the
 // same points of their programs. Commit costs a copy of the state. In a job that processes can
-// join, it is also a collective of 8 bytes on the Job's communicator, and returns ErrHostsUpdated on
-// all ranks if a process waits.
+// join, it is also an allreduce of 8 bytes on the Job's communicator. It returns ErrHostsUpdated on
+// all ranks if one of them knows of a process that waits.
 func (j *Job) Commit(ctx context.Context) error {
 	r := j.r
 	r.progress++
 	if err := r.commit(); err != nil {
 		return err
 	}
-	if !r.src.grows() {
+	changed := r.src.changed(j.c)
+	if changed == nil {
 		return nil
 	}
 	flag := make([]int64, 1)
-	if r.src.waiting() {
+	select {
+	case <-changed:
 		flag[0] = 1
+	default:
 	}
 	if err := comm.AllReduce(ctx, j.c, flag, comm.Max); err != nil {
 		return err

@@ -50,7 +50,8 @@ const (
 // says which errors of train end Run.
 //
 // All ranks call Run, with States of the same form. Start the job with tuttirun --enable-recovery,
-// so that one rank's death does not end the others. When Run returns, this rank has left the job.
+// so that one rank's death does not end the others, or with --restart-ranks, --min-np or
+// --host-discovery-script, so that processes can join. When Run returns, this rank has left the job.
 func Run(ctx context.Context, state State, train func(ctx context.Context, job *Job) error, opts ...Option) error {
 	var o options
 	for _, opt := range opts {
@@ -64,7 +65,7 @@ func Run(ctx context.Context, state State, train func(ctx context.Context, job *
 	case o.maxResets < 0:
 		return fault.New(fault.Misuse, opRun, -1, "WithMaxResets: got %d, want 0, for no limit, or more", o.maxResets)
 	}
-	return run(ctx, &shrinking{options: o.comm}, state, train, o)
+	return run(ctx, &environment{options: o.comm}, state, train, o)
 }
 
 // opRun is the Op of errors.
@@ -111,7 +112,7 @@ func run(ctx context.Context, src source, state State, train func(ctx context.Co
 	err = r.attempts(ctx)
 	closing := r.src.close(ctx, r.c)
 	// Close may report messages to lost ranks, which need not arrive.
-	if err == nil && decide(closing) != again {
+	if err == nil && !errors.Is(closing, fault.PeerLost) && !errors.Is(closing, fault.LinkLost) {
 		err = closing
 	}
 	return err
@@ -137,10 +138,11 @@ func (r *runner) attempts(ctx context.Context) error {
 			r.c.Revoke() // other ranks may wait for messages of this one
 		}
 		all, lost := r.c.Agree(ctx, vote)
-		if lost != nil {
+		switch {
+		case lost != nil && (ctx.Err() != nil || r.src.changed(r.c) == nil):
 			return r.afterAttempt(lost)
-		}
-		if all == 1 {
+		case lost != nil: // next knows who is left, also if these ranks do not
+		case all == 1:
 			return nil
 		}
 		next, lost := r.src.next(ctx, r.c)
@@ -284,8 +286,8 @@ const (
 	abort                 // end the job on all ranks, and return the error
 )
 
-// decide returns what an attempt's error means. Errors about the program and about time count even
-// if they are the cause of a revoke, so all ranks decide alike.
+// decide returns what an attempt's error means. Errors that end Run count even if they are the cause
+// of a revoke, so all ranks decide alike.
 func decide(err error) decision {
 	is := func(kinds ...fault.Kind) bool {
 		return slices.ContainsFunc(kinds, func(k fault.Kind) bool { return errors.Is(err, k) })
@@ -303,9 +305,9 @@ func decide(err error) decision {
 			return stop // another rank has aborted, or has the mismatch
 		}
 		return abort
-	case is(fault.PeerLost, fault.LinkLost):
+	case is(fault.PeerLost, fault.LinkLost, fault.Timeout):
 		return again
-	case is(fault.Timeout, fault.Canceled, fault.NoQuorum, fault.Exhausted, fault.Refused):
+	case is(fault.Canceled, fault.NoQuorum, fault.Exhausted, fault.Refused):
 		return stop
 	case f.Kind == fault.Revoked, f.Kind == fault.Closed && len(f.Peers) > 0:
 		return again

@@ -23,7 +23,7 @@ var errDies = errors.New("this rank dies")
 // A world is the source of a rank that comm.Local has started. The process may begin as a member,
 // or wait until the members let it join.
 type world struct {
-	shrinking
+	environment
 	*joins
 	base     *comm.Comm // all processes
 	begins   int        // ranks of base below begins are members at first; 0: all are
@@ -32,9 +32,8 @@ type world struct {
 
 // joins is what the processes of a test know about those that wait.
 type joins struct {
-	isWaiting atomic.Bool
-	admitted  chan struct{} // closed when the members let the others join
-	once      sync.Once
+	waiting, admitted     chan struct{} // closed when a process waits, and when the members let it join
+	closeWait, closeAdmit sync.Once
 }
 
 func (w *world) first(ctx context.Context) (*comm.Comm, error) {
@@ -43,7 +42,7 @@ func (w *world) first(ctx context.Context) (*comm.Comm, error) {
 		return w.base, nil
 	}
 	if w.base.Rank() >= w.begins {
-		w.isWaiting.Store(true)
+		w.closeWait.Do(func() { close(w.waiting) })
 		select {
 		case <-w.admitted:
 		case <-ctx.Done():
@@ -59,11 +58,11 @@ func (w *world) first(ctx context.Context) (*comm.Comm, error) {
 }
 
 func (w *world) next(ctx context.Context, c *comm.Comm) (*comm.Comm, error) {
-	if w.waiting() {
-		w.once.Do(func() { close(w.admitted) })
+	if w.begins > 0 && !w.complete {
+		w.closeAdmit.Do(func() { close(w.admitted) })
 		return w.all(ctx)
 	}
-	return w.shrinking.next(ctx, c)
+	return w.environment.next(ctx, c)
 }
 
 // all returns a communicator of the processes that are left.
@@ -72,9 +71,15 @@ func (w *world) all(ctx context.Context) (*comm.Comm, error) {
 	return w.base.Shrink(ctx)
 }
 
-func (w *world) grows() bool { return w.begins > 0 }
-
-func (w *world) waiting() bool { return w.grows() && !w.complete && w.isWaiting.Load() }
+func (w *world) changed(*comm.Comm) <-chan struct{} {
+	switch {
+	case w.begins == 0:
+		return nil
+	case w.complete:
+		return make(chan struct{})
+	}
+	return w.waiting
+}
 
 func (w *world) close(context.Context, *comm.Comm) error { return nil } // comm.Local closes
 
@@ -83,7 +88,7 @@ func (w *world) close(context.Context, *comm.Comm) error { return nil } // comm.
 func runAll(t *testing.T, n, begins int, want func(rank int, err error) error, rank func(r int) (State, func(context.Context, *Job) error, []Option)) {
 	t.Helper()
 	leak.Check(t)
-	j := &joins{admitted: make(chan struct{})}
+	j := &joins{waiting: make(chan struct{}), admitted: make(chan struct{})}
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		state, train, opts := rank(c.Rank())
 		var o options
@@ -311,7 +316,6 @@ func TestErrorsThatMustNotBeRetried(t *testing.T) {
 	}{
 		{"misuse aborts", fault.New(fault.Misuse, "test", 1, "wrong"), [3]fault.Kind{fault.Misuse, fault.Misuse, fault.Misuse}},
 		{"mismatch aborts", fault.New(fault.Mismatch, "test", 1, "differs"), [3]fault.Kind{fault.Mismatch, fault.Mismatch, fault.Mismatch}},
-		{"a timeout leaves", fault.New(fault.Timeout, "test", 1, "late"), [3]fault.Kind{0, fault.Timeout, 0}},
 		{"exhausted leaves", fault.New(fault.Exhausted, "test", 1, "full"), [3]fault.Kind{0, fault.Exhausted, 0}},
 		{"own close leaves", fault.New(fault.Closed, "test", 1, "closed here"), [3]fault.Kind{0, fault.Closed, 0}},
 		{"its own leaves", own, [3]fault.Kind{}},
@@ -603,10 +607,11 @@ func TestDecide(t *testing.T) {
 		{fmt.Errorf("step 3: %w", lost(fault.PeerLost, nil)), again},
 		{fmt.Errorf("step 3: %w", ErrHostsUpdated), again},
 		{fault.New(fault.Closed, "test", 0, "this rank"), stop},
-		{lost(fault.Revoked, lost(fault.Timeout, nil)), stop},
+		{lost(fault.Revoked, lost(fault.Timeout, nil)), again},
+		{lost(fault.Revoked, lost(fault.Exhausted, nil)), stop},
 		{lost(fault.Revoked, lost(fault.Mismatch, nil)), stop}, // the ranks that differ abort
 		{lost(fault.PeerLost, lost(fault.Misuse, nil)), stop},  // rank 1 has aborted
-		{lost(fault.Timeout, context.DeadlineExceeded), stop},
+		{lost(fault.Timeout, context.DeadlineExceeded), again},
 		{lost(fault.NoQuorum, nil), stop},
 		{lost(fault.Refused, nil), stop},
 		{errors.New("the disk is full"), stop},

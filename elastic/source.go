@@ -14,42 +14,45 @@ type source interface {
 	// next returns the communicator after c. All members of c that are left call it.
 	next(ctx context.Context, c *comm.Comm) (*comm.Comm, error)
 
-	// grows reports whether processes may join. It is equal on all ranks.
-	grows() bool
-
-	// waiting reports whether this rank knows of processes that wait to join.
-	waiting() bool
+	// changed returns a channel that is closed when next would lead to other members, as far as
+	// this rank knows. It returns nil on all ranks if no process can join.
+	changed(c *comm.Comm) <-chan struct{}
 
 	// close closes c, which the last call of first or next returned, and leaves the job.
 	close(ctx context.Context, c *comm.Comm) error
 }
 
-// shrinking is the source of a job that no process can join.
-type shrinking struct {
+// environment is the source of a job that was started by a launcher. Where tuttirun decides which
+// processes are ranks, the next communicator comes from Rejoin. Elsewhere it comes from Shrink.
+type environment struct {
 	options []comm.Option
-	job     *comm.Comm
+	job     *comm.Comm // of all ranks
 }
 
-func (s *shrinking) first(ctx context.Context) (c *comm.Comm, err error) {
-	s.job, err = comm.Init(ctx, s.options...)
-	return s.job, err
+func (e *environment) first(ctx context.Context) (c *comm.Comm, err error) {
+	e.job, err = comm.Init(ctx, e.options...)
+	return e.job, err
 }
 
-func (s *shrinking) next(ctx context.Context, c *comm.Comm) (*comm.Comm, error) {
-	small, err := c.Shrink(ctx)
-	if err == nil && c != s.job {
+func (e *environment) next(ctx context.Context, c *comm.Comm) (next *comm.Comm, err error) {
+	if c.Changed() != nil {
+		if next, err = c.Rejoin(ctx); err == nil {
+			e.job = next
+		}
+		return next, err
+	}
+	next, err = c.Shrink(ctx)
+	if err == nil && c != e.job {
 		c.Close(ctx) // local; the job's communicator stays open until the rank leaves
 	}
-	return small, err
+	return next, err
 }
 
-func (s *shrinking) grows() bool { return false }
+func (e *environment) changed(c *comm.Comm) <-chan struct{} { return c.Changed() }
 
-func (s *shrinking) waiting() bool { return false }
-
-func (s *shrinking) close(ctx context.Context, c *comm.Comm) error {
-	if c != s.job {
+func (e *environment) close(ctx context.Context, c *comm.Comm) error {
+	if c != e.job {
 		c.Close(ctx)
 	}
-	return s.job.Close(ctx)
+	return e.job.Close(ctx)
 }
