@@ -73,10 +73,10 @@ func TestSumForMeanFailsTheComparison(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := identical(ctx, tm, n.params); err != nil {
+		if err := identical(ctx, tm, n.Params); err != nil {
 			return err
 		}
-		_, refused[c.Rank()] = matchesSingle(ctx, tm, brief, data, n.params)
+		_, refused[c.Rank()] = matchesSingle(ctx, tm, brief, data, n.Params)
 		return nil
 	})
 	if err != nil {

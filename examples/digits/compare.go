@@ -9,6 +9,8 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/floats"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 // tolerance bounds the relative Euclidean distance between the ranks' parameters and the parameters
@@ -47,14 +49,14 @@ func distance(got, want []float64) float64 {
 // matchesSingle trains once more on rank 0, in this process alone and on the same batches. On every
 // rank it returns the distance of params from the result. It fails if the distance exceeds the
 // tolerance or is not a number.
-func matchesSingle(ctx context.Context, t team, s settings, data set, params []float64) (float64, error) {
+func matchesSingle(ctx context.Context, t team, s settings, data digits.Images, params []float64) (float64, error) {
 	answer := make([]float64, 1)
 	if t.rank == 0 {
 		single, err := train(ctx, trainAlone(), s, data, nil)
 		if err != nil {
 			return 0, err
 		}
-		answer[0] = distance(params, single.params)
+		answer[0] = distance(params, single.Params)
 	}
 	if err := t.copyFirst(ctx, answer); err != nil {
 		return 0, err

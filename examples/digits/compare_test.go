@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"gonum.org/v1/gonum/floats"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 // brief holds settings for tests. Most numbers of ranks do not divide its batch size, and the last
@@ -14,10 +16,14 @@ import (
 var brief = settings{epochs: 3, batch: 50, rate: 0.2, momentum: 0.9, seed: 1}
 
 // trainingSet returns the rows to train on.
-func trainingSet(t *testing.T) set {
-	all := mustLoad(t)
-	rows, _ := split(all.digits, 1)
-	return all.pick(rows)
+func trainingSet(t *testing.T) digits.Images {
+	t.Helper()
+	all, err := digits.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := digits.Split(all.Digits, 1)
+	return all.Pick(rows)
 }
 
 func TestTeamsOfAllSizesMatchASingleProcess(t *testing.T) {
@@ -28,10 +34,10 @@ func TestTeamsOfAllSizesMatchASingleProcess(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := identical(ctx, tm, n.params); err != nil {
+			if err := identical(ctx, tm, n.Params); err != nil {
 				return err
 			}
-			far, err := matchesSingle(ctx, tm, brief, data, n.params)
+			far, err := matchesSingle(ctx, tm, brief, data, n.Params)
 			if tm.rank == 0 {
 				t.Logf("%d ranks: relative distance %.2g", tm.size, far)
 			}
@@ -49,7 +55,7 @@ func TestTeamsOfAllSizesMatchASingleProcess(t *testing.T) {
 // right.
 func TestIdleRanksDoNotDisturbTheMean(t *testing.T) {
 	data := trainingSet(t)
-	data = data.pick([]int{0, 200, 400, 600, 800})
+	data = data.Pick([]int{0, 200, 400, 600, 800})
 	s := brief
 	s.batch = 3
 	for rank, err := range together(t, 4, func(ctx context.Context, tm team) error {
@@ -57,7 +63,7 @@ func TestIdleRanksDoNotDisturbTheMean(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = matchesSingle(ctx, tm, s, data, n.params)
+		_, err = matchesSingle(ctx, tm, s, data, n.Params)
 		return err
 	}) {
 		if err != nil {
@@ -93,11 +99,11 @@ func TestWrongAveragingFailsTheComparison(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := identical(ctx, tm, n.params); err != nil {
+				if err := identical(ctx, tm, n.Params); err != nil {
 					t.Errorf("rank %d: %v", tm.rank, err)
 				}
 				// If a rank returned its error, the other ranks' calls would be cancelled.
-				_, refused[tm.rank] = matchesSingle(ctx, tm, brief, data, n.params)
+				_, refused[tm.rank] = matchesSingle(ctx, tm, brief, data, n.Params)
 				return nil
 			})
 			for rank, err := range refused {

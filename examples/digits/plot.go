@@ -10,11 +10,13 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 // A point of the curves is the result of one epoch: means per image, on the training batches
 // and on the test images.
-type point struct{ train, test tally }
+type point struct{ train, test digits.Tally }
 
 // The size of the picture: two panels side by side.
 const width, height = 24 * vg.Centimeter, 10 * vg.Centimeter
@@ -22,12 +24,12 @@ const width, height = 24 * vg.Centimeter, 10 * vg.Centimeter
 // drawCurves writes digits.svg and digits.png into dir, which it creates if missing, and
 // returns their paths.
 func drawCurves(dir string, curves []point) ([]string, error) {
-	loss, err := panel("loss", "cross entropy in nats", curves, func(t tally) float64 { return t.loss })
+	loss, err := panel("loss", "cross entropy in nats", curves, func(t digits.Tally) float64 { return t.Loss })
 	if err != nil {
 		return nil, err
 	}
 	loss.Y.Min = 0
-	accuracy, err := panel("accuracy", "images recognized, in %", curves, func(t tally) float64 { return 100 * t.correct })
+	accuracy, err := panel("accuracy", "images recognized, in %", curves, func(t digits.Tally) float64 { return 100 * t.Correct })
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,7 @@ func drawCurves(dir string, curves []point) ([]string, error) {
 }
 
 // panel draws one quantity over the epochs, in training and in the test.
-func panel(title, unit string, curves []point, of func(tally) float64) (*plot.Plot, error) {
+func panel(title, unit string, curves []point, of func(digits.Tally) float64) (*plot.Plot, error) {
 	var training, testing plotter.XYs
 	for i, p := range curves {
 		epoch := float64(i + 1)

@@ -35,7 +35,7 @@ func newProgress(epochs int, bar bool, screen, lines io.Writer) *progress {
 // epoch reports one more epoch.
 func (p *progress) epoch(at point) error {
 	p.done++
-	state := fmt.Sprintf("loss %.4f  accuracy %5.1f %%", at.train.loss, 100*at.test.correct)
+	state := fmt.Sprintf("loss %.4f  accuracy %5.1f %%", at.train.Loss, 100*at.test.Correct)
 	if p.bar != nil {
 		p.bar.Describe(state)
 		return p.bar.Add(1)

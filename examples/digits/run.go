@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 // options are the settings of the command line.
@@ -27,29 +29,29 @@ const passing = 0.95
 // run trains on the team, draws the curves, and compares the result with the result of a single
 // process. Rank 0 prints. All ranks fail or succeed together.
 func run(ctx context.Context, t team, o options, screen, lines io.Writer) error {
-	all, err := load()
+	all, err := digits.Load()
 	if err != nil {
 		return err
 	}
-	trainRows, testRows := split(all.digits, o.seed)
-	training, testing := all.pick(trainRows), all.pick(testRows)
+	trainRows, testRows := digits.Split(all.Digits, o.seed)
+	training, testing := all.Pick(trainRows), all.Pick(testRows)
 	if t.rank > 0 {
 		lines = io.Discard
 	}
-	fmt.Fprintf(lines, "%d images to train on, %d to test with, ranks: %d\n", training.len(), testing.len(), t.size)
+	fmt.Fprintf(lines, "%d images to train on, %d to test with, ranks: %d\n", training.Len(), testing.Len(), t.size)
 
 	var curves []point
 	shown := newProgress(o.epochs, o.bar && t.rank == 0, screen, lines)
-	n, err := train(ctx, t, o.settings, training, func(n *network, sum tally) {
+	n, err := train(ctx, t, o.settings, training, func(n *digits.Network, sum digits.Tally) {
 		if t.rank == 0 {
-			curves = append(curves, point{sum, n.test(testing).over(testing.len())})
+			curves = append(curves, point{sum, n.Test(testing).Over(testing.Len())})
 			shown.epoch(curves[len(curves)-1])
 		}
 	})
 	if err != nil {
 		return err
 	}
-	accuracy := n.test(testing).over(testing.len()).correct
+	accuracy := n.Test(testing).Over(testing.Len()).Correct
 	fmt.Fprintf(lines, "accuracy on the test images: %.1f %%\n", 100*accuracy)
 	if t.overlap != nil {
 		steps, inFlight, hidden := t.overlap()
@@ -63,7 +65,7 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 		}
 		fmt.Fprintf(lines, "curves: %s\n", strings.Join(paths, ", "))
 	}
-	if err := compareWithSingle(ctx, t, o.settings, training, n.params, lines); err != nil {
+	if err := compareWithSingle(ctx, t, o.settings, training, n.Params, lines); err != nil {
 		return err
 	}
 	if !(accuracy >= passing) {
@@ -73,7 +75,7 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 }
 
 // compareWithSingle checks both promises of data-parallel training and prints the figures.
-func compareWithSingle(ctx context.Context, t team, s settings, data set, params []float64, lines io.Writer) error {
+func compareWithSingle(ctx context.Context, t team, s settings, data digits.Images, params []float64, lines io.Writer) error {
 	if err := identical(ctx, t, params); err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 func TestRunOnFourRanksLearnsDrawsAndProves(t *testing.T) {
@@ -126,7 +128,7 @@ func TestProgressShowsABarOrSomeLines(t *testing.T) {
 		var screen, lines bytes.Buffer
 		p := newProgress(12, bar, &screen, &lines)
 		for range 12 {
-			if err := p.epoch(point{train: tally{loss: 0.5}, test: tally{correct: 0.25}}); err != nil {
+			if err := p.epoch(point{train: digits.Tally{Loss: 0.5}, test: digits.Tally{Correct: 0.25}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gonum.org/v1/gonum/floats"
+
+	"github.com/tutti-go/tutti/examples/internal/digits"
 )
 
 // A team holds what training needs from the other ranks. The function main makes a team from a
@@ -59,58 +61,53 @@ type settings struct {
 // The training is data-parallel. Each rank computes the gradient of its share of a step's batch.
 // The mean of these gradients changes every rank's parameters by the same amount, so the ranks stay
 // equal. Up to the rounding of sums they also equal a single process that computes whole batches.
-func train(ctx context.Context, t team, s settings, data set, watch func(*network, tally)) (*network, error) {
-	n := newNetwork(pixels, 128, 32, classes)
+func train(ctx context.Context, t team, s settings, data digits.Images, watch func(*digits.Network, digits.Tally)) (*digits.Network, error) {
+	n := digits.NewNetwork(digits.Pixels, 128, 32, digits.Classes)
 	if t.rank == 0 {
-		n.randomize(s.seed)
+		n.Randomize(s.seed)
 	}
-	if err := t.copyFirst(ctx, n.params); err != nil {
+	if err := t.copyFirst(ctx, n.Params); err != nil {
 		return nil, err
 	}
 	steps := newStepper(t, n)
-	total := s.epochs * len(batches(data.len(), s.batch, s.seed, 0))
+	total := s.epochs * len(digits.Batches(data.Len(), s.batch, s.seed, 0))
 	done := 0
 	for epoch := range s.epochs {
-		var sum tally
-		for _, batch := range batches(data.len(), s.batch, s.seed, epoch) {
+		var sum digits.Tally
+		for _, batch := range digits.Batches(data.Len(), s.batch, s.seed, epoch) {
 			got, err := steps.gradient(ctx, data, batch)
 			if err != nil {
 				return nil, err
 			}
-			sum.loss += got.loss * float64(len(batch))
-			sum.correct += got.correct * float64(len(batch))
+			sum.Loss += got.Loss * float64(len(batch))
+			sum.Correct += got.Correct * float64(len(batch))
 			steps.descend(s.rate*float64(total-done)/float64(total), s.momentum)
 			done++
 		}
 		if watch != nil {
-			watch(n, sum.over(data.len()))
+			watch(n, sum.Over(data.Len()))
 		}
 	}
 	return n, nil
 }
 
-// over divides the sums by the number of images.
-func (t tally) over(images int) tally {
-	return tally{t.loss / float64(images), t.correct / float64(images)}
-}
-
 // A stepper trains a network step by step.
 type stepper struct {
 	team     team
-	net      *network
-	grad     *network
+	net      *digits.Network
+	grad     *digits.Network
 	velocity []float64
 	message  []float64 // the gradient, followed by the tally: the numbers that are averaged
 }
 
 // newStepper returns a stepper that has made no step.
-func newStepper(t team, n *network) *stepper {
-	s := &stepper{t, n, n.like(), make([]float64, len(n.params)), make([]float64, len(n.params)+2)}
+func newStepper(t team, n *digits.Network) *stepper {
+	s := &stepper{t, n, n.Like(), make([]float64, len(n.Params)), make([]float64, len(n.Params)+2)}
 	if t.declare != nil {
-		for i := range n.layers {
-			t.declare(layerName(i), n.part(i, s.message))
+		for i := range n.Depth() {
+			t.declare(layerName(i), n.Part(i, s.message))
 		}
-		t.declare("tally", s.message[len(n.params):])
+		t.declare("tally", s.message[len(n.Params):])
 	}
 	return s
 }
@@ -123,7 +120,7 @@ func layerName(layer int) string { return fmt.Sprintf("layer%d", layer) }
 // Shares may differ in size, so a mean of the ranks' own means would give the images of smaller
 // shares too much weight. Each rank scales its sums by size/batch instead. The mean over the ranks
 // is then the batch's sum divided by the batch's length.
-func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, error) {
+func (s *stepper) gradient(ctx context.Context, data digits.Images, batch []int) (digits.Tally, error) {
 	weight := float64(s.team.size) / float64(len(batch))
 	hand := func(name string, part []float64) {
 		floats.Scale(weight, part)
@@ -132,32 +129,32 @@ func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, e
 		}
 	}
 	ready := func(layer int) {
-		part := s.net.part(layer, s.message)
-		copy(part, s.net.part(layer, s.grad.params))
+		part := s.net.Part(layer, s.message)
+		copy(part, s.net.Part(layer, s.grad.Params))
 		hand(layerName(layer), part)
 	}
-	mine := s.learn(data, share(batch, s.team.rank, s.team.size), ready)
-	end := len(s.grad.params)
+	mine := s.learn(data, digits.Share(batch, s.team.rank, s.team.size), ready)
+	end := len(s.grad.Params)
 	counts := s.message[end:]
-	counts[0], counts[1] = mine.loss, mine.correct
+	counts[0], counts[1] = mine.Loss, mine.Correct
 	hand("tally", counts)
 
 	if err := s.await(ctx); err != nil {
-		return tally{}, err
+		return digits.Tally{}, err
 	}
-	return tally{counts[0], counts[1]}, nil
+	return digits.Tally{Loss: counts[0], Correct: counts[1]}, nil
 }
 
 // learn calls the network's learn. It also handles a rank that has no images in this step.
-func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
+func (s *stepper) learn(data digits.Images, rows []int, ready func(layer int)) digits.Tally {
 	if len(rows) > 0 {
-		return s.net.learn(data.pick(rows), s.grad, ready)
+		return s.net.Learn(data.Pick(rows), s.grad, ready)
 	}
-	clear(s.grad.params)
-	for i := len(s.net.layers) - 1; i >= 0; i-- {
+	clear(s.grad.Params)
+	for i := s.net.Depth() - 1; i >= 0; i-- {
 		ready(i)
 	}
-	return tally{}
+	return digits.Tally{}
 }
 
 // await averages the message. If the team has begin and finish, await only waits until the message
@@ -173,5 +170,5 @@ func (s *stepper) await(ctx context.Context) error {
 func (s *stepper) descend(rate, momentum float64) {
 	floats.Scale(momentum, s.velocity)
 	floats.AddScaled(s.velocity, -rate, s.message[:len(s.velocity)])
-	floats.Add(s.net.params, s.velocity)
+	floats.Add(s.net.Params, s.velocity)
 }

@@ -57,7 +57,7 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 		"log in the library":      {"comm/comm.go", `package comm; import "log"`, "must name"},
 		"cgo":                     {"transport/tcp/poll.go", `package tcp; import "C"`, "must name"},
 		"side effects":            {"comm/comm.go", `package comm; import _ "net/http/pprof"`, "side effects"},
-		"embed":                   {"examples/digits/data.go", `package main; import _ "embed"`, ""},
+		"embed":                   {"examples/internal/digits/data.go", `package digits; import _ "embed"`, ""},
 		"init":                    {"comm/comm.go", "package comm; func init() {}", "init function"},
 		"method init":             {"comm/comm.go", "package comm; type t int; func (t) init() {}", ""},
 		"exit in the library":     {"comm/comm.go", `package comm; import "os"; func f() { os.Exit(1) }`, "os.Exit"},

@@ -1,4 +1,4 @@
-package main
+package digits
 
 import (
 	"math"
@@ -8,14 +8,14 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// A network is a multi-layer perceptron: tanh between the layers, softmax at the end. All its
+// A Network is a multi-layer perceptron: tanh between the layers, softmax at the end. All its
 // parameters lie in one slice, so that one broadcast at the start and one all-reduce per step
 // suffice, whatever the layers are.
 //
 // The gradient of a network has the same form, and is a network, too.
-type network struct {
-	params []float64
-	layers []layer // views of params
+type Network struct {
+	Params []float64
+	layers []layer // views of Params
 }
 
 // A layer maps its input x to x·weights + bias.
@@ -24,15 +24,15 @@ type layer struct {
 	bias    []float64
 }
 
-// newNetwork returns a network of zeros. The parameter widths holds the width of the input, of each
+// NewNetwork returns a network of zeros. The parameter widths holds the width of the input, of each
 // hidden layer, and of the output.
-func newNetwork(widths ...int) *network {
+func NewNetwork(widths ...int) *Network {
 	total := 0
 	for i, out := range widths[1:] {
 		total += (widths[i] + 1) * out
 	}
-	n := &network{params: make([]float64, total)}
-	rest := n.params
+	n := &Network{Params: make([]float64, total)}
+	rest := n.Params
 	for i, out := range widths[1:] {
 		in := widths[i]
 		n.layers = append(n.layers, layer{mat.NewDense(in, out, rest[:in*out]), rest[in*out : (in+1)*out]})
@@ -41,18 +41,21 @@ func newNetwork(widths ...int) *network {
 	return n
 }
 
-// like returns a network of zeros with n's layers.
-func (n *network) like() *network {
+// Depth returns the number of layers.
+func (n *Network) Depth() int { return len(n.layers) }
+
+// Like returns a network of zeros with n's layers.
+func (n *Network) Like() *Network {
 	in, _ := n.layers[0].weights.Dims()
 	widths := []int{in}
 	for _, l := range n.layers {
 		widths = append(widths, len(l.bias))
 	}
-	return newNetwork(widths...)
+	return NewNetwork(widths...)
 }
 
-// part returns the layer's weights and biases within params. They are adjacent there.
-func (n *network) part(layer int, params []float64) []float64 {
+// Part returns the layer's weights and biases within params, which has the form of n.Params. They are adjacent there.
+func (n *Network) Part(layer int, params []float64) []float64 {
 	begin, end := 0, 0
 	for i := range layer + 1 {
 		in, out := n.layers[i].weights.Dims()
@@ -61,10 +64,10 @@ func (n *network) part(layer int, params []float64) []float64 {
 	return params[begin:end]
 }
 
-// randomize draws the weights after Glorot and Bengio, AISTATS 2010, eq. 16,
+// Randomize draws the weights after Glorot and Bengio, AISTATS 2010, eq. 16,
 // which keeps the scale of signals and of gradients through tanh layers. Biases
 // start at zero.
-func (n *network) randomize(seed uint64) {
+func (n *Network) Randomize(seed uint64) {
 	draw := rand.New(rand.NewPCG(seed, math.MaxUint64))
 	for _, l := range n.layers {
 		in, out := l.weights.Dims()
@@ -75,7 +78,7 @@ func (n *network) randomize(seed uint64) {
 
 // forward returns the output of each layer, one row per image. The last output is the scores
 // before softmax.
-func (n *network) forward(images *mat.Dense) []*mat.Dense {
+func (n *Network) forward(images *mat.Dense) []*mat.Dense {
 	outputs := make([]*mat.Dense, len(n.layers))
 	x := images
 	for i, l := range n.layers {
@@ -96,25 +99,30 @@ func (n *network) forward(images *mat.Dense) []*mat.Dense {
 	return outputs
 }
 
-// A tally counts how well a network did on some images. It holds sums, because sums over images can
+// A Tally counts how well a network did on some images. It holds sums, because sums over images can
 // be added across ranks, and means cannot.
-type tally struct {
-	loss    float64 // the sum of the cross entropies, in nats
-	correct float64 // images whose digit had the highest score
+type Tally struct {
+	Loss    float64 // the sum of the cross entropies, in nats
+	Correct float64 // images whose digit had the highest score
+}
+
+// Over divides the sums by the number of images.
+func (t Tally) Over(images int) Tally {
+	return Tally{t.Loss / float64(images), t.Correct / float64(images)}
 }
 
 // evaluate replaces the scores by the gradient of the loss with respect to them, and returns
 // the tally.
-func evaluate(scores *mat.Dense, digits []int) tally {
-	var t tally
+func evaluate(scores *mat.Dense, digits []int) Tally {
+	var t Tally
 	for row, digit := range digits {
 		p := scores.RawRowView(row)
 		if floats.MaxIdx(p) == digit {
-			t.correct++
+			t.Correct++
 		}
-		t.loss -= p[digit]
+		t.Loss -= p[digit]
 		norm := floats.LogSumExp(p)
-		t.loss += norm
+		t.Loss += norm
 		for j := range p {
 			p[j] = math.Exp(p[j] - norm)
 		}
@@ -123,19 +131,19 @@ func evaluate(scores *mat.Dense, digits []int) tally {
 	return t
 }
 
-// test returns how well the network does on s.
-func (n *network) test(s set) tally {
+// Test returns how well the network does on s.
+func (n *Network) Test(s Images) Tally {
 	outputs := n.forward(s.images)
-	return evaluate(outputs[len(outputs)-1], s.digits)
+	return evaluate(outputs[len(outputs)-1], s.Digits)
 }
 
-// learn sets grad to the gradient of the summed loss over s, by back propagation. Layers are
-// computed from the last to the first. If ready is not nil, learn calls it for each layer as soon
+// Learn sets grad to the gradient of the summed loss over s, by back propagation. Layers are
+// computed from the last to the first. If ready is not nil, Learn calls it for each layer as soon
 // as the layer's gradient is complete.
-func (n *network) learn(s set, grad *network, ready func(layer int)) tally {
+func (n *Network) Learn(s Images, grad *Network, ready func(layer int)) Tally {
 	outputs := n.forward(s.images)
 	delta := outputs[len(outputs)-1]
-	t := evaluate(delta, s.digits)
+	t := evaluate(delta, s.Digits)
 	for i := len(n.layers) - 1; i >= 0; i-- {
 		x := s.images
 		if i > 0 {

@@ -1,4 +1,6 @@
-package main
+// Package digits has the data and the network that the examples train: handwritten digits, and a
+// multi-layer perceptron that recognizes them. It does not know that there are other ranks.
+package digits
 
 import (
 	"compress/gzip"
@@ -14,9 +16,10 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
+// Figures of the data.
 const (
-	pixels  = 64 // the pixels of one image, 8 by 8
-	classes = 10 // the digits 0 to 9
+	Pixels  = 64 // the pixels of one image, 8 by 8
+	Classes = 10 // the digits 0 to 9
 	maxInk  = 16 // the darkest pixel
 )
 
@@ -25,59 +28,59 @@ const (
 //go:embed digits.csv.gz
 var packed string
 
-// A set is some of the images with the digits that they show. It does not change, so goroutines
+// Images are some images, with the digits that they show. They do not change, so goroutines
 // may share it.
-type set struct {
+type Images struct {
 	images *mat.Dense // one row per image, ink from 0 to 1
-	digits []int
+	Digits []int
 }
 
-// len returns the number of images.
-func (s set) len() int { return len(s.digits) }
+// Len returns the number of images.
+func (s Images) Len() int { return len(s.Digits) }
 
-// pick returns the images of these rows, in this order. There must be at least one.
-func (s set) pick(rows []int) set {
-	picked := set{mat.NewDense(len(rows), pixels, nil), make([]int, len(rows))}
+// Pick returns the images of these rows, in this order. There must be at least one.
+func (s Images) Pick(rows []int) Images {
+	picked := Images{mat.NewDense(len(rows), Pixels, nil), make([]int, len(rows))}
 	for i, row := range rows {
 		picked.images.SetRow(i, s.images.RawRowView(row))
-		picked.digits[i] = s.digits[row]
+		picked.Digits[i] = s.Digits[row]
 	}
 	return picked
 }
 
-// load unpacks the embedded data.
-func load() (set, error) {
+// Load unpacks the embedded data.
+func Load() (Images, error) {
 	unpacked, err := gzip.NewReader(strings.NewReader(packed))
 	if err != nil {
-		return set{}, err
+		return Images{}, err
 	}
 	return parse(unpacked)
 }
 
 // parse parses rows of 64 pixels and a digit.
-func parse(r io.Reader) (set, error) {
+func parse(r io.Reader) (Images, error) {
 	lines := csv.NewReader(r)
-	lines.FieldsPerRecord = pixels + 1
+	lines.FieldsPerRecord = Pixels + 1
 	records, err := lines.ReadAll()
 	if err != nil {
-		return set{}, err
+		return Images{}, err
 	}
 	if len(records) == 0 {
-		return set{}, errors.New("rows: got none, want some")
+		return Images{}, errors.New("rows: got none, want some")
 	}
-	all := set{mat.NewDense(len(records), pixels, nil), make([]int, len(records))}
+	all := Images{mat.NewDense(len(records), Pixels, nil), make([]int, len(records))}
 	for i, record := range records {
 		for j, field := range record {
 			value, err := strconv.Atoi(field)
 			limit := maxInk
-			if j == pixels {
-				limit = classes - 1
+			if j == Pixels {
+				limit = Classes - 1
 			}
 			if err != nil || value < 0 || value > limit {
-				return set{}, fmt.Errorf("row %d, column %d: got %q, want a number from 0 to %d", i+1, j+1, field, limit)
+				return Images{}, fmt.Errorf("row %d, column %d: got %q, want a number from 0 to %d", i+1, j+1, field, limit)
 			}
-			if j == pixels {
-				all.digits[i] = value
+			if j == Pixels {
+				all.Digits[i] = value
 			} else {
 				all.images.Set(i, j, float64(value)/maxInk)
 			}
@@ -86,10 +89,10 @@ func parse(r io.Reader) (set, error) {
 	return all, nil
 }
 
-// split returns the rows to train on and those to test with. The test rows are a fifth of every
+// Split returns the rows to train on and those to test with. The test rows are a fifth of every
 // digit, rounded, drawn by the seed alone, so all ranks with the same seed get the same rows.
-func split(digits []int, seed uint64) (train, test []int) {
-	var rows [classes][]int
+func Split(digits []int, seed uint64) (train, test []int) {
+	var rows [Classes][]int
 	for row, digit := range digits {
 		rows[digit] = append(rows[digit], row)
 	}
@@ -103,10 +106,10 @@ func split(digits []int, seed uint64) (train, test []int) {
 	return train, test
 }
 
-// batches divides all rows into batches, in an order that depends only on the seed and the epoch.
+// Batches divides all rows into batches, in an order that depends only on the seed and the epoch.
 // Every rank, and the single process of the comparison, uses the same batches. The last batch may
 // be smaller.
-func batches(rows, size int, seed uint64, epoch int) [][]int {
+func Batches(rows, size int, seed uint64, epoch int) [][]int {
 	order := rand.New(rand.NewPCG(seed, 1+uint64(epoch))).Perm(rows)
 	var dealt [][]int
 	for len(order) > 0 {
@@ -117,8 +120,8 @@ func batches(rows, size int, seed uint64, epoch int) [][]int {
 	return dealt
 }
 
-// share returns the part of a batch that one rank computes. Parts differ by at most one row. If
+// Share returns the part of a batch that one rank computes. Parts differ by at most one row. If
 // there are more ranks than rows, some parts are empty.
-func share(batch []int, rank, size int) []int {
+func Share(batch []int, rank, size int) []int {
 	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
 }

@@ -1,4 +1,4 @@
-package main
+package digits
 
 import (
 	"slices"
@@ -7,9 +7,9 @@ import (
 )
 
 // mustLoad returns the real data.
-func mustLoad(t *testing.T) set {
+func mustLoad(t *testing.T) Images {
 	t.Helper()
-	all, err := load()
+	all, err := Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,20 +18,20 @@ func mustLoad(t *testing.T) set {
 
 func TestLoadReadsAllImages(t *testing.T) {
 	all := mustLoad(t)
-	if got, want := all.len(), 1797; got != want {
+	if got, want := all.Len(), 1797; got != want {
 		t.Errorf("got %d images, want %d", got, want)
 	}
 	if got, want := all.images.At(0, 2), 5.0/16; got != want {
 		t.Errorf("third pixel is %v, want %v", got, want)
 	}
-	if got, want := all.digits[:10], []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) {
+	if got, want := all.Digits[:10], []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) {
 		t.Errorf("first digits are %v, want %v", got, want)
 	}
 }
 
 func TestParseRefusesMalformedRows(t *testing.T) {
 	row := func(digit string, pixel string) string {
-		return strings.Repeat(pixel+",", pixels) + digit + "\n"
+		return strings.Repeat(pixel+",", Pixels) + digit + "\n"
 	}
 	for name, text := range map[string]string{
 		"empty":           "",
@@ -45,14 +45,14 @@ func TestParseRefusesMalformedRows(t *testing.T) {
 			t.Errorf("%s: got no error", name)
 		}
 	}
-	if s, err := parse(strings.NewReader(row("9", "16"))); err != nil || s.len() != 1 {
-		t.Errorf("a good row: got %d images and %v", s.len(), err)
+	if s, err := parse(strings.NewReader(row("9", "16"))); err != nil || s.Len() != 1 {
+		t.Errorf("a good row: got %d images and %v", s.Len(), err)
 	}
 }
 
 func TestSplitIsStratifiedAndDisjoint(t *testing.T) {
 	all := mustLoad(t)
-	train, test := split(all.digits, 1)
+	train, test := Split(all.Digits, 1)
 
 	rows := slices.Sorted(slices.Values(append(slices.Clone(train), test...)))
 	for i, row := range rows {
@@ -60,13 +60,13 @@ func TestSplitIsStratifiedAndDisjoint(t *testing.T) {
 			t.Fatalf("row %d is in neither part, or in both", i)
 		}
 	}
-	if len(rows) != all.len() {
-		t.Errorf("got %d rows in both parts, want %d", len(rows), all.len())
+	if len(rows) != all.Len() {
+		t.Errorf("got %d rows in both parts, want %d", len(rows), all.Len())
 	}
-	for digit := range classes {
+	for digit := range Classes {
 		count := func(of []int) (n int) {
 			for _, row := range of {
-				if all.digits[row] == digit {
+				if all.Digits[row] == digit {
 					n++
 				}
 			}
@@ -81,12 +81,12 @@ func TestSplitIsStratifiedAndDisjoint(t *testing.T) {
 
 func TestSplitIsFixedByTheSeed(t *testing.T) {
 	all := mustLoad(t)
-	train, test := split(all.digits, 1)
-	again, testAgain := split(all.digits, 1)
+	train, test := Split(all.Digits, 1)
+	again, testAgain := Split(all.Digits, 1)
 	if !slices.Equal(train, again) || !slices.Equal(test, testAgain) {
 		t.Error("the same seed gave another split")
 	}
-	if _, other := split(all.digits, 2); slices.Equal(test, other) {
+	if _, other := Split(all.Digits, 2); slices.Equal(test, other) {
 		t.Error("another seed gave the same split")
 	}
 	// These rows were printed once. If the choice of rows changed, accuracies could not be compared
@@ -99,7 +99,7 @@ func TestSplitIsFixedByTheSeed(t *testing.T) {
 func TestBatchesDealEachRowOnce(t *testing.T) {
 	for _, c := range []struct{ rows, size int }{{1, 1}, {7, 3}, {9, 3}, {3, 9}, {1438, 50}} {
 		var all []int
-		for i, b := range batches(c.rows, c.size, 1, 0) {
+		for i, b := range Batches(c.rows, c.size, 1, 0) {
 			if len(b) != c.size && i != (c.rows-1)/c.size {
 				t.Errorf("%v: batch %d has %d rows", c, i, len(b))
 			}
@@ -110,7 +110,7 @@ func TestBatchesDealEachRowOnce(t *testing.T) {
 			t.Errorf("%v: the batches do not hold each row once", c)
 		}
 	}
-	if slices.Equal(batches(50, 50, 1, 0)[0], batches(50, 50, 1, 1)[0]) {
+	if slices.Equal(Batches(50, 50, 1, 0)[0], Batches(50, 50, 1, 1)[0]) {
 		t.Error("two epochs have the same order")
 	}
 }
@@ -118,10 +118,10 @@ func TestBatchesDealEachRowOnce(t *testing.T) {
 func TestSharesPartitionTheBatchEvenly(t *testing.T) {
 	for size := 1; size <= 9; size++ {
 		for rows := range 21 {
-			batch := batches(rows+1, rows+1, 1, 0)[0][:rows]
+			batch := Batches(rows+1, rows+1, 1, 0)[0][:rows]
 			var joined []int
 			for rank := range size {
-				part := share(batch, rank, size)
+				part := Share(batch, rank, size)
 				if len(part) < rows/size || len(part) > (rows+size-1)/size {
 					t.Errorf("%d rows, rank %d of %d: got %d rows", rows, rank, size, len(part))
 				}
