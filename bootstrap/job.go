@@ -188,7 +188,8 @@ func (f *finder) decide() (*Job, error) {
 		}
 	}
 	if !forced || slices.Contains(names, only) {
-		return nil, refuse(unknown, "no source of a job applies") // unreachable: single always applies
+		// This is unreachable, because the source single always applies.
+		return nil, refuse(unknown, "no source of a job applies")
 	}
 	return nil, badVariable(unknown, vars.Bootstrap, only, "is no source of a job",
 		"use one of "+strings.Join(names, ", ")+", or unset it")

@@ -95,7 +95,8 @@ func (f *finder) torch(source string) (*Job, error) {
 		return nil, badVariable(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
 	}
 	if j.LocalSize == j.Size {
-		host = "127.0.0.1" // all ranks are on this host, so the name that the launcher gives it does not matter
+		// All ranks are on this host, so the name that the launcher gives the host does not matter.
+		host = "127.0.0.1"
 	}
 	j.Root = net.JoinHostPort(host, port)
 	return j, nil
@@ -108,7 +109,8 @@ func (f *finder) torch(source string) (*Job, error) {
 func (f *finder) checkForeignRank(j *Job) error {
 	for _, l := range vars.Launchers() {
 		switch {
-		case l.Rank == vars.TorchRank, l.Name == "srun": // srun often starts one process per node, which then starts the ranks
+		// srun often starts one process per node, which then starts the ranks.
+		case l.Rank == vars.TorchRank, l.Name == "srun":
 			continue
 		case l.Requires != "" && !f.has(l.Requires):
 			continue

@@ -29,7 +29,8 @@ import (
 func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	size := len(src.of(me))
-	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d starts d ranks from its destination; jumps reduce the distance
+	// Chunk d starts d ranks from its destination. Each jump reduces the distance.
+	ahead := evenChunks(r, r.Scratch(n*size), 1)
 	for d := range n {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
@@ -38,7 +39,8 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	outgoing, incoming := r.Scratch(half), r.Scratch(half)
 	for jump := 1; jump < n; jump *= 2 {
 		packed := 0
-		for d := jump; d < n; d = (d + 1) | jump { // the chunks whose distance, as a sum of jumps, contains this jump
+		// The loop visits the chunks whose distance, as a sum of jumps, contains this jump.
+		for d := jump; d < n; d = (d + 1) | jump {
 			packed += copy(outgoing[packed:], ahead.of(d))
 		}
 		if err := r.Exchange(ctx, modulo(me+jump, n), outgoing[:packed], modulo(me-jump, n), incoming[:packed]); err != nil {

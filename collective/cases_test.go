@@ -399,7 +399,8 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
 			tm := teamtest.New(t, n, 64)
 			everyAlgorithm(func(a Algorithm) {
-				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // a segment has 16 elements
+				// A segment has 16 elements.
+				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} {
 					for _, x := range testCases(a, n, count, true) {
 						x.run(t, tm)
 					}
@@ -412,7 +413,9 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	if underRace() {
-		ranks = []int{2, 5} // with the race detector, tests take fifteen times as long, and larger teams would find no further races
+		// With the race detector, tests take fifteen times as long, and larger teams would find no
+		// further races.
+		ranks = []int{2, 5}
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {

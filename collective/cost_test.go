@@ -32,7 +32,8 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 				m := 8 * n * width
 				segment := m / segments
 				if segments == 1 {
-					segment = 0 // one segment per message, also if a message is longer than the vector
+					// Each message is one segment, even if the message is longer than the vector.
+					segment = 0
 				}
 				all := record(t, tm, seen, a, 0, width, segment)
 				steps := schedule(t, all)
@@ -89,13 +90,15 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 			if a.Hierarchical() != (hosts > 1) {
 				return
 			}
-			for _, width := range []int{evenWidth, 3000} { // a vector that each rank folds as a whole, and a longer one
+			// Each rank folds the first vector as a whole. The second one is longer.
+			for _, width := range []int{evenWidth, 3000} {
 				got := mostFolded(t, tm, a, width)
 				_, _, gamma := a.Cost(n, 8*n*width, p2p.DefaultSegment)
 				if a.passesOn() {
 					gamma = min(gamma, float64(8*n*width))
 				}
-				if math.Abs(gamma-float64(got)) > gamma/200+.5 { // parts of a fragment differ by one element
+				// Parts of a fragment differ by one element.
+				if math.Abs(gamma-float64(got)) > gamma/200+.5 {
 					t.Errorf("%v on %d ranks: %d bytes are folded of %d, want %v", a, n, got, 8*n*width, gamma)
 				}
 			}

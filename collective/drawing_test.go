@@ -393,7 +393,8 @@ func (h header) redraw(t testing.TB, a Algorithm) string {
 	if a.NeedsShared() {
 		return redrawSlots(t, a, h.ranks, h.root)
 	}
-	tm, seen := newRecordedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // no shared memory, so that messages within hosts are recorded
+	// Without shared memory, messages within hosts are recorded, too.
+	tm, seen := newRecordedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1)
 	var all []*message
 	switch {
 	case a.Verb() == VerbBarrier:

@@ -28,7 +28,8 @@ import (
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
-	inclusive, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // inclusive: the fold of buf and this rank's share
+	// inclusive is the fold of buf and this rank's share.
+	inclusive, arrived := r.Scratch(len(buf)), r.Scratch(len(buf))
 	copy(inclusive, buf)
 	for distance := 1; distance < n; distance *= 2 {
 		sends, receives := me+distance < n, me >= distance

@@ -82,7 +82,8 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 					x.run(t, tm)
 				}
 			}
-			for _, x := range testCases(a, n, 50_003, true)[:1] { // several fragments of shared memory
+			// The vector takes several fragments of shared memory.
+			for _, x := range testCases(a, n, 50_003, true)[:1] {
 				x.run(t, tm)
 			}
 		})

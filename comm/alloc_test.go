@@ -27,7 +27,8 @@ const tries = 30
 // the given bound.
 func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, call func() error) (float64, error) {
 	best := -1.0
-	verdict := []int32{0} // rank 0 decides whether its count is low enough, so that all ranks try equally often
+	// Rank 0 decides whether its count is low enough, so that all ranks try equally often.
+	verdict := []int32{0}
 	for try := 0; try < tries && verdict[0] == 0; try++ {
 		var before, after runtime.MemStats
 		if err := c.Barrier(ctx); err != nil {

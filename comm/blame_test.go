@@ -64,7 +64,8 @@ func deathJobOn(t *testing.T, n int, shared bool, f func(ctx context.Context, c 
 // die ends this rank's connections and refuses new ones, as happens when its process ends.
 func (d *deathRun) die(c *Comm) {
 	d.armed[c.Rank()].Store(true)
-	Send(context.Background(), c, (c.Rank()+1)%c.Size(), 99, []byte{1}) // the rank dies at this step
+	// The rank dies at this step.
+	Send(context.Background(), c, (c.Rank()+1)%c.Size(), 99, []byte{1})
 }
 
 // wantLost checks that err reports a lost rank, names the victim and no other rank, and contains

@@ -234,7 +234,9 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	if c.expected.seq == c.seq && c.expected.fingerprint != p.fingerprint {
 		return c.mismatch(p, c.expected.from, c.expected.details)
 	}
-	if cl == &c.blocking { // no other call begins before this call returns, so its entry in the history is not overwritten
+	// No other call begins before this call returns, so the entry of this call in the history is
+	// not overwritten.
+	if cl == &c.blocking {
 		cl.reset()
 		cl.callRecord, cl.admission, c.inUse = p, c.admitted, pl.usesShared
 	} else {
@@ -263,14 +265,18 @@ func (c *Comm) finish(cl *call, err error) error {
 	blocking := cl == &c.blocking
 	if err == nil && blocking && c.conflict.Load() == nil {
 		c.exit()
-		if c.closing.Load() { // loaded after exit, because Close stores closing before it checks whether a call is inside
+		// closing is loaded after exit, because Close stores closing before it checks whether a
+		// call is inside.
+		if c.closing.Load() {
 			c.unlist(cl)
 		}
 		return nil
 	}
 	c.unlist(cl)
 	if c.conflict.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
-		err = c.resolve() // the revoke has not arrived yet; the rank that disagreed may have closed without noticing the mismatch
+		// The revoke has not arrived yet. The rank that disagreed may have closed without noticing
+		// the mismatch.
+		err = c.resolve()
 	}
 	if err != nil {
 		err = c.collectiveFailed(cl, err)

@@ -21,7 +21,8 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 		}
 		first := make(chan error, 1)
 		go func() { first <- c.Barrier(ctx) }()
-		for !c.callInProgress() { // ends, because the Barrier waits for rank 1, and rank 1 waits for this rank
+		// The loop ends, because the Barrier waits for rank 1, and rank 1 waits for this rank.
+		for !c.callInProgress() {
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
@@ -133,7 +134,9 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 		begin := func(f func() error) {
 			before := len(calls.activeNames())
 			go func() { done <- f() }()
-			for len(calls.activeNames()) == before { // ends, because all these calls wait for rank 1, and rank 1 waits for this rank
+			// The loop ends, because all these calls wait for rank 1, and rank 1 waits for this
+			// rank.
+			for len(calls.activeNames()) == before {
 				runtime.Gosched()
 			}
 		}
@@ -141,7 +144,8 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 			t.Errorf("before the first call %q are under way", got)
 		}
 		begin(func() error { _, err := Recv(ctx, c, 1, 0, make([]byte, 1)); return err })
-		begin(func() error { return twin.Barrier(ctx) }) // listed since the Dup that made twin, so before Recv
+		// The blocking call of twin has been listed since the Dup that made twin, so before Recv.
+		begin(func() error { return twin.Barrier(ctx) })
 		if got, want := strings.Join(calls.activeNames(), " "), "recv barrier"; got != want {
 			t.Errorf("%q are under way, want %q", got, want)
 		}

@@ -88,7 +88,8 @@ func (d *death) rank(c *comm.Comm) error {
 	for step := range 3 {
 		var hs []*coordinator.Handle
 		for i := range 5 {
-			n := (i + c.Rank()) % 5                                                                            // each rank submits in its own order
+			// Each rank submits in its own order.
+			n := (i + c.Rank()) % 5
 			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", n), make([]float32, 1+n*500), comm.Sum)) // some tensors are fused, some are sent alone, and one is sent in parts
 		}
 		failed := coordinator.WaitAll(context.Background(), hs...)

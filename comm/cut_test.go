@@ -246,7 +246,9 @@ const huge = 256 << 10
 func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	injectInMemory(t, fewRanks, everyNth(3, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
-			return nil // each run of a soak would move megabytes, and show nothing that small segments do not show
+			// Each run of a soak would move megabytes, and show nothing that small segments do not
+			// show.
+			return nil
 		}
 		var few []*faultCase
 		for i, s := range collectiveCases("memory", n, 1.5) {
@@ -338,7 +340,8 @@ const fragmentElements = p2p.SlotSize / 4
 func fragmentsOf(call worldtest.Call, wire string, n int) []float64 {
 	few := []float64{0.01, 4.5}
 	if (call.Name == "allreduce" || call.Name == "broadcast from the last") && wire == "memory" && n == 2 && !raceEnabled {
-		slots := p2p.SharedSize(n) / n / p2p.SlotSize // the other data of a rank in the region takes less than a slot
+		// The other data of a rank in the region takes less than a slot.
+		slots := p2p.SharedSize(n) / n / p2p.SlotSize
 		return append(few, float64(slots)+1.5)
 	}
 	return few

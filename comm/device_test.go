@@ -109,7 +109,9 @@ func TestSoftwareDeviceWritesTensorsDirectly(t *testing.T) {
 
 func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 	leak.Check(t)
-	const most = 40 // steps to wait: a tensor is written directly once its sender has seen the Release
+	// A tensor is written directly once its sender has seen the Release, after at most this number
+	// of steps.
+	const most = 40
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for i := range uint64(most) {
 			var tracker worldtest.BufferTracker
@@ -172,7 +174,8 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	injections, i := frameInjections(), 0
 	cases := frameCases(overDevice)(3)
 	for j, s := range cases {
-		last := j == len(cases)-1 // the case of prepared receives, whose written frames no handler sees
+		// The last case has prepared receives, whose written frames no handler sees.
+		last := j == len(cases)-1
 		if !soaking && j%each != 0 && !last {
 			continue
 		}
@@ -198,7 +201,8 @@ func TestDeviceSoakReleasesEverything(t *testing.T) {
 		t.Skip("it takes long: `make soak-verbs` runs it")
 	}
 	leak.Check(t)
-	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20)) // a small cache, so that buffers are registered and deregistered often
+	// With a small cache, buffers are registered and deregistered often.
+	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20))
 	before := resourcesInUse(t)
 	var early, late resources
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

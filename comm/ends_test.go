@@ -73,7 +73,8 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 // The receiver receives the message only after the sender has begun Close, and closes nothing
 // itself. Close must wait for that receive.
 func TestCloseWaitsForLateReceives(t *testing.T) {
-	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // the first size is pushed; the others are offered, or spilled to the heap
+	// The first size is sent eagerly. The others are offered, or spilled to the heap.
+	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} {
 		synctest.Test(t, func(t *testing.T) {
 			const late = 3 * time.Second
 			err := Local(2, func(ctx context.Context, c *Comm) error {

@@ -39,7 +39,8 @@ func ExampleRecv_anySource() {
 			if err := comm.Send(ctx, c, 0, c.Rank(), []int{c.Rank() * 100}); err != nil {
 				return err
 			}
-			return c.Barrier(ctx) // without the Barrier, a rank might close while rank 0 still waits for any source
+			// Without the Barrier, a rank might close while rank 0 still waits for any source.
+			return c.Barrier(ctx)
 		}
 		sum := 0
 		for range c.Size() - 1 {

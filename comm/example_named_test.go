@@ -14,7 +14,8 @@ func ExampleComm_SendNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 7
 		if c.Rank() == 0 {
-			rows := []float32{1, 2, 3, 4, 5, 6} // the library owns rows until the callback done has run
+			// The library owns rows until the callback done has run.
+			rows := []float32{1, 2, 3, 4, 5, 6}
 			sent := make(chan error, 1)
 			err := c.SendNamed(step, 1, "embedding/rows", comm.NewTensor(rows, 3, 2), func(err error) { sent <- err })
 			if err != nil {

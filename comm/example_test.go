@@ -274,7 +274,8 @@ func ExampleScatter_counts() {
 func ExampleReduceScatter() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		src := []int{1, 2, 3, 4, 5}
-		mine := make([]int, 3-c.Rank()) // the part lengths differ by at most one; the longer parts come first
+		// The lengths of the parts differ by at most one. The longer parts come first.
+		mine := make([]int, 3-c.Rank())
 		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From(src)); err != nil {
 			return err
 		}

@@ -149,7 +149,8 @@ func (p *faultRun) check(b injection, at step) error {
 	}
 	if f := p.bystanderVerdict(at); (p.realTime() || p.tc.during == closing) && v.injection.kind == fault.LinkLost &&
 		(blames(f, fault.PeerLost, at.from) || blames(f, fault.PeerLost, at.to)) {
-		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // the rank was too busy for its heartbeats, or the ranks that had received them had closed
+		// The rank was too busy for its heartbeats, or the ranks that had received them had closed.
+		v.injection.kind, v.ranks = fault.PeerLost, blamed(f)
 	}
 	v.split = p.splitVerdict(at)
 	if p.local != nil {
@@ -283,7 +284,8 @@ func (p *faultRun) checkRank(r int, v expectedVerdict) error {
 	case p.tc.call.Verb == "" && !v.affects(p, r) && o.err != nil:
 		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
 	case p.tc.during == closing, v.injection.mayBeHarmless && o.verdict == nil:
-	case p.realTime() && !o.firedBefore && o.verdict == nil: // the fault met a frame so late that no rank waited any more
+	// The fault met a frame so late that no rank waited any more.
+	case p.realTime() && !o.firedBefore && o.verdict == nil:
 	case !v.matches(o.verdict):
 		return fmt.Errorf("want the verdict %v of %v, got %v", v.injection.kind, v.ranks, o.verdict)
 	}
@@ -299,7 +301,8 @@ func (p *faultRun) checkAgreement(v expectedVerdict) error {
 		case v.dead(r) || received == nil || v.split && v.matches(received):
 		case first == nil:
 			first = received
-		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks made this report at the same time
+		// Two ranks made this report at the same time.
+		case p.realTime() && blames(received, first.Kind, blamed(first)...):
 		case first.Error() != received.Error():
 			return fmt.Errorf("two verdicts: %v, and %v", first, received)
 		}

@@ -89,7 +89,8 @@ func receiveProbed(ctx context.Context, c *comm.Comm, each int, seen map[int]boo
 // wait for it.
 func TestAReservedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	leak.Check(t)
-	for _, size := range []int{1, 100_000} { // in elements: the first message is sent at once, the second is offered
+	// The sizes are in elements. The first message is sent at once, and the second is offered.
+	for _, size := range []int{1, 100_000} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			first, second := make([]int32, size), make([]int32, size)
 			first[0], second[0] = 1, 2

@@ -209,7 +209,8 @@ func TestPreparationsEndAfterAnAbort(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for step := range uint64(3) { // the first step connects the ranks, so the second exposes the buffer
+		// The first step connects the ranks, so the second step exposes the buffer.
+		for step := range uint64(3) {
 			sent := make(chan error, 1)
 			if err := c.SendNamed(step, other, preparedName, comm.NewTensor(make([]byte, size)), func(err error) { sent <- err }); err != nil {
 				return err

@@ -139,7 +139,9 @@ func TestEveryCallRefusesBuffersThatOverlap(t *testing.T) {
 				}
 				for _, shift := range shifts {
 					got, err := b.on(ctx, c, shift)
-					unchanged := b.name == "exscan" && c.Rank() == 0 // exscan leaves rank 0's dst unchanged, so its contents before the call are the result
+					// exscan leaves rank 0's dst unchanged, so its contents before the call are the
+					// result.
+					unchanged := b.name == "exscan" && c.Rank() == 0
 					if err != nil || uses && !unchanged && !slices.Equal(got, want) {
 						return fmt.Errorf("%s of a dst %d elements behind src: got %v and %v, want %v", b.name, shift, got, err, want)
 					}

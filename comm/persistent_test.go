@@ -139,7 +139,9 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if _, done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
-		return twin.Barrier(ctx) // keeps the communicator open, so that the other rank can be asked for its call
+		// The Barrier keeps the communicator open, so that the other rank can be asked for its
+		// call.
+		return twin.Barrier(ctx)
 	})
 	if err != nil {
 		t.Fatal(err)

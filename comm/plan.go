@@ -288,7 +288,8 @@ func (pl *plan) describe(c *Comm, sig *signature) {
 		sig.callName = pl.callName
 		sig.callID ^= hashText(pl.callName)
 	}
-	if pl.noShared && pl.algo.Hierarchical() { // the call uses messages within hosts, so it does not match a call that uses shared memory
+	// The call uses messages within hosts, so it does not match a call that uses shared memory.
+	if pl.noShared && pl.algo.Hierarchical() {
 		sig.callID |= noSharedFlag
 	}
 	sig.operator, sig.operatorID, sig.lists = "", 0, len(pl.vectors)
@@ -302,7 +303,8 @@ func (pl *plan) describe(c *Comm, sig *signature) {
 		}
 	case collective.VerbBarrier: // a barrier's element type means nothing
 		sig.dtype = tensor.Invalid
-	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
+	// The counts are equal on all ranks.
+	case collective.VerbAllGatherV, collective.VerbReduceScatterV:
 		for _, n := range pl.counts {
 			sig.operatorID = (sig.operatorID ^ uint64(n)) * 0x9e3779b97f4a7c15
 		}
@@ -334,7 +336,8 @@ func hashText(s string) uint64 {
 func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
-	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // sender and receiver each give a count, and the two may differ
+	// Sender and receiver each give a count, and the two counts may differ.
+	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV:
 		r.MarkEnds()
 	}
 	switch pl.verb {

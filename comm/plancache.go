@@ -60,7 +60,8 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 // holds only lengths, so lookupPlan checks again whether the buffers overlap. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
-	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) { // the key determines everything except where the buffers lie
+	// The key determines everything except where the buffers lie.
+	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) {
 		return false
 	}
 	pl.kernel, pl.algo, pl.segment, pl.usesShared, pl.cached = k.kernel, k.algo, k.segment, k.shares, k

@@ -50,7 +50,8 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 						return err
 					}
 					look.Poll(ctx, &ev)
-					if err := <-received; err != nil { // the callback must run even if Poll returned without success
+					// The callback must run even if Poll returned without success.
+					if err := <-received; err != nil {
 						return err
 					}
 					if !look.Poll(ctx, &ev) {

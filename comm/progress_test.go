@@ -55,7 +55,9 @@ var computations = []computation{
 	}},
 	{"irecv and isend", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		var rs []*comm.Request
-		for r := range c.Size() { // large messages: the receiver requests the bytes, and then the sender sends them
+		// The messages are large, so the receiver requests the bytes, and then the sender sends
+		// them.
+		for r := range c.Size() {
 			if r != c.Rank() {
 				rs = append(rs, comm.IRecv(c, r, 1, make([]float32, 300_000)), comm.ISend(c, r, 1, make([]float32, 300_000)))
 			}

@@ -654,7 +654,8 @@ func (w *collectiveWork) serve(ctx context.Context) {
 			w.run()
 		case <-w.closing:
 			return
-		case <-ctx.Done(): // the job is closed; the owner ends later starts by runAbandoned, and they fail
+		// The job is closed. Later starts fail, because the owner ends them by runAbandoned.
+		case <-ctx.Done():
 			return
 		}
 	}

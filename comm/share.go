@@ -69,7 +69,8 @@ func (c *Comm) shareMemory(ctx context.Context, call string) error {
 		return nil
 	}
 	table := c.table
-	c.setTable(collective.DefaultTable()) // a forced algorithm may need the memory, which is not mapped yet
+	// A forced algorithm may need the memory, which is not mapped yet.
+	c.setTable(collective.DefaultTable())
 	defer func() { c.setTable(table) }()
 	var sharer memorySharer
 	if l := c.group.Layout(); l.Hosts() == 1 {

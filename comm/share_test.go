@@ -63,7 +63,8 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 				if c.Rank() == 1 {
 					return at(2, i)
 				}
-				return at(0, i) + at(1, i) + at(2, i) // unchanged since the allreduce, because this rank is not the root
+				// This rank is not the root, so the buffer is unchanged since the allreduce.
+				return at(0, i) + at(1, i) + at(2, i)
 			}},
 			{"alltoall", func() error { return comm.AllToAll(ctx, c, dst, comm.From(src)) }, func(i int) int32 { return at(i/part, c.Rank()*part+i%part) }},
 			{"allgather", func() error { return comm.AllGather(ctx, c, dst, comm.From(src[:part])) }, func(i int) int32 { return at(i/part, i%part) }},

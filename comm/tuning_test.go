@@ -71,7 +71,8 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 		if x, err := c.Bridge().Explain("allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
 			return fmt.Errorf("got %v and %v, want a default rule", x, err)
 		}
-		for _, x := range []*comm.Comm{c, dup, half} { // the vector takes one segment on c and on dup, and two on half
+		// The vector takes one segment on c and on dup, and two segments on half.
+		for _, x := range []*comm.Comm{c, dup, half} {
 			v := []float64{float64(c.Rank()), 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 			if err := comm.AllReduce(ctx, x, v, comm.Sum); err != nil {
 				return err

@@ -203,7 +203,8 @@ func TestEndStepEndsSendsOfAClosedCommunicator(t *testing.T) {
 func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {
 	for _, size := range []int{1000, 100_000} { // an eager message, and a larger one
 		const n = 3
-		var sending sync.WaitGroup // keeps a rank that has given up from closing before the others have
+		// sending keeps a rank that has given up from closing before the other ranks have given up.
+		var sending sync.WaitGroup
 		sending.Add(n)
 		err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 			defer sending.Wait()
@@ -221,7 +222,8 @@ func TestACycleOfSendsEndsWithTheTimeoutOnEachRank(t *testing.T) {
 				return nil
 			}
 		}, comm.WithTimeout(time.Second), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
-		if err != nil && !errors.Is(err, fault.Closed) { // Close reports that accepted messages were not received
+		// Close reports that accepted messages were not received.
+		if err != nil && !errors.Is(err, fault.Closed) {
 			t.Error(err)
 		}
 	}

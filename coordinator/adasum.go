@@ -44,7 +44,9 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	if err := comm.AllToAll(ctx, s.c, shares, comm.From(buf)); err != nil {
 		return err
 	}
-	lengths := make([]int, len(items)) // for each tensor, the number of its elements in a chunk, including padding zeros
+	// lengths holds, for each tensor, the number of its elements in a chunk, including padding
+	// zeros.
+	lengths := make([]int, len(items))
 	for i := range items {
 		lengths[i] = l.chunkWidth(&items[i])
 	}

@@ -140,7 +140,8 @@ func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator,
 func BenchmarkParts(b *testing.B) {
 	for _, wire := range []string{"memory", "tcp"} {
 		b.Run(wire, func(b *testing.B) {
-			benchSteps(b, 2, wire, 8, 1<<18, coordinator.WithPartition(1<<16)) // each tensor has 16 parts
+			// Each tensor has 16 parts.
+			benchSteps(b, 2, wire, 8, 1<<18, coordinator.WithPartition(1<<16))
 		})
 	}
 }

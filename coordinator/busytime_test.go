@@ -70,7 +70,8 @@ func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	s.noteOutput(40, negotiate.SetChanged{Submission: 3})
 	s.noteOutput(45, negotiate.SetChanged{}) // requested by another rank only
 	b := oneTensor()
-	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec}) // this rank has not submitted this tensor
+	// This rank has not submitted the second tensor.
+	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec})
 	s.noteInput(50, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 0, Parts: 2}})
 	s.noteInput(60, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 1, Parts: 2}})
 	if s.busy.elapsed(65) != 55 {

@@ -94,7 +94,8 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 		var ok bool
 		for range pings {
 			if one := co.ping(ctx); one.maxError < 0 {
-				co.clockUnavailable = true // a late answer would be mistaken for the answer to the next ping
+				// A late answer would be mistaken for the answer to the next ping.
+				co.clockUnavailable = true
 				break
 			} else if !ok || one.maxError < m.maxError {
 				m, ok = one, true

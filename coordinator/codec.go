@@ -152,7 +152,9 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 		clear(sum)
 	}
 	for i, v := range src {
-		sum[i] += T(v * pre) // the conversion forbids a fused multiply-add, whose rounding would differ between processors
+		// The conversion forbids a fused multiply-add, whose rounding would differ between
+		// processors.
+		sum[i] += T(v * pre)
 	}
 	return sum
 }

@@ -204,7 +204,8 @@ func (x *executor) execute(ctx context.Context, j job) error {
 			return err
 		}
 	}
-	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before the program can submit these names again
+	// The Worker must learn this before the program can submit these names again.
+	x.co.post(event{in: negotiate.Finished{Bucket: b}})
 	if x.tuned != nil {
 		x.co.publishSettings(*x.tuned)
 		x.tuned = nil

@@ -176,7 +176,8 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 		if phase != "collective" && phase != "close" && err == nil && len(hs) > 0 {
 			return fmt.Errorf("rank %d got nothing", c.Rank())
 		}
-		if phase != "collective" && phase != "close" { // in these two phases the loss may not be known yet
+		// In these two phases the loss may not be known yet.
+		if phase != "collective" && phase != "close" {
 			if err := submitAfterLoss(co, dead); err != nil {
 				return fmt.Errorf("rank %d, before Close: %w", c.Rank(), err)
 			}
@@ -347,7 +348,8 @@ func TestARankThatClosesFailsWhatNeedsItAndNothingElse(t *testing.T) {
 		if c.Rank() != 1 {
 			err := coordinator.AllReduce(co, "never", make([]float32, 4), comm.Sum).Wait(ctx)
 			var f *fault.Error
-			byOne := func(p fault.Peer) bool { return p.Rank == 1 } // another rank may have learned of it, and closed, before this rank submits
+			// Another rank may have learned of the loss, and closed, before this rank submits.
+			byOne := func(p fault.Peer) bool { return p.Rank == 1 }
 			if !errors.As(err, &f) || f.Kind != fault.Closed || !slices.ContainsFunc(f.Peers, byOne) {
 				return fmt.Errorf("got %v, want closed by rank 1", err)
 			}

@@ -44,7 +44,8 @@ func TestADeclaredTensorIsSubmittedAgainAfterEachWait(t *testing.T) {
 				return fmt.Errorf("a second Wait: %w", err)
 			}
 		}
-		other := coordinator.AllReduce(co, "a", []int64{1, 2}, comm.Sum) // another tensor with the same name
+		// This is another tensor with the same name.
+		other := coordinator.AllReduce(co, "a", []int64{1, 2}, comm.Sum)
 		if err := other.Wait(ctx); err != nil {
 			return err
 		}

@@ -60,7 +60,8 @@ func examples(op comm.Op, d tensor.DType) (list [][]byte) {
 		add(anyNumber(d, 1))
 	case scales(d):
 		values := []float64{0, 1, -1, 0.5, -100}
-		if d != tensor.Complex64 && d != tensor.Complex128 { // mixed terms of a complex product would change such values
+		// The mixed terms of a complex product would change such values.
+		if d != tensor.Complex64 && d != tensor.Complex128 {
 			values = append(values, math.Copysign(0, -1), math.Inf(1), math.Inf(-1))
 		}
 		for _, v := range values {

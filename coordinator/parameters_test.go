@@ -28,7 +28,8 @@ func TestParametersAndObjectsBecomeTheRoots(t *testing.T) {
 		if err := errors.Join(equal("a", params["a"], vector(3, root)), equal("b", params["b"], vector(100_000, root))); err != nil {
 			return err
 		}
-		s := state{Epoch: root - c.Rank(), Rates: map[string]float64{"w": float64(c.Rank())}} // the root's epoch is 0
+		// The root's epoch is 0.
+		s := state{Epoch: root - c.Rank(), Rates: map[string]float64{"w": float64(c.Rank())}}
 		if err := coordinator.BroadcastObject(ctx, co, "state", &s, root); err != nil {
 			return err
 		}
@@ -39,7 +40,8 @@ func TestParametersAndObjectsBecomeTheRoots(t *testing.T) {
 		if err := coordinator.BroadcastJSON(ctx, co, "state", &s, root); err != nil {
 			return err
 		}
-		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{fmt.Sprint("w", root): 1}) { // none of this rank's own names may remain
+		// None of this rank's own names may remain.
+		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{fmt.Sprint("w", root): 1}) {
 			return fmt.Errorf("as JSON: got %+v", s)
 		}
 		return nil

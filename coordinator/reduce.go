@@ -221,7 +221,8 @@ func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
 	buf := x.scratchBuffer(0, l.elements()*ws)
-	if l.items[0].h == nil { // then it is the only item, since Buckets with absent ranks are not fused
+	// Without a handle this is the only item, since Buckets with absent ranks are not fused.
+	if l.items[0].h == nil {
 		identity(t.OpID, t.Wire, buf)
 		return buf
 	}

@@ -107,7 +107,8 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer steps are enough to warm up
+	// The steps are long, so fewer steps are enough to warm up.
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil {
 		s.skip = s.seen - 1
 	}
 	steps := s.seen - 1 - s.skip

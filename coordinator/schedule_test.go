@@ -37,7 +37,8 @@ func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 func delay(rnd *rand.Rand) {
 	switch rnd.IntN(4) {
 	case 0:
-		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond) // random delays are the purpose of this test; nothing waits for this one
+		// Reason: random delays are the purpose of this test. Nothing waits for this delay.
+		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond)
 	case 1:
 		runtime.Gosched()
 	}
@@ -68,7 +69,9 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 // idle sleeps for up to a few cycles, or not at all.
 func idle(rnd *rand.Rand) {
 	if rnd.IntN(2) == 0 {
-		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond) // in the bubble's time, which passes when all goroutines wait
+		// Reason: random delays are the purpose of this test. They pass in the bubble's time, when
+		// all goroutines wait.
+		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond)
 	}
 }
 

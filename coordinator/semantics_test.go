@@ -261,7 +261,8 @@ func TestProcessSetsAreMadeUsedAndRemovedWhileRunning(t *testing.T) {
 		}
 		if me%2 == 1 {
 			buf, w := []int{me}, []int{me}
-			h := coordinator.AllReduce(co, "w", w, comm.Sum, coordinator.In(odd)) // another tensor than the world's w
+			// This tensor differs from the tensor w of the set of all ranks.
+			h := coordinator.AllReduce(co, "w", w, comm.Sum, coordinator.In(odd))
 			if err := coordinator.WaitAll(ctx, h, coordinator.Broadcast(co, "b", buf, 0, coordinator.In(odd))); err != nil {
 				return err
 			}

@@ -35,7 +35,8 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 		return failedHandle(co, call, err)
 	}
 	s := &sparseSum[T]{call: call, op: op, width: src.Width}
-	indices := append([]int64{-1}, src.Indices...) // the leading index -1 has no row; it shows that the rank has not joined
+	// The leading index -1 has no row. It shows that the rank has not joined.
+	indices := append([]int64{-1}, src.Indices...)
 	rows := append(slices.Clone(opts), Shape(len(src.Indices), src.Width))
 	parts := []*Handle{
 		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/indices", root: -1}, &s.indices, indices), opts),

@@ -464,7 +464,8 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 			t.Errorf("%q: got %+v and %v, want misuse with a remedy", text, s, err)
 		}
 	}
-	for _, file := range []string{filepath.Join(t.TempDir(), "none.json"), t.TempDir()} { // a file that does not exist, and a directory
+	// The first file does not exist. The second one is a directory.
+	for _, file := range []string{filepath.Join(t.TempDir(), "none.json"), t.TempDir()} {
 		_, err := coordinator.LoadSettings(file)
 		if !errors.Is(err, fault.Misuse) || strings.Contains(err.Error(), "remove") || strings.Count(err.Error(), file) != 1 {
 			t.Errorf("%s: got %v, want misuse that names it once, and nothing to remove", file, err)

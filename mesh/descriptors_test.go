@@ -132,7 +132,8 @@ func TestARunningJobSurvivesAShortLackOfDescriptors(t *testing.T) {
 			r, wires := startShort(t, 3)
 			defer r.close()
 			wire := wires[0]
-			wires[1].err = errors.New("unreachable") // so that only rank 0 could open the link again
+			// With this error, only rank 0 can open the link again.
+			wires[1].err = errors.New("unreachable")
 			wires[1].short.Store(true)
 			wire.short.Store(true)
 			r.meshes[0].control.post(func(c *control) { c.linkDown(c.links[1], "cut by the test") })

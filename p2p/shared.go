@@ -359,7 +359,9 @@ func (p Fragment) set(at int) {
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, fingerprintOffset), p.fingerprint())
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, at), p.n)
 	}
-	for rank, asleep := range s.sleep { // must follow the store of the flag, because a rank that falls asleep reads the flag once more
+	// This must follow the store of the flag, because a rank that falls asleep reads the flag once
+	// more.
+	for rank, asleep := range s.sleep {
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
 			p.r.g.e.WakePeer(s.ranks[rank])
 		}
@@ -402,7 +404,9 @@ func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 		p.r.g.tracer(TraceEvent{flagEventKind(at, TraceSawReady, TraceSawDone), s.ranks[rank], p})
 	}
 	if !p.small && p.n == s.first && s.prevHistory[0] {
-		return nil // the member may have reused the previous fragment's cell; p's fingerprint also covers that operation
+		// The member may have reused the previous fragment's cell. The fingerprint of p also covers
+		// that operation.
+		return nil
 	}
 	return p.compareFingerprints(rank, p.n-1)
 }

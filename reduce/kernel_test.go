@@ -430,7 +430,8 @@ func TestMeanIsOneSumAndOneDivision(t *testing.T) {
 	if want := sum / 4; got[0] != want {
 		t.Errorf("got %v, want %v", got[0], want)
 	}
-	if !math.IsNaN(got[1]) { // the sum had overflowed before the infinity with the other sign was added
+	// The sum had overflowed before the infinity with the other sign was added.
+	if !math.IsNaN(got[1]) {
 		t.Errorf("got %v, want NaN", got[1])
 	}
 }

@@ -44,7 +44,8 @@ func TestOneNaNAmongShortFloatsIsFoundEverywhere(t *testing.T) {
 		for at := 0; at < most; at += 2 {
 			fill(rng, earlier, k.DType())
 			fill(rng, later, k.DType())
-			binary.LittleEndian.PutUint16(earlier[at:], 0xffff-uint16(rng.IntN(0x80))) // a NaN of either type
+			// This is a NaN of either type.
+			binary.LittleEndian.PutUint16(earlier[at:], 0xffff-uint16(rng.IntN(0x80)))
 			compareFolds(t, k, plain, earlier, later)
 			compareFolds(t, k, plain, later, earlier)
 		}

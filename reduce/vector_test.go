@@ -231,7 +231,8 @@ func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 			indices := []uint64{0, 1, 2, 1<<63 - 1, 1 << 63, 1<<64 - 1}
 			one := func(value uint64) (loc []byte) {
 				loc = binary.NativeEndian.AppendUint64(nil, rng.Uint64())
-				low := uint64(1)<<(8*d.Base().Size()) - 1 // all bits set; for 64 bits the shift gives 0
+				// All bits are set. For 64 bits the shift gives 0.
+				low := uint64(1)<<(8*d.Base().Size()) - 1
 				binary.NativeEndian.PutUint64(loc, binary.NativeEndian.Uint64(loc)&^low|value&low)
 				return binary.NativeEndian.AppendUint64(loc, indices[rng.IntN(len(indices))])
 			}

@@ -246,7 +246,8 @@ func (e *Engine) deferAction(c deferredAction) { e.deferred = append(e.deferred,
 func (e *Engine) unlock() {
 	for {
 		switch {
-		case len(e.deferred) > 0: // actions run before frames are sent, because an action may queue a frame
+		// Actions run before frames are sent, because an action may queue a frame.
+		case len(e.deferred) > 0:
 			c := e.deferred[0]
 			e.deferred = e.deferred[:copy(e.deferred, e.deferred[1:])]
 			e.mu.Unlock()

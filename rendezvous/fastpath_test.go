@@ -283,7 +283,8 @@ func TestTrySendYieldsToAllThatHasPrecedence(t *testing.T) {
 func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
-	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that the header returns some
+	// With this number, the header returns some credit.
+	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart
 	credit, unreturned := p.credit, p.unreturned
 	p.link.Conn().(*inlineConn).refuse = true
 	if a.TrySend(1, 7, 0, []byte("lost")) {

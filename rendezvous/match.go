@@ -172,7 +172,8 @@ func (e *Engine) exposeAndRequest(req *Request) {
 	switch {
 	case req.pendingErr == nil && !req.withdrawn:
 		p.sendControl(h)
-	case req.unexpose != nil: // req was aborted or its offer withdrawn; the sender does not know the exposure
+	// req was aborted, or its offer was withdrawn. The sender does not know the exposure.
+	case req.unexpose != nil:
 		e.unexposeAndFinish(req, req.pendingErr)
 	case req.withdrawn:
 		e.repost(req)

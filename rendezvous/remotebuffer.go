@@ -30,7 +30,9 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	switch {
 	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
 		p.protocolError("prepare: got buffer %d for tensor %q a second time, want it once", h.id, name)
-	case len(p.remote) >= 2*maxPrepared: // twice, because the peer stops counting earlier: when it sends the unprepare frame
+	// The bound is twice maxPrepared, because the peer stops counting earlier: when it sends the
+	// unprepare frame.
+	case len(p.remote) >= 2*maxPrepared:
 		p.protocolError("prepare: got more than %d buffers, want at most that many", 2*maxPrepared)
 	default:
 		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}

@@ -235,7 +235,8 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 		}
 	}
 	f.Body, f.Parts, f.To, f.ID = body, req.parts, transport.Token{}, 0
-	if req.token != (transport.Token{}) { // it may arrive without its header, so the header must carry nothing
+	// The frame may arrive without its header, so the header must carry nothing.
+	if req.token != (transport.Token{}) {
 		f.To, f.Offset, f.ID = req.token, int(h.offset), req.recvID
 		if req.remote != nil {
 			f.ID = transport.NoNotify
@@ -403,7 +404,8 @@ func firstError(errs ...error) error {
 
 // withdraw takes an offer back, on this rank and at the peer. The caller finishes the request.
 func (e *Engine) withdraw(req *Request) {
-	if m := req.local; m != nil { // req is a send to this rank itself, and its message waits in the table
+	// req is a send to this rank itself, and its message waits in the table.
+	if m := req.local; m != nil {
 		req.local = nil
 		if m.inTable {
 			req.mc.table.removeMessage(m)

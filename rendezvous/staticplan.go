@@ -156,7 +156,9 @@ func (mc *MatchContext) prepareRecurring(from int, name string) {
 	}
 	recv, err := mc.PrepareNamed(from, name, make([]byte, size))
 	if err != nil || p.endRefusedPlan(recv) {
-		e.plan.cancel(k) // the program has prepared a receive itself, or the coming receive fails with the same error
+		// The program has prepared a receive itself, or the coming receive fails with the same
+		// error.
+		e.plan.cancel(k)
 		return
 	}
 	e.plan.commit(k, recv)

@@ -105,7 +105,8 @@ func TestCloseReportsEagerMessagesThatWereNotReceived(t *testing.T) {
 		} else {
 			send()
 			from.PostSend(1, 3, 0, make([]byte, 10), Rendezvous)
-			tm.engines[1].waitForOffers(0, 1) // the messages before the offer have then arrived, too
+			// By then the messages before the offer have arrived, too.
+			tm.engines[1].waitForOffers(0, 1)
 			closeReceiver()
 		}
 		if err := tm.engines[0].Drain(t.Context()); !closedBy(err, 1) {
@@ -169,7 +170,8 @@ func TestDrainDeliversToPostedReceives(t *testing.T) {
 // When the receiver has aborted a step, a tensor of the step is not received. Its send must end
 // with the cause, which a flood carries.
 func TestSendOfAnAbortedStepEndsWithItsCause(t *testing.T) {
-	for _, late := range []bool{false, true} { // late: the offer arrives after the receiver has learned of the end
+	// If late is set, the offer arrives after the receiver has learned of the end.
+	for _, late := range []bool{false, true} {
 		tm := newTeam(t, 2)
 		tm.connect(t, 0, 1)
 		from, to := tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
@@ -295,7 +297,8 @@ func TestLinkCarriesAnyNumberOfNames(t *testing.T) {
 	s := newStepper(t, Config{})
 	const names = maxNames + 1000
 	for round := range 2 {
-		for i := 0; i < names; i += 1 + round*(names/500) { // all names, and then some of them again
+		// The first round uses all names, and the second uses some of them again.
+		for i := 0; i < names; i += 1 + round*(names/500) {
 			s.step++
 			sent := s.send(i, 8)
 			s.recv(i, 8, nil)

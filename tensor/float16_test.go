@@ -81,7 +81,8 @@ func (s shortFormat) nearest(f float32) uint16 {
 		return sign | s.infinity()
 	}
 	exp := s.exponent(rounded)
-	count := uint16(math.Ldexp(rounded, s.fracBits-exp)) // number of units, including the leading one
+	// count is the number of units, including the leading one.
+	count := uint16(math.Ldexp(rounded, s.fracBits-exp))
 	return sign | (uint16(exp+s.bias()-1)<<s.fracBits + count)
 }
 

@@ -56,7 +56,8 @@ func Flat(n int) Layout { return Layout{n: n} }
 // hosts and racks do not matter, so renaming a host does not change the order of folds.
 func New(places []Place) *Layout {
 	n := len(places)
-	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each host and of each rack
+	// The maps hold the lowest rank of each host and of each rack.
+	host, rack := make(map[Place]int), make(map[string]int)
 	// Iterate downwards, so that the maps finally hold the lowest rank of each host and rack.
 	for r := n - 1; r >= 0; r-- {
 		host[places[r]], rack[places[r].Rack] = r, r

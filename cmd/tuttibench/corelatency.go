@@ -29,7 +29,8 @@ func coreLatency() float64 {
 		_ [120]byte
 	}
 	var stop atomic.Bool
-	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) }) // also ends a round: a round never ends if both goroutines share a core
+	// The timer also ends a round, because a round never ends if both goroutines share a core.
+	late := time.AfterFunc(exchangeLimit, func() { stop.Store(true) })
 	defer late.Stop()
 	ended := make(chan struct{})
 	go func() {

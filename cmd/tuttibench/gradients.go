@@ -62,7 +62,9 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 // nothing before the last submission of a step. startNegotiator first unsets the environment
 // variables for timelines and autotuning, which are meant for the other coordinator.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
-	if err := c.Barrier(ctx); err != nil { // ranks of one process share its environment, which is changed below
+	// Ranks of one process share the environment that is changed below, so they wait for each
+	// other.
+	if err := c.Barrier(ctx); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"TIMELINE", "AUTOTUNE", "AUTOTUNE_FILE"} {

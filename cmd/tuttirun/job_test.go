@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
-	if signal.Ignored(syscall.SIGHUP) { // under nohup; children inherit ignored signals, but not signal handlers
+	// This is so under nohup. Children inherit ignored signals, but not signal handlers.
+	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	os.Exit(m.Run())
@@ -134,7 +135,8 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	defer theirs.Close()
 	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	j.cmd.ExtraFiles = []*os.File{null, null, null, held} // tuttirun gives ranks other files at 3 to 5
+	// tuttirun gives ranks other files at the descriptors 3 to 5.
+	j.cmd.ExtraFiles = []*os.File{null, null, null, held}
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
 		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {

@@ -81,7 +81,9 @@ func TestLauncherKilledWhileStartingEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {
 		j := start(t, "-np", "16", "sh", "-c", "sleep 1000 & sleep 1000")
-		time.Sleep(time.Duration(i) * time.Millisecond) // the moment of the kill; nothing is synchronised by it
+		// Reason: the kill comes at a moment that differs from round to round. Nothing waits for
+		// it.
+		time.Sleep(time.Duration(i) * time.Millisecond)
 		j.signal(syscall.SIGKILL)
 		j.ends(-1)
 		j.checkNothingIsLeft()

@@ -12,7 +12,8 @@ func TestATimelineOnAFullDiskFailsTheJob(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, saved := filepath.Join(dir, "out.json"), filepath.Join(dir, "saved.json")
-	if err := os.Symlink("/dev/full", file); err != nil { // every write to this file fails as on a full disk
+	// Every write to this file fails as on a full disk.
+	if err := os.Symlink("/dev/full", file); err != nil {
 		t.Fatal(err)
 	}
 	for r := range 2 {

@@ -28,7 +28,8 @@ func sample() *Model {
 }
 
 func TestPredictionsAddUpTheCountsOfACost(t *testing.T) {
-	ring := find(t, collective.VerbAllReduce, "ring") // on 4 ranks: 6α + 1.5mβ + 0.75mγ, in messages of m/4
+	// On 4 ranks, ring takes 6α + 1.5mβ + 0.75mγ, in messages of m/4.
+	ring := find(t, collective.VerbAllReduce, "ring")
 	shared := find(t, collective.VerbAllReduce, "shared")
 	for _, c := range []struct {
 		a     collective.Algorithm

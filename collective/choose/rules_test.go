@@ -20,7 +20,9 @@ func TestRulesFollowTheFastest(t *testing.T) {
 	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.TableRule {
 		return collective.TableRule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
 	}
-	const table = 64 << 10 // largest size for which the default table chooses recursive_doubling; above 8 MiB it does not choose ring
+	// The number table is the largest size for which the default table chooses recursive_doubling.
+	// Above 8 MiB the default table does not choose ring.
+	const table = 64 << 10
 	for _, c := range []struct {
 		name  string
 		times []Measurement

@@ -98,7 +98,8 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 		},
 		score: func(p autotune.Candidate) float64 {
 			bytes := float64(tensors * size)
-			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3)) // one call per cycle while tensors are submitted
+			// There is one call per cycle while tensors are submitted.
+			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3))
 			names := float64(tensors) * announce * (20 - 19*p[2])
 			wait := max(0, p[1]*1e-3-compute) // wait for further tensors, which do not come
 			return bytes / (compute + calls*call + bytes*perByte + names + wait)

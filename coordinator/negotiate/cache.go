@@ -126,7 +126,9 @@ func (c *Coordinator) freeEvicted() {
 	for _, id := range c.evicting {
 		s := &c.cache[id]
 		if s.evictedAt == math.MaxUint32 {
-			s.evictedAt = c.seq // the last list of this Step; the list with the eviction is not later
+			// seq is the number of the last list of this Step. The list with the eviction is not
+			// later.
+			s.evictedAt = c.seq
 		}
 		if s.evictedAt > acked {
 			keep = append(keep, id)

@@ -87,7 +87,8 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 				n := rnd.IntN(len(left[r]) + 1)
 				requests := numbers(left[r][:n]...)
 				left[r] = left[r][n:]
-				if n > 0 && rnd.IntN(8) == 0 { // one request in full, which may be a changed request
+				// One request is sent in full, and may be a changed request.
+				if n > 0 && rnd.IntN(8) == 0 {
 					id := requests.Cached.lowest()
 					requests.Cached.Remove(id)
 					q := cachedRequest(id)

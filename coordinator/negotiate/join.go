@@ -73,7 +73,8 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	for _, o := range c.sortedPending() {
 		if o.key.set == id && o.live {
 			err := &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)}
-			c.failWithGroup(o, err, false) // not for good, because later requests for a removed set fail anyway
+			// The failure is not permanent, because later requests for a removed set fail anyway.
+			c.failWithGroup(o, err, false)
 		}
 	}
 	c.fence()

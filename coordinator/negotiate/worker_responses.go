@@ -48,7 +48,8 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	}
 	if e.Transient {
 		if n != nil {
-			n.matchesCache = false // the request differs from the cache entry of this name, if there is one
+			// The request differs from the cache entry of this name, if there is one.
+			n.matchesCache = false
 		}
 		w.transient[e.ID] = &at
 		return

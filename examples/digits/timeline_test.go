@@ -24,7 +24,8 @@ const (
 func TestMain(m *testing.M) {
 	if os.Args[0] == "tutti-guardian" {
 		launch.Main(os.Args, nil, nil, nil, nil)
-		syscall.Kill(os.Getpid(), syscall.SIGKILL) // a race build would wait in Exit, and tuttirun for it
+		// A race build would wait in Exit, and tuttirun would wait for it.
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	if os.Getenv(asLauncher) != "" {
 		os.Unsetenv(asLauncher)
@@ -59,7 +60,8 @@ func trainTimeline(t *testing.T) ([]timeline.ReadSpan, []timeline.Info) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	spans, infos, err := timeline.Check(f) // checks that spans nest, and the other requirements of viewers
+	// Check checks that spans nest, and the other requirements of viewers.
+	spans, infos, err := timeline.Check(f)
 	if err != nil {
 		t.Fatal(err)
 	}

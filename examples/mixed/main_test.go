@@ -64,7 +64,8 @@ func TestAWordOutsideTheTableEndsTheStepEverywhere(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
 			err := serve(ctx, c, io.Discard)
-			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil { // returns once the worker has noticed the end of the step
+			// Recv returns once the worker has noticed the end of the step.
+			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil {
 				return err
 			}
 			return err

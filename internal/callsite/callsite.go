@@ -155,7 +155,8 @@ func firstOutside(lines []string) string {
 // a rank that sleeps is the line that called Sleep.
 func inStandardLibrary(file string) bool {
 	home, known := standardLibraryDir()
-	if !known || home == "" { // built with -trimpath, where the paths of Go's own files have no domain
+	// In a program built with -trimpath, the paths of Go's own files have no domain.
+	if !known || home == "" {
 		first, _, _ := strings.Cut(file, "/")
 		return !strings.Contains(first, ".") && !path.IsAbs(file)
 	}

@@ -53,7 +53,8 @@ type group struct{ dir, limit, used, total string }
 func groups(system fs.FS) (all []group) {
 	text, _ := fs.ReadFile(system, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":") // the path follows the number of the hierarchy
+		// The path follows the number of the hierarchy.
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		controllers, own, _ := strings.Cut(rest, ":")
 		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current"}
 		switch controllers {

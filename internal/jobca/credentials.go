@@ -167,7 +167,8 @@ func (c *Credentials) Explain(err error) error {
 	switch {
 	case errors.As(err, &plain):
 		return fmt.Errorf("%w (the peer does not speak TLS: set TUTTI_INSECURE_PLAIN on all ranks or on none)", err)
-	case errors.As(err, &remote) && remote.Op == "remote error": // crypto/tls has no type for this error
+	// crypto/tls has no type for this error.
+	case errors.As(err, &remote) && remote.Op == "remote error":
 		return fmt.Errorf("%w (the peer does not accept this rank's certificate: compare secret, TUTTI_JOB and TUTTI_INCARNATION of both ranks, and the clocks of both hosts)", err)
 	case !errors.As(err, &refused):
 		return err

@@ -27,7 +27,8 @@ func TestAnIdleStateAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(turns, turn); got != 0 {
 		t.Errorf("a turn makes %v pieces of garbage, want none", got)
 	}
-	if want := (turns + 1) * (size - 1); sent != want { // AllocsPerRun runs the function once more than asked
+	// AllocsPerRun runs the function once more than asked.
+	if want := (turns + 1) * (size - 1); sent != want {
 		t.Errorf("got %d outputs, want a heartbeat to each rank, %d", sent, want)
 	}
 }

@@ -258,7 +258,8 @@ func (s *Machine) closeEpoch() {
 	for _, c := range all[1:] {
 		notBefore := s.now
 		if c.by != s.cfg.Me {
-			notBefore += Time(ResolveDelay + secondhandDelay) // if its announcer is still alive, the announcer repeats it first
+			// If the announcer is still alive, it repeats the failure first.
+			notBefore += Time(ResolveDelay + secondhandDelay)
 		}
 		s.propose(c.err, notBefore)
 	}

@@ -67,7 +67,8 @@ func checkSchedule(t *testing.T, w *cluster, seed uint64, x schedule) {
 	}
 	for i, c := range x.cuts {
 		w.after(x.cutAt[i], func() { w.sever(c[0], c[1]) })
-		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], DataLinkDown{c[1], "takes no bytes"}) }) // the two ranks may have no control link
+		// The two ranks may have no control link.
+		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], DataLinkDown{c[1], "takes no bytes"}) })
 	}
 	w.run(w.now + Time(14*Second))
 	var first *fault.Error

@@ -220,7 +220,8 @@ func output(ctx context.Context, env []string, program string, args ...string) (
 	cmd.Env = append(os.Environ(), env...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // launchers end their ranks
+	// After TERM a launcher ends its ranks.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = killDelay
 	err := cmd.Run()
 	if err != nil {

@@ -142,7 +142,8 @@ func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 				near, far := w.link(0, 1)
 				got, want := useAll(near, far), failed
 				if rule.moment != Before {
-					want = append(steps, "the end")[k+1] // the bytes of this step have left, and the bytes of the next step have not
+					// The bytes of this step have left, and the bytes of the next step have not.
+					want = append(steps, "the end")[k+1]
 				}
 				if got != want || !w.script.Fired(0) {
 					t.Errorf("%q failed, want %q; fired: %v", got, want, w.script.Fired(0))

@@ -198,7 +198,9 @@ func (s *Script) applyDeath(i, from int) {
 // error. Closing one Conn may make the inner Conn of another fail; that error is not returned.
 func (s *Script) kill(from int, err error) {
 	s.mu.Lock()
-	s.deathOf(from).Store(&err) // stored before the first Conn is closed, so that a dead node reports no other error
+	// The error is stored before the first Conn is closed, so that a dead node reports no other
+	// error.
+	s.deathOf(from).Store(&err)
 	var all []*conn
 	for c := range s.conns {
 		if c.node.number == from {

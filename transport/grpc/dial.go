@@ -163,7 +163,8 @@ func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	}
 	d.conn.stream = d.stream
 	if head, err := d.stream.Header(); err != nil || head == nil {
-		return errors.Join(err, d.stream.RecvMsg(new(incoming))) // Header does not return the reason
+		// Header does not return the reason, so RecvMsg must return it.
+		return errors.Join(err, d.stream.RecvMsg(new(incoming)))
 	}
 	if !detach() {
 		return ctx.Err()

@@ -150,7 +150,8 @@ func FuzzDecoder(f *testing.F) {
 		var again []byte
 		for i := range n {
 			f := transport.Frame{Head: atOnce.heads[i], Body: atOnce.bodies[i], ID: atOnce.ids[i]}
-			ack := binary.LittleEndian.Uint64(b[len(again)+16:]) // the decoder does not pass it to the Sink
+			// The decoder does not pass the acknowledgement to the Sink.
+			ack := binary.LittleEndian.Uint64(b[len(again)+16:])
 			again = append(appendPreamble(again, &f, uint32(i), ack), f.Body...)
 		}
 		if !bytes.HasPrefix(b, again) {

@@ -51,7 +51,8 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 		b.mu.Unlock()
 		return false
 	}
-	if b.head > 0 && len(b.msgs) == cap(b.msgs) { // move the messages to the front, so that the slice need not grow
+	// The messages move to the front, so that the slice need not grow.
+	if b.head > 0 && len(b.msgs) == cap(b.msgs) {
 		n := copy(b.msgs, b.msgs[b.head:])
 		clear(b.msgs[n:])
 		b.head, b.msgs = 0, b.msgs[:n]

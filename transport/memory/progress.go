@@ -93,7 +93,8 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 			return errNotExposed(it.size)
 		}
 	case c.dst == nil:
-		n = it.size // the Sink drops the body, so nothing is copied, and the frame completes at once
+		// The Sink drops the body, so nothing is copied, and the frame completes at once.
+		n = it.size
 	default:
 		it.copyPart(c.dst[c.got:c.got+n], c.got)
 	}

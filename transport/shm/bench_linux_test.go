@@ -83,7 +83,8 @@ func BenchmarkBandwidth(b *testing.B) {
 			in := new(bufferSink)
 			c.Send(newFrame(size))
 			pollUntil(c, in, 8)
-			m := bestTime{ops: max(opsPerRun(size), min(4096, 16<<20/size))} // many times as many as a full ring holds
+			// The number of operations is many times the number that a full ring holds.
+			m := bestTime{ops: max(opsPerRun(size), min(4096, 16<<20/size))}
 			for b.Loop() {
 				if err := pollUntil(c, in, in.frames+1); err != nil {
 					b.Fatal(err)

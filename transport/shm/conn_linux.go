@@ -298,7 +298,9 @@ func (c *conn) fail(err error) error {
 // Close implements transport.Conn. A Progress that runs at the same time may write into the
 // arriving frame's buffer until it returns. The peer still receives the frames in the ring.
 func (c *conn) Close() error {
-	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate, because a goroutine that holds outbox.mu need not be inside the gate
+	// This comes before the gate, because a goroutine that holds outbox.mu need not be inside the
+	// gate.
+	failed, err := c.outbox.close(&c.firstErr, errClosed())
 	if first, last := c.gate.Close(); first && last {
 		c.release()
 	}

@@ -91,7 +91,8 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	if strings.HasPrefix(host.addr, "no sandbox: ") {
 		t.Skip(host.addr) // Reason: a kernel without seccomp has no such sandboxes.
 	}
-	for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // wait until the other process is the host; it reports nothing yet
+	// Reason: the loop waits until the other process is the host, which reports nothing yet.
+	for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody hosts the share")
 		}
@@ -271,7 +272,8 @@ func TestPeerKilledDuringHandshakes(t *testing.T) {
 	for range 8 {
 		p := startPeer(t, "nothing")
 		near := New(Options{})
-		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() }) // the moment is arbitrary
+		// The moment is arbitrary.
+		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() })
 		for err := error(nil); err == nil; {
 			var c transport.Conn
 			if c, err = near.Dial(testContext(t), p.addr); err == nil {

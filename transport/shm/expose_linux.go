@@ -159,7 +159,8 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	}
 	e := &x.table[slot]
 	e.number, e.id, e.buf, e.of = x.last, id, buf, a
-	c.seg.refs.Add(1) // one reference for release, which uses the shared table also after the Conn has closed
+	// release needs a reference, because it uses the shared table also after the Conn has closed.
+	c.seg.refs.Add(1)
 	x.slots[slot].Store(e.number << 1)
 	return token{slot, e.number, uint64(offset), uint64(len(buf))}.bytes(), e.release, nil
 }

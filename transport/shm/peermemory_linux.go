@@ -74,7 +74,8 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 				p.err = protocolError("got message %d on the socket, want %d or %d", message, doorbellMessage, poolMessage)
 			}
 		}
-		more := fd >= 0 || slices.Contains(b[:n], poolMessage) // the kernel ends a read at a descriptor
+		// The kernel ends a read at a descriptor.
+		more := fd >= 0 || slices.Contains(b[:n], poolMessage)
 		if fd >= 0 {
 			unix.Close(fd) // no pool message came with it
 		}
@@ -207,7 +208,8 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	n = min(b.left, maxFragment)
 	from := int(to.offset) + at
 	b.read(p.mem[from : from+n])
-	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // the swap fails if the owner has revoked the memory
+	// The swap fails if the owner has revoked the memory.
+	slot.CompareAndSwap(to.number<<1|1, to.number<<1)
 	return n, nil
 }
 
@@ -238,7 +240,8 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		if err != errNotExposed {
 			return n, false, err
 		}
-		n = b.left // the receiver does not find this exposure in its private table, and fails the Conn
+		// The receiver does not find this exposure in its private table, and fails the Conn.
+		n = b.left
 		*b = body{}
 		return n, false, nil
 	}

@@ -80,7 +80,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	}
 	// Alloc fills the pages at once. So a lack of memory is an error here, and not a fatal signal
 	// at a later access.
-	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
+	// The kernel kills processes rather than refuse to fill a memfd.
+	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
 	a, err := t.pool.alloc(roundUp(size, os.Getpagesize()))
@@ -259,7 +260,8 @@ func (p *pool) free(a *allocation) error {
 	mem := a.mem
 	a.mem = nil
 	p.mu.Unlock()
-	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate, madvise works even after the descriptor is closed
+	// Unlike fallocate, madvise works even after the descriptor is closed.
+	removed := unix.Madvise(mem, unix.MADV_REMOVE)
 	if err := unix.Munmap(mem); err != nil {
 		return os.NewSyscallError("munmap", err)
 	}

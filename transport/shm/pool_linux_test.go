@@ -454,7 +454,9 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 				defer unix.Close(fd)
 				rights = unix.UnixRights(fd)
 			}
-			for range 2 { // a second pool message ends the Conn; every other invalid message ends it the first time
+			// A second pool message ends the Conn. Every other invalid message ends it the first
+			// time.
+			for range 2 {
 				unix.Sendmsg(near.fd, tc.message, rights, nil, unix.MSG_NOSIGNAL)
 			}
 			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // no callback is armed, so the watcher wakes nobody

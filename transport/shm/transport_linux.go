@@ -155,7 +155,8 @@ func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, e
 	case t.life.Err() != nil:
 		kind = fault.Closed
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		kind, err = fault.Timeout, context.DeadlineExceeded // a dialer's deadline may expire before ctx does
+		// A dialer's deadline may expire before ctx does.
+		kind, err = fault.Timeout, context.DeadlineExceeded
 	case ctx.Err() != nil:
 		kind, err = fault.Canceled, ctx.Err()
 	case errors.As(err, &ours):

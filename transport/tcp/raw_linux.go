@@ -255,7 +255,8 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	n, errno := c.readVector(room, ahead)
 	switch {
 	case errno == syscall.EAGAIN:
-		return 0, false, false, c.first.Get() // not nil after a failed write; then nothing more arrives
+		// The error is not nil after a failed write. Nothing more arrives then.
+		return 0, false, false, c.first.Get()
 	case errno != 0:
 		return 0, false, false, failure(fault.LinkLost, "receive", c.wireError("read", errno))
 	case n == 0:

@@ -188,7 +188,8 @@ func (c *stream) cut(err error) error {
 	if c.dec.magicLeft > 0 {
 		return failure(fault.Refused, "accept", err) // a TLS handshake that failed
 	}
-	return failure(fault.LinkLost, "receive", c.t.options.TLS.Explain(err)) // in TLS 1.3 a refusal comes after the handshake
+	// In TLS 1.3 a refusal comes after the handshake.
+	return failure(fault.LinkLost, "receive", c.t.options.TLS.Explain(err))
 }
 
 // read is the reader goroutine: it fills the inbox until the connection ends or Close is called.

@@ -65,7 +65,8 @@ func TestAConnUnderTLSWithoutBytesIsIdleAndWakesForThem(t *testing.T) {
 	near, far := securePair(t)
 	far.Admit()
 	in := &bufferSink{}
-	if err := move(t, far, in, func() bool { return !far.buffered.Load() }); err != nil { // the magic
+	// This reads the magic.
+	if err := move(t, far, in, func() bool { return !far.buffered.Load() }); err != nil {
 		t.Fatal(err)
 	}
 	woken := make(chan struct{})

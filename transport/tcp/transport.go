@@ -104,7 +104,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	defer context.AfterFunc(t.life, cancel)()
 
 	op := "dial " + addr
-	if strings.Contains(addr, "=") { // an address of transport auto, which is no name to resolve; a retry would not help
+	// An address of transport auto is no name to resolve. A retry would not help.
+	if strings.Contains(addr, "=") {
 		return nil, failure(fault.Misuse, op, errors.New("got the address of another transport, want host:port: set TUTTI_TRANSPORT or WithTransportName to the same on all ranks"))
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive}

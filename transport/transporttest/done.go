@@ -66,7 +66,8 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 		resenders[i] = l
 		near.Send(&l.s.Frame)
 	}
-	w.until("all rounds", func() bool { // the last Done of each frame may run after the frame has arrived
+	// The last Done of each frame may run after the frame has arrived.
+	w.until("all rounds", func() bool {
 		return len(far.sink.got) == rounds*len(resenders) && resenders[0].left.Load()+resenders[1].left.Load() == 0
 	})
 	var heads [2]int

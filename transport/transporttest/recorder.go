@@ -134,7 +134,8 @@ func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 			then(err)
 		}
 		s.err = err
-		s.doneCount.Add(1) // this comes last, because a goroutine that sees the new count may use the frame again
+		// This comes last, because a goroutine that sees the new count may use the frame again.
+		s.doneCount.Add(1)
 	}
 	return s
 }

@@ -38,7 +38,8 @@ type Remote struct {
 func Connect(wire io.ReadWriter) *Remote {
 	r := &Remote{out: newSendQueue(wire), handlers: make(map[uint64]func(*response))}
 	go r.receive(gob.NewDecoder(wire))
-	r.call(&request{Op: opPing}) // now all goroutines of the Remote run, so that leak checks do not count them as new
+	// From now on all goroutines of the Remote run, so that leak checks do not count them as new.
+	r.call(&request{Op: opPing})
 	return r
 }
 

@@ -135,7 +135,8 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 			l.transferInline(b)
 		}
 	})
-	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // because ib_write_bw also has several writes in flight
+	// Four are in flight, because ib_write_bw also has several writes in flight.
+	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) {
 		const tensors, size = 4, 1 << 20
 		l := newSender(b, f, size, true)
 		b.SetBytes(tensors * size)

@@ -84,7 +84,8 @@ const ourPrefix = "TUTTI_VERBS_"
 func readConfig(getenv func(string) string) (*config, error) {
 	// The timeout is 4.096 µs * 2^14 = 67 ms, so six retries end within about half a second.
 	w := &config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
-	setBy := make(map[string]string) // maps this module's name of a setting to the variable that was set
+	// setBy maps this module's name of a setting to the variable that was set.
+	setBy := make(map[string]string)
 	for _, v := range w.variables() {
 		// If both names are set, this module's name wins, because a script for TensorFlow may have
 		// set the other name.

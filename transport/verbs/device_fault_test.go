@@ -81,7 +81,8 @@ func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 		t.Log("no port is taken down: VERBS_NETDEV names no interface")
 		states = nil
 	} else {
-		t.Cleanup(func() { exec.Command("ip", "link", "set", netdev, "up").Run() }) // also if the test fails
+		// The interface comes up again even if the test fails.
+		t.Cleanup(func() { exec.Command("ip", "link", "set", netdev, "up").Run() })
 	}
 	for _, state := range states {
 		if out, err := exec.Command("ip", "link", "set", netdev, state).CombinedOutput(); err != nil {
@@ -330,7 +331,8 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	}
 	step, begin := 1, time.Now()
 	for withVictim(t, addr, step, accepted) {
-		if step++; time.Since(begin) > testTimeout { // a machine so slow that every step would take too long
+		// On so slow a machine every step would take too long.
+		if step++; time.Since(begin) > testTimeout {
 			step += 6
 		}
 	}

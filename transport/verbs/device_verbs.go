@@ -247,7 +247,8 @@ func (d *ibDevice) release() error {
 	}
 	for _, w := range d.waiters {
 		if w.events != nil {
-			w.events.Close() // after the Close of the device, this is a second call, which does nothing
+			// After the Close of the device, this is a second call, which does nothing.
+			w.events.Close()
 		}
 		if w.channel != nil {
 			check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(w.channel))

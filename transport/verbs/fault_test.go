@@ -314,7 +314,8 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 
 func TestForeignTokenIsMisuse(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
-	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // a Token of end 0 itself, not of its peer
+	// This Token is of end 0 itself, and not of its peer.
+	to, release, err := b.ends[0].Expose(1, make([]byte, 10))
 	if err != nil {
 		t.Fatal(err)
 	}

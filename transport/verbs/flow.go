@@ -281,7 +281,8 @@ func (f *flow) next() (output, error) {
 			return out, err
 		}
 	case f.out.phase == renewing:
-		if _, _, err := f.target(); err != nil { // the memory was closed, because BUFFER_IDLE arrived instead of a BUFFER_RESPONSE
+		// The memory was closed, because BUFFER_IDLE arrived instead of a BUFFER_RESPONSE.
+		if _, _, err := f.target(); err != nil {
 			return output{}, err
 		}
 	case f.out.phase == writing && (f.out.to.noNotify || f.credits > 1):

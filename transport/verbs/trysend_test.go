@@ -23,7 +23,8 @@ func (b *connPair) trySend(head, body string) {
 func (b *connPair) checkUnsent(want int) (since time.Time) {
 	b.Helper()
 	n, since := b.ends[0].Unsent()
-	if n != want || since.IsZero() != (n == 0) { // a time left from before would make later bytes look old
+	// A time left from before would make later bytes look old.
+	if n != want || since.IsZero() != (n == 0) {
 		b.Errorf("Unsent() = %d, %v; want %d bytes, and a time if there are any", n, since, want)
 	}
 	return since

@@ -45,7 +45,9 @@ const (
 )
 
 func phases() []phase {
-	two := []string{wires()[0], wires()[len(wires())-1]} // the first and the last transport are enough, because the phase does not change how a transport reports the end of a rank
+	// The first and the last transport are enough, because the phase does not change how a
+	// transport reports the end of a rank.
+	two := []string{wires()[0], wires()[len(wires())-1]}
 	return []phase{
 		{"before it submits", wires(), coordinatorRanks, beforeSubmit},
 		{"half way through its submissions", two, coordinatorRanks, halfSubmitted},

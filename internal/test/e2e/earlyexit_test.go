@@ -151,7 +151,9 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 					if !e.is(fault.Closed) || len(e.Peers) != 1 || e.Peers[0].Rank != victim {
 						t.Errorf("%s: rank %d got %q, want a %q that names rank %d", name, e.Rank, e.Text, fault.Closed, victim)
 					}
-					if e.Kind != fault.Closed.Error() && name != "collective" { // in a collective another rank may have got the error first, and revoked the communicator
+					// In a collective another rank may have got the error first, and revoked the
+					// communicator.
+					if e.Kind != fault.Closed.Error() && name != "collective" {
 						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
 					}
 					if elapsed, most := e.duration(), time.Second+starvedIn(reported); elapsed > most {

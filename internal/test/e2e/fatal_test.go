@@ -94,7 +94,8 @@ func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 				failed := 0
 				for _, e := range j.events("left", program.events) {
 					switch {
-					case !e.Failed && program.blunder == "three roots, of nothing": // the rank had closed before the mistake was detected
+					// The rank had closed before the mistake was detected.
+					case !e.Failed && program.blunder == "three roots, of nothing":
 					case !e.is(program.kind) || !strings.Contains(e.Text, program.wantText):
 						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.wantText)
 					default:

@@ -77,7 +77,9 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 		j.events("summing", ranks)
 	}
 	l.run("cut", fmt.Sprintf("n%d", victim))
-	cut := make(map[string]moment) // the clock starts only now, because cutting runs some programs, and the silence is longer than they take
+	// The clock starts only now, because cutting runs some programs, and the silence is longer than
+	// they take.
+	cut := make(map[string]moment)
 	for wire, j := range jobs {
 		cut[wire] = j.now()
 	}
@@ -87,7 +89,8 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 			if e.Kind != fault.PeerLost.Error() {
 				t.Errorf("%s: rank %d got %q, want a %q", wire, e.Rank, e.Text, fault.PeerLost)
 			}
-			if e.Rank == victim { // the victim cannot know that it is cut off, but it can report that no rank answers
+			// The victim cannot know that it is cut off, but it can report that no rank answers.
+			if e.Rank == victim {
 				if !strings.Contains(e.Text, "this rank may be the one that is cut off") {
 					t.Errorf("%s: the rank that was cut off got %q", wire, e.Text)
 				}

@@ -75,7 +75,9 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	j := run(t, ranks, wire, o)
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
-	time.Sleep(pause) // any moment is suitable, because the ranks are inside a call nearly all the time
+	// Reason: the kill comes at any moment, because the ranks are inside a call nearly all the
+	// time.
+	time.Sleep(pause)
 	killed := j.signal(pids[victim], syscall.SIGKILL)
 	for _, e := range j.events("ended", ranks-1) {
 		if e.Kind != fault.PeerLost.Error() {

@@ -228,7 +228,8 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 					called := in.events(fmt.Sprintf("called %d", i), ranks)
 					next := in.events(fmt.Sprintf("next %d", i), ranks)
 					for r := range ranks {
-						if !called[r].Failed { // the call had returned before any rank detected the mismatch
+						// The call had returned before any rank detected the mismatch.
+						if !called[r].Failed {
 							in.wantMismatch(next[r], called)
 						} else {
 							in.wantMismatch(called[r], called)

@@ -22,7 +22,9 @@ type moment struct {
 
 // now returns this moment.
 func (j *job) now() moment {
-	total := j.starved() // asked before the clock is read, so that the time of asking counts as starved, if at all
+	// starved is called before the clock is read, so that its own time counts as starved, if at
+	// all.
+	total := j.starved()
 	now := time.Now()
 	return moment{now, now, total}
 }
@@ -37,7 +39,8 @@ func (j *job) awaitExit(pid int) {
 		if err != nil {
 			return
 		}
-		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first thread may have ended before the others
+		// The first thread may have ended before the others.
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		state := strings.TrimSpace(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(threads) <= 1 && strings.ContainsAny(state[:1], "ZX") {
 			return

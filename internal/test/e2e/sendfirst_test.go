@@ -61,7 +61,8 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 				t.Parallel()
 				texts := make([]string, 2)
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-					if err := c.Barrier(ctx); err != nil { // rank 0's time begins when both ranks are here
+					// The time limit of rank 0 begins when both ranks are here.
+					if err := c.Barrier(ctx); err != nil {
 						return err
 					}
 					// Rank 1 has a longer deadline, so it can still answer questions when rank 0's

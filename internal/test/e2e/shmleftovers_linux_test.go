@@ -89,7 +89,8 @@ func TestJobsReleaseSharedMemory(t *testing.T) {
 		},
 		"all ranks are killed": func(j *job, pids map[int]int) {
 			for _, pid := range pids {
-				syscall.Kill(pid, syscall.SIGKILL) // the last ranks may have ended because of the loss of the first
+				// The last ranks may have ended because of the loss of the first.
+				syscall.Kill(pid, syscall.SIGKILL)
 			}
 			j.wantExit(128 + int(syscall.SIGKILL))
 		},

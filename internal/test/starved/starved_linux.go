@@ -12,13 +12,16 @@ import (
 // Of returns the total time for which the threads of a process have waited for a processor so far.
 // For a process that has ended it returns 0.
 func Of(pid int) (total time.Duration) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // cannot fail, because the pattern is well-formed
+	// Glob cannot fail, because the pattern is well-formed.
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			continue // the thread has ended meanwhile
 		}
-		fields := strings.Fields(string(text)) // the time on a processor, the time waited for a processor, in ns, and the number of turns
+		// The fields are the time on a processor and the time waited for a processor, in ns, and
+		// the number of turns.
+		fields := strings.Fields(string(text))
 		if len(fields) < 2 {
 			continue
 		}

@@ -231,7 +231,8 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 		if err == nil {
 			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
-		if err != nil { // otherwise the next receive would get the message that this receive did not get
+		// Otherwise the next receive would get the message that this receive did not get.
+		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}

@@ -203,6 +203,7 @@ func exScanInit[T number](d *persistentCase[T]) *comm.Request {
 }
 
 func exScanToInit[T number](d *persistentCase[T]) *comm.Request {
-	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's output stays cleared
+	// Rank 0's output stays cleared.
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count))
 	return comm.IExScan(d.c, dst, comm.Sum, comm.From(src), comm.Persistent())
 }
