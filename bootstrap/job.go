@@ -99,7 +99,9 @@ type Job struct {
 	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
 	credentials *jobca.Credentials // the credentials from the launcher; nil if there are none
 
-	members  *membership  // the launcher's record of the ranks; nil if the environment alone says who they are
+	// members is the launcher's record of the ranks. It is nil if the environment alone says who
+	// they are.
+	members  *membership
 	finder   *finder      // set with members; reads what belongs to an epoch
 	listener net.Listener // opened by Join, until Listen returns it
 }

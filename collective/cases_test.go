@@ -29,8 +29,9 @@ type destination int
 
 const (
 	outOfPlace destination = iota
-	inPlace                // dst is this rank's part of the input, or the input is this rank's part of dst
-	atStart                // dst is the beginning of the input, for reduce_scatter
+	// With inPlace, dst is this rank's part of the input, or the input is this rank's part of dst.
+	inPlace
+	atStart // dst is the beginning of the input, for reduce_scatter
 )
 
 func (x testCase) String() string {

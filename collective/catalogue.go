@@ -13,10 +13,12 @@ import (
 // the table may choose the algorithm, docs/algorithms.md lists it, tuttibench times it, and the
 // tests run it, redraw its drawing and compare its cost.
 type entry struct {
-	verb     Verb
-	name     string
-	order    reduce.Order // Commutative: operators must commute; RankOrder: any operator; 0: the algorithm does not reduce
-	costText string       // the cost, in the words of the header
+	verb Verb
+	name string
+	// order is Commutative if operators must commute, RankOrder for any operator, and 0 if the
+	// algorithm does not reduce.
+	order    reduce.Order
+	costText string // the cost, in the words of the header
 	cost     cost
 	run      any // a function of the type that the verb needs
 }

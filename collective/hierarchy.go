@@ -20,7 +20,7 @@ import (
 // The names of the hierarchical algorithms.
 const (
 	hierarchical      = "hierarchical"       // one rank of each host
-	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with a part of the vector
+	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with a part
 )
 
 // Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses shared

@@ -24,7 +24,7 @@ type frameRecorder struct {
 	mu   sync.Mutex // guards seen
 	seen []sentFrame
 
-	dialing  sync.Mutex // one dial at a time, so that the next accepted Conn is the dialled Conn's other end
+	dialing  sync.Mutex // one dial at a time, so that accepted Conns match the dials
 	dialer   int
 	accepted chan struct{}
 }

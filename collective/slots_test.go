@@ -43,8 +43,8 @@ type slotRecorder struct {
 	now     stage
 	stages  []*stage
 	folds   map[provenance][2]provenance // the two operands of each result
-	slots   map[*byte][]provenance       // the content of the rank's slots at the end of the last stage
-	own     []provenance                 // the content of the rank's buffers at the end of the last stage
+	slots   map[*byte][]provenance       // the rank's slots at the end of the last stage
+	own     []provenance                 // the rank's buffers at the end of the last stage
 }
 
 // observe is the rank's trace hook.

@@ -39,7 +39,7 @@ type Comm struct {
 
 	table   *collective.Table
 	wire    string              // the names of all transports between its ranks; equal on all ranks
-	chooser *collective.Chooser // the table of algorithms for this number of ranks and this transport
+	chooser *collective.Chooser // the table of algorithms for these ranks and this transport
 
 	blocking call       // the blocking collective, while it is inside
 	round    *p2p.Round // reused by the blocking collectives; nil before the first of them
@@ -49,10 +49,11 @@ type Comm struct {
 	closing atomic.Bool // Close has begun: a call that returns now removes itself from the list
 
 	conflict      atomic.Pointer[conflict] // a mismatch that no other rank has detected so far
-	releaseMemory func() error             // unmaps the shared memory at Close; nil if there is none
+	releaseMemory func() error             // unmaps the shared memory at Close; nil: there is none
 
-	mu          *sync.Mutex   // the runtime's calls.mu; guards the fields below
-	admitted    uint64        // how many blocking collectives, and starts of other collectives, were admitted
+	mu *sync.Mutex // the runtime's calls.mu; guards the fields below
+	// admitted counts the admitted blocking collectives and the admitted starts of other collectives.
+	admitted    uint64
 	inUse       bool          // the blocking collective may access the shared memory
 	drained     chan struct{} // closed when inUse ends; nil if no goroutine waits for that
 	seq         uint32        // number of the last collective that began
@@ -63,7 +64,7 @@ type Comm struct {
 	expected    expectation
 	children    uint64
 	subs        map[uint64]uint64
-	lost        *fault.Error // set if a member, or the link between two members, was lost before any revoke
+	lost        *fault.Error // set if a member, or a link between members, was lost before any revoke
 	revoked     *fault.Error
 	closed      bool
 }

@@ -32,10 +32,10 @@ const (
 	callLimit    = 20 * time.Second // a call that needs longer hangs
 	closeLimit   = 10 * time.Second
 	runLimit     = 60 * time.Second      // a run that needs longer hangs outside the call
-	verdictLimit = time.Second           // from a fault to the mesh's report, over transports with exact time
+	verdictLimit = time.Second           // from a fault to the mesh's report, if time is exact
 	frameDrain   = 50 * time.Millisecond // the time for frames that no call waits for
 
-	maxStarved = 8 * time.Second // the most by which starvation may lengthen the wait for the report
+	maxStarved = 8 * time.Second // how much starvation may lengthen the wait for the report
 )
 
 // A faultCase is one call by the ranks of one job. A test runs it many times: first without faults,
@@ -75,13 +75,14 @@ func (s *faultCase) String() string {
 
 // An outcome is the result of one rank.
 type outcome struct {
-	err         error // the error of the call
-	duration    time.Duration
-	verdict     *fault.Error // the first failure that its mesh reported
-	closing     error        // the error of Close
-	bufferErr   error        // set if memory was written to after its return, or a callback did not run
-	firedBefore bool         // the fault was injected before the rank began to wait for the report
-	reused      int          // how often the rank got memory that it had returned
+	err      error // the error of the call
+	duration time.Duration
+	verdict  *fault.Error // the first failure that its mesh reported
+	closing  error        // the error of Close
+	// bufferErr is set if memory was written to after its return, or a callback did not run.
+	bufferErr   error
+	firedBefore bool // the fault was injected before the rank began to wait for the report
+	reused      int  // how often the rank got memory that it had returned
 }
 
 // A faultRun is one run of a faultCase.

@@ -14,9 +14,11 @@ import (
 
 // An injection is one fault at one step, and the report that all ranks should make.
 type injection struct {
-	rule          func(k int) flaky.Rule
-	kind          fault.Kind // the kind of the report: LinkLost names both ends, PeerLost the rank that made the step
-	mayBeHarmless bool       // the fault may have no effect, and then no rank reports it
+	rule func(k int) flaky.Rule
+	// kind is the kind of the report. LinkLost names both ends, and PeerLost names the rank that
+	// made the step.
+	kind          fault.Kind
+	mayBeHarmless bool // the fault may have no effect, and then no rank reports it
 }
 
 // The injections.

@@ -45,11 +45,13 @@ type options struct {
 	tls          *tlsopt.Options
 	algorithm    string
 	report       bool
-	exited       func(rank int) bool           // reports that a rank's process is known to have ended; nil if no process records that
-	testPlaces   func(rank int) topology.Place // for tests: the host and rack that each rank reports
-	log          *slog.Logger
-	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory
-	invalid      *fault.Error               // why the list of options itself is refused
+	// exited reports that a rank's process is known to have ended. It is nil if no process records
+	// that.
+	exited     func(rank int) bool
+	testPlaces func(rank int) topology.Place // for tests: the host and rack that ranks report
+	log        *slog.Logger
+	flagHook   func(rank int, set func()) // for tests: sets each flag in shared memory
+	invalid    *fault.Error               // why the list of options itself is refused
 }
 
 // newOptions applies opts in order to the defaults.

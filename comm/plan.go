@@ -19,7 +19,7 @@ import (
 // algorithm, and run carries it out.
 type plan struct {
 	verb        collective.Verb
-	callName    string // the name of the exported call if it differs from the verb's: "split", "dup"
+	callName    string // the name of the exported call, such as "split", if not the verb's
 	dtype       tensor.DType
 	dst, src    []byte
 	vectors     [][]byte // the vectors of a list; used instead of dst and src
@@ -34,10 +34,12 @@ type plan struct {
 	kernel      reduce.Kernel
 	forced      string // the algorithm that the option Algorithm names; "" if the table chooses
 	algo        collective.Algorithm
-	segment     int         // bytes of one segment of its messages
-	noShared    bool        // other calls may run at the same time, so this call must not use the ranks' shared memory
-	usesShared  bool        // the call uses the ranks' shared memory
-	cached      *cachedPlan // its entry in the cache, or nil
+	segment     int // bytes of one segment of its messages
+	// With noShared, other calls may run at the same time, so this call must not use the ranks'
+	// shared memory.
+	noShared   bool
+	usesShared bool        // the call uses the ranks' shared memory
+	cached     *cachedPlan // its entry in the cache, or nil
 }
 
 // prepare checks the plan and completes it: it finds the operator's kernel and the algorithm, with

@@ -17,7 +17,7 @@ const planCacheSize = 16
 // A cachedPlan is a blocking call that was prepared before. c.mu guards it.
 type cachedPlan struct {
 	key         planKey
-	number      uint64 // its number among all plans that this communicator has cached; 0 for an empty entry
+	number      uint64 // its number among all plans cached here; 0 for an empty entry
 	kernel      reduce.Kernel
 	algo        collective.Algorithm
 	segment     int

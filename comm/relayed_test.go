@@ -24,7 +24,7 @@ import (
 type relayedWire struct {
 	transport.Transport
 	tb    testing.TB
-	alter func(f relay.Framing, up bool) relay.Filter // nil if the relays forward everything unchanged
+	alter func(f relay.Framing, up bool) relay.Filter // nil: everything is forwarded unchanged
 
 	mu     sync.Mutex        // guards relays
 	relays map[string]string // indexed by the address behind the relay

@@ -26,7 +26,7 @@ type rankRuntime struct {
 	log           *slog.Logger
 	initGoroutine uint64 // the goroutine that called Init; its stack shows where the program is now
 	calls         calls
-	lastRecord    callRecord         // the call in the last heartbeat; only the control goroutine uses it
+	lastRecord    callRecord         // the call in the last heartbeat; for the control goroutine
 	siteTexts     callsite.TextCache // texts of call sites; only the control goroutine uses it
 	model         choose.Model       // the model of rank 0's tuning file; set before Init returns
 	// places says where each rank runs; it is equal on all ranks. It is set once, before any
@@ -52,14 +52,17 @@ type rankRuntime struct {
 	survivors    map[uint64]*survivors // the communicators that have agreements; see survivorsOf
 	earlyRevokes earlyRevokes
 	closedComms  closedComms
-	lostRanks    map[int]*fault.Error     // the error of calls that need the rank, for ranks that are lost or have closed
-	dead         map[int]bool             // the ranks of which all ranks know that they are lost
-	lostLinks    []*fault.Error           // each error names both ends of the link
-	reactions    map[int]reaction         // for each rank, the loss that its program knows of
-	reported     map[string]chan struct{} // the losses that this rank's program knows, by lossKey; see reportLoss
-	ended        error                    // the reason why this rank takes no calls: it has closed, or was declared lost
-	closing      bool
-	verdict      *fault.Error // the first failure that the mesh reported
+	// lostRanks holds the error of calls that need a rank, for ranks that are lost or have closed.
+	lostRanks map[int]*fault.Error
+	dead      map[int]bool     // the ranks of which all ranks know that they are lost
+	lostLinks []*fault.Error   // each error names both ends of the link
+	reactions map[int]reaction // for each rank, the loss that its program knows of
+	// reported holds the losses that this rank's program knows, by lossKey; see reportLoss.
+	reported map[string]chan struct{}
+	// ended is the reason why this rank takes no calls: it has closed, or was declared lost.
+	ended   error
+	closing bool
+	verdict *fault.Error // the first failure that the mesh reported
 }
 
 // maxEarly bounds the number of early revokes that are kept. Other ranks send these, so there must

@@ -71,9 +71,11 @@ func newLoneWire() (w wire, addr string) {
 
 // localWires holds the transports of the ranks of Local.
 type localWires struct {
-	id    string   // unique among the localWires of this process
-	wires []wire   // indexed by rank
-	addrs []string // indexed by rank; nil if the ranks do not dial each other in memory, and so need listeners
+	id    string // unique among the localWires of this process
+	wires []wire // indexed by rank
+	// addrs is indexed by rank. It is nil if the ranks do not dial each other in memory, and so
+	// need listeners.
+	addrs []string
 }
 
 // newLocalWires makes the transports of n ranks of this process. If no option names a transport,

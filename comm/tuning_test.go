@@ -147,7 +147,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 // compares each answer of Explain with what the call does.
 func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 	for name, x := range map[string]struct {
-		force, blocks, inOrder, noShared string // parts of the errors when each algorithm fails; "" if it runs
+		force, blocks, inOrder, noShared string // parts of the errors, by algorithm; "" if it runs
 		opts                             []comm.Option
 	}{
 		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}},
@@ -243,7 +243,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 		name    string
 		lists   [2]string
 		call    func(ctx context.Context, c *comm.Comm) error
-		details [2]string // the details that every rank reports for each call, because the texts of the calls are equal
+		details [2]string // what every rank reports of each call, because their texts are equal
 	}{
 		{"segments", [2]string{"allreduce:ring@128", "allreduce:ring@256"}, sum,
 			[2]string{"int64 x100 sum by ring in segments of 128 bytes", "int64 x100 sum by ring in segments of 256 bytes"}},

@@ -117,7 +117,7 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 //
 //	        message                                                  what stays in the residual
 //	TopK    keep indices of 4 bytes, then keep elements              all other elements
-//	OneBit  the mean of those not below zero, that of those below,   each element minus its mean
+//	OneBit  the mean of those not below zero, the mean of the rest,  each element minus its mean
 //	        then one bit for each element, 1 if below
 type codec[T float32 | float64] struct {
 	kind    negotiate.Codec

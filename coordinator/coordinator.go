@@ -103,7 +103,7 @@ type Coordinator struct {
 	handles     handleTable // the handles in flight
 	idleWaiters []*waiter   // for reuse
 	sites       map[callsite.Site]string
-	err         error // the error that ended the coordinator; nil before the end and after a shutdown of all ranks
+	err         error // the error that ended the coordinator; nil before, and after a shutdown
 	closed      bool
 
 	exec executor

@@ -30,9 +30,10 @@ type meteredConn struct {
 	scriptedConn
 	mu                             sync.Mutex
 	sent, acked, received, arrived uint64
-	reading                        uint64          // what the next Progress delivers
-	finds                          transport.State // if not Idle, Progress returns this state and delivers nothing
-	polls                          int             // calls of Progress
+	reading                        uint64 // what the next Progress delivers
+	// If finds is not Idle, Progress returns finds and delivers nothing.
+	finds transport.State
+	polls int // calls of Progress
 }
 
 func newMeteredConn() *meteredConn {

@@ -16,8 +16,8 @@ import (
 
 // Bounds of the control goroutine's queues.
 const (
-	maxTasks         = 4096      // posted functions; beyond that, floods are dropped with an error in the log
-	maxQueuedBytes   = 512 << 10 // bytes queued for one peer; beyond that, messages are dropped until it reads some
+	maxTasks         = 4096      // posted functions; beyond it, floods are dropped and logged
+	maxQueuedBytes   = 512 << 10 // bytes queued for one peer; beyond it, messages are dropped
 	maxFramesPerTurn = 64        // frames read from one link before the other links have their turn
 )
 
@@ -66,7 +66,7 @@ type control struct {
 	stepping  bool                                    // step is running
 	links     []*controlLink                          // by rank; nil: no link
 	closing   []*controlLink                          // links that are cut and not yet drained
-	short     lasting                                 // the lack of file descriptors in dials of control links
+	short     lasting                                 // lack of descriptors for control links
 	questions map[uint64]chan []membership.RankAnswer // by ID; each has one slot
 	fences    map[uint64]chan struct{}                // by ID
 }

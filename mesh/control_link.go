@@ -21,11 +21,11 @@ type controlLink struct {
 	rank    int
 	conn    transport.Conn
 	ready   atomic.Bool                  // Progress may find something
-	queued  atomic.Int64                 // bytes that the Conn holds; at most maxQueuedBytes and one message
+	queued  atomic.Int64                 // bytes in the Conn; at most maxQueuedBytes and a message
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
 	onReady func()                       // l.wakeUp, bound once
 
-	brokenBecause string // why the Conn broke, while another Conn is being opened; "": the Conn has not broken
+	brokenBecause string // why the Conn broke, while another one is being opened; "": not broken
 
 	fullSince time.Time // when queued reached its bound; zero: queued is below its bound
 	dropped   bool      // messages were dropped since fullSince

@@ -536,7 +536,9 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline, giveUp := context.WithCancel(t.Context())
 		go func() {
-			old.start(ctx, []int{0}, nil) // waits for rank 1 of its incarnation; the rank 1 that dials belongs to the next incarnation
+			// It waits for rank 1 of its incarnation. The rank 1 that dials belongs to the next
+			// incarnation.
+			old.start(ctx, []int{0}, nil)
 			close(done)
 		}()
 		time.Sleep(time.Second)

@@ -66,7 +66,8 @@ func TestNobodyReadsALinkOnceCloseHasReturned(t *testing.T) {
 			} else if closes > 2 {
 				return
 			}
-			l.close(errors.New("again")) // as another goroutine could do while this goroutine is in Close
+			// Another goroutine could do this while this goroutine is in Close.
+			l.close(errors.New("again"))
 			if reading.Load() {
 				t.Error("the second end returned while a Progress was under way")
 				close(release)

@@ -105,7 +105,9 @@ func (ls *links) tickLoop(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		ls.ticking.Store(false) // cleared before the check, so that a link that is left unarmed from now on wakes the ticker again
+		// This comes before the check, so that a link that is left unarmed from now on wakes the
+		// ticker again.
+		ls.ticking.Store(false)
 		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
 			timer.Reset(restInterval)
 		}

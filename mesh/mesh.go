@@ -36,28 +36,34 @@ const MaxSize = 8 * (maxBody - MaxFlood)
 // A Config says who a rank is and how it reaches the others. Size, Transport and, unless Size is 1,
 // Root or Peers must be set.
 type Config struct {
-	Rank, Size   int
-	Job          string              // equal on all ranks of a job, different between jobs
-	Incarnation  uint32              // counts restarts of the job, from 0
-	Secret       []byte              // proves that a peer belongs to the job; empty: no proof is required
-	Transport    transport.Transport // carries handshakes, control links and data; the Mesh closes it
-	Listener     net.Listener        // the only listener of this process; nil if the transport needs no listener; the Mesh closes it
-	TLS          *tls.Config         // the server side of TLS on Listener; nil: plain connections
-	Secures      Secures             // which connections on Listener are under TLS; nil: all, if TLS is set
-	NameOf       func(int) string    // the name (see transport.Named) that a rank must prove under TLS; nil: names are not checked
-	Root         string              // rank 0's address, at which addresses are exchanged
-	Peers        []string            // all ranks' addresses, when they are known beforehand
-	Host         string              // the name to report for this rank's host, at most 64 bytes
-	BodySums     bool                // bodies carry a checksum; must be equal on all ranks
-	InProcess    bool                // the ranks are goroutines of this process
-	Heartbeat    time.Duration       // the time between two heartbeats on a link; 0: DefaultHeartbeat
-	Silence      time.Duration       // a link that is silent for this long counts as broken; 0: DefaultSilence
-	Stall        time.Duration       // how long a peer may read nothing while bytes wait for it; 0: DefaultStall
-	EndOnLoss    bool                // the start ends if a rank leaves while others have not joined; if not set, another process may take the rank's place
-	StartWarning time.Duration       // how long Start waits before it logs the missing ranks; 0: never
-	Log          *slog.Logger        // nil: warnings on standard error
-	Events       Events              // nil: events are dropped
-	Data         Data                // the layer above the data Conns; nil: there are none
+	Rank, Size  int
+	Job         string              // equal on all ranks of a job, different between jobs
+	Incarnation uint32              // counts restarts of the job, from 0
+	Secret      []byte              // proves that a peer belongs to the job; empty: not needed
+	Transport   transport.Transport // carries handshakes, control links, data; the Mesh closes it
+	// Listener is the only listener of this process. It is nil if the transport needs no listener.
+	// The Mesh closes it.
+	Listener net.Listener
+	TLS      *tls.Config // the server side of TLS on Listener; nil: plain connections
+	Secures  Secures     // the connections under TLS; nil: all, if TLS is set
+	// NameOf returns the name (see transport.Named) that a rank must prove under TLS. If it is nil,
+	// names are not checked.
+	NameOf    func(int) string
+	Root      string        // rank 0's address, at which addresses are exchanged
+	Peers     []string      // all ranks' addresses, when they are known beforehand
+	Host      string        // the name to report for this rank's host, at most 64 bytes
+	BodySums  bool          // bodies carry a checksum; must be equal on all ranks
+	InProcess bool          // the ranks are goroutines of this process
+	Heartbeat time.Duration // the time between two heartbeats; 0: DefaultHeartbeat
+	Silence   time.Duration // a silent link counts as broken after this; 0: DefaultSilence
+	Stall     time.Duration // how long a peer may read no waiting bytes; 0: DefaultStall
+	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
+	// EndOnLoss, another process may take the rank's place.
+	EndOnLoss    bool
+	StartWarning time.Duration // the wait before Start logs missing ranks; 0: never
+	Log          *slog.Logger  // nil: warnings on standard error
+	Events       Events        // nil: events are dropped
+	Data         Data          // the layer above the data Conns; nil: there are none
 }
 
 // Secures reports whether a connection between two addresses must be under TLS. The transport uses
@@ -92,7 +98,7 @@ type Answer struct {
 	Rank   int
 	Body   []byte        // the rank's own answer; nil if the rank has not answered
 	Last   string        // of a silent rank: its last call, from its heartbeats
-	Silent time.Duration // of a silent rank: for how long its neighbours have received nothing from it
+	Silent time.Duration // of a silent rank: how long its neighbours have received nothing
 }
 
 // A Mesh is one rank among its peers. All methods may be called by any goroutine at any time.
@@ -142,9 +148,9 @@ type Mesh struct {
 //	yes       nil   fail with fault.Closed     are refused: closed
 //	any       set   fail with the failure      are refused: lost
 type peer struct {
-	record                // its instance: of the process that has joined or proven to be this rank; 0: none yet
+	record                // its instance: of the process that is this rank; 0: none yet
 	lost     *fault.Error // the failure that marked it dead
-	departed bool         // the rank has closed in order; for this process's own rank: Close has begun
+	departed bool         // the rank has closed in order; of this rank: Close has begun
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses

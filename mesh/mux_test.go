@@ -157,7 +157,8 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	rand.Read(junk)
 	copy(junk, "\x00\x01\x02\x03")
 	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	for name, begins := range map[string][]string{ // prefixes of the first bytes of a rank's connection
+	// These are prefixes of the first bytes of a rank's connection.
+	for name, begins := range map[string][]string{
 		"tcp":  {tcpMagic(t), tcpMagic(t) + "\x48\x00\x00"},
 		"grpc": {preface, preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
 	} {
@@ -265,7 +266,8 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 		"world size: ": func(c *Config) { c.Size = 3 },
 	} {
 		before := len(w.logs.all())
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired; the refusal must end the start earlier
+		// The limit is that of startWired. The refusal must end the start earlier.
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		cfg := w.config(1)
 		cfg.Listener, cfg.Root = listen(t), w.addrs[0]
 		cfg.Transport = tcp.New(tcp.Options{})

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 // stdoutEvents writes the events of a rank to standard output, one line per event.
 type stdoutEvents struct {
 	noEvents
-	heartbeats chan<- struct{} // gets a value for each heartbeat to a peer, while the channel has room
+	heartbeats chan<- struct{} // gets a value for each heartbeat to a peer, if there is room
 }
 
 func (stdoutEvents) Failed(e *fault.Error) {

@@ -21,7 +21,7 @@ type startProgress struct {
 	mu           sync.Mutex // guards the rest
 	joining      bool       // this rank exchanges addresses through rank 0
 	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
-	missing      []int      // the ranks in rank 0's last report of missing ranks; nil: no report has come yet
+	missing      []int      // the ranks in rank 0's last report; nil: no report has come yet
 	lastErr      error      // why the last attempt to reach rank 0 failed
 
 	endJoin context.CancelCauseFunc // ends join with an error; nil: this rank does not join

@@ -100,10 +100,12 @@ type WaitPolicy interface {
 // last movement, because a sleep and a wake-up take longer than most messages. Ranks that share a
 // process or a core give up the core between two polls, and sleep soon.
 const (
-	pollTime       = 300 * time.Microsecond
-	maxLocalPolls  = 24
-	ctxEvery       = 8
-	clockEvery     = 32 // polls between two reads of the clock; one read of the clock costs as much as two polls of a link
+	pollTime      = 300 * time.Microsecond
+	maxLocalPolls = 24
+	ctxEvery      = 8
+	// clockEvery is the number of polls between two reads of the clock. One read of the clock costs
+	// as much as two polls of a link.
+	clockEvery     = 32
 	maxPolledLinks = 32 // a wait for more links sleeps at once
 
 	policyEvery = 256 // polls between two checks of the context and the WaitPolicy

@@ -55,7 +55,7 @@ type Group struct {
 
 // Options of a Group. All members must pass the same ID, Ranks and Segment.
 type Options struct {
-	ID      uint64 // the communicator's id: unique among open communicators that have two ranks in common
+	ID      uint64 // the communicator's id, unique among those that share two ranks
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment

@@ -25,12 +25,14 @@ type Kernel struct{ loops *loops }
 // The minimum is the length of one vector at the processor's level. A vector loop handles the last
 // bytes with a vector that may overlap the previous vector, so it needs at least one whole vector.
 type loops struct {
-	op             Op
-	dtype          tensor.DType
-	size           int         // bytes of an element
-	partMask       int         // bits of a length that are 0 for whole elements; -1 if size is no power of two
+	op    Op
+	dtype tensor.DType
+	size  int // bytes of an element
+	// partMask has the bits of a length that are 0 for whole elements. It is -1 if size is no power
+	// of two.
+	partMask       int
 	plain          fold        // for any length
-	vector         vector.Fold // the same with vector instructions, for at least minVectorBytes bytes
+	vector         vector.Fold // the same with vector instructions, from minVectorBytes on
 	minVectorBytes int         // math.MaxInt where there is no vector loop
 	finish         finish      // nil when there is nothing to finish
 }

@@ -47,7 +47,7 @@ type recurring struct {
 	size  int    // the largest so far
 	steps int    // steps seen since it last grew
 	last  uint64 // the newest step seen; older ones are not counted
-	room  int    // bytes of the tensor's buffer, also while the buffer is being prepared; 0: no buffer
+	room  int    // bytes of the tensor's buffer, also while it is being prepared; 0: none
 	recv  *PreparedRecv
 
 	// refused is the size for which no receive could be prepared. It is 0 if there was no failure.

@@ -55,9 +55,11 @@ type Frame struct {
 	Body   []byte
 	Parts  [][]byte // the rest of the body; nil if Body is the whole body
 	To     Token
-	Offset int         // if To is set, where in the exposed memory the body begins
-	ID     uint32      // opaque here; arrives as Header.ID
-	Done   func(error) // never nil; returns soon and never blocks; may call Send; the Conn holds no lock meanwhile
+	Offset int    // if To is set, where in the exposed memory the body begins
+	ID     uint32 // opaque here; arrives as Header.ID
+	// Done is never nil. It returns soon and never blocks. It may call Send. The Conn holds no lock
+	// meanwhile.
+	Done func(error)
 
 	Next *Frame // the link of the Queue that holds the frame
 }

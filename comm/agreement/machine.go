@@ -32,7 +32,7 @@ type Proposal struct {
 //	set    r+1   q+1       false  and has accepted the Proposal of leader q, where q <= r
 //	set    any   any       true   has failed because there is no quorum
 type State struct {
-	Version  uint32 // counts the changes; a State with a higher Version replaces an earlier State of the rank
+	Version  uint32 // counts the changes; a higher Version replaces an earlier State
 	Calls    Calls
 	Bits     uint64
 	Term     int

@@ -13,8 +13,10 @@ import (
 // good.
 type groupConflict struct {
 	key   key
-	other variant      // the submission
-	err   *fault.Error // why the tensor has failed for good; nil: the groups disagree, and groupMismatch returns the error
+	other variant // the submission
+	// err is why the tensor has failed for good. If err is nil, the groups disagree, and
+	// groupMismatch returns the error.
+	err *fault.Error
 }
 
 // permanentFailures are the tensors and groups whose submissions all fail, with the errors. Two

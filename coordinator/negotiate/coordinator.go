@@ -99,7 +99,7 @@ type Coordinator struct {
 	freeTransient     []uint32       // the free transient IDs
 	releasedTransient []uint32       // the transient IDs that become free after the next list
 	launches          uint64         // counts launches; the clock of lastUsed
-	lastAck           []uint32       // by rank, the number of the last list that the rank has applied
+	lastAck           []uint32       // by rank, the last list that the rank has applied
 
 	// What is ready, in the order of launch, and the reasons to launch it now:
 	//

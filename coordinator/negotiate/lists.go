@@ -61,7 +61,7 @@ const (
 	ResponseJoined    ResponseKind = 3 // all ranks have joined; Rank was the last
 	ResponseAddSet    ResponseKind = 4 // process set ID, called Name, has Ranks
 	ResponseRemoveSet ResponseKind = 5 // process set ID is removed
-	ResponseLocate    ResponseKind = 6 // the ranks in Ranks are asked for the locations of their programs
+	ResponseLocate    ResponseKind = 6 // the ranks in Ranks are asked for their locations
 	ResponseAbort     ResponseKind = 7 // the coordinator ends with Err
 	ResponseShutdown  ResponseKind = 8 // all ranks have shut down
 	ResponseTune      ResponseKind = 9 // Tuning applies to all later responses

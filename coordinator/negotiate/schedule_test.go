@@ -30,9 +30,11 @@ func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
 // A job is a simulation together with the submissions that its ranks will make.
 type job struct {
 	*sim
-	rnd   *rand.Rand
-	n     int
-	plans [][]func() bool // for each rank, its submissions in order; a function returns false if its submission must wait
+	rnd *rand.Rand
+	n   int
+	// plans holds the submissions of each rank in order. A function returns false if its submission
+	// must wait.
+	plans [][]func() bool
 	mine  []map[string]SubmissionID
 	join  bool
 }

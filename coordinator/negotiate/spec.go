@@ -70,7 +70,7 @@ type Spec struct {
 	Name      string
 	Operation Operation
 	DType     tensor.DType
-	Wire      tensor.DType // the element type on the wire; equal to DType if the tensor is not compressed
+	Wire      tensor.DType // the element type on the wire; DType if it is not compressed
 	// Shape is the shape in elements. The first dimension of an AllGather or AllToAll differs from
 	// rank to rank and is -1 here.
 	Shape      []int

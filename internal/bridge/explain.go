@@ -28,7 +28,7 @@ type Selection struct {
 	Algorithm string
 	Segment   int    // the segment size of its messages in bytes; 0 if it sends no segments
 	Reason    string // "forced", "rule 3 of the tuning file", …
-	Fails     string // why the call fails with fault.Misuse, if a forced algorithm cannot run; else ""
+	Fails     string // why the call of a forced algorithm fails with fault.Misuse; else ""
 }
 
 // String reads "ring in segments of 131072 bytes: forced".

@@ -9,12 +9,12 @@ const (
 	LocalRank   = "TUTTI_LOCAL_RANK"  // the rank among those of this host
 	LocalSize   = "TUTTI_LOCAL_SIZE"  // the number of ranks on this host
 	Root        = "TUTTI_ROOT"        // host:port where rank 0 listens
-	ListenFD    = "TUTTI_LISTEN_FD"   // rank 0: an inherited descriptor that listens on Root already
+	ListenFD    = "TUTTI_LISTEN_FD"   // rank 0: an inherited descriptor that listens on Root
 	Job         = "TUTTI_JOB"         // the job's name, unique among jobs alive
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
-	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: the secret and this rank's certificate
+	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: secret and certificate
 	ExitsFD     = "TUTTI_EXITS_FD"    // an inherited descriptor: which ranks' processes have ended
 	StoreFD     = "TUTTI_STORE_FD"    // an inherited descriptor: the launcher's record of which ranks the job has
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
@@ -25,7 +25,7 @@ const (
 	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
-	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name in package bootstrap
+	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name
 	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"
 	Plain       = "TUTTI_INSECURE_PLAIN" // connections between hosts are not encrypted

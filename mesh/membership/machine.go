@@ -23,8 +23,8 @@ func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 // ResolveDelay. The tests of the simulation check these bounds.
 const (
 	RefuteTimeout = 300 * Millisecond // to refute, for a rank that was silent, or has no process
-	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
-	OverlayWait   = 300 * Millisecond // for links that are being dialled, before an epoch is resolved
+	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, after the first
+	OverlayWait   = 300 * Millisecond // for links that are being dialled, in an epoch
 	RedialTimeout = 750 * Millisecond // for a broken control link to come up again
 	PeerDialWait  = Second            // for a link that the peer should dial
 	GoodbyeDelay  = 100 * Millisecond // before the overlay is repaired: goodbyes come in groups

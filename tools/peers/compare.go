@@ -132,7 +132,7 @@ type table struct {
 	benchmark
 	names    []string                   // in the order in which they run
 	versions []string                   // the subset of names that are other versions of tutti
-	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
+	best     map[string]map[int]float64 // by name and bytes: the best median, in microseconds
 }
 
 // sizes returns the sizes that tutti ran, ascending. Without tutti it returns the sizes that any

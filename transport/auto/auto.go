@@ -201,7 +201,9 @@ type Picker struct {
 
 	noVerbs string                 // why verbs is not used
 	noShm   atomic.Pointer[string] // why shm is not used; nil: shm is used
-	refused sync.Map               // why shm to a peer is not used, by its address; string to string
+	// refused maps a peer's address to the reason why shm is not used for that peer. Both are
+	// strings.
+	refused sync.Map
 }
 
 // Name returns "auto" or "shm".

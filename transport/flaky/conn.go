@@ -35,7 +35,7 @@ type conn struct {
 	timer    *time.Timer // timer of the delay that holds the queue; nil: no delay
 	held     time.Time   // when that delay began
 	sent     int         // number of frames given to the inner Conn
-	tryRules *[]int      // rules due at the frame that TrySend has counted and refused; nil: no such frame
+	tryRules *[]int      // rules for the frame that TrySend has counted and refused; nil: none
 	due      map[int]int // rules for arriving frames, by the frame's number
 }
 

@@ -43,7 +43,9 @@ type Options struct {
 	// It must be short, and must not call the Script. If it is nil, all steps except chunks are
 	// counted.
 	Counts func(Step) bool
-	Hide   []StepKind // abilities to refuse, by the kind of their step; hiding Parts joins the parts of bodies
+	// Hide lists abilities to refuse, by the kind of their step. Hiding Parts joins the parts of
+	// bodies.
+	Hide []StepKind
 }
 
 // A StepKind is the kind of a Step.
@@ -51,16 +53,18 @@ type StepKind uint8
 
 // The kinds of steps.
 const (
-	Frame      StepKind = iota + 1 // Send
-	Write                          // Send into exposed memory
-	Parts                          // Send of a frame in parts, also into exposed memory
-	Expose                         // Expose
-	Share                          // Share
-	Publish                        // a flag set in shared memory
-	Chunk                          // a part of a body that arrives before the rest; the wire's timing decides how many there are
-	Post                           // a work request that a device is about to carry out; see Device
-	Completion                     // a completion that a device is about to queue; see Device
-	TrySend                        // TrySend, also if it refuses and Send sends the frame
+	Frame   StepKind = iota + 1 // Send
+	Write                       // Send into exposed memory
+	Parts                       // Send of a frame in parts, also into exposed memory
+	Expose                      // Expose
+	Share                       // Share
+	Publish                     // a flag set in shared memory
+	// A Chunk is a part of a body that arrives before the rest. The wire's timing decides how many
+	// there are.
+	Chunk
+	Post       // a work request that a device is about to carry out; see Device
+	Completion // a completion that a device is about to queue; see Device
+	TrySend    // TrySend, also if it refuses and Send sends the frame
 )
 
 // String returns the kind's name.

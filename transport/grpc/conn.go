@@ -43,9 +43,11 @@ type conn struct {
 	tune     tuning
 	peerName string // the name that the peer's certificate has proven; "" without a certificate
 
-	reading  atomic.Bool // held by Progress; no goroutine waits for it
-	decoder  decoder     // belongs to the goroutine in Progress
-	used     int         // delivered bytes of the inbox's first buffer; belongs to the goroutine in Progress
+	reading atomic.Bool // held by Progress; no goroutine waits for it
+	decoder decoder     // belongs to the goroutine in Progress
+	// used is the number of delivered bytes of the inbox's first buffer. It belongs to the
+	// goroutine in Progress.
+	used     int
 	in       inbox
 	hangUp   func()        // ends the stream after its messages; nil: writeLoop ends it
 	received atomic.Uint64 // bytes of frames that the decoder has been fed
@@ -58,7 +60,7 @@ type conn struct {
 	cond        sync.Cond       // signals writeLoop and drain
 	out         transport.Queue // frames that have not been completely given to gRPC
 	begun       bool            // the preamble of the first frame has been given to gRPC
-	rest        pieces          // the part of the first frame's body that has not been given to gRPC
+	rest        pieces          // the rest of the first frame's body, not yet given to gRPC
 	writing     bool            // a goroutine is in SendMsg, or about to be
 	broken      bool            // SendMsg has failed; readLoop will get the reason
 	inFlight    []*message      // messages given to gRPC and not released; at most maxInFlight + 1

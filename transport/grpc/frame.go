@@ -45,7 +45,7 @@ type decoder struct {
 
 	prefix   [preambleSize + transport.MaxHead]byte // the arriving frame's preamble and head
 	have     int                                    // bytes of prefix that have arrived
-	begun    bool                                   // the prefix is complete, and Sink.Buffer was called
+	begun    bool                                   // the prefix is complete; Buffer was called
 	header   transport.Header
 	dst      []byte // nil drops the body
 	got      int    // bytes of body that have arrived

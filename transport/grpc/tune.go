@@ -26,7 +26,7 @@ type tuning struct {
 	copied  int // the largest body that is copied into a message
 	batch   int // the maximum number of bytes of small frames in one message
 	inbox   int // bytes of received messages that may wait for Progress
-	window  int // HTTP/2 flow control: bytes that a stream may send before the receiver has read them
+	window  int // HTTP/2 flow control: bytes that a stream may send before they are read
 	write   int // gRPC's write buffer, held only during writes
 	read    int // gRPC's read buffer, one for each connection
 }
@@ -43,7 +43,7 @@ func (t tuning) orDefault() tuning {
 		batch:   32 << 10,
 		inbox:   2 << 20,
 		window:  4 << 20,
-		write:   264 << 10, // one write for a body of 256 KiB with its preamble and the framing of gRPC
+		write:   264 << 10, // one write for a body of 256 KiB with its preamble and framing
 		read:    64 << 10,
 	}
 }

@@ -75,7 +75,7 @@ type Hub struct {
 	exposures atomic.Uint64 // the last generation of an exposure in this Hub; see expose.go
 
 	mu     sync.Mutex         // guards the rest
-	ends   map[int]*Transport // by number; closed Transports stay, because a number is not used again
+	ends   map[int]*Transport // by number; closed ones stay, because numbers are not reused
 	next   int                // every number below this one is used
 	shares map[string]*shareGroup
 }
@@ -157,7 +157,9 @@ type Transport struct {
 	addr string        // the address that others dial, once the Transport serves
 	done chan struct{} // closed when Close begins
 
-	mu       sync.Mutex // guards the rest; may be taken while a link's lock is held; no link's lock is taken while it is held
+	// mu guards the rest. It may be taken while a link's lock is held. No link's lock is taken
+	// while mu is held.
+	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	accept   func(transport.Conn)
 	closed   bool

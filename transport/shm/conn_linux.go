@@ -59,7 +59,7 @@ type conn struct {
 	releaseSlot    func()      // releases the slot of a pending Conn; nil at the dialer
 	handshakeTimer *time.Timer // closes a Conn that stays pending
 
-	registered bool // the conn is in the Transport's table; written before another goroutine has the conn
+	registered bool // in the Transport's table; written before another goroutine has the conn
 
 	// owned by the reader
 	consumer    consumer

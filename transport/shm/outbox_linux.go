@@ -26,15 +26,19 @@ import (
 // After close the outbox accepts no frames: err is set. The queue is empty once the writer, if
 // there is one, has seen err.
 type outbox struct {
-	blocked atomic.Bool // frames wait and there is no writer: Progress has to resume; written under mu
+	// blocked is set while frames wait and there is no writer, so that Progress has to resume. It
+	// is written under mu.
+	blocked atomic.Bool
 
-	mu           sync.Mutex // guards what follows
-	queue        items
-	bytes        int       // bytes of the queued frames that are not in the ring yet
-	stalledSince time.Time // when the ring last accepted bytes, or first refused some; zero: it refused none
-	writing      bool      // there is a writer
-	inlineRun    int       // frames written under the lock since a frame was last queued
-	err          error     // why nothing more is accepted
+	mu    sync.Mutex // guards what follows
+	queue items
+	bytes int // bytes of the queued frames that are not in the ring yet
+	// stalledSince is the time when the ring last accepted bytes, or first refused some. It is zero
+	// if the ring refused none.
+	stalledSince time.Time
+	writing      bool  // there is a writer
+	inlineRun    int   // frames written under the lock since a frame was last queued
+	err          error // why nothing more is accepted
 
 	producer   producer // owned by the writer, or guarded by mu when there is none
 	remaining  body     // the rest of the body of the queue's first frame; same owner as producer

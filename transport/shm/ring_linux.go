@@ -130,11 +130,12 @@ type producer struct {
 	sharedConsumed *atomic.Uint64 // bytes consumed; the consumer writes it
 	doorbell       *doorbell      // the consumer's doorbell, in shared memory
 
-	produced  uint64 // all bytes put so far
-	consumed  uint64 // the last checked value of sharedConsumed
-	clearedTo uint64 // the headers from produced up to this position are 0; at least one header lies in between
-	sawLong   bool   // a record longer than maxSmallRecord was put since the ring's beginning
-	mustRing  bool   // asks the caller to ring the consumer's doorbell
+	produced uint64 // all bytes put so far
+	consumed uint64 // the last checked value of sharedConsumed
+	// The headers from produced up to clearedTo are 0. At least one header lies in between.
+	clearedTo uint64
+	sawLong   bool // a record longer than maxSmallRecord was put since the ring's beginning
+	mustRing  bool // asks the caller to ring the consumer's doorbell
 }
 
 // newProducer returns the producer of an empty ring. All bytes of the ring are 0, so all headers

@@ -24,8 +24,8 @@ import (
 type outbox struct {
 	blocked atomic.Bool // frames wait and there is no writer: the next Progress becomes the writer
 
-	received atomic.Uint64 // bytes of frames that have arrived; the Conn's reader sets it, and frames carry it
-	acked    atomic.Uint64 // bytes that the peer's last frame acknowledges; the Conn's reader sets it
+	received atomic.Uint64 // bytes of frames that have arrived; set by the Conn's reader
+	acked    atomic.Uint64 // bytes that the peer has acknowledged; set by the Conn's reader
 
 	mu      sync.Mutex // guards the rest
 	queue   transport.Queue
@@ -55,7 +55,7 @@ type cursor struct {
 	size    int      // bytes of the whole body
 	parts   [][]byte // the parts of the frame that have not been completely written
 	skipped int      // bytes of the body before these parts
-	ack     uint64   // the frame's acknowledgement, which stays the same while the frame is written in pieces
+	ack     uint64   // the frame's acknowledgement; the same while the frame is written
 }
 
 // newCursor returns the cursor of a frame of which nothing has been written.

@@ -16,7 +16,7 @@ import (
 
 const (
 	streamRing    = 128 << 10 // bytes that a stream reads ahead
-	streamPending = 1 << 10   // before Admit: bytes that a stream reads ahead, and bytes that it gathers for a write
+	streamPending = 1 << 10   // before Admit: bytes to read ahead, and to gather for a write
 	streamStage   = 16 << 10  // bytes that it gathers for a write: one TLS record
 	streamWrite   = 256 << 10 // the maximum of one write, so that a stall is noticed
 

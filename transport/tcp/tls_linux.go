@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	sealBytes  = 64 << 10      // about the number of bytes encrypted between two writes to the socket
-	maxUnsent  = 4 * sealBytes // the maximum number of unsent encrypted bytes; only a peer that asks for many answers reaches it
-	stageBytes = 16 << 10      // pieces are joined up to this size: one TLS record
+	sealBytes = 64 << 10 // about the number of bytes encrypted between two writes
+	// maxUnsent is the maximum number of unsent encrypted bytes. Only a peer that asks for many
+	// answers reaches it.
+	maxUnsent  = 4 * sealBytes
+	stageBytes = 16 << 10 // pieces are joined up to this size: one TLS record
 )
 
 // A tlsConn is TLS on a raw's descriptor, after the handshake. The *tls.Conn reads from the tlsConn
@@ -39,7 +41,7 @@ type tlsConn struct {
 	more bool // conn may hold bytes that it has not delivered
 
 	stage []byte // joins short pieces
-	plain int    // bytes given to conn since the last time when all encrypted bytes had been written
+	plain int    // bytes given to conn since all encrypted bytes were last written
 
 	mu   sync.Mutex // guards the rest
 	out  []byte     // encrypted; out[sent:] has not been written

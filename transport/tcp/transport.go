@@ -50,7 +50,8 @@ type Transport struct {
 	end     context.CancelFunc
 	calls   poll.Caller
 	watcher poll.Watcher
-	open    sync.WaitGroup // Close waits for these: the accept loop, each Conn, the goroutines of each Conn
+	// Close waits for open: the accept loop, each Conn, and the goroutines of each Conn.
+	open sync.WaitGroup
 
 	mu     sync.Mutex // guards the rest
 	conns  map[transport.Conn]struct{}

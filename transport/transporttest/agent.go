@@ -46,7 +46,7 @@ type request struct {
 	Offset                   int
 	FrameID                  uint32
 	Addr                     string
-	Ended                    fault.Kind // kind of error with which the context of a dial has ended; 0: it has not ended
+	Ended                    fault.Kind // the kind of error that ended a dial's context; 0: none
 }
 
 type response struct {

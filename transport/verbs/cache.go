@@ -51,7 +51,7 @@ type registration struct {
 	detached   bool          // not in entries; deregistered when its last use ends
 	mem        []byte        // memory of the arena; nil: this is no arena
 	arena      *registration // arena that contains the memory; nil: none
-	partRefs   int           // of an arena: number of uses of parts that have registrations of their own
+	partRefs   int           // of an arena: uses of parts that have their own registrations
 	prev, next *registration // in unused; nil while in use
 }
 

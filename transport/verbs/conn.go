@@ -24,7 +24,7 @@ type stage uint8
 
 const (
 	onSetupLink stage = iota // frames go over the set-up link
-	negotiating              // frames go over the set-up link; a queue pair has been offered or answered
+	negotiating              // frames go over the set-up link; a queue pair is offered or answered
 	switching                // the last frame on the set-up link is not Done yet; later frames wait
 	live                     // frames go over the queue pair
 )
@@ -81,7 +81,7 @@ type conn struct {
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame // frame that is being posted; nil: none
 	currentReg *registration    // registration of current's body
-	body       []byte           // body of current; if the body is in parts, a copy of it from staging
+	body       []byte           // body of current; a copy from staging if the body is in parts
 	staging    [][]byte         // buffers that no frame uses; at most maxStaging
 	unposted   int              // bytes of current that are not posted yet
 	// These fields hold what both ends have agreed on. The field peer is the hello that the peer

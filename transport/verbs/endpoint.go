@@ -21,9 +21,11 @@ import (
 //	closed     true    false     gone; arrivals may remain   registered, until Progress has delivered the arrivals
 //	released   true    true      gone                        returned to the device
 type endpoint struct {
-	qp           rdma.QueuePair
-	bufferSize   int                // bytes of a buffer
-	depth        int                // number of buffers in each direction; maximum number of outstanding work requests
+	qp         rdma.QueuePair
+	bufferSize int // bytes of a buffer
+	// depth is the number of buffers in each direction, and the maximum number of outstanding work
+	// requests.
+	depth        int
 	recvBuffers  *rdma.Region       // depth buffers
 	sendBuffers  *rdma.Region       // depth buffers
 	recvRing     *rdma.Region       // eager ring; nil before the first body that can use it

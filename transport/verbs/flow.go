@@ -37,7 +37,7 @@ type flow struct {
 	controlsSent int            // number of controls that have been posted
 
 	recvRing      eagerRing     // ring of this end; the peer writes to it
-	freed         uint64        // free bytes of recvRing that have not been reported to the peer yet
+	freed         uint64        // free bytes of recvRing that are not reported to the peer yet
 	ringUsed      uint64        // bytes of recvRing that the current arrival uses
 	locals        []localMemory // this end's memory, by slot
 	freeSlots     []int         // unused slots of locals
@@ -58,9 +58,9 @@ type phase uint8
 const (
 	idle      phase = iota // there is no frame
 	queued                 // no part of the frame is posted
-	inRing                 // the body has been written to the ring of the peer; the message is not posted
+	inRing                 // the body is written to the peer's ring; the message is not posted
 	requested              // BUFFER_REQUEST is posted; the answer has not arrived
-	renewing               // BUFFER_REQUEST to renew exposed memory is posted; the answer has not arrived
+	renewing               // BUFFER_REQUEST to renew exposed memory awaits its answer
 	writing                // the destination is known; some writes are not posted yet
 )
 
@@ -199,33 +199,36 @@ const (
 // An output is the action that the caller of step must perform. The comment of each field names
 // the operations that set the field.
 type output struct {
-	op      outputOp
-	packet  packet       // outSend, outNeedBuffer, outFrame
-	remote  remoteMemory // outWriteImm, outWrite
-	off     uint64       // outWriteImm, outWrite: offset in the body; outFrame: in the ring
-	at      uint64       // outWriteImm, outWrite: offset in the memory
-	size    uint64       // outWriteImm, outWrite: bytes; outBodyPart: bytes arrived so far; outExposedFrame: of the frame
-	id      uint32       // outExposedFrame
-	handle  uint32       // outWriteImm: the immediate value; outBodyPart, outExposedFrame, outExposed
-	last    bool         // this is the last work request of the frame
-	drained bool         // outUnexpose: no write can be in flight
+	op     outputOp
+	packet packet       // outSend, outNeedBuffer, outFrame
+	remote remoteMemory // outWriteImm, outWrite
+	off    uint64       // outWriteImm, outWrite: offset in the body; outFrame: in the ring
+	at     uint64       // outWriteImm, outWrite: offset in the memory
+	size   uint64       // outWriteImm, outWrite: bytes; outBodyPart: so far; outExposedFrame: all
+	id     uint32       // outExposedFrame
+	// handle is the immediate value of outWriteImm, and the memory of outBodyPart, outExposedFrame
+	// and outExposed.
+	handle  uint32
+	last    bool // this is the last work request of the frame
+	drained bool // outUnexpose: no write can be in flight
 }
 
 // An outputOp says what the caller must do.
 type outputOp uint8
 
 const (
-	outNone         outputOp = iota
-	outSend                  // post a message; if last is set, the message contains the frame
-	outWriteImm              // post a write with an immediate value
-	outWrite                 // post a plain write, into the ring or without notification
-	outSkip                  // the frame is done: the peer declines it
-	outNeedBuffer            // find memory for the body of packet, then call step with inAccept or inDecline
-	outFrame                 // a frame has arrived in a message, or in the ring at off
-	outBodyPart              // size bytes of a requested body have arrived; the body is complete if size is its full size
-	outExposedFrame          // a frame has arrived in exposed memory
-	outExposed               // answers inExpose and inAccept with the handle
-	outUnexposed             // answers inUnexpose
+	outNone       outputOp = iota
+	outSend                // post a message; if last is set, the message contains the frame
+	outWriteImm            // post a write with an immediate value
+	outWrite               // post a plain write, into the ring or without notification
+	outSkip                // the frame is done: the peer declines it
+	outNeedBuffer          // find memory for the body of packet, then pass inAccept or inDecline
+	outFrame               // a frame has arrived in a message, or in the ring at off
+	// size bytes of a requested body have arrived. The body is complete if size is its full size.
+	outBodyPart
+	outExposedFrame // a frame has arrived in exposed memory
+	outExposed      // answers inExpose and inAccept with the handle
+	outUnexposed    // answers inUnexpose
 )
 
 // step applies one input and returns the action to perform. It implements the whole protocol. An

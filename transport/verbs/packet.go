@@ -39,7 +39,7 @@ const (
 	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
 	flagDeclined  = 1  // BUFFER_RESPONSE: the body is declined
-	flagInRing    = 2  // TENSOR_REQUEST: announces the ring; TENSOR_WRITE: the body lies in the ring
+	flagInRing    = 2  // TENSOR_REQUEST: announces the ring; TENSOR_WRITE: the body is in it
 	flagRenew     = 4  // BUFFER_REQUEST and its answer: renew memory that has been filled
 	flagNoNotify  = 8  // TENSOR_REQUEST: the memory is exposed without notification
 )

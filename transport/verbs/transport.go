@@ -68,7 +68,7 @@ type Transport struct {
 	localCache  *registrationCache // memory from which bodies are sent
 	remoteCache *registrationCache // memory into which peers may write
 	caller      *poll.Caller
-	inUse       sync.WaitGroup // uses of the device: message buffers, and calls that register memory
+	inUse       sync.WaitGroup // uses of the device: message buffers, and calls that register
 
 	mu        sync.Mutex // guards the rest
 	conns     map[*conn]struct{}

@@ -140,11 +140,14 @@ func (s *recordingSink) Arrived(h transport.Header, n int) {
 // must arrive whole or not at all. Its arrival is certain only once a later frame is Done.
 func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
-		at    softdevice.Break // the point at which the device fails during the first frame; if not set, this end closes
-		later bool             // a second frame is sent, and is Done
+		// The device fails at this point of the first frame. If the point is not set, this end
+		// closes.
+		at    softdevice.Break
+		later bool // a second frame is sent, and is Done
 		want  []string
 	}{
-		"a Close":                             {want: []string{"at once"}}, // another device may not have sent the frame yet
+		// Another device may not have sent the frame yet.
+		"a Close":                             {want: []string{"at once"}},
 		"a Close after the second frame":      {later: true, want: []string{"at once", "later"}},
 		"a failure before the frame has left": {at: softdevice.BreakBefore},
 		"a failure after the frame has left":  {at: softdevice.BreakAfter, want: []string{"at once"}},

@@ -38,14 +38,14 @@ type job struct {
 	err           *output
 	root          string // the address at which rank 0 listens; "" with the launcher
 	listener      *os.File
-	commandPrefix func(rank int) []string // the words before a rank's command; nil if there are none
+	commandPrefix func(rank int) []string // the words before a rank's command; may be nil
 
 	exitPipe   *os.File // reads EOF when every process of the job has ended
 	lifeline   *os.File
 	gate       [gates]*os.File
 	inherited  []*os.File
 	shm        []string
-	starving   map[int]time.Duration // for each process, the last known time for which it has starved
+	starving   map[int]time.Duration // by process, the last known time that it has starved
 	wantPanics bool
 }
 

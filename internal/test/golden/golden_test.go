@@ -50,7 +50,7 @@ func TestADifferenceIsReportedByItsLine(t *testing.T) {
 	for got, want := range map[string]string{
 		"one\ntwo\n":        "",
 		"one\n2\n":          `x.golden:2: got "2", want "two"`,
-		"one\ntwo":          `x.golden:2: got "two", want "two"`, // the newline at the end is missing
+		"one\ntwo":          `x.golden:2: got "two", want "two"`, // no newline at the end
 		"one\n":             `x.golden:2: got "", want "two"`,
 		"one\ntwo\nthree\n": `x.golden:3: got "three", want ""`,
 		"":                  `x.golden:1: got "", want "one"`,

@@ -110,7 +110,7 @@ func StartAt(t testing.TB, hosts []topology.Place, share bool, segment int, wrap
 		m.mesh, err = mesh.Start(ctx, mesh.Config{
 			Rank: i, Size: n, Job: "test/" + hub.ID(), Transport: transports[i], Peers: peers,
 			InProcess: true, Events: m, Data: m.engine,
-			Heartbeat: time.Minute, Silence: time.Hour, // so that a loaded machine does not look like a failure
+			Heartbeat: time.Minute, Silence: time.Hour, // a loaded machine is no failure
 		})
 		if err != nil {
 			return err

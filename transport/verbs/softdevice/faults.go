@@ -7,7 +7,8 @@ import "github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 type Action struct {
 	From, To   int // the number of the device that acts, and the number of its peer
 	Completion bool
-	Message    []byte // the message, if the Action is a work request with a message; valid only during the hook
+	// Message is the message of a work request that has one. It is valid only during the hook.
+	Message []byte
 }
 
 // Head returns the head of the frame that the message carries. The head follows the message
@@ -29,7 +30,9 @@ const (
 	NoBreak     Break = iota
 	BreakBefore       // a work request is not carried out; a completion is lost
 	BreakWithin       // half of a write is in the peer's memory; otherwise like BreakBefore
-	BreakAfter        // a work request is carried out but fails at this end; a completion is delivered as the last one
+	// A work request is carried out but fails at this end. A completion is delivered as the last
+	// one.
+	BreakAfter
 )
 
 // SetHook sets the hook that is called before each Action, except for Actions that fail without the
