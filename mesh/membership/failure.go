@@ -139,8 +139,12 @@ func (s *Machine) stale(e *fault.Error) bool {
 	if !detected(e) {
 		return false
 	}
-	// Once one of the blamed ranks is gone, the cause of a broken link is known.
-	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return s.ranks[p.Rank].gone() })
+	// Once one of the blamed ranks is gone, the cause of a broken link is known. A rank that has
+	// announced its exit is gone before its announcement is reported.
+	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool {
+		k := &s.ranks[p.Rank]
+		return k.gone() && !(e.Kind == fault.PeerLost && k.exiting)
+	})
 }
 
 // apply queues a failure of the layer above, such as an abort or a panic.

@@ -392,6 +392,26 @@ func TestAnAnnouncedFailureReachesAllAndExplainsTheExit(t *testing.T) {
 	}
 }
 
+// Rank 3 aborts and exits while the loss of rank 0 is being agreed on. All ranks must report both.
+func TestAnAbortThatCompetesWithALossIsReportedAfterIt(t *testing.T) {
+	w := started(t, 5, 1)
+	lost := fault.New(fault.PeerLost, "mesh", 1, "gone")
+	lost.Peers = []fault.Peer{{Rank: 0}}
+	abort := fault.New(fault.PeerLost, "abort", 3, "disk full")
+	abort.Peers = []fault.Peer{{Rank: 3}}
+	w.step(1, Announce{Err: lost})
+	w.step(3, Announce{Err: abort})
+	w.run(w.now + Time(10*Millisecond))
+	w.kill(3)
+	w.run(w.now + Time(2*Second))
+	for _, r := range []int{1, 2, 4} {
+		x := w.nodes[r]
+		if len(x.failures) != 2 || x.failures[0].err.Error() != lost.Error() || x.failures[1].err.Error() != abort.Error() {
+			t.Errorf("rank %d reports %v, want the loss of rank 0 and the abort", r, x.failures)
+		}
+	}
+}
+
 func TestConcurrentFailuresAreReportedInOneOrder(t *testing.T) {
 	w := started(t, 9, 1)
 	for _, r := range []int{8, 5, 2} {
