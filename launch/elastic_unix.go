@@ -197,6 +197,9 @@ func (r *run) advance() {
 	for _, at := range s.starts(r.now()) {
 		r.startLater(at)
 	}
+	for _, id := range s.absent(r.now()) {
+		r.note("rank %s (process %d) has called neither Init nor Rejoin for %v, and others wait for it", r.ranks[id].label(), r.ranks[id].pid, stallAfter)
+	}
 	for _, id := range s.overdue(r.now()) {
 		if !s.processes[id].dismissed {
 			r.note("rank %s (process %d) has called neither Init nor Rejoin within %v (--elastic-timeout), for which others wait; it is killed", r.ranks[id].label(), r.ranks[id].pid, s.waitLimit)

@@ -29,8 +29,8 @@ import (
 //	available                  the number of usable slots has changed
 //	stop                       the job ends: no slot gets a start
 //
-// After each input, and at the time wakeAt, the caller asks for starts, overdue, surplus, form and
-// failure, in this order, and carries them out.
+// After each input, and at the time wakeAt, the caller asks for starts, absent, overdue, surplus,
+// form and failure, in this order, and carries them out.
 type membership struct {
 	min, max  int
 	restarts  int           // how many failed processes may still be started again
@@ -44,8 +44,9 @@ type membership struct {
 
 	epoch     int // noEpoch before the first
 	broken    bool
-	left      bool // a member has exited with 0
-	since     time.Duration
+	left      bool          // a member has exited with 0
+	since     time.Duration // when the first process that was a member, or begins the job, has become ready; never if none has
+	warned    bool          // absent has given its answer for the next epoch
 	finishing bool
 	stopped   bool
 	failed    string
@@ -196,6 +197,33 @@ func (m *membership) overdue(now time.Duration) (ids []int) {
 	return ids
 }
 
+// absent returns the processes that others have waited for since stallAfter. It returns them once
+// for each epoch.
+func (m *membership) absent(now time.Duration) (ids []int) {
+	if now < m.warnAt() {
+		return nil
+	}
+	m.warned = true
+	for _, p := range m.inOrder() {
+		if !p.ready {
+			ids = append(ids, p.id)
+		}
+	}
+	return ids
+}
+
+// warnAt returns when absent has an answer, or never.
+func (m *membership) warnAt() time.Duration {
+	if m.warned || m.since == never {
+		return never
+	}
+	return m.since + stallAfter
+}
+
+// stallAfter is how long processes wait for the next epoch before the launcher names those for which
+// they wait.
+const stallAfter = 30 * time.Second
+
 // killAt returns when a process must be killed, or never: when it has been told to end and has not,
 // or when the processes that are ready have waited for it too long.
 func (m *membership) killAt(p *member) time.Duration {
@@ -232,7 +260,7 @@ func (m *membership) form() []*member {
 		return nil
 	}
 	m.epoch++
-	m.broken, m.left, m.since = false, false, never
+	m.broken, m.left, m.since, m.warned = false, false, never, false
 	for rank, p := range all {
 		p.ready, p.epoch, p.rank = false, m.epoch, rank
 	}
@@ -284,7 +312,7 @@ func (m *membership) anyReady() bool {
 
 // wakeAt returns the next time at which the answers may change without an input, or never.
 func (m *membership) wakeAt(now time.Duration) time.Duration {
-	at := never
+	at := m.warnAt()
 	for _, i := range m.pending() {
 		at = min(at, m.slots[i].startAt)
 	}

@@ -17,6 +17,7 @@ type jobModel struct {
 	inside    map[int]bool // the processes that may use the current epoch's communicator: members that have not asked again
 	old       map[int]int  // the last rank of each process that was a member
 	signalled map[int]bool // the processes that were told to end, or killed
+	named     []int        // the processes that were named because others wait for them
 	formed    [][]int      // the members of each epoch
 	history   []string
 }
@@ -37,6 +38,7 @@ func (j *jobModel) apply(input string, args ...any) {
 		j.started(j.next, at, j.now)
 		j.next++
 	}
+	j.named = append(j.named, j.absent(j.now)...)
 	for _, id := range slices.Concat(j.overdue(j.now), j.surplus(j.now)) {
 		j.signalled[id] = true
 	}
@@ -309,5 +311,16 @@ func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	j.end(1, true)
 	if j.signalled[2] || j.wakeAt(j.now) != j.now+j.waitLimit {
 		t.Errorf("the new process: got signalled %v and a deadline at %v, want %v", j.signalled[2], j.wakeAt(j.now), j.now+j.waitLimit)
+	}
+}
+
+func TestProcessesForWhichOthersWaitAreNamedOnce(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3}, 3)
+	j.waitLimit = time.Hour
+	j.ask(1)
+	j.tick()
+	j.ask(0)
+	if want := []int{0, 2}; !slices.Equal(j.named, want) || j.now != stallAfter {
+		t.Errorf("at %v: got %v, want %v after %v", j.now, j.named, want, stallAfter)
 	}
 }

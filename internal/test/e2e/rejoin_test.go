@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -294,4 +295,70 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 	}
 	j.open(0)
 	j.wantExit(0)
+}
+
+// rejoinOften rejoins many times. After Close it must hold what it held after an earlier Close.
+func rejoinOften(ctx context.Context, a *rankProcess, c *comm.Comm) error {
+	var before resources
+	for _, rejoins := range []int{1, 20} {
+		for range rejoins {
+			next, err := c.Rejoin(ctx)
+			if err != nil {
+				return err
+			}
+			c = next
+			if err := useAll(ctx, c); err != nil {
+				return err
+			}
+		}
+		if err := c.Close(ctx); err != nil {
+			return err
+		}
+		if rejoins == 1 {
+			before = resourcesAtRest(resources{})
+			next, err := comm.Init(ctx, a.options()...)
+			if err != nil {
+				return err
+			}
+			c = next
+		}
+	}
+	if got := resourcesAtRest(before); got != before {
+		return fmt.Errorf("after 20 epochs: got %+v, want %+v as after the first", got, before)
+	}
+	a.log("rejoined", "")
+	return nil
+}
+
+// resourcesAtRest returns what this process holds, once that is equal to want or does not change
+// for a second. Goroutines and descriptors end a moment after Close.
+func resourcesAtRest(want resources) resources {
+	got, since := resourcesOf(), time.Now()
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for got != want && time.Since(since) < time.Second {
+		<-poll.C
+		if now := resourcesOf(); now != got {
+			got, since = now, time.Now()
+		}
+	}
+	return got
+}
+
+// resources counts what a process holds.
+type resources struct{ descriptors, goroutines int }
+
+func resourcesOf() resources {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	return resources{len(fds), runtime.NumGoroutine()}
+}
+
+func TestRejoinLeavesNoDescriptorsAndGoroutines(t *testing.T) {
+	for _, wire := range wires() {
+		t.Run(wire, func(t *testing.T) {
+			j := run(t, 3, wire, instruction{Program: "rejoinoften"}, "--enable-recovery")
+			j.events("rejoined", 3)
+			j.wantExit(0)
+		})
+	}
 }
