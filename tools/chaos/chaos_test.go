@@ -106,7 +106,7 @@ func TestLimitsGrowByMeasuredDelays(t *testing.T) {
 		{f.limit + time.Second, 0, 1},
 		{f.limit + time.Second, time.Second, 0},
 		{f.limit + 2*time.Second, time.Second, 1},
-		{f.limit + 2*maxStretch, 2 * maxStretch, 1},
+		{f.limit + 2*maxDelay, 2 * maxDelay, 1},
 	} {
 		res := &result{injected: injected, over: injected, outcomes: []outcome{{ended: true, code: -1}, report(c.late, c.starved)}}
 		if v := check(&trial{fault: f, ranks: 2}, res); v.broken["hang"] != c.want {

@@ -43,8 +43,8 @@ func (v *verdict) String() string {
 // rules returns the names of the rules, in the order of the columns.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
-// maxStretch bounds what limits may grow by.
-const maxStretch = time.Minute
+// maxDelay bounds what limits may grow by.
+const maxDelay = time.Minute
 
 // check checks every rank of a job.
 //
@@ -57,7 +57,7 @@ func check(t *trial, res *result) *verdict {
 		return v
 	}
 	at, met := res.injected, !has(res.outcomes[t.victim].events, "done")
-	if t.fault.told { // the victim lives, so it may well be done
+	if t.fault.lives { // the victim lives, so it may well be done
 		met = true
 	}
 	if t.Lie != "" {
@@ -71,14 +71,14 @@ func check(t *trial, res *result) *verdict {
 		o := &res.outcomes[r]
 		switch {
 		case r != t.victim:
-			v.checkRank(t, r, o, at, stretch(res.outcomes))
-		case t.fault.told && t.fault.settle == 0: // it cannot report while it is stopped
-			v.checkRank(t, r, o, res.over, stretch(res.outcomes))
-		case t.fault.told:
-			v.checkRank(t, r, o, at, stretch(res.outcomes))
+			v.checkRank(t, r, o, at, delay(res.outcomes))
+		case t.fault.lives && t.fault.rest == 0: // it cannot report while it is stopped
+			v.checkRank(t, r, o, res.over, delay(res.outcomes))
+		case t.fault.lives:
+			v.checkRank(t, r, o, at, delay(res.outcomes))
 		}
 	}
-	if len(v.reports) > 0 && t.fault.told && t.fault.settle == 0 && !has(res.outcomes[t.victim].events, "error") {
+	if len(v.reports) > 0 && t.fault.lives && t.fault.rest == 0 && !has(res.outcomes[t.victim].events, "error") {
 		v.fail("blame", "rank %d has not been told that the others count it as lost", t.victim)
 	}
 	return v
@@ -96,9 +96,9 @@ func altered(outcomes []outcome) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// stretch returns the longest time for which one of the ranks has waited for a processor, from the
+// delay returns the longest time for which one of the ranks has waited for a processor, from the
 // injection to its first error.
-func stretch(outcomes []outcome) (longest time.Duration) {
+func delay(outcomes []outcome) (longest time.Duration) {
 	for _, o := range outcomes {
 		for _, e := range o.events {
 			if e.Name == "error" {
@@ -107,7 +107,7 @@ func stretch(outcomes []outcome) (longest time.Duration) {
 			}
 		}
 	}
-	return min(longest, maxStretch)
+	return min(longest, maxDelay)
 }
 
 func has(events []event, name string) bool {
@@ -115,7 +115,7 @@ func has(events []event, name string) bool {
 }
 
 // checkRank checks one rank, which may report an error from the given time on.
-func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, stretch time.Duration) {
+func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, delay time.Duration) {
 	reported := false
 	for _, e := range o.events {
 		switch e.Name {
@@ -135,8 +135,8 @@ func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, stretch t
 				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
 			case !t.allows(r, e):
 				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
-			case late > t.fault.limit+stretch:
-				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.fault.limit, stretch, e.Text)
+			case late > t.fault.limit+delay:
+				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.fault.limit, delay, e.Text)
 			}
 		}
 	}

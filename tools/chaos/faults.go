@@ -29,16 +29,16 @@ type injection struct {
 	share int      // of about 100 trials
 	jobs  int      // trials at a time; more than one if the ranks mostly wait
 
-	lost bool // ranks may report that they have lost the victim
-	link bool // ranks may report that they have lost the link between the victim and the other rank, or one of these two
-	none bool // ranks may report nothing
-	told bool // the victim lives, and reports what the others report
+	lost  bool // ranks may report that they have lost the victim
+	link  bool // ranks may report that they have lost the trial's link, or a rank at one of its ends
+	none  bool // ranks may report nothing
+	lives bool // the victim lives, and reports what the others report
 
 	// limit is how long after the injection the last rank may report, on an idle machine.
 	limit time.Duration
-	// settle is how long after the injection the programs go on before they are told to end; 0: until
+	// rest is how long after the injection the programs go on before they are told to end; 0: until
 	// they have an error.
-	settle time.Duration
+	rest time.Duration
 
 	choose func(t *trial, rng *rand.Rand) // makes the choices that only this fault has
 	inject func(t *trial, ps []*process)  // nil: the ranks inject it themselves
@@ -56,19 +56,19 @@ func faults() []*injection {
 		},
 		{
 			name: "stop", does: "stops a rank by SIGSTOP for longer than S = 4 s, and resumes it", wires: transports(), share: 4, jobs: 4,
-			lost: true, told: true, limit: S + reportTime,
+			lost: true, lives: true, limit: S + reportTime,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = S + 1500*time.Millisecond + random(rng, 2*time.Second) },
 			inject: stop,
 		},
 		{
 			name: "pause", does: "stops a rank by SIGSTOP for at most 3.2 s, and resumes it", wires: transports(), share: 6, jobs: 3,
-			none: true, told: true, settle: time.Second,
+			none: true, lives: true, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = random(rng, 3200*time.Millisecond) },
 			inject: stop,
 		},
 		{
 			name: "delay", does: "holds all bytes between two ranks for at most 3.2 s", wires: network, share: 6, jobs: 3,
-			none: true, told: true, settle: time.Second,
+			none: true, lives: true, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = random(rng, 3200*time.Millisecond) },
 			inject: func(t *trial, ps []*process) {
 				t.betweenBoth(ps, command{Do: "hold", For: t.lasts})
@@ -77,23 +77,23 @@ func faults() []*injection {
 		},
 		{
 			name: "cut", does: "resets all connections between two ranks; new ones work", wires: network, share: 6, jobs: 2,
-			none: true, link: true, told: true, limit: S + reportTime, settle: 2 * time.Second,
+			none: true, link: true, lives: true, limit: S + reportTime, rest: 2 * time.Second,
 			inject: func(t *trial, ps []*process) { t.betweenBoth(ps, command{Do: "cut"}) },
 		},
 		{
 			name: "silence", does: "drops all bytes on the data connections between two ranks; new ones work", wires: network, share: 4, jobs: 4,
-			none: true, link: true, told: true, limit: stallLimit, settle: time.Second,
+			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
 			inject: func(t *trial, ps []*process) { t.betweenBoth(ps, command{Do: "silence"}) },
 		},
 		{
 			name: "hog", does: "runs four busy programs per processor for at most 2.5 s", wires: transports(), share: 3, jobs: 1,
-			none: true, told: true, settle: time.Second,
+			none: true, lives: true, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = random(rng, 2500*time.Millisecond) },
 			inject: hog,
 		},
 		{
 			name: "shortage", does: "lets a rank open no descriptor for at most 0.7 s", wires: transports(), share: 4, jobs: 2,
-			none: true, told: true, settle: time.Second,
+			none: true, lives: true, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = random(rng, 700*time.Millisecond) },
 			inject: func(t *trial, ps []*process) {
 				ps[t.victim].order(command{Do: "shortage", For: t.lasts})
@@ -102,14 +102,14 @@ func faults() []*injection {
 		},
 		{
 			name: "ulimit", does: "starts a rank with a low limit on descriptors", wires: transports(), share: 4, jobs: 2,
-			none: true, lost: true, told: true, limit: initLimit + reportTime, settle: 200 * time.Millisecond,
+			none: true, lost: true, lives: true, limit: initLimit + reportTime, rest: 200 * time.Millisecond,
 			choose: func(t *trial, rng *rand.Rand) { t.Descriptors, t.inInit = 4+rng.IntN(24), true },
 		},
 	}
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap, relay.Corrupt} {
 		rows = append(rows, &injection{
 			name: string(lie), does: "lets a relay " + string(lie) + " one frame between two ranks", wires: network, share: 4, jobs: 4,
-			none: true, link: true, told: true, limit: stallLimit, settle: time.Second,
+			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
 				// A relay that corrupts a body, or a part of a frame of gRPC, is found by checksums only.
@@ -120,8 +120,8 @@ func faults() []*injection {
 	return rows
 }
 
-// stallLimit is the time until a silent link is given up: 5 s without an acknowledgement after 1 s of
-// patience, 10 s in which it is dialled again, and the time of the checks.
+// stallLimit is the time until a silent link is given up: 1 s until an acknowledgement is asked for, 5 s
+// without one, 10 s in which the link is dialled again, and the time of the checks.
 const stallLimit = 18 * time.Second
 
 // random returns a duration below the limit.

@@ -89,7 +89,7 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 	t.victim %= t.ranks
 	t.other = (t.victim + 1 + rng.IntN(t.ranks-1)) % t.ranks
 	t.inInit = false
-	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.settle > 0, f.link || f.name == "delay"
+	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.rest > 0, f.link || f.name == "delay"
 	for f.link && slices.Contains(messagePrograms(), t.Program) {
 		t.Program = programNames()[rng.IntN(len(programNames()))]
 	}
@@ -236,7 +236,7 @@ func (t *trial) run() *result {
 	}
 	res.over = time.Now()
 	if t.Ends {
-		time.Sleep(t.fault.settle)
+		time.Sleep(t.fault.rest)
 		ps[0].order(command{Do: "end"})
 	}
 	t.awaitEnds(ps, res)
