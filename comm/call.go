@@ -115,7 +115,7 @@ func (sig *signature) hash() uint64 {
 // that hold calls.mu read it. The stages of a long wait:
 //
 //	stage             after                           how often
-//	stageFingerprint  100 ms, staggered by rank       each second, until another rank has sent the same
+//	stageFingerprint  100 ms, staggered by rank       each second, until another rank sends the same
 //	stageWarn         the option StallWarning         once
 //	stageTimeout      the option Timeout              once: the wait ends
 type call struct {
@@ -130,11 +130,12 @@ type call struct {
 	listed     bool // the call is in the list of calls; calls.mu guards this field and its neighbours
 	prev, next *call
 
-	mu               sync.Mutex // guards the fields below: a call has one wait at a time, but markAgreed runs concurrently
-	waitingSince     time.Time  // when its wait first asked for a deadline, after polling
-	stagesDone       stage      // the stages that are over, as a bit set
-	fingerprintsSent int        // how often this call sent its fingerprint
-	agreed           bool       // another rank sent the same fingerprint, so this rank need not send it
+	// mu guards the fields below. A call has one wait at a time, but markAgreed runs concurrently.
+	mu               sync.Mutex
+	waitingSince     time.Time // when its wait first asked for a deadline, after polling
+	stagesDone       stage     // the stages that are over, as a bit set
+	fingerprintsSent int       // how often this call sent its fingerprint
+	agreed           bool      // another rank sent the same fingerprint, so this rank need not send it
 }
 
 // A stage is an action that a call takes when it has waited for a certain time.

@@ -43,8 +43,8 @@ type Comm struct {
 
 	blocking call       // the blocking collective, while it is inside
 	round    *p2p.Round // reused by the blocking collectives; nil before the first of them
-	// exited is the value that admitted had when the last call that has returned began. A call sets
-	// exited without the lock.
+	// A call that returns sets exited to the value that admitted had when the call began. It does
+	// so without the lock.
 	exited  atomic.Uint64
 	closing atomic.Bool // Close has begun: a call that returns now removes itself from the list
 

@@ -63,7 +63,7 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 		if loss := c.currentLoss(); loss != nil {
 			return c.withOp(cl.String(), loss)
 		}
-		// The rank that was asked may have closed; it revoked the communicator before.
+		// The rank that was asked may have closed. It revoked the communicator before it closed.
 		if by := c.revokedBy(); by != nil {
 			return c.revokedError(cl, by)
 		}
@@ -465,7 +465,8 @@ func (c *Comm) revoke(e *fault.Error, before func()) {
 // large for a flood, the flood omits its cause and all but four of its peers.
 func (c *Comm) revokeAll(e *fault.Error) {
 	c.revoke(e, func() {
-		// The ranks still agree on the abort when a revoke arrives, which would hide its cause.
+		// The ranks may still have to agree on the abort. A revoke would arrive earlier and hide
+		// the abort's cause.
 		if !c.rt.aborted.Load() {
 			c.rt.mesh.Flood(floodRevoke, revokeBody(c.id, e))
 		}

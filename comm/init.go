@@ -210,8 +210,8 @@ type machinery struct {
 	mesh *mesh.Mesh // set before any communicator exists; events may come earlier
 }
 
-// The declarations below give other files, which do not import the machinery's packages, what they
-// need of them.
+// Other files do not import the machinery's packages. The declarations below give these files what
+// they need of those packages.
 const (
 	floodStep = rendezvous.FloodStep
 	maxFlood  = mesh.MaxFlood

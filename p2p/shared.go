@@ -104,9 +104,9 @@ func SharedSize(n int) int {
 //
 //	flag   set by      promises
 //	ready  SetReady    the rank's share is in memory
-//	done   SetDone     what the second stage left is in memory, or, for a fragment of one
-//	                   stage, the share; and the rank reads no fragment any more that is
-//	                   more than MaxLead fragments older
+//	done   SetDone     the result of the second stage is in memory; for a fragment of one
+//	                   stage, the share is in memory. The rank reads no fragment any more
+//	                   that is more than MaxLead fragments older
 //
 // A flag holds the number of a fragment and only grows. Its owner stores the data and then the
 // flag. A reader loads the flag and then the data. slotLayout explains why no data is overwritten

@@ -49,16 +49,16 @@
 //	eager(bytes)  ───────────► into memory of the pool; copied when a receive is posted
 //	              ◄─────────── credit, with any frame that goes this way
 //
-// A rendezvous message. The receiver exposes its buffer if that is worth while and the Conn can;
-// then the bytes go there without a header, and Arrived learns only the receive's id:
+// A rendezvous message. The receiver exposes its buffer if the buffer is large and the Conn can
+// expose memory. The bytes then go there without a header, and Arrived gets only the receive's id:
 //
 //	sender                     receiver
 //	offer(1)      ───────────► waits in the table until a receive matches
 //	              ◄─────────── request(1, receive 7, token)
 //	data(7) ...   ───────────► into the receive's buffer, at most two frames at a time
 //
-// Either side may end a rendezvous early. Frames cross, so each side ignores what refers to an id
-// that it has ended, and only what no correct peer could have sent ends the link:
+// Either side may end a rendezvous early. Frames cross, so each side ignores a frame that refers to
+// an id that this side has ended. Only a frame that no correct peer could have sent ends the link:
 //
 //	sender cancels the offer        withdraw; a receive that matched goes back into the table,
 //	                                and a request that crosses the withdraw is ignored

@@ -94,7 +94,7 @@ func (mc *MatchContext) receivable(k key) error {
 		return mc.err
 	case k.source >= 0 && e.peers[k.source].gone != nil:
 		return e.peers[k.source].gone
-	case k.tag == reservedTag: // post has not found it in the table, so it is gone
+	case k.tag == reservedTag: // post has not found the reserved message
 		return e.reservedGone(k)
 	case k.source >= 0:
 		return nil

@@ -331,7 +331,7 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 
 // Alloc implements transport.Allocator. It allocates from shm, because peers on this host can write
 // into such memory, and for other peers it is as good as any other memory. If shm is excluded,
-// Alloc allocates from verbs, if there is verbs.
+// Alloc allocates from verbs, if this rank uses verbs.
 //
 // The memory may be used with every peer. Peers that cannot write into it get ordinary messages.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {

@@ -86,8 +86,8 @@ type pendingConn struct {
 // address of a listener on all interfaces works only on this host. For peers on other hosts, listen
 // on a specific address or publish another address.
 //
-// The connections of in may be plain. With TLS options, such a connection gets the TLS handshake.
-// Or in may have read the first bytes of its connections. Then they have the methods
+// The connections of in may be plain. With TLS options, a plain connection gets the TLS handshake.
+// If in has read the first bytes of its connections, these connections have the methods
 //
 //	Peeked() []byte      // the bytes that were read
 //	NetConn() net.Conn   // the connection itself: *net.TCPConn, or *tls.Conn when TLS is done

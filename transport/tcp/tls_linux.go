@@ -153,8 +153,8 @@ func (s *tlsConn) Read(p []byte) (int, error) {
 }
 
 // write encrypts the parts and writes them. The result n is how many of their bytes the socket has
-// accepted. Bytes that are encrypted and not yet written do not count. The next call passes these
-// bytes first, and write does not encrypt them again.
+// accepted. Bytes that are encrypted and not yet written do not count. The caller passes these
+// bytes again, at the beginning of the next call, and write does not encrypt them again.
 func (s *tlsConn) write(parts [][]byte) (n int, errno syscall.Errno) {
 	if errno := s.flush(&n); errno != 0 {
 		return 0, errno

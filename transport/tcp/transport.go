@@ -89,7 +89,7 @@ func (t *Transport) Proto() string { return proto }
 // keepAlive applies to every connection. NATs and firewalls between two hosts forget idle
 // connections, and keepAlive prevents this. It does not serve to detect dead peers, because the
 // layer above detects them sooner. TCP_USER_TIMEOUT is not set, because it would also end a
-// connection whose peer does not receive for a while. This is no fault.
+// connection whose peer does not receive for a while. Such a peer is no fault.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6}
 
 // Dial opens a connection to a "host:port", with its TLS handshake, and returns when the peer's
