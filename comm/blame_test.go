@@ -25,9 +25,9 @@ type deathRun struct {
 	armed  []atomic.Bool
 }
 
-// deathJob runs f on n ranks, whose collectives use messages. A rank whose f has returned waits until
-// all other ranks have returned from theirs. Otherwise the other ranks would report that this rank
-// closed.
+// deathJob runs f on n ranks, whose collectives use messages. A rank whose f has returned waits
+// until all other ranks have returned from theirs. Otherwise the other ranks would report that this
+// rank closed.
 func deathJob(t *testing.T, n int, f func(ctx context.Context, c *Comm, d *deathRun) error, opts ...Option) {
 	t.Helper()
 	deathJobOn(t, n, false, f, opts...)
@@ -429,8 +429,8 @@ func TestACollectiveOnACommunicatorThatARankHasClosedGetsClosed(t *testing.T) {
 	}
 }
 
-// One rank closes a communicator while its own collective is under way. The other ranks, which are in
-// that collective or enter it later, must get fault.Closed.
+// One rank closes a communicator while its own collective is under way. The other ranks, which are
+// in that collective or enter it later, must get fault.Closed.
 func TestACollectiveThatACloseEndsGetsClosedOnAllRanks(t *testing.T) {
 	const n, closer = 3, 1
 	deathJob(t, n, func(ctx context.Context, c *Comm, _ *deathRun) error {

@@ -192,9 +192,9 @@ func IScatter[T Element](c *Comm, buf []T, root int, opts ...CallOption) *Reques
 
 // ReduceScatter leaves on rank i the reduction of all ranks' part i. Without Counts, the lengths of
 // the parts differ by at most one element, and the longer parts come first; see tensor.Chunk.
-// (MPI_Reduce_scatter_block requires equal parts.) With Counts, which must be the same on all ranks,
-// the parts have those lengths (MPI_Reduce_scatter). In place, the result replaces part i of buf,
-// and the other parts stay unchanged; MPI puts the result at the start of the buffer.
+// (MPI_Reduce_scatter_block requires equal parts.) With Counts, which must be the same on all
+// ranks, the parts have those lengths (MPI_Reduce_scatter). In place, the result replaces part i of
+// buf, and the other parts stay unchanged; MPI puts the result at the start of the buffer.
 func ReduceScatter[T Element](ctx context.Context, c *Comm, buf []T, op Op, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, reduction(&pl, collective.VerbReduceScatter, buf, op), opts)
@@ -207,7 +207,8 @@ func IReduceScatter[T Element](c *Comm, buf []T, op Op, opts ...CallOption) *Req
 
 // AllToAll sends part i of the input to rank i, and leaves in part i of buf what rank i sent to
 // this rank (MPI_Alltoall). All parts on all ranks have the same length, or the lengths in Counts
-// and SendCounts (MPI_Alltoallv). In place, AllToAll copies the input once before it overwrites buf.
+// and SendCounts (MPI_Alltoallv). In place, AllToAll copies the input once before it overwrites
+// buf.
 func AllToAll[T Element](ctx context.Context, c *Comm, buf []T, opts ...CallOption) error {
 	var pl plan
 	return c.execute(ctx, exchange(&pl, collective.VerbAllToAll, buf, -1), opts)

@@ -52,7 +52,8 @@ type Comm struct {
 	releaseMemory func() error             // unmaps the shared memory at Close; nil: there is none
 
 	mu *sync.Mutex // the runtime's calls.mu; guards the fields below
-	// admitted counts the admitted blocking collectives and the admitted starts of other collectives.
+	// admitted counts the admitted blocking collectives and the admitted starts of other
+	// collectives.
 	admitted    uint64
 	inUse       bool          // the blocking collective may access the shared memory
 	drained     chan struct{} // closed when inUse ends; nil if no goroutine waits for that
@@ -374,7 +375,8 @@ func (c *Comm) Close(ctx context.Context) error {
 	return nil
 }
 
-// lastEnded returns the number of the last collective before those that are under way. c.mu is held.
+// lastEnded returns the number of the last collective before those that are under way. c.mu is
+// held.
 func (c *Comm) lastEnded() uint32 {
 	for cl := c.rt.calls.oldestListed; cl != nil; cl = cl.next { // in the order in which they began
 		if cl.c == c && cl.collective && cl.active() {

@@ -29,7 +29,8 @@ const overDevice = "grpc+verbs"
 func needsDevice(t *testing.T) {
 	t.Helper()
 	if _, err := rdma.Explain(); err != nil {
-		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
+		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices'
+		// tests need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 }
@@ -197,7 +198,8 @@ func TestDeviceSoakReleasesEverything(t *testing.T) {
 	needsDevice(t)
 	steps, _ := strconv.Atoi(os.Getenv("TUTTI_SOAK"))
 	if steps <= 1 {
-		// Reason: ten thousand steps and their loss runs take too long for the 12 minutes of `make test-verbs`.
+		// Reason: ten thousand steps and their loss runs take too long for the 12 minutes of `make
+		// test-verbs`.
 		t.Skip("it takes long: `make soak-verbs` runs it")
 	}
 	leak.Check(t)

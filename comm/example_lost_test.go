@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// After the loss of a rank, the remaining ranks go on in a new communicator. The example is not run,
-// because it needs a rank that dies.
+// After the loss of a rank, the remaining ranks go on in a new communicator. The example is not
+// run, because it needs a rank that dies.
 func ExampleComm_Lost() {
 	ctx := context.Background()
 	c, err := comm.Init(ctx)

@@ -273,8 +273,8 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	return c, nil
 }
 
-// abortInit ends a job that failed to start on this rank. It sends err to the other ranks, and their
-// Init fails with an error that names this rank.
+// abortInit ends a job that failed to start on this rank. It sends err to the other ranks, and
+// their Init fails with an error that names this rank.
 func (rt *rankRuntime) abortInit(err error) {
 	p := rt.peer(rt.rank)
 	p.Call = "init"

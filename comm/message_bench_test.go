@@ -10,8 +10,9 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// BenchmarkMessageBothEnds measures the instructions of a round trip of small messages on both ranks
-// together. One goroutine plays both ranks, so there are no waits, failed polls or context switches.
+// BenchmarkMessageBothEnds measures the instructions of a round trip of small messages on both
+// ranks together. One goroutine plays both ranks, so there are no waits, failed polls or context
+// switches.
 func BenchmarkMessageBothEnds(b *testing.B) {
 	for _, wire := range []string{"memory", "shm", "tcp"} {
 		for _, n := range []int{4, 1024, 4096} {

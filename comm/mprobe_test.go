@@ -171,7 +171,8 @@ func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 		}
 		return nil
 	}, comm.WithParameters(comm.Parameters{SendBuffer: 1}))
-	// Rank 0 closes without receiving the last message. Rank 1 learns of it if it has not closed yet.
+	// Rank 0 closes without receiving the last message. Rank 1 learns of it if it has not closed
+	// yet.
 	if err != nil && !errors.Is(err, fault.Closed) {
 		t.Error(err)
 	}

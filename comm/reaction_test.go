@@ -167,8 +167,8 @@ func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
 	}
 }
 
-// The link between ranks 0 and 2 breaks, and rank 0 leaves because of that. Rank 1 waits for rank 0.
-// Its error must name the two ends of the link.
+// The link between ranks 0 and 2 breaks, and rank 0 leaves because of that. Rank 1 waits for rank
+// 0. Its error must name the two ends of the link.
 func TestARankThatEndsBecauseOfALostLinkIsNotBlamed(t *testing.T) {
 	wantLink := func(err error) error {
 		var f *fault.Error

@@ -1,6 +1,6 @@
-// Package coordinator reduces named tensors in the background, in one order on all ranks, whatever the
-// order in which they become ready. It is Horovod's coordinator with BytePS's declared tensors and
-// priorities.
+// Package coordinator reduces named tensors in the background, in one order on all ranks, whatever
+// the order in which they become ready. It is Horovod's coordinator with BytePS's declared tensors
+// and priorities.
 //
 //	co, err := coordinator.Start(ctx, c)
 //	...

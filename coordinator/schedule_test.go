@@ -221,7 +221,8 @@ func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
 	return k
 }
 
-// submit submits a task on this rank. It returns a function that waits for the result and checks it.
+// submit submits a task on this rank. It returns a function that waits for the result and checks
+// it.
 func (k task) submit(co *coordinator.Coordinator) func(context.Context) error {
 	switch k.kind {
 	case 0:

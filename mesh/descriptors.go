@@ -29,11 +29,11 @@ func (m *Mesh) checkDescriptors() error {
 }
 
 // descriptorShortage returns an error if the limit on file descriptors is too low for a rank. The
-// arguments are the limit (negative if it is unknown), the number of open descriptors, the number of
-// ranks in the job, and whether this rank serves the address exchange. descriptorShortage counts the
-// control links and as many data links, because the algorithms for many ranks use no more. A rank
-// that serves the address exchange holds one connection to each other rank at once, before it has
-// any link.
+// arguments are the limit (negative if it is unknown), the number of open descriptors, the number
+// of ranks in the job, and whether this rank serves the address exchange. descriptorShortage counts
+// the control links and as many data links, because the algorithms for many ranks use no more. A
+// rank that serves the address exchange holds one connection to each other rank at once, before it
+// has any link.
 func descriptorShortage(limit, open, size int, joinServer bool) error {
 	links := min(size-1, 2*bits.Len(uint(size-1)))
 	want := open + 2*links + spareDescriptors
@@ -66,7 +66,8 @@ func (m *Mesh) shortage(err error) *fault.Error {
 
 // acceptShortage handles a lack of file descriptors that has lasted in Accept for shortageTime. It
 // ends the start at once, and all ranks that can be reached blame this rank. Once all ranks have
-// started, it does nothing: the mux has logged the lack, and the job may need no further connection.
+// started, it does nothing: the mux has logged the lack, and the job may need no further
+// connection.
 func (m *Mesh) acceptShortage(err error) {
 	if m.control.started() {
 		return

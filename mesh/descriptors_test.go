@@ -199,8 +199,8 @@ func TestALackOfDescriptorsInAcceptEndsTheAddressExchange(t *testing.T) {
 	}
 }
 
-// A joining rank whose Accept lacks descriptors must end its start at once and blame itself. The other
-// ranks could not open their links to it.
+// A joining rank whose Accept lacks descriptors must end its start at once and blame itself. The
+// other ranks could not open their links to it.
 func TestALackOfDescriptorsInAcceptEndsTheJoin(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
@@ -293,8 +293,8 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 	})
 }
 
-// Connections that prove nothing and take all descriptors must be evicted one after the other, until
-// another connection is accepted.
+// Connections that prove nothing and take all descriptors must be evicted one after the other,
+// until another connection is accepted.
 func TestPendingConnectionsGiveUpTheirDescriptors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const limit = 4

@@ -1,6 +1,6 @@
-// Package mesh makes the processes of a job each other's peers. It owns this process's one listener,
-// the handshake on every connection, the exchange of addresses, the control links with their
-// heartbeats, and the data Conns. It reports which rank or link has failed.
+// Package mesh makes the processes of a job each other's peers. It owns this process's one
+// listener, the handshake on every connection, the exchange of addresses, the control links with
+// their heartbeats, and the data Conns. It reports which rank or link has failed.
 //
 // It does not know communicators, tags, element types or algorithms, nor what the frames on a data
 // Conn mean. Package mesh/membership, a pure state machine, decides which ranks and links have
@@ -27,8 +27,8 @@
 //
 // # Handshake
 //
-// Every Conn begins with a handshake, a frame at a time. In each frame's head all numbers are little
-// endian, and the last 4 bytes are the CRC-32C of those before.
+// Every Conn begins with a handshake, a frame at a time. In each frame's head all numbers are
+// little endian, and the last 4 bytes are the CRC-32C of those before.
 //
 //	dialling rank                          accepting rank
 //	HELLO              ->
@@ -55,33 +55,33 @@
 //	68 CRC-32C (4)                    20 CRC-32C (4)
 //
 // The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole
-// HELLO, the nonce of the CHALLENGE, and the instance of the WELCOME (0 in the PROOF). So both sides
-// prove that they know the secret, and neither side sends it. A proof cannot be replayed later, or
-// by the other side. What follows on the Conn is protected by TLS, or not at all. Magic, kind and
-// version keep their offsets in every version, so that two versions can refuse each other with a
-// reason. This is version 3.
+// HELLO, the nonce of the CHALLENGE, and the instance of the WELCOME (0 in the PROOF). So both
+// sides prove that they know the secret, and neither side sends it. A proof cannot be replayed
+// later, or by the other side. What follows on the Conn is protected by TLS, or not at all. Magic,
+// kind and version keep their offsets in every version, so that two versions can refuse each other
+// with a reason. This is version 3.
 //
-// The dialling side proves first, because any process can dial a rank's port, while a rank dials only
-// addresses that the job has told it. Before the PROOF, the accepting rank tells only its version, its
-// byte order and whether it has a secret. Without a secret, it tells nothing else to a peer whose
-// HELLO has another job.
+// The dialling side proves first, because any process can dial a rank's port, while a rank dials
+// only addresses that the job has told it. Before the PROOF, the accepting rank tells only its
+// version, its byte order and whether it has a secret. Without a secret, it tells nothing else to a
+// peer whose HELLO has another job.
 //
 // On a connection under TLS with certificates of the job's own CA, TLS has checked the job and the
 // incarnation before the HELLO. Each side also compares the name that the peer has proven
 // (transport.Named) with the rank that it dialled, or that the HELLO claims.
 //
-// The instance is a random number of each process. The first process that joins as rank r, or without
-// an address exchange the first that proves to be rank r, is rank r. Any other process that claims to
-// be rank r is refused.
+// The instance is a random number of each process. The first process that joins as rank r, or
+// without an address exchange the first that proves to be rank r, is rank r. Any other process that
+// claims to be rank r is refused.
 //
 // # Address exchange
 //
 // With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
-// RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0. Rank 0
-// reports once a second which ranks are missing, and sends all records when all ranks have joined. From
-// then on every rank knows the instances of all ranks. In a job without a secret, only a process that
-// has joined knows them, so no other process can pose as a rank. A RECORD's body is one record, a
-// TABLE's as many as fit.
+// RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0.
+// Rank 0 reports once a second which ranks are missing, and sends all records when all ranks have
+// joined. From then on every rank knows the instances of all ranks. In a job without a secret, only
+// a process that has joined knows them, so no other process can pose as a rank. A RECORD's body is
+// one record, a TABLE's as many as fit.
 //
 //	RECORD, kind 6, 12 bytes          record, at most 512 bytes
 //	 8 CRC-32C (4)                     0 instance (8)
@@ -143,7 +143,7 @@
 // frame, whose body is at most 512 bytes. Its first 4 bytes must come within 1 s. When all slots
 // are taken, the next connection takes the slot of another connection. The victim is the oldest
 // connection of the source address that holds the most slots. A connection keeps its slot for at
-// least 100 ms, for 500 ms after the first bytes of TLS, and for 1 s after a hello that names the job. So unauthenticated peers delay a
-// rank, but cannot keep it out. Refused connections cost at most 20 lines of log at once, and one
-// per second.
+// least 100 ms, for 500 ms after the first bytes of TLS, and for 1 s after a hello that names the
+// job. So unauthenticated peers delay a rank, but cannot keep it out. Refused connections cost at
+// most 20 lines of log at once, and one per second.
 package mesh

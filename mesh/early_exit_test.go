@@ -127,8 +127,8 @@ func TestAJoiningPeerWithoutARecordDoesNotDelayTheEnd(t *testing.T) {
 			r.start(ctx, []int{0}, nil)
 			root <- time.Since(start)
 		}()
-		// Reason: the peer connects shortly before the start ends. The bubble's clock passes this time
-		// at once.
+		// Reason: the peer connects shortly before the start ends. The bubble's clock passes this
+		// time at once.
 		time.Sleep(deadline - time.Second)
 		id := newIdentity(r.config(1))
 		defer r.wires[1].Close()

@@ -13,9 +13,8 @@ import (
 // A reason is a number on the wire that says why a peer is refused. The refusal's text says the
 // same for people.
 //
-// The reasons of the first group say which field of the two identities differs; see checkProtocol and
-// checkHello. The reasons of the second group depend on what has happened
-// in the job.
+// The reasons of the first group say which field of the two identities differs; see checkProtocol
+// and checkHello. The reasons of the second group depend on what has happened in the job.
 type reason uint16
 
 const (
@@ -297,11 +296,11 @@ func (id *identity) checkProtocol(h hello) *refusal {
 	return nil
 }
 
-// checkHello compares the other fields of a hello with this rank's identity, and returns nil if they
-// agree. It reports the first field that differs. The fields are ordered so that a difference in one
-// field explains differences in later fields. For example, a rank of another job usually has another
-// size, too, but the user must look at the job. The text of a refusal names both values. In a job
-// without a secret, a peer that does not know the job's name learns nothing about this rank.
+// checkHello compares the other fields of a hello with this rank's identity, and returns nil if
+// they agree. It reports the first field that differs. The fields are ordered so that a difference
+// in one field explains differences in later fields. For example, a rank of another job usually has
+// another size, too, but the user must look at the job. The text of a refusal names both values. In
+// a job without a secret, a peer that does not know the job's name learns nothing about this rank.
 func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",

@@ -231,9 +231,9 @@ func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 	}
 }
 
-// A process that has not proven the secret must learn nothing about a rank, whatever its hello says:
-// neither the rank, the size, the job nor the incarnation, and no HMAC against which it could try
-// secrets.
+// A process that has not proven the secret must learn nothing about a rank, whatever its hello
+// says: neither the rank, the size, the job nor the incarnation, and no HMAC against which it could
+// try secrets.
 func TestARefusalBeforeTheProofNamesNothing(t *testing.T) {
 	id := newIdentity(Config{Rank: 654, Size: 987, Job: "train", Incarnation: 321, Secret: []byte("sesame")})
 	fitting := hello{version: version, order: hostOrder(), channel: channelControl, options: optionSecret,

@@ -195,8 +195,8 @@ func TestAStartWithAnotherJobsCAFailsAtOnce(t *testing.T) {
 	rank0.Wait()
 }
 
-// Rank 0 refuses the certificate of rank 1, and rank 1 accepts that of rank 0. Rank 1 must log why it
-// keeps retrying, and its error must say it.
+// Rank 0 refuses the certificate of rank 1, and rank 1 accepts that of rank 0. Rank 1 must log why
+// it keeps retrying, and its error must say it.
 func TestARankWhoseCertificateIsRefusedSaysSo(t *testing.T) {
 	for _, wire := range []string{"tcp", "grpc"} {
 		t.Run(wire, func(t *testing.T) {

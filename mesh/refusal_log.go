@@ -14,8 +14,8 @@ const (
 	lineInterval = time.Second
 )
 
-// A refusalLog logs refused connections and failures of Accept. It limits the rate, so that a flood of connections does
-// not cause a flood of lines. Its methods may be called by any goroutine.
+// A refusalLog logs refused connections and failures of Accept. It limits the rate, so that a flood
+// of connections does not cause a flood of lines. Its methods may be called by any goroutine.
 type refusalLog struct {
 	log *slog.Logger
 
@@ -27,8 +27,8 @@ type refusalLog struct {
 // newRefusalLog returns a refusalLog that writes to log.
 func newRefusalLog(log *slog.Logger) *refusalLog { return &refusalLog{log: log} }
 
-// refused logs that a connection from an address was refused, and how many lines were omitted before
-// this one.
+// refused logs that a connection from an address was refused, and how many lines were omitted
+// before this one.
 func (s *refusalLog) refused(from net.Addr, because string) {
 	args := []any{"from", "unknown address", "because", because}
 	if from != nil {

@@ -179,8 +179,8 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// appendChallenge appends the head of a CHALLENGE, which asks the dialling rank for a proof over the
-// nonce.
+// appendChallenge appends the head of a CHALLENGE, which asks the dialling rank for a proof over
+// the nonce.
 func appendChallenge(b []byte, nonce [nonceSize]byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindChallenge)

@@ -79,8 +79,9 @@
 //	unprepare ack ───────────► the exposure ends
 //
 // A rank that closes drops the messages that no receive has matched. It sends bye to each peer when
-// all its sends are done, and is done when all byes are acknowledged: Drain. The mesh reports a peer's failure: LinkDown when a Conn breaks, and
-// FailPeer with the confirmed failure, which names the rank at fault.
+// all its sends are done, and is done when all byes are acknowledged: Drain. The mesh reports a
+// peer's failure: LinkDown when a Conn breaks, and FailPeer with the confirmed failure, which names
+// the rank at fault.
 //
 // # Frames
 //

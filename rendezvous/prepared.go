@@ -160,9 +160,9 @@ func (pr *PreparedRecv) Close(ctx context.Context) error {
 	return nil
 }
 
-// closeIsDecided is the condition that a PreparedRecv is closed, or that the engine has ended before
-// the peer has acknowledged the unprepare frame. After the end of the
-// engine, the peer may keep its Conn for any time, because it may itself wait for this rank.
+// closeIsDecided is the condition that a PreparedRecv is closed, or that the engine has ended
+// before the peer has acknowledged the unprepare frame. After the end of the engine, the peer may
+// keep its Conn for any time, because it may itself wait for this rank.
 type closeIsDecided struct{ pr *PreparedRecv }
 
 // Met implements mesh.Condition.

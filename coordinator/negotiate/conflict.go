@@ -51,8 +51,8 @@ func (f *permanentFailures) of(k key, group uint64) *fault.Error {
 // full reports whether no more failures should be recorded.
 func (f *permanentFailures) full() bool { return len(f.tensors)+len(f.groups) >= maxFailures }
 
-// covers reports whether all submissions of a tensor fail for good already, each with its group. The
-// tensor then needs no further record.
+// covers reports whether all submissions of a tensor fail for good already, each with its group.
+// The tensor then needs no further record.
 func (f *permanentFailures) covers(p *pendingTensor) bool {
 	return !slices.ContainsFunc(p.variants, func(v variant) bool {
 		if v.spec.Group == 0 {

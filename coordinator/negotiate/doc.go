@@ -17,8 +17,8 @@
 //
 // # Two steps of a program
 //
-// Two ranks submit w1 and w2 in each step, rank 1 in the other order. The first step sends requests in full
-// and defines cache entries. From the second step on, each rank sends two bits:
+// Two ranks submit w1 and w2 in each step, rank 1 in the other order. The first step sends requests
+// in full and defines cache entries. From the second step on, each rank sends two bits:
 //
 //	rank 0 ► ack 0, allreduce w1 float32 [4] sum, allreduce w2 float32 [2 3] sum
 //	rank 1 ► ack 0, allreduce w2 float32 [2 3] sum, allreduce w1 float32 [4] sum
@@ -115,8 +115,8 @@
 //
 // # Wire form
 //
-// Integers are unsigned varints, signed ones zigzag. Texts and lists begin with their length. A request
-// list has at most 512 requests; a Worker that has more sends several:
+// Integers are unsigned varints, signed ones zigzag. Texts and lists begin with their length. A
+// request list has at most 512 requests; a Worker that has more sends several:
 //
 //	byte       version, 2
 //	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault

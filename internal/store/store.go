@@ -126,8 +126,8 @@ func (m *Memory) Watch(ctx context.Context, key string, version uint64) (Version
 // own is the prefix of the keys of a rank's own part.
 const own = "me/"
 
-// A RankView is what one rank has of the launcher's Store. Keys that begin with "me/" are in Own, which
-// belongs to this rank alone. All other keys are in Shared, and the rank can only read them.
+// A RankView is what one rank has of the launcher's Store. Keys that begin with "me/" are in Own,
+// which belongs to this rank alone. All other keys are in Shared, and the rank can only read them.
 type RankView struct{ Shared, Own Store }
 
 // part returns the Store of a key.

@@ -14,8 +14,8 @@ import (
 //	within one host   none: see Secures
 func ForJob(c *jobca.Credentials) *Options { return &Options{job: c} }
 
-// Everywhere returns a copy of o that also secures connections within one host. Tests use it to have
-// TLS on loopback.
+// Everywhere returns a copy of o that also secures connections within one host. Tests use it to
+// have TLS on loopback.
 func (o *Options) Everywhere() *Options {
 	all := *o
 	all.everywhere = true

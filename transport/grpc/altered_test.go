@@ -23,8 +23,8 @@ var framing = relay.Framing{Preamble: preambleSize, Size: func(p []byte) int {
 	return preambleSize + int(p[1]) + int(binary.LittleEndian.Uint64(p)>>16)
 }}
 
-// startProxy starts a proxy that terminates HTTP/2 between a dialling rank and target, and passes the
-// bytes of the stream through the Filters.
+// startProxy starts a proxy that terminates HTTP/2 between a dialling rank and target, and passes
+// the bytes of the stream through the Filters.
 func startProxy(t *testing.T, target string, up, down relay.Filter) (addr string) {
 	t.Helper()
 	desc := streamDesc(func(_ any, s rpc.ServerStream) error { return proxy(s, target, up, down) })

@@ -50,7 +50,8 @@ type conn struct {
 	ready  func() // the armed callback
 	listed bool   // the notifier will run ready
 
-	// guarded by link.mu; the peer's Unsent uses these fields to report that this end receives nothing
+	// guarded by link.mu; the peer's Unsent uses these fields to report that this end receives
+	// nothing
 	received uint64    // calls of Progress that received something
 	seen     uint64    // received, as of the peer's last Unsent
 	since    time.Time // when the peer's Unsent first saw that number

@@ -67,8 +67,8 @@ const (
 	maxPause = time.Second
 )
 
-// acceptLoop gives each connection a slot of a pending peer and a goroutine. It gets the slot before
-// it accepts, so while no slot is free, connections wait in the socket's queue and cost this
+// acceptLoop gives each connection a slot of a pending peer and a goroutine. It gets the slot
+// before it accepts, so while no slot is free, connections wait in the socket's queue and cost this
 // process nothing. It ends when l is closed.
 func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn)) {
 	pause := minPause

@@ -22,8 +22,8 @@ type peekedConn interface {
 // An admitter is an accepted connection that its listener limits until Admit is called.
 type admitter interface{ Admit() }
 
-// A swappable is the connection below TLS. SetConn replaces what TLS reads from and writes to, while
-// no goroutine does either.
+// A swappable is the connection below TLS. SetConn replaces what TLS reads from and writes to,
+// while no goroutine does either.
 type swappable struct{ net.Conn }
 
 // SetConn replaces the connection.

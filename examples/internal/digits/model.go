@@ -54,7 +54,8 @@ func (n *Network) Like() *Network {
 	return NewNetwork(widths...)
 }
 
-// Part returns the layer's weights and biases within params, which has the form of n.Params. They are adjacent there.
+// Part returns the layer's weights and biases within params, which has the form of n.Params. They
+// are adjacent there.
 func (n *Network) Part(layer int, params []float64) []float64 {
 	begin, end := 0, 0
 	for i := range layer + 1 {

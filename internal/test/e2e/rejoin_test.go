@@ -153,8 +153,8 @@ func (l hostList) set(text string) {
 }
 
 // TestAJobGrowsAndShrinksWithItsSlots changes the slots that the discovery script finds. The number
-// of ranks follows, up to --max-np. A host that tuttirun cannot start ranks on is named, and changes
-// nothing.
+// of ranks follows, up to --max-np. A host that tuttirun cannot start ranks on is named, and
+// changes nothing.
 func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
 	hosts := hostList{t, filepath.Join(t.TempDir(), "hosts")}
 	hosts.set("localhost:1\n")
@@ -206,8 +206,9 @@ func TestARankKilledInRejoinIsStartedAgain(t *testing.T) {
 	j.wantExit(0)
 }
 
-// TestARankKilledWhenTheEpochIsFormedIsStartedAgain kills rank 1. Rank 2 has asked for the next epoch
-// and is stopped when tuttirun forms it. Rank 2 is killed then, while the others wait for it in Init.
+// TestARankKilledWhenTheEpochIsFormedIsStartedAgain kills rank 1. Rank 2 has asked for the next
+// epoch and is stopped when tuttirun forms it. Rank 2 is killed then, while the others wait for it
+// in Init.
 func TestARankKilledWhenTheEpochIsFormedIsStartedAgain(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "started")
 	j := run(t, 3, "auto", instruction{Program: "rejoin", Victim: 1, Phase: marker}, "--restart-ranks", "2", "--verbose")

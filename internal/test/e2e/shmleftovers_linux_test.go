@@ -22,7 +22,8 @@ func newPrivateShm(t *testing.T) *privateShm {
 	t.Helper()
 	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			// Reason: the tools are Debian's util-linux and coreutils, which nearly all systems have.
+			// Reason: the tools are Debian's util-linux and coreutils, which nearly all systems
+			// have.
 			t.Skipf("mount namespaces need %s: %v", tool, err)
 		}
 	}

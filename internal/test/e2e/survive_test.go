@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// sumAndSurvive sums until a rank is lost, shrinks the communicator, and sums again. It does so until
-// Left ranks remain. It then makes every kind of call on the last communicator.
+// sumAndSurvive sums until a rank is lost, shrinks the communicator, and sums again. It does so
+// until Left ranks remain. It then makes every kind of call on the last communicator.
 func sumAndSurvive(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -134,7 +134,8 @@ type Framing struct {
 	Counts          func(frame []byte) bool
 }
 
-// TCP describes a stream of transport tcp, whose dialling side sends 4 bytes before its first frame.
+// TCP describes a stream of transport tcp, whose dialling side sends 4 bytes before its first
+// frame.
 func TCP(up bool) Framing {
 	const preamble = 24
 	l := Framing{Preamble: preamble, Size: func(p []byte) int {
