@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/jobca"
@@ -206,5 +207,38 @@ func TestCredentialsFollowFromTheSecret(t *testing.T) {
 	}
 	if j := find("TUTTI_INSECURE_PLAIN=1"); !j.Plain {
 		t.Error("TUTTI_INSECURE_PLAIN=1 has no effect")
+	}
+}
+
+// TUTTI_SECRET_FD may name a descriptor that is now something else's: a pipe or a socket that nobody
+// writes to. Find must fail in time.
+func TestADescriptorThatSaysNothingEndsFind(t *testing.T) {
+	var pipe [2]int
+	if err := syscall.Pipe(pipe[:]); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range []int{pipe[0], pipe[1], socket[0], socket[1]} {
+		t.Cleanup(func() { syscall.Close(fd) })
+	}
+	for what, fd := range map[string]int{"pipe": pipe[0], "socket": socket[0]} {
+		asRank(t, 1)
+		t.Setenv(vars.SecretFD, strconv.Itoa(fd))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := Find(Options{})
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), vars.SecretFD) {
+				t.Errorf("%s: got %v, want a refusal that names %s", what, err, vars.SecretFD)
+			}
+		case <-time.After(5 * pipeTimeout):
+			t.Fatalf("%s: Find waits", what)
+		}
 	}
 }

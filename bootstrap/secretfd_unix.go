@@ -3,23 +3,54 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher has written them before it
+// starts the rank, and has closed its end. A longer wait means that the number is now another pipe's.
+const pipeTimeout = 2 * time.Second
 
 // readFD returns the content of a descriptor, and leaves the descriptor open. The parameter most is
 // the largest number of bytes. readFD reads a file from its start without moving its position,
 // because ranks that a script starts one after another share the position. It reads a pipe to its
-// end.
+// end, within pipeTimeout. It reads nothing else, such as a socket or a terminal, because the variable
+// may have reached a process in which the number is another file's.
 func readFD(fd, most int) ([]byte, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	switch st.Mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		return readAll(most, func(b []byte, at int64) (int, error) { return syscall.Pread(fd, b, at) })
+	case syscall.S_IFIFO:
+		deadline := time.Now().Add(pipeTimeout)
+		return readAll(most, func(b []byte, _ int64) (int, error) {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			left := max(0, time.Until(deadline))
+			if n, err := unix.Poll(poll, int(left.Milliseconds())); err != nil || n == 0 {
+				return 0, cmp.Or(err, os.ErrDeadlineExceeded)
+			}
+			return syscall.Read(fd, b)
+		})
+	}
+	return nil, errors.New("it is neither a file nor a pipe")
+}
+
+// readAll reads at most the given number of bytes, to the end. The function read fills a buffer from
+// an offset.
+func readAll(most int, read func(b []byte, at int64) (int, error)) ([]byte, error) {
 	text := make([]byte, most)
 	n := 0
 	for n < most {
-		k, err := syscall.Pread(fd, text[n:], int64(n))
-		if errors.Is(err, syscall.ESPIPE) {
-			k, err = syscall.Read(fd, text[n:])
-		}
+		k, err := read(text[n:], int64(n))
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
