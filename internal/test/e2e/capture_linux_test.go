@@ -95,6 +95,7 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 				l := newHostNetwork(t, ranks)
 				root := fmt.Sprintf("10.77.0.10:%d", 7000+i)
 				o := instruction{Program: "marked", Bytes: size}
+				var key []byte // the job's secret: by tuttirun, one that tuttirun has made
 				seen := l.capture(func() {
 					var j *job
 					switch mode {
@@ -109,7 +110,12 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 					for _, p := range j.ranks {
 						p.wantExit(j, 0)
 					}
-					j.events("ended", ranks)
+					for _, e := range j.events("ended", ranks) {
+						key, _ = hex.DecodeString(e.Text)
+						if byTuttirun := !bytes.Equal(key, []byte(secret)); len(key) < 16 || byTuttirun != (mode == "tuttirun") {
+							t.Errorf("rank %d has a secret of %d bytes, made by tuttirun: %v", e.Rank, len(key), byTuttirun)
+						}
+					}
 				})
 				if len(seen) < size {
 					t.Fatalf("captured %d bytes, want at least a vector of %d", len(seen), size)
@@ -122,9 +128,9 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 						t.Errorf("%s is found: %v, want %v", what, found, mode == "plain")
 					}
 				}
-				for what, text := range map[string][]byte{"the secret": []byte(secret), "the secret in hex": []byte(hex.EncodeToString([]byte(secret)))} {
+				for _, text := range encodings(key) {
 					if bytes.Contains(seen, text) {
-						t.Errorf("%s is found", what)
+						t.Errorf("the secret is found as %q", text)
 					}
 				}
 			})

@@ -4,15 +4,18 @@ package e2e
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 
+	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/comm"
 )
 
 // mark is the repeated content of the vectors of the program "marked".
 const mark = "PAYLOAD!"
 
-// sumMarked computes sums whose inputs, messages and results all contain mark repeatedly.
+// sumMarked computes sums whose inputs, messages and results all contain mark repeatedly. The event
+// "ended" has the job's secret in hex.
 func sumMarked(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var word uint64
 	for i := range len(mark) {
@@ -32,6 +35,10 @@ func sumMarked(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 			}
 		}
 	}
-	a.log("ended", "")
+	job, err := bootstrap.Find(bootstrap.Options{})
+	if err != nil {
+		return err
+	}
+	a.log("ended", hex.EncodeToString(job.Secret))
 	return nil
 }
