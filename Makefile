@@ -229,6 +229,7 @@ lint-docs:
 plots: build ## draw the pictures in docs/ anew, on this machine
 	@mkdir -p docs/img
 	bin/tuttirun -np $(NP) bin/digits -out docs/img
+	bin/tuttirun -np $(NP) --restart-ranks 2 --min-np 2 bin/elastic -kill 0@100,3@150,1@1000 -out docs/img
 	for t in tcp grpc; do \
 		bin/tuttirun -np $(NP) bin/tuttibench -op allreduce -transport $$t -plot docs/img/allreduce-$$t.svg; \
 	done
