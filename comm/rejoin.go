@@ -94,6 +94,10 @@ func lostDuringInit(err error) bool {
 	return false
 }
 
+// breakLimit bounds how long a rank whose start has failed waits for the news that its epoch is
+// broken. The launcher has the news within milliseconds.
+const breakLimit = time.Second
+
 // joinElasticEpoch starts this process as a rank of an epoch. It gives up as soon as the launcher
 // knows that a member has left. When the epoch has begun, a goroutine waits for changes until Close.
 func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*Comm, error) {
@@ -107,6 +111,12 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 		}
 	}()
 	c, err := o.joinEpoch(start, epoch)
+	if err != nil && ctx.Err() == nil {
+		// Another rank may have given up first, because it has read of the break before this rank.
+		late := time.AfterFunc(breakLimit, func() { giveUp(nil) })
+		<-watched
+		late.Stop()
+	}
 	broken := err != nil && errors.Is(context.Cause(start), errEpochBroken)
 	giveUp(nil)
 	<-watched

@@ -296,6 +296,11 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 	}
 	j.open(0)
 	j.wantExit(0)
+	for _, name := range []string{"refused", "stopped"} {
+		for _, e := range j.events(name, 0) {
+			t.Errorf("rank %d, which was not killed: %s", e.Rank, e.Text)
+		}
+	}
 }
 
 // rejoinOften rejoins many times. After Close it must hold what it held after an earlier Close.
