@@ -359,7 +359,7 @@ func resourcesOf() resources {
 	return resources{len(fds), runtime.NumGoroutine()}
 }
 
-func TestRejoinLeavesNoDescriptorsAndGoroutines(t *testing.T) {
+func TestRejoinKeepsNoDescriptorsAndGoroutines(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			j := run(t, 3, wire, instruction{Program: "rejoinoften"}, "--enable-recovery")
