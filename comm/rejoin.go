@@ -31,7 +31,7 @@ func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 		return nil, err
 	}
 	if c.rt.rejoin == nil {
-		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one that was started by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery; this job can shrink, but not grow")
+		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one that was started by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery; start the job so, or call Shrink")
 	}
 	limited, cancel := context.WithTimeout(ctx, departLimit)
 	c.rt.close(limited) // what was not delivered is lost, as the caller expects

@@ -202,7 +202,7 @@ func (r *run) advance() {
 	}
 	for _, id := range s.overdue(r.now()) {
 		if !s.processes[id].dismissed {
-			r.note("rank %s (process %d) has called neither Init nor Rejoin within %v (--elastic-timeout), for which others wait; it is killed", r.ranks[id].label(), r.ranks[id].pid, s.waitLimit)
+			r.note("rank %s (process %d) has called neither Init nor Rejoin within %v (--elastic-timeout), while others waited for it; the rank is killed", r.ranks[id].label(), r.ranks[id].pid, s.waitLimit)
 		}
 		signalGroup(r.ranks[id].pid, syscall.SIGKILL)
 	}

@@ -245,7 +245,7 @@ func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
 		t.Errorf("processes: got %v after %v, want the survivor first", second, first)
 	}
 	j.open(0)
-	j.wantExit(0, "for which others wait; it is killed")
+	j.wantExit(0, "while others waited for it; the rank is killed")
 }
 
 // TestAJobEndsBelowItsLeastNumberOfRanks kills one of two ranks, both of which are needed.
