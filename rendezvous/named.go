@@ -245,7 +245,7 @@ func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf [
 			done(t, nil)
 			return
 		}
-		mc.e.callBack(err, func(err error) { done(t, err) })
+		mc.e.callBack(err, func(err error) { done(Tensor{}, err) })
 	})
 }
 
