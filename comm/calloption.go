@@ -111,7 +111,8 @@ func vectorVerb(v collective.Verb) collective.Verb {
 	return 0
 }
 
-// apply adds the options of a call to its plan.
+// apply adds the options of a call to its plan, and finds the input and the output of a call in
+// place within buf.
 func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	for i := range opts {
 		o := &opts[i]
@@ -151,19 +152,20 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 			pl.sends = pl.counts
 		}
 	}
+	if pl.inPlace {
+		pl.findParts(c)
+	}
 	return nil
 }
 
-// bind adds the options of the call to the plan. For a call in place it also finds the input and
-// the output within buf. bind runs before prepare.
+// verbsWithParts is the set of the verbs for which findParts does something.
+const verbsWithParts = 1<<collective.VerbAllGather | 1<<collective.VerbGather | 1<<collective.VerbScatter | 1<<collective.VerbReduceScatter
+
+// bind completes the plan by the options of the call. It runs before prepare. The compiler inlines
+// bind, so calls without options and parts, which are the most frequent, do not call apply.
 func (pl *plan) bind(c *Comm, opts []CallOption) error {
-	if len(opts) > 0 {
-		if err := pl.apply(c, opts); err != nil {
-			return err
-		}
-	}
-	if pl.inPlace {
-		pl.findParts(c)
+	if len(opts) > 0 || 1<<pl.verb&verbsWithParts != 0 {
+		return pl.apply(c, opts)
 	}
 	return nil
 }

@@ -174,7 +174,7 @@ func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 // checkOverlap returns an error if the two buffers share memory in a way that would give a wrong
 // result; see buffersOverlap.
 func (pl *plan) checkOverlap(c *Comm) error {
-	if !pl.buffersOverlap(c) {
+	if pl.inPlace || !pl.buffersOverlap(c) {
 		return nil
 	}
 	return c.overlap(pl.verb.String(), pl.dtype, "buf", pl.dst, pl.input(), pl.src, "leave From out to work in place")
@@ -186,8 +186,8 @@ func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherNa
 		name, len(b)/d.Size(), len(b), b, otherName, len(other)/d.Size(), len(other), other, remedy)
 }
 
-// buffersOverlap reports whether the two buffers share memory in a way that would give wrong
-// results without an error. Buffers of a call in place share memory, but give correct results. The
+// buffersOverlap reports whether the two buffers of a call with From share memory in a way that
+// would give wrong results without an error. From may name the input of a call in place. The
 // lengths of the buffers have been checked. A buffer that the rank does not use may overlap
 // anything.
 //
@@ -197,7 +197,7 @@ func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherNa
 //	AllGather, Gather                  this rank's part of buf
 //	Scatter, ReduceScatter             the vector of which buf is this rank's part
 func (pl *plan) buffersOverlap(c *Comm) bool {
-	if pl.inPlace || !tensor.Overlap(pl.dst, pl.src) {
+	if !tensor.Overlap(pl.dst, pl.src) {
 		return false
 	}
 	atRoot := pl.root < 0 || pl.root == c.Rank()

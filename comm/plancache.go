@@ -61,7 +61,7 @@ func (c *Comm) planEntry(pl *plan) *cachedPlan {
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
 	// The key determines everything except where the buffers lie.
-	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap(c) {
+	if k.number == 0 || !k.key.matches(pl) || !pl.inPlace && pl.buffersOverlap(c) {
 		return false
 	}
 	pl.kernel, pl.algo, pl.segment, pl.usesShared, pl.cached = k.kernel, k.algo, k.segment, k.shares, k
