@@ -16,6 +16,7 @@ import (
 type verdict struct {
 	injected bool            // the fault met a job that was running
 	reports  []time.Duration // from the fault to each rank's first error
+	indirect int             // reports of Init that name a rank which had ended Init because of the fault
 	broken   map[string]int
 	notes    []string
 }
@@ -68,14 +69,13 @@ func check(t *trial, res *result) *verdict {
 	}
 	v.injected = met
 	for r := range res.outcomes {
-		o := &res.outcomes[r]
 		switch {
 		case r != t.victim:
-			v.checkRank(t, r, o, at, delay(res.outcomes))
+			v.checkRank(t, r, res.outcomes, at)
 		case t.fault.lives && t.fault.rest == 0: // it cannot report while it is stopped
-			v.checkRank(t, r, o, res.over, delay(res.outcomes))
+			v.checkRank(t, r, res.outcomes, res.over)
 		case t.fault.lives:
-			v.checkRank(t, r, o, at, delay(res.outcomes))
+			v.checkRank(t, r, res.outcomes, at)
 		}
 	}
 	if len(v.reports) > 0 && t.fault.lives && t.fault.rest == 0 && !has(res.outcomes[t.victim].events, "error") {
@@ -115,8 +115,8 @@ func has(events []event, name string) bool {
 }
 
 // checkRank checks one rank, which may report an error from the given time on.
-func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, delay time.Duration) {
-	reported := false
+func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
+	o, delay, reported := &outcomes[r], delay(outcomes), false
 	for _, e := range o.events {
 		switch e.Name {
 		case "wrong":
@@ -133,6 +133,8 @@ func (v *verdict) checkRank(t *trial, r int, o *outcome, at time.Time, delay tim
 			switch {
 			case !v.injected:
 				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
+			case !t.allows(r, e) && t.isIndirect(e, outcomes):
+				v.indirect++
 			case !t.allows(r, e):
 				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
 			case late > t.fault.limit+delay:
@@ -165,6 +167,17 @@ func (t *trial) allows(r int, e event) bool {
 	return false
 }
 
+// isIndirect reports whether an error of Init names only ranks that had reported the fault itself
+// before. If a rank dies before it has joined, the others wait until their deadlines. The first one
+// whose deadline ends names that rank and leaves. Init tells the others only that this one has left.
+func (t *trial) isIndirect(e event, outcomes []outcome) bool {
+	return e.Op == "init" && len(e.Peers) > 0 && !slices.ContainsFunc(e.Peers, func(p int) bool {
+		events := outcomes[p].events
+		i := slices.IndexFunc(events, func(e event) bool { return e.Name == "error" })
+		return i < 0 || events[i].Time > e.Time || !t.allows(p, events[i])
+	})
+}
+
 // wanted returns what allows accepts.
 func (t *trial) wanted() string {
 	switch {
@@ -180,6 +193,7 @@ func (t *trial) wanted() string {
 type tally struct {
 	trials, faults int
 	reports        []time.Duration
+	indirect       int
 	broken         map[string]int
 }
 
@@ -214,6 +228,7 @@ func (s *summary) add(t *trial, v *verdict) {
 			c.faults++
 		}
 		c.reports = append(c.reports, v.reports...)
+		c.indirect += v.indirect
 		for rule, n := range v.broken {
 			c.fail(rule, n)
 		}
@@ -223,10 +238,10 @@ func (s *summary) add(t *trial, v *verdict) {
 // String returns the table.
 func (s *summary) String() string {
 	var b strings.Builder
-	columns := append([]string{s.fault.name, "trials", "faults", "reports", "p50", "p99", "max"}, rules()...)
+	columns := append([]string{s.fault.name, "trials", "faults", "reports", "indirect", "p50", "p99", "max"}, rules()...)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	row := func(name string, c *tally) {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %v | %v | %v |", name, c.trials, c.faults, len(c.reports),
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %v | %v | %v |", name, c.trials, c.faults, len(c.reports), c.indirect,
 			percentile(c.reports, 50), percentile(c.reports, 99), percentile(c.reports, 100))
 		for _, rule := range rules() {
 			fmt.Fprintf(&b, " %d |", c.broken[rule])
