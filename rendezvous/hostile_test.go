@@ -1,6 +1,8 @@
 package rendezvous
 
 import (
+	"encoding/binary"
+	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
 	"testing"
@@ -178,4 +180,70 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A scriptSource is a source of random numbers that takes them from a script, as long as it lasts.
+type scriptSource struct {
+	script []byte
+	rest   *rand.PCG
+}
+
+func (s *scriptSource) Uint64() uint64 {
+	if len(s.script) < 8 {
+		return s.rest.Uint64()
+	}
+	n := binary.LittleEndian.Uint64(s.script)
+	s.script = s.script[8:]
+	return n
+}
+
+// FuzzMember lets a rank of the job, which has proven its identity, send any frames while this rank
+// makes any calls: the frames of a script, and one frame whose head is given, with a right checksum.
+// The peer must not make this rank allocate more than its credit, and every call must end once the
+// peer's link has failed.
+func FuzzMember(f *testing.F) {
+	for _, h := range samples() {
+		var room [transport.MaxHead]byte
+		f.Add([]byte("any script"), append([]byte(nil), room[:h.encode(&room)]...), uint32(h.body()))
+		h.size = 2 * DefaultCredit
+		f.Add([]byte{}, append([]byte(nil), room[:h.encode(&room)]...), uint32(h.size))
+	}
+	f.Fuzz(func(t *testing.T, script, head []byte, size uint32) {
+		e := newWithSilentPeer(t)
+		b := &randomPeer{Rand: rand.New(&scriptSource{script, rand.NewPCG(1, 1)}), e: e}
+		for id := range uint64(3) {
+			b.contexts = append(b.contexts, e.Open(5+id, []int{0, 1}))
+		}
+		play := func() {
+			for range min(len(script)/2, 100) {
+				if b.IntN(2) == 0 {
+					b.randomCall()
+				} else {
+					b.randomFrame()
+				}
+			}
+		}
+		play()
+		if n := len(head) - 4; n >= 0 && len(head) <= transport.MaxHead {
+			head = binary.LittleEndian.AppendUint32(head[:n:n], crc32.Checksum(head[:n], crc32.MakeTable(crc32.Castagnoli)))
+			in := transport.Header{Head: head, Size: int(size)}
+			if buf := e.peers[1].Buffer(in); len(buf) > DefaultCredit {
+				t.Errorf("a body of %d bytes gets %d bytes of memory, want at most the credit, %d", size, len(buf), DefaultCredit)
+			}
+			e.peers[1].Arrived(in, in.Size)
+		}
+		play()
+		e.FailPeer(1, fault.New(fault.PeerLost, "test", 1, ""))
+		e.End(errEnded)
+		for late := time.Now().Add(10 * time.Second); ; {
+			if b.reap(); len(b.reqs) == 0 {
+				return
+			}
+			if time.Now().After(late) {
+				t.Fatalf("%d requests hang, the first in phase %d", len(b.reqs), b.reqs[0].phase)
+			}
+			// Reason: a request that hangs wakes nobody.
+			time.Sleep(time.Millisecond)
+		}
+	})
 }
