@@ -42,7 +42,7 @@ func forbid(call uint32) error {
 }
 
 // forbidden holds the system calls that a test may forbid to a peer.
-var forbidden = map[string]uint32{"memfd_create": unix.SYS_MEMFD_CREATE, "sendmsg": unix.SYS_SENDMSG}
+var forbidden = map[string]uint32{"memfd_create": unix.SYS_MEMFD_CREATE, "sendmsg": unix.SYS_SENDMSG, "recvmsg": unix.SYS_RECVMSG}
 
 // runForbidden runs as a peer in a sandbox that forbids a system call. It prints the reason why it
 // cannot share memory, and the results of Alloc, Dial and Share.
