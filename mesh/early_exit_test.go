@@ -141,8 +141,8 @@ func TestAJoiningPeerWithoutARecordDoesNotDelayTheEnd(t *testing.T) {
 		if _, err := id.dial(first, newHandshakeConn(c), 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("got %v, want no answer before the record", err)
 		}
-		if took := <-root; took > deadline+refusalTimeout {
-			t.Errorf("rank 0 gives up after %v, want at most %v", took, deadline+refusalTimeout)
+		if elapsed := <-root; elapsed > deadline+refusalTimeout {
+			t.Errorf("rank 0 gives up after %v, want at most %v", elapsed, deadline+refusalTimeout)
 		}
 	})
 }

@@ -53,8 +53,8 @@ func FuzzControlStream(f *testing.F) {
 			defer cancel()
 			began := time.Now()
 			m.Close(ctx) // any error
-			if took := time.Since(began); took > 6*time.Second {
-				t.Errorf("Close takes %v", took)
+			if elapsed := time.Since(began); elapsed > 6*time.Second {
+				t.Errorf("Close takes %v", elapsed)
 			}
 		})
 	})

@@ -214,7 +214,7 @@ func FuzzMember(f *testing.F) {
 		for id := range uint64(3) {
 			b.contexts = append(b.contexts, e.Open(5+id, []int{0, 1}))
 		}
-		play := func() {
+		runScript := func() {
 			for range min(len(script)/2, 100) {
 				if b.IntN(2) == 0 {
 					b.randomCall()
@@ -223,7 +223,7 @@ func FuzzMember(f *testing.F) {
 				}
 			}
 		}
-		play()
+		runScript()
 		if n := len(head) - 4; n >= 0 && len(head) <= transport.MaxHead {
 			head = binary.LittleEndian.AppendUint32(head[:n:n], crc32.Checksum(head[:n], crc32.MakeTable(crc32.Castagnoli)))
 			in := transport.Header{Head: head, Size: int(size)}
@@ -232,7 +232,7 @@ func FuzzMember(f *testing.F) {
 			}
 			e.peers[1].Arrived(in, in.Size)
 		}
-		play()
+		runScript()
 		e.FailPeer(1, fault.New(fault.PeerLost, "test", 1, ""))
 		e.End(errEnded)
 		for late := time.Now().Add(10 * time.Second); ; {
