@@ -51,15 +51,15 @@ var (
 // Every collective works in place on buf. With From it reads a separate input, and buf receives the
 // result:
 //
-//	              in place, buf holds the input        with From(src)
-//	AllReduce     all of it                            src is as long as buf
-//	Reduce        all of it                            buf is used on the root only
-//	Scan, ExScan  all of it                            src is as long as buf
-//	AllGather     in this rank's part                  src is this rank's part
-//	Gather        root: in its part; others: all       src is this rank's part; buf is used on the root only
-//	Scatter       root: a part for each rank           root: src has a part for each rank; buf gets one
-//	ReduceScatter a part for each rank                 src has a part for each rank; buf gets one
-//	AllToAll      a part for each rank                 src has a part for each rank
+//	              in place, buf holds the input   with From(src)
+//	AllReduce     all of it                       src is as long as buf
+//	Reduce        all of it                       buf is used on the root only
+//	Scan, ExScan  all of it                       src is as long as buf
+//	AllGather     in this rank's part             src is this rank's part
+//	Gather        root: in its part; others: all  src is this rank's part; only the root uses buf
+//	Scatter       root: a part for each rank      root: src has a part for each rank; buf gets one
+//	ReduceScatter a part for each rank            src has a part for each rank; buf gets one
+//	AllToAll      a part for each rank            src has a part for each rank
 //
 // In place, each collective leaves its result where a following collective expects its input. For
 // example, ReduceScatter fills this rank's part of buf, and AllGather then sends that part. Parts

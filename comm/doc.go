@@ -21,9 +21,9 @@
 // All other calls are methods of Comm. docs/migration.md lists the equivalent calls of MPI and
 // Horovod.
 //
-//	blocking       AllReduce(ctx, c, buf, op)                      returns when this rank's part is done
-//	non-blocking   r := IAllReduce(c, buf, op)                     starts it; r.Wait(ctx) ends it
-//	persistent     r := IAllReduce(c, buf, op, Persistent())       prepares it; r.Start(ctx) starts it, again and again
+//	blocking      AllReduce(ctx, c, buf, op)                 returns when this rank is done
+//	non-blocking  r := IAllReduce(c, buf, op)                starts it; r.Wait(ctx) ends it
+//	persistent    r := IAllReduce(c, buf, op, Persistent())  prepares it; r.Start(ctx) starts it
 //
 // A collective works in place on its buffer. The option From gives it a separate input, Counts
 // gives it unequal parts, and Algorithm forces an algorithm.

@@ -431,7 +431,7 @@ func (rs anyOf) Met() bool {
 //	full     empty     open    waits for the worker
 //	empty    empty     open    is carried out by the worker
 //	empty    full      open    is over; its error is in err
-//	full     empty     closed  was left behind by a worker that ended with the job: the owner carries it out, and it fails at once
+//	full     empty     closed  its worker ended with the job; the owner carries it out, and it fails
 //	empty    full      closed  is over
 //
 // Only the owner sends on started and receives from finished, so each channel has one slot and no

@@ -15,7 +15,7 @@ import (
 // marker, is executed again:
 //
 //	steps      1 … skip                skip+1 … skip+Steps           then
-//	measured   no: they warm up, or    yes: bytes per busy time      the tuner chooses, and a new sample
+//	measured   no: they warm up, or    yes: bytes per busy time      the tuner chooses; a new sample
 //	           go by old settings                                    begins
 type sampler struct {
 	conf  Autotune

@@ -225,12 +225,12 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 // authorize decides whether to accept a peer that has proven that it belongs to the job. It returns
 // nil to accept the peer. For a control link that it accepts, it calls beginOpening.
 //
-//	channel   refused when
-//	any       the rank is dead or has closed, or this rank is closing
-//	any       another process is that rank (not for join: a rank may be restarted while ranks are missing)
-//	join      this rank does not serve addresses
-//	control   this rank is lower and dials itself: of two concurrent dials the lower rank's wins
-//	data      there is no layer above, or a Conn is up, or this rank's own dial wins
+//	channel  refused when
+//	any      the rank is dead or has closed, or this rank is closing
+//	any      another process is that rank (not for join: ranks may restart while others are missing)
+//	join     this rank does not serve addresses
+//	control  this rank is lower and dials itself: of two concurrent dials the lower rank's wins
+//	data     there is no layer above, or a Conn is up, or this rank's own dial wins
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
 	if no := m.checkLive(rank); no != nil {
@@ -284,7 +284,7 @@ func (m *Mesh) checkLive(rank int) *refusal {
 //	what happened                                   log
 //	this rank is closing, or the mux has logged it  nothing
 //	the peer closed before it was admitted          debug
-//	duplicate, or a rank that has closed            debug: expected when ranks dial at once, or close
+//	duplicate, or a rank that has closed            debug: usual when ranks dial at once, or close
 //	anything else                                   warning, at a limited rate
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal

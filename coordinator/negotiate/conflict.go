@@ -24,7 +24,7 @@ type groupConflict struct {
 //
 //	cause                              why no later submission can succeed
 //	ranks disagree about the group     some ranks have submitted tensors that others may or may not
-//	                                   submit; so nobody knows which later submissions belong together
+//	                                   submit; it is unknown which later submissions belong together
 //	a rank has closed its coordinator  the rank submits nothing more
 type permanentFailures struct {
 	tensors map[key]*fault.Error

@@ -11,7 +11,7 @@
 //	key             written by  content
 //	EpochKey        launcher    an Epoch in JSON
 //	CredentialsKey  launcher    the rank's secret and certificate for an epoch, a jobca.Bundle
-//	ReadyKey        the rank    the address of its listener; each new version asks for the next epoch
+//	ReadyKey        the rank    its listener's address; each new version asks for the next epoch
 //
 // # Frames
 //

@@ -4,11 +4,11 @@ import "fmt"
 
 // A link is the control link to one rank.
 //
-//	open   silent  dialing  meaning
-//	no     -       no       not wanted, or waits for dialAt or retryAt
-//	no     -       yes      a Dial was emitted, and has not been answered
-//	yes    no      -        up: heartbeats arrive
-//	yes    yes     -        nothing received for the limit; the connection is kept in case the rank resumes
+//	open  silent  dialing  meaning
+//	no    -       no       not wanted, or waits for dialAt or retryAt
+//	no    -       yes      a Dial was emitted, and has not been answered
+//	yes   no      -        up: heartbeats arrive
+//	yes   yes     -        nothing received for the limit; kept, because the rank may resume
 //
 // If givenUp is set, this rank does not dial the link any more, but the peer may still open it.
 type link struct {

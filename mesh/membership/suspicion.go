@@ -12,10 +12,10 @@ import (
 // arrive in any order, so a suspicion holds the newest number of each kind and no state. The state
 // follows from the numbers:
 //
-//	suspectSeq > retractSeq   refuteSeq >= suspectSeq   state
-//	no                        -                         none, or retracted
-//	yes                       no                        unanswered
-//	yes                       yes                       refuted: the rank is alive, the connection is not
+//	suspectSeq > retractSeq  refuteSeq >= suspectSeq  state
+//	no                       -                        none, or retracted
+//	yes                      no                       unanswered
+//	yes                      yes                      refuted: the rank lives, not its connection
 type suspicion struct {
 	by         int    // the rank that suspects
 	data       bool   // a data connection; it cannot be retracted
@@ -83,7 +83,7 @@ func (s *Machine) floodSuspicion(about int, code byte, cause string) {
 // refuteWait returns how long a suspected rank has to refute:
 //
 //	suspicion               wait            because
-//	a link broke            the limit       the rank may be alive and busy: only silence shows that it is not
+//	a link broke            the limit       the rank may be alive and busy: only silence is a proof
 //	a link is silent,       RefuteTimeout,  a limit has passed already; a rank that runs late
 //	or stalled              and its delays  answers late, too
 //	no process listens      RefuteTimeout   the process is known to be dead

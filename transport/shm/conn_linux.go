@@ -388,7 +388,7 @@ var (
 //	no     no           nobody sleeps
 //	yes    yes          Arm was called; no goroutine has asked the peer for a doorbell yet
 //	yes    no           the peer will ring, or the callback is scheduled
-//	no     yes          the callback has fired before a goroutine asked; a later request does no harm
+//	no     yes          the callback fired before a goroutine asked; a later request does no harm
 //
 // A callback that has fired clears armed. unannounced is set after armed, and cleared by the
 // goroutine that asks the peer.

@@ -36,7 +36,7 @@ const (
 //
 //	closed  in.err  meaning
 //	no      nil     both goroutines run
-//	no      set     the peer has ended its stream, or a read failed: Progress reports it after the inbox is empty
+//	no      set     the stream has ended, or a read failed: Progress reports it after the inbox
 //	yes     any     Close was called: Progress returns the first error at once
 type stream struct {
 	t       *Transport

@@ -28,7 +28,7 @@ import (
 //	serve       when Serve returns         Addr, or Err
 //	            for each accepted Conn     Conn, Pending, Exposer
 //	dial        when Dial returns          Conn, Exposer, or Err
-//	closeNode   when Close returns         Err: of Close, or exposed memory changed after its release
+//	closeNode   when Close returns         Err: of Close, or exposed memory changed after release
 //	send        when Done runs             Err
 //	progress    at once                    State, Err, and the calls of the Sink: Events
 //	arm         when ready runs

@@ -28,11 +28,11 @@
 // Send queues a frame; nextFrame hands it to the flow, which chooses its path by size and
 // target. From the shortest to the longest:
 //
-//	path        bodies                               messages          copies
-//	message     up to Buffer - 40 bytes - head       1                 2: into and out of message buffers
-//	ring        up to Ring/4, once there is a ring   1, after a write  1: out of the ring
-//	requested   all others                           2, then writes    0
-//	exposed     frames with a Token                  0: writes only    0
+//	path       bodies                              messages          copies
+//	message    up to Buffer - 40 bytes - head      1                 2: through message buffers
+//	ring       up to Ring/4, once there is a ring  1, after a write  1: out of the ring
+//	requested  all others                          2, then writes    0
+//	exposed    frames with a Token                 0: writes only    0
 //
 // TrySend takes the first path only, without a Frame and without a completion of its own.
 //

@@ -16,10 +16,10 @@ import (
 // modulo depth, so its completion frees that buffer. Always completed <= lastSignaled <= posted,
 // and posted-completed <= depth.
 //
-//	state      closed  released  the queue pair              buffers
-//	open       false   false     sends and receives          registered
-//	closed     true    false     gone; arrivals may remain   registered, until Progress has delivered the arrivals
-//	released   true    true      gone                        returned to the device
+//	state     closed  released  the queue pair             buffers
+//	open      false   false     sends and receives         registered
+//	closed    true    false     gone; arrivals may remain  registered until arrivals are delivered
+//	released  true    true      gone                       returned to the device
 type endpoint struct {
 	qp         rdma.QueuePair
 	bufferSize int // bytes of a buffer

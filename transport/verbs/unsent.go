@@ -10,10 +10,10 @@ import (
 // unsent counts the bytes of frames that the caller has sent over the queue pair and the peer's
 // device has not acknowledged.
 //
-//	bytes  since     meaning
-//	0      zero      everything is acknowledged
-//	>0     a time    nothing has been acknowledged since then
-//	>0     zero      TrySend has added bytes to 0 without reading the clock; the next Unsent sets since
+//	bytes  since   meaning
+//	0      zero    everything is acknowledged
+//	>0     a time  nothing has been acknowledged since then
+//	>0     zero    TrySend has added bytes to 0, but not read the clock; the next Unsent sets since
 type unsent struct {
 	bytes int
 	since time.Time // time of the last acknowledgement
