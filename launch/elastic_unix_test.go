@@ -121,6 +121,7 @@ func TestElasticOptions(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"-np 3 --max-np 4 p":                           "--host-discovery-script",
+		"-np 3 --elastic-timeout 0 p":                  "want more than 0",
 		"-np 3 --min-np 4 p":                           "--min-np: got 4, want at most 3",
 		"-np 3 --restart-ranks -1 p":                   "want a number from 0",
 		"-np 3 --restart-ranks 1 --timeline f p":       "--timeline",

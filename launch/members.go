@@ -188,7 +188,7 @@ func (m *membership) alive() int { return len(m.processes) + len(m.pending()) }
 
 // overdue returns the processes that must be killed now. It returns each process once.
 func (m *membership) overdue(now time.Duration) (ids []int) {
-	for _, p := range m.inOrder() {
+	for _, p := range m.processes {
 		if now >= m.killAt(p) {
 			p.overdue = true
 			ids = append(ids, p.id)
@@ -241,7 +241,7 @@ func (m *membership) killAt(p *member) time.Duration {
 // more, and, while the job is finishing, those that were never members. It returns each process
 // once.
 func (m *membership) surplus(now time.Duration) (ids []int) {
-	for _, p := range m.inOrder() {
+	for _, p := range m.processes {
 		if (p.slot >= m.usable || m.finishing && p.epoch == noEpoch) && !p.dismissed {
 			p.dismissed, p.dismissedAt = true, now
 			ids = append(ids, p.id)
@@ -254,11 +254,15 @@ func (m *membership) surplus(now time.Duration) (ids []int) {
 // returns nil if the next epoch cannot be formed now. Processes that were members before come first,
 // in the order of their ranks.
 func (m *membership) form() []*member {
-	all := m.inOrder()
-	if m.failed != "" || len(all) < max(m.min, 1) ||
-		slices.ContainsFunc(all, func(p *member) bool { return !p.ready || p.dismissed }) {
+	if m.failed != "" || len(m.processes) < max(m.min, 1) {
 		return nil
 	}
+	for _, p := range m.processes {
+		if !p.ready || p.dismissed {
+			return nil
+		}
+	}
+	all := m.inOrder()
 	m.epoch++
 	m.broken, m.left, m.since, m.warned = false, false, never, false
 	for rank, p := range all {
@@ -307,7 +311,12 @@ func (m *membership) failure(now time.Duration) string {
 
 // anyReady reports whether a process is ready.
 func (m *membership) anyReady() bool {
-	return slices.ContainsFunc(m.inOrder(), func(p *member) bool { return p.ready })
+	for _, p := range m.processes {
+		if p.ready {
+			return true
+		}
+	}
+	return false
 }
 
 // wakeAt returns the next time at which the answers may change without an input, or never.

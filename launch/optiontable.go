@@ -66,7 +66,7 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
 		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit\n" + strings.Repeat(" ", 26) + "code is 0 if at least one rank exits with 0",
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
-		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all",
+		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all; this and the\n" + strings.Repeat(" ", 26) + "next ones include --enable-recovery",
 			set: func(p *parser, a []string) (err error) { p.elastic.Restarts, err = number(a[0]); return }},
 		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with\n" + strings.Repeat(" ", 26) + "--enable-recovery alone: 1)",
 			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
@@ -75,7 +75,12 @@ func ownOptions() []option {
 		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs\n" + strings.Repeat(" ", 26) + "each second",
 			set: func(p *parser, a []string) error { p.elastic.Discovery = a[0]; return nil }},
 		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long (10m)",
-			set: func(p *parser, a []string) (err error) { p.elastic.WaitLimit, err = duration(a[0]); return }},
+			set: func(p *parser, a []string) (err error) {
+				if p.elastic.WaitLimit, err = duration(a[0]); err == nil && p.elastic.WaitLimit == 0 {
+					err = fmt.Errorf("got %q, want more than 0", a[0])
+				}
+				return err
+			}},
 		{names: []string{"blacklist-cooldown-range"}, args: 2, operand: "MIN MAX", help: "the pause before a slot that fails again is used (1s 1m)",
 			set: func(p *parser, a []string) (err error) {
 				for i := range p.elastic.Cooldown {
