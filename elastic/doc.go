@@ -29,17 +29,20 @@
 //	                                                           '-> all ranks are done: return nil
 //
 // The vote is a Comm.Agree. The next communicator comes from Comm.Rejoin: it has the ranks that are
-// left, and then the processes that tuttirun has started meanwhile. In a job that tuttirun does not
-// decide about, it comes from Comm.Shrink, and no process can join. Every attempt begins with the state of the rank that is furthest, so train must read from the state how
-// far the training is. Run may call train again on a rank where it has returned nil, because
-// another rank was lost before the end. Train then finds nothing left to do and returns nil again.
+// left, and then the processes that tuttirun has started meanwhile. If tuttirun does not decide
+// which processes are ranks, the next communicator comes from Comm.Shrink, and no process can join.
+//
+// Every attempt begins with the state of the rank that is furthest, so train must read from the
+// state how far the training is. Run may call train again on a rank where it has returned nil,
+// because another rank was lost before the end. Train then finds nothing left to do and returns nil
+// again.
 //
 // A rank makes progress by Commit and by Step. The rank that is furthest has the highest progress;
 // of several such ranks, it is the lowest one.
 //
 // The function train must make everything that belongs to a communicator: its children, its
 // requests, a coordinator and its process sets, and what depends on Comm.Layout. Train makes them
-// at its begin and closes them by defer. So every attempt has new ones, on the new communicator. A
+// at its beginning and closes them by defer. So every attempt has new ones, on the new communicator. A
 // Sampler divides the data by the rank and size of the communicator that it is given, and needs
 // nothing of this.
 //
@@ -62,10 +65,11 @@
 //	Misuse, Mismatch                          aborts the job: the program is wrong
 //	any other error                           returns it; the other ranks go on without this rank
 //
-// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote ends by
-// the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
-// (--elastic-timeout); without Rejoin, Run returns the error of the vote. A rank that is not among the ones that may go on gets
-// fault.NoQuorum from Run. End its process.
+// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote ends
+// by the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
+// (--elastic-timeout). Without Rejoin, Run returns the error of the vote.
+//
+// A rank that may not go on gets fault.NoQuorum from Run. End its process.
 //
 // # What bounds it
 //

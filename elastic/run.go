@@ -97,7 +97,7 @@ type runner struct {
 // A record is what the ranks know of the attempts. They agree on it at the beginning of an attempt.
 type record struct {
 	resets int64
-	base   int64 // the progress at the begin of the last attempt
+	base   int64 // the progress at the beginning of the last attempt
 	idle   int64 // resets since there was progress
 	same   int64 // the last ones of them in which the members did not change
 }
