@@ -37,6 +37,7 @@ type options struct {
 	timeout      time.Duration
 	timeoutSet   bool
 	stallWarning time.Duration
+	redial       time.Duration
 	params       Parameters
 	insecure     bool
 	plain        bool
@@ -85,6 +86,8 @@ func (o *options) check(rank int) error {
 		return bad("WithTimeout: got %v, want 0, for none, or more", o.timeout)
 	case o.stallWarning < 0:
 		return bad("WithStallWarning: got %v, want 0, for none, or more", o.stallWarning)
+	case o.redial < 0:
+		return bad("WithRedial: got %v, want 0, for not at all, or more", o.redial)
 	}
 	return o.params.check(rank)
 }
@@ -99,6 +102,14 @@ func WithTimeout(d time.Duration) Option {
 // the missing ranks; 0 means never. The default is 30 seconds. The call goes on waiting. The line
 // helps to find a hang before the Timeout ends the call.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
+
+// WithRedial sets how long a data connection over tcp or grpc that breaks is dialled again, while both
+// ranks are alive. Messages wait meanwhile; none is lost or doubled. Afterwards the link is lost, with
+// fault.LinkLost. All ranks must set it. The default is 0: the link is lost at once. 10 s outlasts
+// most failures of a network. The loss of a rank is not delayed. The price is a copy of each small
+// message, and a large one is sent only when the peer has acknowledged it; see
+// docs/fault-tolerance.md.
+func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of
 // the job can then join the job and take part in its collectives. Without WithInsecure, Init

@@ -25,6 +25,7 @@ type relayedWire struct {
 	transport.Transport
 	tb    testing.TB
 	alter func(f relay.Framing, up bool) relay.Filter // nil: everything is forwarded unchanged
+	most  int                                         // bytes of the dialling side before a reset; 0: no reset
 
 	mu     sync.Mutex        // guards relays
 	relays map[string]string // indexed by the address behind the relay
@@ -51,7 +52,11 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 	w.mu.Lock()
 	through, ok := w.relays[addr]
 	if !ok {
-		through = relay.Start(w.tb, addr, w.filters)
+		if w.most > 0 {
+			through = relay.StartCutting(w.tb, addr, func(int) (up, down int) { return w.most, -1 })
+		} else {
+			through = relay.Start(w.tb, addr, w.filters)
+		}
 		w.relays[addr] = through
 	}
 	w.mu.Unlock()
@@ -147,11 +152,33 @@ func isLostLink(err error) bool {
 // rank, in Init or in one of many allreduces. A wrong result is an error, too.
 func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter) []error {
 	t.Helper()
+	return runOver(t, func(w *relayedWire) { w.alter = alter })
+}
+
+// Connections are reset again and again. With WithRedial, all calls succeed, with right results.
+func TestBrokenConnectionsAreReplacedUnderCalls(t *testing.T) {
+	leak.Check(t)
+	for _, most := range []int{50_000, 300_001} {
+		t.Run(fmt.Sprintf("after %d bytes", most), func(t *testing.T) {
+			for r, err := range runOver(t, func(w *relayedWire) { w.most = most }, WithRedial(10*time.Second)) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+}
+
+// runOver is like runRelayed, but the function set adjusts the transport of each rank.
+func runOver(t *testing.T, set func(*relayedWire), opts ...Option) []error {
+	t.Helper()
 	const n, calls, count = 3, 40, 10_000
-	o := newOptions([]Option{WithTransportName("tcp"), WithLogger(slog.New(slog.DiscardHandler)),
+	o := newOptions(append(opts, WithTransportName("tcp"), WithLogger(slog.New(slog.DiscardHandler)),
 		WithWrap(func(_ int, tr transport.Transport) transport.Transport {
-			return &relayedWire{Transport: tr, tb: t, alter: alter, relays: make(map[string]string)}
-		})})
+			w := &relayedWire{Transport: tr, tb: t, relays: make(map[string]string)}
+			set(w)
+			return w
+		})))
 	wires, err := o.newLocalWires(n, nil)
 	if err != nil {
 		t.Fatal(err)

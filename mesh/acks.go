@@ -29,12 +29,22 @@ type meter interface {
 //	set    no        a standstill; the peer has not been asked yet, or has not answered yet
 //	set    yes       a standstill, as the peer has confirmed at least once
 type ackState struct {
-	sent     uint64    // bytes sent at the last check
-	checked  time.Time // when that was
-	acked    uint64    // bytes that the peer has received
-	arrived  uint64    // the peer's count as of its last answer
-	since    time.Time // when the standstill began
+	conn     transport.Conn // the Conn that the counts are about
+	asked    bool           // the peer was asked about this Conn
+	sent     uint64         // bytes sent at the last check
+	checked  time.Time      // when that was
+	acked    uint64         // bytes that the peer has received
+	arrived  uint64         // the peer's count as of its last answer
+	since    time.Time      // when the standstill began
 	answered bool
+}
+
+// of returns a, and resets it if the link has another Conn.
+func (a *ackState) of(c transport.Conn) *ackState {
+	if a.conn != c {
+		*a = ackState{conn: c}
+	}
+	return a
 }
 
 // check reports whether the peer must be asked, because bytes that were sent before the last check
@@ -110,6 +120,9 @@ func (ls *links) askTraffic(c *control, ranks []int) {
 		return
 	}
 	ls.asking = true
+	for _, r := range ranks {
+		ls.peer[r].acks.asked = true
+	}
 	ls.spawn(func(ctx context.Context) {
 		answers := c.ask(ctx, ranks, askTraffic, nil)
 		c.post(func(c *control) {
@@ -125,6 +138,11 @@ func (ls *links) askTraffic(c *control, ranks []int) {
 // Config.Stall.
 func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	t, ok := parseTrafficAnswer(x.Body)
+	asked := l.acks.asked
+	l.acks.asked = false
+	if !asked { // about a Conn that has broken meanwhile
+		return
+	}
 	if !ok {
 		l.acks.progress(l.acks.acked)
 		return
@@ -133,10 +151,10 @@ func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	if !l.acks.answer(t, time.Now(), limit) {
 		return
 	}
-	l.failAfterReport(fault.New(fault.LinkLost, "send", c.m.Rank(),
+	l.failStalled(fault.New(fault.LinkLost, "send", c.m.Rank(),
 		"rank %d has received %d of %d bytes, and nothing more for %v, although it answers over its control links: "+
 			"the data connection to it is silent; look for a firewall that forgets connections, and for a path whose MTU is smaller than its ends assume%s",
-		l.Rank, l.acks.acked, l.acks.sent, limit, diagnosis(l.Conn())))
+		l.Rank, l.acks.acked, l.acks.sent, limit, diagnosis(l.wire())))
 }
 
 // A diagnoser is a Conn that describes what its kernel knows about the bytes on their way. Diagnose
@@ -158,7 +176,7 @@ func diagnosis(c transport.Conn) string {
 // question is being answered. So a peer that asks too often costs only one goroutine.
 func (ls *links) reportTraffic(from int, reply func(body []byte)) {
 	l := ls.peer[from]
-	t, ok := l.Conn().(meter)
+	t, ok := l.wire().(meter)
 	if !ok || l.closed.Load() || !l.answering.CompareAndSwap(false, true) {
 		reply(nil)
 		return

@@ -103,7 +103,7 @@ func TestCallsAfterCloseReturn(t *testing.T) {
 		if got := m.Ask(t.Context(), []int{0, 1}, nil); len(got) != 2 || got[0].Body != nil {
 			t.Errorf("a question after Close has the answers %v", got)
 		}
-		if _, err := m.dialChannel(t.Context(), 1, channelData); !errors.Is(err, fault.Closed) {
+		if _, _, err := m.dialChannel(t.Context(), 1, channelData); !errors.Is(err, fault.Closed) {
 			t.Errorf("a dial after Close: %v", err)
 		}
 	})

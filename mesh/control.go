@@ -466,7 +466,7 @@ func (c *control) dial(rank int) {
 	c.m.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.m.ctx, handshakeTimeout)
 		defer cancel()
-		conn, err := c.m.dialChannel(ctx, rank, channelControl)
+		conn, _, err := c.m.dialChannel(ctx, rank, channelControl)
 		c.setDialing(rank, false)
 		if err == nil {
 			c.linkUp(rank, conn)

@@ -32,7 +32,7 @@ func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 		defer r.close()
 		conn := new(countingConn)
 		l := r.meshes[0].Link(1)
-		l.install(conn, linkIdle)
+		l.install(conn, linkIdle, position{})
 		l.DeferFailure(errors.New("a frame that cannot be"))
 		l.Progress()
 		if conn.turns != 0 {

@@ -50,27 +50,29 @@ const refusalTimeout = time.Second
 // is errDuplicate: the peer already has such a Conn, or is opening one. If the peer refuses because
 // it has marked this rank dead, dialChannel also tells the membership machine. So this rank learns
 // that it was evicted, even if no failure report has reached it.
-func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, error) {
+//
+// On a data Conn, dialChannel also returns the peer's position.
+func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, position, error) {
 	addr, err := m.address(rank)
 	if err != nil {
-		return nil, err
+		return nil, position{}, err
 	}
 	c, err := m.cfg.Transport.Dial(ctx, addr)
 	if err != nil {
-		return nil, err
+		return nil, position{}, err
 	}
-	err = m.handshake(ctx, newHandshakeConn(c), rank, l, nil)
+	peer, err := m.handshake(ctx, newHandshakeConn(c), rank, l, nil)
 	if err == nil {
-		return c, nil
+		return c, peer, nil
 	}
 	c.Close()
 	var no *refusal
 	if !errors.As(err, &no) {
-		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
+		return nil, position{}, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	switch no.reason {
 	case reasonDuplicate:
-		return nil, errDuplicate
+		return nil, position{}, errDuplicate
 	case reasonLost: // the peer has marked this rank dead
 		m.control.post(func(c *control) {
 			c.step(membership.DialFailed{Rank: rank, Evicted: true, Cause: no.text})
@@ -78,7 +80,7 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 	}
 	e := &fault.Error{Kind: fault.Refused, Op: "dial", Rank: m.cfg.Rank, Err: no}
 	e.Peers = []fault.Peer{{Rank: rank, Host: m.Host(rank)}}
-	return nil, e
+	return nil, position{}, e
 }
 
 // address returns the address at which a rank is dialled. For a dead rank, it returns the failure
@@ -102,24 +104,29 @@ func (m *Mesh) address(rank int) (string, error) {
 }
 
 // handshake does the dialling side of the handshake. It fails after handshakeTimeout, or when the
-// Mesh shuts down.
-func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel, proven func()) error {
+// Mesh shuts down. On a data Conn, it returns the peer's position.
+func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel, proven func()) (position, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
 	// This check comes before the hello, so that a peer with a false name learns nothing about this
 	// rank.
 	if no := m.checkName(t.conn, rank); no != nil {
-		return no
+		return position{}, no
 	}
-	instance, err := m.id.dial(ctx, t, rank, l, proven)
+	var own position
+	if l == channelData {
+		own = m.Link(rank).proposal(t.conn)
+	}
+	peer, err := m.id.dial(ctx, t, rank, l, own, proven)
 	if err != nil || l == channelJoin {
-		return err
+		return position{}, err
 	}
-	if no := m.claimRank(rank, instance); no != nil {
-		return no
+	if no := m.claimRank(rank, peer.instance); no != nil {
+		return position{}, no
 	}
-	return nil
+	peer.position.after = own.after
+	return peer.position, nil
 }
 
 // checkName returns a refusal if the peer's certificate names another rank. It accepts a Conn on
@@ -188,16 +195,21 @@ func (m *Mesh) serveConn(c transport.Conn) {
 		return
 	}
 	if g.channel != channelJoin { // on the join channel, the welcome follows the record
+		w := welcome{instance: m.id.instance}
+		if g.channel == channelData {
+			w.position = m.Link(int(g.rank)).answer(c, g.position.epoch)
+		}
+		g.position.epoch, g.position.after = w.position.epoch, w.position.after
 		admit(c)
-		t.send(m.id.welcome(g, m.id.instance), nil)
+		t.send(m.id.welcome(g, w), nil)
 	}
 	switch g.channel {
 	case channelData:
-		m.acceptData(int(g.rank), c)
+		m.acceptData(int(g.rank), c, g.position)
 	case channelControl:
 		m.control.linkUp(int(g.rank), c) // ends what authorize began: the record of beginOpening
 	case channelJoin:
-		err := m.joinServer.serve(m.ctx, t, g.hello, m.id.welcome(g, 0))
+		err := m.joinServer.serve(m.ctx, t, g.hello, m.id.welcome(g, welcome{}))
 		var left *earlyExit
 		if errors.As(err, &left) {
 			m.log.Warn("tutti: " + left.Error())
@@ -254,7 +266,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 	case channelData:
 		if m.cfg.Data == nil {
 			return &refusal{reason: reasonGone, text: fmt.Sprintf("data: rank %d accepts no data connections", m.cfg.Rank)}
-		} else if err := m.mayAcceptData(rank); errors.Is(err, errDuplicate) {
+		} else if err := m.mayAcceptData(rank, h.position.epoch); errors.Is(err, errDuplicate) {
 			return &refusal{reason: reasonDuplicate, text: "data: " + err.Error()}
 		} else if err != nil {
 			return &refusal{reason: reasonGone, text: "data: " + err.Error()}

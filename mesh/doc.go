@@ -38,24 +38,26 @@
 //
 //	every head: 0 "tuti"   4 kind   5 zero   6 version (3)   ...
 //
-//	HELLO, kind 1, 72 bytes           CHALLENGE, kind 2, 28 bytes
+//	HELLO, kind 1, 84 bytes           CHALLENGE, kind 2, 28 bytes
 //	 8 byte order, 'L' or 'B'          8 nonce (16)
 //	 9 channel: 1 control, 2 data,    24 CRC-32C (4)
 //	   3 join                         PROOF, kind 3, 44 bytes
 //	10 options (2): 1 has a secret,    8 HMAC (32)
 //	   2 bodies carry checksums       40 CRC-32C (4)
-//	12 incarnation (4)                WELCOME, kind 4, 52 bytes
+//	12 incarnation (4)                WELCOME, kind 4, 64 bytes
 //	16 rank (4)                        8 instance (8)
-//	20 size (4)                       16 HMAC, or 0 without a secret (32)
-//	24 the rank that is dialled (4)   48 CRC-32C (4)
-//	28 instance (8)                   REFUSE, kind 5, 24 bytes; body: text, <= 512
-//	36 SHA-256 of the job's name,      8 reason (2)
-//	   its first 16 bytes             10 zero (2)
-//	52 nonce (16)                     12 the refusing rank's value, or 0 (8)
-//	68 CRC-32C (4)                    20 CRC-32C (4)
+//	20 size (4)                       16 epoch (4), frames received (8)
+//	24 the rank that is dialled (4)   28 HMAC, or 0 without a secret (32)
+//	28 instance (8)                   60 CRC-32C (4)
+//	36 SHA-256 of the job's name,     REFUSE, kind 5, 24 bytes; body: text, <= 512
+//	   its first 16 bytes              8 reason (2)
+//	52 nonce (16)                     10 zero (2)
+//	68 epoch (4)                      12 the refusing rank's value, or 0 (8)
+//	72 frames received (8)            20 CRC-32C (4)
+//	80 CRC-32C (4)
 //
 // The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole
-// HELLO, the nonce of the CHALLENGE, and the instance of the WELCOME (0 in the PROOF). So both
+// HELLO, the nonce of the CHALLENGE, and the other fields of the WELCOME (0 in the PROOF). So both
 // sides prove that they know the secret, and neither side sends it. A proof cannot be replayed
 // later, or by the other side. What follows on the Conn is protected by TLS, or not at all. Magic,
 // kind and version keep their offsets in every version, so that two versions can refuse each other
@@ -124,7 +126,7 @@
 //	                                          8 bytes arrived, of half messages, too (8)
 //	                                         16 1: nothing was left to read (1)
 //	no progress for Config.Stall:
-//	  the link fails
+//	  the link fails, or is opened again
 //
 // A standstill is a time in which bytes are unacknowledged and each answer says that the peer has
 // received no more and has nothing left to read. A missing answer ends the standstill. In that case
@@ -135,6 +137,23 @@
 // The Mesh asks nothing about links over memory, shm and verbs. No relay lies between their ends,
 // and nothing forgets a connection. An RDMA device reports work requests that the peer's device
 // does not acknowledge.
+//
+// # Opening a link again
+//
+// With Config.Redial, a data Conn over tcp or grpc that breaks is dialled again for that time. The
+// ranks number the frames of a link from 0, over all its Conns. A HELLO proposes the number of the
+// Conn, its epoch, one above that of the last Conn. The WELCOME settles it: at least the proposed
+// epoch, and above all that the accepting rank has had. Both carry the number of frames that have
+// arrived whole, and each rank sends the frames after these again. Epoch 0, in either of the two,
+// says that the link cannot be opened again, and then the frames carry nothing.
+//
+// The ID of a frame on such a link holds the number of frames that its sender has received, in the
+// lower 31 bits. If bit 31 is set, the sender asks for an acknowledgement: a frame with an empty head,
+// which has no number of its own. A frame that the break has cut comes again whole.
+//
+//	Config.Redial of the two ranks   a broken data Conn
+//	0 at one of them, or at both     the link fails at once
+//	more than 0 at both              dialled by each rank that notices; of two dials, the lower rank's wins
 //
 // # Bounds on unauthenticated peers
 //

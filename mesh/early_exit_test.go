@@ -138,7 +138,7 @@ func TestAJoiningPeerWithoutARecordDoesNotDelayTheEnd(t *testing.T) {
 		}
 		first, end := context.WithTimeout(t.Context(), time.Second/2)
 		defer end()
-		if _, err := id.dial(first, newHandshakeConn(c), 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := id.dial(first, newHandshakeConn(c), 0, channelJoin, position{}, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("got %v, want no answer before the record", err)
 		}
 		if elapsed := <-root; elapsed > deadline+refusalTimeout {

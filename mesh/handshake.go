@@ -95,23 +95,23 @@ const (
 )
 
 // proof returns the HMAC over the label, the hello with all its fields and its nonce, the accepting
-// side's nonce, and the instance in the welcome, which is 0 in the proof of the dialling side. Both
+// side's nonce, and the welcome's other fields, which are 0 in the proof of the dialling side. Both
 // nonces are fresh, so a recorded proof fits no other handshake. The HMAC covers the hello, so a
 // relay cannot change a field. The label names the side, so a proof cannot be sent back to its
 // sender.
-func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte, instance uint64) (mac [macSize]byte) {
+func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte, w welcome) (mac [macSize]byte) {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(label))
 	h.Write(helloHead)
 	h.Write(nonce[:])
-	h.Write(binary.LittleEndian.AppendUint64(nil, instance))
+	h.Write(w.position.append(binary.LittleEndian.AppendUint64(nil, w.instance)))
 	h.Sum(mac[:0])
 	return mac
 }
 
 // dial does the dialling side of the handshake. If it returns no error, the peer has welcomed this
-// rank, and the frames that follow on the Conn belong to channel l. The result named peer is the
-// peer's instance.
+// rank, and the frames that follow on the Conn belong to channel l. The argument own is this rank's
+// position on a data Conn.
 //
 //	this rank's secret  the peer answers  then
 //	any                 REFUSE            the refusal is the error
@@ -122,8 +122,9 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte,
 //
 // A *refusal says which side refused the other, and why. dial calls the function proven, unless it
 // is nil. It does so when this rank has nothing more to prove, before it waits for the welcome.
-func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel, proven func()) (peer uint64, err error) {
+func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel, own position, proven func()) (welcome, error) {
 	h := id.hello(to, l)
+	h.position = own
 	mine := h.append(nil) // kept in the form that was sent, because the proofs cover its bytes
 	t.send(mine, nil)
 	if proven == nil {
@@ -135,46 +136,45 @@ func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channe
 
 	head, body, err := t.recv(ctx, maxRefusal)
 	if err != nil {
-		return 0, err
+		return welcome{}, err
 	}
 	kind, _, _ := kindOf(head)
 	var nonce [nonceSize]byte
 	if kind == kindChallenge && len(id.secret) > 0 {
 		if nonce, err = parseChallenge(head); err != nil {
-			return 0, err
+			return welcome{}, err
 		}
-		t.send(appendProof(nil, proof(id.secret, labelDial, mine, nonce, 0)), nil)
+		t.send(appendProof(nil, proof(id.secret, labelDial, mine, nonce, welcome{})), nil)
 		proven()
 		if head, body, err = t.recv(ctx, maxRefusal); err != nil {
-			return 0, err
+			return welcome{}, err
 		}
 		kind, _, _ = kindOf(head)
 	} else if kind == kindWelcome && len(id.secret) > 0 {
-		return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has a secret, and rank %d did not ask for one; give all ranks the same secret", id.rank, to)}
+		return welcome{}, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has a secret, and rank %d did not ask for one; give all ranks the same secret", id.rank, to)}
 	}
 	if kind != kindRefuse {
 		return id.checkWelcome(head, body, mine, nonce, to)
 	}
 	r, err := parseRefusal(head, body)
 	if err != nil {
-		return 0, err
+		return welcome{}, err
 	}
-	return 0, r
+	return welcome{}, r
 }
 
-// checkWelcome reads a WELCOME, and checks the accepting side's proof if this rank has a secret. It
-// returns the peer's instance.
-func (id *identity) checkWelcome(head, body, mine []byte, nonce [nonceSize]byte, to int) (peer uint64, err error) {
+// checkWelcome reads a WELCOME, and checks the accepting side's proof if this rank has a secret.
+func (id *identity) checkWelcome(head, body, mine []byte, nonce [nonceSize]byte, to int) (welcome, error) {
 	w, err := parseWelcome(head, body)
 	if err != nil {
-		return 0, err
+		return welcome{}, err
 	}
 	if len(id.secret) > 0 {
-		if want := proof(id.secret, labelAccept, mine, nonce, w.instance); !hmac.Equal(w.mac[:], want[:]) {
-			return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another secret than rank %d; give all ranks the same secret", to, id.rank)}
+		if want := proof(id.secret, labelAccept, mine, nonce, w); !hmac.Equal(w.mac[:], want[:]) {
+			return welcome{}, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another secret than rank %d; give all ranks the same secret", to, id.rank)}
 		}
 	}
-	return w.instance, nil
+	return w, nil
 }
 
 // hello returns this rank's hello to another rank, with a new nonce.
@@ -206,12 +206,10 @@ type greeting struct {
 	nonce [nonceSize]byte // of the challenge; zero without a secret
 }
 
-// welcome returns the head of the WELCOME that answers g. The instance is this process's, or 0 on
-// the join channel.
-func (id *identity) welcome(g greeting, instance uint64) []byte {
-	w := welcome{instance: instance}
+// welcome adds the proof to the WELCOME that answers g, and returns its head.
+func (id *identity) welcome(g greeting, w welcome) []byte {
 	if len(id.secret) > 0 {
-		w.mac = proof(id.secret, labelAccept, g.head, g.nonce, instance)
+		w.mac = proof(id.secret, labelAccept, g.head, g.nonce, w)
 	}
 	return w.append(nil)
 }
@@ -269,7 +267,7 @@ func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, g *gree
 		return nil, err
 	}
 	mac, err := parseProof(head)
-	want := proof(id.secret, labelDial, g.head, g.nonce, 0)
+	want := proof(id.secret, labelDial, g.head, g.nonce, welcome{})
 	if err != nil || !hmac.Equal(mac[:], want[:]) {
 		return &refusal{reason: reasonSecret, text: "secret: the dialling rank has another secret than the accepting rank; give all ranks the same secret"}, nil
 	}

@@ -40,9 +40,9 @@ func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccep
 	defer cancel()
 	done := make(chan error)
 	go func() {
-		instance, err := dialling.dial(ctx, newHandshakeConn(near), 0, channelData, nil)
-		if err == nil && instance != accepting.instance {
-			t.Errorf("the welcome is from instance %x, want %x", instance, accepting.instance)
+		w, err := dialling.dial(ctx, newHandshakeConn(near), 0, channelData, position{}, nil)
+		if err == nil && w.instance != accepting.instance {
+			t.Errorf("the welcome is from instance %x, want %x", w.instance, accepting.instance)
 		}
 		near.Close()
 		done <- err
@@ -50,7 +50,7 @@ func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccep
 	conn := newHandshakeConn(far)
 	g, errAccept := accepting.accept(ctx, conn, func() {})
 	if errAccept == nil {
-		conn.send(accepting.welcome(g, accepting.instance), nil)
+		conn.send(accepting.welcome(g, welcome{instance: accepting.instance}), nil)
 	} else {
 		far.Close()
 	}
@@ -179,18 +179,19 @@ func TestMalformedHellosAreRefused(t *testing.T) {
 func TestProofsCannotBeUsedAgain(t *testing.T) {
 	secret := []byte("sesame")
 	h := hello{version: version, rank: 1}
-	one := proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, 0)
+	one := proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, welcome{})
 	h2 := h
 	h2.nonce[0] = 1
 	h3 := h
 	h3.rank = 2
 	for name, other := range map[string][macSize]byte{
-		"the other side":       proof(secret, labelAccept, h.append(nil), [nonceSize]byte{1}, 0),
-		"another nonce":        proof(secret, labelDial, h.append(nil), [nonceSize]byte{2}, 0),
-		"another hello nonce":  proof(secret, labelDial, h2.append(nil), [nonceSize]byte{1}, 0),
-		"another hello's rank": proof(secret, labelDial, h3.append(nil), [nonceSize]byte{1}, 0),
-		"another instance":     proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, 1),
-		"another secret":       proof([]byte("s"), labelDial, h.append(nil), [nonceSize]byte{1}, 0),
+		"the other side":       proof(secret, labelAccept, h.append(nil), [nonceSize]byte{1}, welcome{}),
+		"another nonce":        proof(secret, labelDial, h.append(nil), [nonceSize]byte{2}, welcome{}),
+		"another hello nonce":  proof(secret, labelDial, h2.append(nil), [nonceSize]byte{1}, welcome{}),
+		"another hello's rank": proof(secret, labelDial, h3.append(nil), [nonceSize]byte{1}, welcome{}),
+		"another instance":     proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, welcome{instance: 1}),
+		"another position":     proof(secret, labelDial, h.append(nil), [nonceSize]byte{1}, welcome{position: position{received: 1}}),
+		"another secret":       proof([]byte("s"), labelDial, h.append(nil), [nonceSize]byte{1}, welcome{}),
 	} {
 		if one == other {
 			t.Errorf("%s: the same proof", name)
@@ -221,7 +222,7 @@ func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 			}
 			conn.recv(ctx, 0) // sends the answer
 		}()
-		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil); err == nil || ctx.Err() != nil {
+		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, position{}, nil); err == nil || ctx.Err() != nil {
 			t.Errorf("%s: got %v, want an error at once", name, err)
 		}
 		near.Close()
@@ -315,8 +316,8 @@ func TestNobodyPosesAsARankWithoutAControlLink(t *testing.T) {
 					t.Fatal(err)
 				}
 				var no *refusal
-				instance, err := id.dial(t.Context(), newHandshakeConn(c), to, channelControl, nil)
-				if !errors.As(err, &no) || instance == m.id.instance {
+				w, err := id.dial(t.Context(), newHandshakeConn(c), to, channelControl, position{}, nil)
+				if !errors.As(err, &no) || w.instance == m.id.instance {
 					t.Errorf("rank %d takes another process for rank %d: %v", to, rank, err)
 				}
 				c.Close()
@@ -346,7 +347,7 @@ func TestATableUncoversWhoPosesAsARank(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := id.dial(t.Context(), newHandshakeConn(c), 1, channelControl, nil); err != nil {
+		if _, err := id.dial(t.Context(), newHandshakeConn(c), 1, channelControl, position{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		r.start(ctx, []int{2}, func(_ int, cfg *Config) { cfg.Secret = nil })
@@ -367,7 +368,7 @@ func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
 			start := time.Now()
-			_, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, nil)
+			_, err := id.dial(ctx, newHandshakeConn(near), 0, channelData, position{}, nil)
 			if elapsed := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || elapsed != handshakeTimeout {
 				t.Errorf("dialling: %v after %v", err, elapsed)
 			}
@@ -400,7 +401,7 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 				return err
 			}
 			defer c.Close()
-			_, err = id.dial(t.Context(), newHandshakeConn(c), 0, channelControl, nil)
+			_, err = id.dial(t.Context(), newHandshakeConn(c), 0, channelControl, position{}, nil)
 			return err
 		}
 		for name, change := range map[string]func(*Config){
@@ -590,8 +591,8 @@ func TestAJoiningPeerIsWelcomedAfterItsRecord(t *testing.T) {
 			conn := newHandshakeConn(c)
 			first, end := context.WithTimeout(t.Context(), time.Second)
 			defer end()
-			if instance, err := id.dial(first, conn, 0, channelJoin, nil); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("secret %q, without a record: instance %x, %v, want no answer", secret, instance, err)
+			if w, err := id.dial(first, conn, 0, channelJoin, position{}, nil); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("secret %q, without a record: instance %x, %v, want no answer", secret, w.instance, err)
 			}
 			conn.send(appendRecordHead(nil), record{addr: "x", host: "y", instance: id.instance}.append(nil))
 			head, body, err := conn.recv(t.Context(), maxRefusal)

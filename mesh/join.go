@@ -482,7 +482,7 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	defer c.Close()
 	t := newHandshakeConn(c)
 	sendRecord := func() { t.send(appendRecordHead(nil), own.append(nil)) }
-	if err := m.handshake(ctx, t, 0, channelJoin, sendRecord); err != nil {
+	if _, err := m.handshake(ctx, t, 0, channelJoin, sendRecord); err != nil {
 		return nil, err
 	}
 	m.progress.update(func(a *startProgress) { a.rootAnswered = true })

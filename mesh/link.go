@@ -47,7 +47,8 @@ type Data interface {
 //	   |                        v                            |
 //	   +--the peer dials--> linkAccepting ---the peer's Conn-+
 //
-// Every state leads to linkFailed, which is final.
+// Every state leads to linkFailed, which is final. With Config.Redial, a Conn that breaks leads from
+// linkUp back to linkDialing, or to linkAccepting if the peer has noticed it first; see replayConn.
 type linkState uint8
 
 const (
@@ -92,6 +93,8 @@ type Link struct {
 	pending transport.Queue
 	sink    transport.Sink
 	err     error
+	epoch   uint32    // the number of the Conn, if the link can be opened again; else 0
+	outage  time.Time // when the link broke; later breaks without a frame in between do not change it
 }
 
 // An upConn is an open Conn with the Sink of its frames. They share one struct, so that a reader
@@ -163,10 +166,10 @@ func (l *Link) Open() {
 // failure that is not final, until retryLimit.
 func (l *Link) dial(ctx context.Context) {
 	for start, pause := time.Now(), minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
-		c, err := l.dialOnce(ctx)
+		c, peer, err := l.dialOnce(ctx)
 		switch {
 		case err == nil:
-			l.install(c, linkDialing)
+			l.install(c, linkDialing, peer)
 			return
 		case errors.Is(err, errDuplicate):
 			l.awaitPeer(ctx)
@@ -183,7 +186,7 @@ func (l *Link) dial(ctx context.Context) {
 			}
 		}
 		switch {
-		case !l.isDialing(): // the peer's Conn has come meanwhile, so the result of this dial does not matter
+		case !l.isDialing(0): // the peer's Conn has come meanwhile, so the result of this dial does not matter
 			l.awaitPeer(ctx)
 			return
 		case final:
@@ -194,7 +197,7 @@ func (l *Link) dial(ctx context.Context) {
 }
 
 // dialOnce makes one attempt, which ends when ctx ends or after dialSilent.
-func (l *Link) dialOnce(ctx context.Context) (transport.Conn, error) {
+func (l *Link) dialOnce(ctx context.Context) (transport.Conn, position, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialSilent)
 	defer cancel()
 	return l.m.dialChannel(ctx, l.Rank, channelData)
@@ -237,11 +240,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isDialing reports whether this rank's dial is still the one that opens the Conn.
-func (l *Link) isDialing() bool {
+// isDialing reports whether this rank's dial is still the one that opens the Conn after the given
+// epoch.
+func (l *Link) isDialing(epoch uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state == linkDialing
+	return l.state == linkDialing && l.epoch == epoch
 }
 
 // awaitPeer waits for the Conn that the peer opens, because the peer's dial has won. If that Conn
@@ -249,17 +253,17 @@ func (l *Link) isDialing() bool {
 // reported a failure of its dial. It runs on the goroutine of the dial.
 func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
-	if l.state == linkDialing {
+	if l.state == linkDialing && l.epoch == 0 {
 		l.state = linkAccepting
 	}
-	waits := l.state == linkAccepting
+	waits := l.state == linkAccepting && l.epoch == 0
 	l.mu.Unlock()
 	if !waits {
 		return
 	}
 	sleep(ctx, dialTimeout) // sleeps on even when the Conn has come; only the end of the Mesh ends the sleep earlier
 	l.mu.Lock()
-	late := l.state == linkAccepting
+	late := l.state == linkAccepting && l.epoch == 0
 	l.mu.Unlock()
 	if late {
 		l.fail(errors.New("the peer refused this connection in favour of its own, which never arrived"))
@@ -272,13 +276,22 @@ func (l *Link) awaitPeer(ctx context.Context) {
 //	state                       answer
 //	linkIdle, linkAccepting     accepted
 //	linkDialing                 accepted from a lower rank, whose dial wins; else errDuplicate
-//	linkOpening, linkUp         errDuplicate
+//	linkOpening, linkUp         errDuplicate; accepted if the peer opens a broken link again
 //	linkFailed                  the link's error
-func (m *Mesh) mayAcceptData(rank int) error {
+//
+// The epoch is the one that the peer proposes. It is higher than this rank's if the peer has had the
+// same Conn as this rank, and that Conn is broken.
+func (m *Mesh) mayAcceptData(rank int, epoch uint32) error {
 	l := m.Link(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch l.state {
+	case linkUp:
+		if r := l.replay(); r != nil && epoch > l.epoch {
+			l.beginOutage(r)
+			l.state = linkAccepting
+			return nil
+		}
 	case linkIdle, linkAccepting:
 		l.state = linkAccepting
 		return nil
@@ -295,18 +308,43 @@ func (m *Mesh) mayAcceptData(rank int) error {
 }
 
 // acceptData installs a data Conn that the peer has opened and mayAcceptData has accepted.
-func (m *Mesh) acceptData(rank int, c transport.Conn) {
-	m.Link(rank).install(c, linkAccepting)
+func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
+	m.Link(rank).install(c, linkAccepting, peer)
 }
 
 // install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
-// has a Conn already, install closes c.
-func (l *Link) install(c transport.Conn, from linkState) {
+// has a Conn already, install closes c. The peer's position has the epoch that both ends have agreed
+// on; if it is not 0, c becomes the Conn below the link's replayConn.
+func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.mu.Lock()
-	if l.state != from && !(from == linkDialing && l.state == linkAccepting) {
+	if l.state != from && !(from == linkDialing && l.state == linkAccepting) || peer.epoch > 0 && peer.after != l.epoch {
 		l.mu.Unlock()
 		c.Close()
 		return
+	}
+	r := l.replay()
+	if r == nil && peer.epoch > 0 {
+		r = newReplayConn(l)
+	}
+	if r != nil {
+		err := errNoReplay
+		if peer.epoch > 0 {
+			err = r.resume(canReplay(c), peer.received)
+		}
+		if err == errStale {
+			l.state = linkDialing
+			l.spawnRedial(err)
+		}
+		if err != nil {
+			l.mu.Unlock()
+			c.Close()
+			if err != errStale {
+				l.fail(err)
+			}
+			return
+		}
+		l.epoch, c = peer.epoch, r
+		defer r.start()
 	}
 	l.state = linkOpening
 	if l.sink == nil {
@@ -439,7 +477,7 @@ func (l *Link) progress(spins int) transport.State {
 		return state
 	case errors.Is(err, fault.Refused) || l.deferredErr.Load() != nil:
 		l.failAfterReport(err)
-	default:
+	case !l.reopen(err):
 		l.fail(err)
 	}
 	return transport.Idle

@@ -151,7 +151,7 @@ func (ls *links) checkStall(c *control, now time.Time) {
 	limit := c.m.cfg.Stall
 	var unacknowledged []int
 	for _, l := range ls.peer {
-		conn := l.Conn()
+		conn := l.wire()
 		if conn == nil || l.closed.Load() {
 			continue
 		}
@@ -159,12 +159,12 @@ func (ls *links) checkStall(c *control, now time.Time) {
 		switch age := now.Sub(later(since, c.resumed)); {
 		case n == 0:
 		case age > limit:
-			l.failAfterReport(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
+			l.failStalled(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
 			continue
 		case age > limit-2*stallEvery:
 			ls.spawn(func(context.Context) { l.Progress() })
 		}
-		if t, ok := conn.(meter); ok && l.acks.check(t, now, c.resumed) {
+		if t, ok := conn.(meter); ok && l.acks.of(conn).check(t, now, c.resumed) {
 			unacknowledged = append(unacknowledged, l.Rank)
 		}
 	}

@@ -122,7 +122,7 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 		defer r.close()
 		low := r.meshes[0]
 		low.control.beginOpening(1)
-		conn, err := low.dialChannel(t.Context(), 1, channelControl) // rank 1 closes the first link
+		conn, _, err := low.dialChannel(t.Context(), 1, channelControl) // rank 1 closes the first link
 		if err != nil {
 			t.Fatal(err)
 		}

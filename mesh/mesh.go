@@ -57,6 +57,9 @@ type Config struct {
 	Heartbeat time.Duration // the time between two heartbeats; 0: DefaultHeartbeat
 	Silence   time.Duration // a silent link counts as broken after this; 0: DefaultSilence
 	Stall     time.Duration // how long a peer may read no waiting bytes; 0: DefaultStall
+	// Redial is how long a data Conn over tcp or grpc that broke is dialled again, if both ranks set
+	// it; 0: never.
+	Redial time.Duration
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.
 	EndOnLoss    bool
@@ -199,8 +202,8 @@ func (cfg *Config) complete() error {
 		return wrong("Transport: got nil, want a Transport")
 	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
 		return wrong("Peers: got %d addresses and no Root, want %d: set Root, or one address per rank", len(cfg.Peers), cfg.Size)
-	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.StartWarning < 0:
-		return wrong("Heartbeat, Silence, Stall or StartWarning: got a negative duration, want 0 for the default or more")
+	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.StartWarning < 0 || cfg.Redial < 0:
+		return wrong("Heartbeat, Silence, Stall, StartWarning or Redial: got a negative duration, want 0 for the default or more")
 	}
 	for _, d := range []struct {
 		value *time.Duration

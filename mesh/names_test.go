@@ -75,7 +75,7 @@ func (w *wiredJob) dialAs(wire transport.Transport, claimed, to int) error {
 	}
 	defer c.Close()
 	conn := newHandshakeConn(c)
-	_, err = id.dial(ctx, conn, to, channelJoin, func() { conn.send(appendRecordHead(nil), record{instance: id.instance}.append(nil)) })
+	_, err = id.dial(ctx, conn, to, channelJoin, position{}, func() { conn.send(appendRecordHead(nil), record{instance: id.instance}.append(nil)) })
 	return err
 }
 
@@ -130,7 +130,7 @@ func TestARankChecksWhomItHasDialled(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = w.meshes[1].handshake(t.Context(), newHandshakeConn(c), 0, channelData, nil)
+				_, err = w.meshes[1].handshake(t.Context(), newHandshakeConn(c), 0, channelData, nil)
 				c.Close()
 				var no *refusal
 				if !errors.As(err, &no) || no.reason != reasonName || !strings.Contains(no.text, "of rank 0") {

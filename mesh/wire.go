@@ -136,6 +136,7 @@ type hello struct {
 	instance    uint64 // random: distinguishes processes of the same rank
 	job         [jobSize]byte
 	nonce       [nonceSize]byte
+	position    position // of the dialling rank on a data Conn
 }
 
 // append appends the head.
@@ -151,7 +152,19 @@ func (h *hello) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, h.instance)
 	b = append(b, h.job[:]...)
 	b = append(b, h.nonce[:]...)
+	b = h.position.append(b)
 	return sealHead(b, start)
+}
+
+// append appends the 12 bytes of a position.
+func (p position) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, p.epoch)
+	return binary.LittleEndian.AppendUint64(b, p.received)
+}
+
+// readPosition reads a position.
+func readPosition(r *wire.Reader) position {
+	return position{epoch: r.Uint32(), received: r.Uint64()}
 }
 
 // parseHello reads a hello. From a hello of another version it reads only the version, since the
@@ -173,6 +186,7 @@ func parseHello(b []byte) (h hello, err error) {
 	h.instance = r.Uint64()
 	r.Fill(h.job[:])
 	r.Fill(h.nonce[:])
+	h.position = readPosition(&r)
 	if !r.Done() || h.channel < channelControl || h.channel > channelJoin || h.options&^optionsKnown != 0 {
 		return hello{}, errMalformed
 	}
@@ -220,6 +234,7 @@ func parseProof(b []byte) (mac [macSize]byte, err error) {
 // secret.
 type welcome struct {
 	instance uint64        // 0 on the join channel
+	position position      // of the accepting rank on a data Conn
 	mac      [macSize]byte // zero without a secret
 }
 
@@ -228,6 +243,7 @@ func (w *welcome) append(b []byte) []byte {
 	start := len(b)
 	b = beginHead(b, kindWelcome)
 	b = binary.LittleEndian.AppendUint64(b, w.instance)
+	b = w.position.append(b)
 	b = append(b, w.mac[:]...)
 	return sealHead(b, start)
 }
@@ -239,6 +255,7 @@ func parseWelcome(head, body []byte) (w welcome, err error) {
 		return w, errMalformed
 	}
 	w.instance = r.Uint64()
+	w.position = readPosition(&r)
 	r.Fill(w.mac[:])
 	return w, finish(&r)
 }

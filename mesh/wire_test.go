@@ -18,18 +18,18 @@ import (
 func samples() map[string][2][]byte {
 	h := hello{
 		version: version, order: 'L', channel: channelData, options: optionSecret | optionSums,
-		incarnation: 2, rank: 3, size: 8, to: 5, instance: 0x0102030405060708,
+		incarnation: 2, rank: 3, size: 8, to: 5, instance: 0x0102030405060708, position: position{epoch: 6, received: 0x0708090a0b0c0d0e},
 	}
 	copy(h.job[:], "0123456789abcdef")
 	copy(h.nonce[:], "nonce of dialler")
 	var nonce [nonceSize]byte
 	copy(nonce[:], "nonce of acceptor")
-	w := welcome{instance: 0x1112131415161718}
-	w.mac = proof([]byte("sesame"), labelAccept, h.append(nil), nonce, w.instance)
+	w := welcome{instance: 0x1112131415161718, position: position{epoch: 0x21222324, received: 0x3132333435363738}}
+	w.mac = proof([]byte("sesame"), labelAccept, h.append(nil), nonce, w)
 	out := map[string][2][]byte{
 		"hello":     {h.append(nil)},
 		"challenge": {appendChallenge(nil, nonce)},
-		"proof":     {appendProof(nil, proof([]byte("sesame"), labelDial, h.append(nil), nonce, 0))},
+		"proof":     {appendProof(nil, proof([]byte("sesame"), labelDial, h.append(nil), nonce, welcome{}))},
 		"welcome":   {w.append(nil)},
 		"record":    {appendRecordHead(nil), record{"10.0.0.7:4000", "host-b", 9}.append(nil)},
 	}

@@ -140,7 +140,7 @@ const (
 	helloStart = "tuti\x01\x00"
 	channelAt  = 9
 	peerAt     = 24
-	helloSize  = 72
+	helloSize  = 84
 
 	dataChannel     = 2
 	handshakeFrames = 2 // in each direction

@@ -204,7 +204,7 @@ func (j *job) sendRaw(words string) {
 // of the connection.
 func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
-	head := make([]byte, 72)
+	head := make([]byte, 84)
 	copy(head, "tuti\x01\x00\x03\x00")
 	head[8], head[9], head[10] = nativeOrder(), 1, 1
 	binary.LittleEndian.PutUint32(head[16:], 1) // rank 1 of 4 dials rank 0
@@ -212,7 +212,7 @@ func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	if change != nil {
 		change(head)
 	}
-	binary.LittleEndian.PutUint32(head[68:], crc32.Checksum(head[:68], crc32.MakeTable(crc32.Castagnoli)))
+	binary.LittleEndian.PutUint32(head[80:], crc32.Checksum(head[:80], crc32.MakeTable(crc32.Castagnoli)))
 	if instead != "" {
 		head = []byte(instead)
 	}

@@ -19,7 +19,7 @@ type Filter func(p []byte) []byte
 type Relay struct {
 	listener net.Listener
 	target   string
-	filters  func(conn int) (up, down Filter)
+	cutters  func(conn int) (up, down cutter)
 	work     sync.WaitGroup
 
 	mu    sync.Mutex // guards conns
@@ -30,11 +30,42 @@ type Relay struct {
 // from 0. The Filter up is for the bytes of the dialling side, and down is for the bytes in the
 // other direction. A nil Filter forwards everything.
 func New(target string, filters func(conn int) (up, down Filter)) (*Relay, error) {
+	return newRelay(target, func(conn int) (up, down cutter) {
+		a, b := filters(conn)
+		return a.whole, b.whole
+	})
+}
+
+// A cutter returns the bytes that a Relay forwards in place of p, and whether the Relay then resets
+// both ends of the connection.
+type cutter func(p []byte) (out []byte, cut bool)
+
+// whole is the cutter of a Filter, which may be nil.
+func (f Filter) whole(p []byte) ([]byte, bool) {
+	if f == nil {
+		return p, false
+	}
+	return f(p), false
+}
+
+// limit returns a cutter that passes n bytes unchanged, or all if n is negative.
+func limit(n int) cutter {
+	return func(p []byte) ([]byte, bool) {
+		if n < 0 {
+			return p, false
+		}
+		p = p[:min(len(p), n)]
+		n -= len(p)
+		return p, n == 0
+	}
+}
+
+func newRelay(target string, cutters func(conn int) (up, down cutter)) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{listener: l, target: target, filters: filters}
+	r := &Relay{listener: l, target: target, cutters: cutters}
 	r.work.Go(r.accept)
 	return r, nil
 }
@@ -54,9 +85,10 @@ func (r *Relay) accept() {
 		r.mu.Lock()
 		r.conns = append(r.conns, near, far)
 		r.mu.Unlock()
-		up, down := r.filters(n)
-		r.work.Go(func() { forward(far, near, up) })
-		r.work.Go(func() { forward(near, far, down) })
+		up, down := r.cutters(n)
+		reset := func() { resetAll(near, far) }
+		r.work.Go(func() { forward(far, near, up, reset) })
+		r.work.Go(func() { forward(near, far, down, reset) })
 	}
 }
 
@@ -67,11 +99,16 @@ func (r *Relay) Addr() string { return r.listener.Addr().String() }
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range r.conns {
+	resetAll(r.conns...)
+	r.conns = nil
+}
+
+// resetAll resets connections.
+func resetAll(conns ...net.Conn) {
+	for _, c := range conns {
 		c.(*net.TCPConn).SetLinger(0)
 		c.Close()
 	}
-	r.conns = nil
 }
 
 // Close ends all connections, and waits until no Filter runs any more.
@@ -96,6 +133,23 @@ type TB interface {
 func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
 	tb.Helper()
 	r, err := New(target, filters)
+	return r.start(tb, err)
+}
+
+// StartCutting is like Start, but the Relay passes only so many bytes of connection number conn in
+// each direction, and then resets both of its ends. A negative number is no limit.
+func StartCutting(tb TB, target string, limits func(conn int) (up, down int)) (addr string) {
+	tb.Helper()
+	r, err := newRelay(target, func(conn int) (up, down cutter) {
+		a, b := limits(conn)
+		return limit(a), limit(b)
+	})
+	return r.start(tb, err)
+}
+
+// start returns the address of r, which is closed when the test ends.
+func (r *Relay) start(tb TB, err error) (addr string) {
+	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -105,17 +159,18 @@ func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr
 
 // forward copies bytes until one of the connections ends. It then ends the same direction of the
 // other connection.
-func forward(to, from net.Conn, filter Filter) {
+func forward(to, from net.Conn, filter cutter, reset func()) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			p := append([]byte(nil), buf[:n]...)
-			if filter != nil {
-				p = filter(p)
-			}
+			p, cut := filter(append([]byte(nil), buf[:n]...))
 			if _, err := to.Write(p); err != nil {
 				break
+			}
+			if cut {
+				reset()
+				return
 			}
 		}
 		if err != nil {

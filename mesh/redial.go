@@ -1,0 +1,152 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// redialAttempt bounds one attempt to open a broken link again. A path that has just healed is then
+// tried soon, although the kernel would wait longer and longer between its attempts.
+const redialAttempt = 2 * time.Second
+
+// replay returns the link's replayConn, or nil if the link is not up yet or cannot be opened again.
+func (l *Link) replay() *replayConn {
+	r, _ := l.Conn().(*replayConn)
+	return r
+}
+
+// wire returns the Conn that is open now. It returns nil while there is none.
+func (l *Link) wire() transport.Conn {
+	c := l.Conn()
+	if r, ok := c.(*replayConn); ok {
+		if w := r.wire.Load(); w != nil {
+			return w.Conn
+		}
+		return nil
+	}
+	return c
+}
+
+// proposal returns this rank's position for a hello on the Conn c. Nothing arrives on a broken link
+// before the next Conn is installed, so the position is final. If the link is up, because the peer's
+// dial was faster, the peer refuses the epoch.
+func (l *Link) proposal(c transport.Conn) position {
+	if l.m.cfg.Redial == 0 || canReplay(c) == nil {
+		return position{}
+	}
+	l.mu.Lock()
+	p := position{epoch: l.epoch, after: l.epoch}
+	if l.state == linkDialing {
+		p.epoch++
+	}
+	l.mu.Unlock()
+	return l.fill(p)
+}
+
+// answer returns this rank's position for a welcome on the Conn c, which mayAcceptData has accepted.
+// It ends the use of the Conn before, whose end this rank may not have noticed.
+func (l *Link) answer(c transport.Conn, proposed uint32) position {
+	if l.m.cfg.Redial == 0 || canReplay(c) == nil || proposed == 0 {
+		return position{}
+	}
+	if r := l.replay(); r != nil {
+		r.drop()
+	}
+	l.mu.Lock()
+	p := position{epoch: max(proposed, l.epoch+1), after: l.epoch}
+	l.mu.Unlock()
+	return l.fill(p)
+}
+
+// fill sets what has arrived.
+func (l *Link) fill(p position) position {
+	if r := l.replay(); r != nil {
+		l.quiesce()
+		p.received = r.received.Load()
+	}
+	return p
+}
+
+// reopen begins to dial a link again whose Conn has failed. It returns false if the link must fail.
+func (l *Link) reopen(cause error) bool {
+	r := l.replay()
+	if r == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != linkUp || r.wire.Load() != nil {
+		return l.state != linkFailed // another goroutine, or the peer, opens it
+	}
+	l.beginOutage(r)
+	l.state = linkDialing
+	l.spawnRedial(cause)
+	return true
+}
+
+// spawnRedial starts to dial, until Config.Redial after the break. l.mu is held.
+func (l *Link) spawnRedial(cause error) {
+	epoch, deadline := l.epoch, l.outage.Add(l.m.cfg.Redial)
+	l.m.links.spawn(func(ctx context.Context) { l.redial(ctx, epoch, deadline, cause) })
+}
+
+// beginOutage records the time, unless the link was opened again before and has delivered nothing
+// since. l.mu is held.
+func (l *Link) beginOutage(r *replayConn) {
+	if !r.isStuck() {
+		l.outage = time.Now()
+	}
+}
+
+// failStalled fails a link on which nothing arrives, or opens it again. A link that was opened again
+// and delivers nothing again is not dialled a third time.
+func (l *Link) failStalled(err error) {
+	r := l.replay()
+	if r == nil || r.isStuck() {
+		l.failAfterReport(err)
+		return
+	}
+	if r.drop() && !l.reopen(err) {
+		l.fail(err)
+	}
+}
+
+// redial dials a broken link until a Conn is up, this rank's or the peer's, or the deadline has
+// passed. A peer that has marked this rank dead, or has closed, refuses. A rank that is known to be
+// dead is not dialled.
+func (l *Link) redial(ctx context.Context, epoch uint32, deadline time.Time, cause error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	for pause := minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
+		attempt, end := context.WithTimeout(ctx, redialAttempt)
+		c, peer, err := l.dialOnce(attempt)
+		end()
+		if err == nil {
+			l.install(c, linkDialing, peer)
+			return
+		}
+		final := isFinal(err)
+		late := !final && !sleep(ctx, pause)
+		switch {
+		case !l.isDialing(epoch):
+			return
+		case final:
+			l.fail(fmt.Errorf("%w; dialled again: %w", cause, err))
+			return
+		case late:
+			l.fail(fmt.Errorf("%w; dialled again for %v: %w", cause, l.m.cfg.Redial, err))
+			return
+		}
+	}
+}
+
+// errStale is the error of a position that a peer has sent before it received more on another Conn.
+// The peer closes the Conn.
+var errStale = errors.New("the peer's position is out of date")
+
+// errNoReplay is the error of a link whose peer has changed its mind about opening it again.
+var errNoReplay = errors.New("the peer does not open this connection again")

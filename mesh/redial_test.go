@@ -1,0 +1,449 @@
+package mesh
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/relay"
+	"github.com/tutti-go/tutti/internal/test/starved"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// A checker is the layer above the data Conns. It requires that the frames of each sender arrive
+// once and in order.
+type checker struct {
+	mu   sync.Mutex
+	err  error
+	down error
+	got  int
+}
+
+func (p *checker) Sink(*Link) transport.Sink { return &checkerSink{checker: p} }
+
+func (p *checker) LinkDown(rank int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down == nil {
+		p.down = err
+	}
+}
+
+func (p *checker) state() (got int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		return p.got, p.down
+	}
+	return p.got, p.err
+}
+
+type checkerSink struct {
+	*checker
+	body    []byte
+	arrived int
+}
+
+func (s *checkerSink) Buffer(h transport.Header) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.body != nil {
+		s.err = fmt.Errorf("frame %d: Buffer is called twice", s.got)
+	}
+	s.body, s.arrived = make([]byte, h.Size), -1
+	return s.body
+}
+
+func (s *checkerSink) Arrived(h transport.Header, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n <= s.arrived {
+		s.err = fmt.Errorf("frame %d: %d bytes have arrived, after %d", s.got, n, s.arrived)
+	}
+	if s.arrived = n; n < h.Size {
+		return
+	}
+	if want := numbered(s.got); string(h.Head) != string(want.Head) || string(s.body) != string(want.Body) {
+		s.err = fmt.Errorf("frame %d: got number %d with %d bytes, want %d bytes", s.got, binary.LittleEndian.Uint64(h.Head), h.Size, len(want.Body))
+	}
+	s.body = nil
+	s.got++
+}
+
+// numbered returns frame number i of a stream. Some frames are small enough to be copied.
+func numbered(i int) *transport.Frame {
+	body := make([]byte, []int{0, 40, 7, replayCopy + 100, 300}[i%5])
+	for k := range body {
+		body[k] = byte(i*7 + k)
+	}
+	return &transport.Frame{Head: binary.LittleEndian.AppendUint64(nil, uint64(i)), Body: body, Parts: nil}
+}
+
+// stream sends numbered frames, at most eight at a time, until the context ends, and returns how
+// many. Each body is destroyed once its frame is done.
+func stream(ctx context.Context, l *Link) int {
+	room := make(chan struct{}, 8)
+	for i := 0; ; i++ {
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			for range cap(room) {
+				room <- struct{}{}
+			}
+			return i
+		}
+		f := numbered(i)
+		f.Done = func(error) {
+			clear(f.Body)
+			<-room
+		}
+		l.Send(f)
+	}
+}
+
+// startCut starts two ranks over a wire. All connections between them pass relays. The function
+// limits says how many bytes of each data connection pass.
+func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config), limits func() (up, down int)) (*testJob, []*checker) {
+	t.Helper()
+	r := newTestJob(t, 2)
+	lns, direct, through := make([]net.Listener, 2), make([]string, 2), make([]string, 2)
+	var control atomic.Bool
+	for i := range lns {
+		lns[i] = listen(t)
+		direct[i] = lns[i].Addr().String()
+		through[i] = relay.StartCutting(t, direct[i], func(int) (up, down int) {
+			if control.CompareAndSwap(false, true) { // the first connection is the control link
+				return -1, -1
+			}
+			return limits()
+		})
+	}
+	layers := make([]*checker, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r.start(ctx, upTo(2), func(i int, cfg *Config) {
+		layers[i] = &checker{}
+		transports(cfg)
+		cfg.Listener, cfg.Root, cfg.Data, cfg.InProcess = lns[i], "", layers[i], false
+		cfg.Peers = []string{through[0], through[1]}
+		cfg.Peers[i] = direct[i]
+		cfg.Redial = 10 * time.Second
+		if tweak != nil {
+			tweak(cfg)
+		}
+	})
+	t.Cleanup(r.close)
+	for i, err := range r.errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", i, err)
+		}
+	}
+	return r, layers
+}
+
+// Connections are reset after every number of bytes of the handshake and of the first frames, in one
+// direction or the other. Of three connections two are reset there, so links also break twice in a
+// row and during the redial itself. Frames that both ranks send meanwhile must arrive once, in order
+// and unharmed.
+func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
+	leak.Check(t)
+	for wire, transports := range silentWires(t) {
+		for dir := range 2 {
+			t.Run(fmt.Sprintf("%s/direction %d", wire, dir), func(t *testing.T) {
+				t.Parallel()
+				stride := 7
+				if wire == "tcp" {
+					stride = 1
+				}
+				var conns atomic.Int64
+				var last atomic.Bool
+				// The handshake and the small frames have fewer bytes than small, and all frames of a
+				// round fewer than large.
+				const small, large = 400, replayCopy + 2000
+				r, layers := startCut(t, transports, nil, func() (up, down int) {
+					n := int(conns.Add(1))
+					at := n / 3 * stride
+					if at > small {
+						at = small + (at-small)*499
+					}
+					switch {
+					case at > large:
+						last.Store(true)
+						return -1, -1
+					case n%3 == 0:
+						at = 1 << 17 // frames are delivered here
+					}
+					if dir == 0 {
+						return at, -1
+					}
+					return -1, at
+				})
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var work sync.WaitGroup
+				sent := make([]int, 2)
+				for i := range sent {
+					work.Go(func() { sent[i] = stream(ctx, r.meshes[i].Link(1-i)) })
+				}
+				for n := conns.Load(); !last.Load(); n = conns.Load() {
+					eventually(t, fmt.Sprintf("connection %d", n+1), func() bool { return conns.Load() > n || broken(layers) != nil })
+					if err := broken(layers); err != nil {
+						t.Fatal(err)
+					}
+				}
+				stop()
+				work.Wait()
+				for i := range layers {
+					eventually(t, "all frames", func() bool { got, _ := layers[i].state(); return got == sent[1-i] })
+				}
+				if err := broken(layers); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// broken returns the first error of a layer.
+func broken(layers []*checker) error {
+	for i, l := range layers {
+		if _, err := l.state(); err != nil {
+			return fmt.Errorf("rank %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// exchangeFrame sends a frame from rank 0 to rank 1 and waits until it has arrived.
+func exchangeFrame(t *testing.T, r *testJob, layers []*checker) {
+	t.Helper()
+	got, _ := layers[1].state()
+	f := numbered(got)
+	f.Done = func(error) {}
+	r.meshes[0].Link(1).Send(f)
+	eventually(t, "the frame arrives", func() bool { now, _ := layers[1].state(); return now == got+1 })
+}
+
+// A breaker is a tcp Transport. A test can make its dials fail, and break its Conns.
+type breaker struct {
+	transport.Transport
+	closed atomic.Bool
+	dials  atomic.Int64
+
+	mu    sync.Mutex
+	conns []transport.Conn
+}
+
+func (b *breaker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	b.dials.Add(1)
+	if b.closed.Load() {
+		return nil, errors.New("no route")
+	}
+	c, err := b.Transport.Dial(ctx, addr)
+	if err == nil {
+		b.mu.Lock()
+		b.conns = append(b.conns, c)
+		b.mu.Unlock()
+	}
+	return c, err
+}
+
+// breakData closes the Conns that were dialled last, the data Conns, and all dials fail from now on.
+func (b *breaker) breakData(after int) {
+	b.closed.Store(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns[after:] {
+		c.Close()
+	}
+}
+
+// startBroken starts two ranks over tcp whose data link can be opened again for the given time, and
+// opens it.
+func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*checker, wires []*breaker, breakLink func()) {
+	t.Helper()
+	r = newTestJob(t, 2)
+	lns, addrs := []net.Listener{listen(t), listen(t)}, make([]string, 2)
+	layers, wires = make([]*checker, 2), make([]*breaker, 2)
+	for i := range lns {
+		addrs[i] = lns[i].Addr().String()
+		wires[i] = &breaker{Transport: tcp.New(tcp.Options{})}
+	}
+	r.start(t.Context(), upTo(2), func(i int, cfg *Config) {
+		layers[i] = &checker{}
+		cfg.Transport, cfg.Listener, cfg.Root, cfg.Data, cfg.InProcess = wires[i], lns[i], "", layers[i], false
+		cfg.Peers, cfg.Redial, cfg.Stall = addrs, redial, stallTestLimit
+	})
+	t.Cleanup(r.close)
+	for i, err := range r.errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", i, err)
+		}
+	}
+	control := make([]int, 2)
+	for i, w := range wires {
+		control[i] = len(w.conns)
+	}
+	exchangeFrame(t, r, layers)
+	return r, layers, wires, func() {
+		for i, w := range wires {
+			w.closed.Store(true)
+			w.breakData(control[i])
+		}
+	}
+}
+
+// failure returns the first failure of a rank and when it was reported.
+func (r *testJob) failed() (e *fault.Error, when time.Time) {
+	for i := range r.events {
+		if e, when = r.events[i].first(); e != nil {
+			return e, when
+		}
+	}
+	return nil, time.Time{}
+}
+
+// Line (c) of the table in docs/fault-tolerance.md: a link that breaks while the control links
+// answer is dialled for Config.Redial. A shorter cut loses nothing; after a longer one both ends are
+// named.
+func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
+	leak.Check(t)
+	const limit = 2 * time.Second
+	t.Run("healed in time", func(t *testing.T) {
+		r, layers, wires, breakLink := startBroken(t, limit)
+		breakLink()
+		before := wires[0].dials.Load()
+		sent := make(chan error, 1)
+		f := numbered(1)
+		f.Done = func(err error) { sent <- err }
+		r.meshes[0].Link(1).Send(f)
+		eventually(t, "some dials fail", func() bool { return wires[0].dials.Load() > before+2 })
+		for _, w := range wires {
+			w.closed.Store(false)
+		}
+		eventually(t, "the frame arrives", func() bool { got, _ := layers[1].state(); return got == 2 })
+		if err := <-sent; err != nil {
+			t.Errorf("the send: got %v, want no error", err)
+		}
+		if e, _ := r.failed(); e != nil || broken(layers) != nil {
+			t.Errorf("got %v and %v, want no failure", e, broken(layers))
+		}
+	})
+	t.Run("not healed", func(t *testing.T) {
+		r, _, _, breakLink := startBroken(t, limit)
+		start := time.Now()
+		breakLink()
+		for i := range r.events {
+			eventually(t, "a failure", func() bool { e, _ := r.events[i].first(); return e != nil })
+			e, when := r.events[i].first()
+			if after := when.Sub(start); !blames(e, fault.LinkLost, 0, 1) || after < limit {
+				t.Errorf("rank %d reports %v after %v, want a lost link of ranks 0 and 1 after %v", i, e, after, limit)
+			}
+			if !strings.Contains(e.Error(), "dialled again for 2s") {
+				t.Errorf("got %q, want a text that says how long the link was dialled", e)
+			}
+		}
+	})
+	t.Run("off", func(t *testing.T) {
+		r, _, wires, breakLink := startBroken(t, 0)
+		start, before := time.Now(), wires[0].dials.Load()
+		breakLink()
+		eventually(t, "a failure", func() bool { e, _ := r.failed(); return e != nil })
+		if e, when := r.failed(); !blames(e, fault.LinkLost, 0, 1) || when.Sub(start) > limit || wires[0].dials.Load() != before {
+			t.Errorf("got %v after %v and %d dials, want a lost link at once and no dial", e, when.Sub(start), wires[0].dials.Load()-before)
+		}
+	})
+}
+
+// Line (a): the limit of dials does not delay the loss of a rank whose process is dead. All ranks
+// learn of it within a second.
+func TestADeadRankIsNotDialledAgain(t *testing.T) {
+	leak.Check(t)
+	r, _, wires, _ := startBroken(t, time.Minute)
+	starving := starved.Since(os.Getpid())
+	start := time.Now()
+	r.meshes[1].cfg.Listener.Close()
+	wires[1].Transport.Close() // resets all connections of rank 1
+	eventually(t, "a failure", func() bool { e, _ := r.events[0].first(); return e != nil })
+	if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) > time.Second+starving() {
+		t.Errorf("got %v after %v, want the loss of rank 1 within 1 s", e, when.Sub(start))
+	}
+}
+
+// Line (b): the limit of dials does not delay the loss of a rank that is silent. A rank that is
+// silent for less than Config.Silence is not lost.
+func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
+	leak.Check(t)
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost: %v", lost), func(t *testing.T) {
+			t.Parallel()
+			r, layers, wires, breakLink := startBroken(t, time.Minute)
+			thaw := sync.OnceFunc(r.freeze(1))
+			defer thaw()
+			start := time.Now()
+			breakLink()
+			if !lost {
+				// Reason: the test is about a silence of this length.
+				time.Sleep(DefaultSilence / 2)
+				thaw()
+				for _, w := range wires {
+					w.closed.Store(false)
+				}
+				exchangeFrame(t, r, layers)
+				if e, _ := r.failed(); e != nil {
+					t.Errorf("got %v, want no failure", e)
+				}
+				return
+			}
+			eventually(t, "a failure", func() bool { e, _ := r.events[0].first(); return e != nil })
+			if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) < DefaultSilence/2 {
+				t.Errorf("got %v after %v, want the loss of rank 1 after %v", e, when.Sub(start), DefaultSilence)
+			}
+		})
+	}
+}
+
+// Line (d): a link that was opened again and stalls again, with no frame delivered in between, is
+// not dialled a third time. While frames are delivered, it is.
+func TestALinkThatStallsAgainIsNotDialledAThirdTime(t *testing.T) {
+	leak.Check(t)
+	for _, tc := range []struct{ frames, conns int }{{0, 2}, {1, 3}} {
+		t.Run(fmt.Sprintf("%d frames pass per connection", tc.frames), func(t *testing.T) {
+			t.Parallel()
+			var conns atomic.Int64
+			r, recorders := startRelayed(t, func(cfg *Config) {
+				b := &breaker{Transport: tcp.New(tcp.Options{})}
+				b.closed.Store(cfg.Rank == 1) // it would dial around the relay
+				cfg.Transport, cfg.Redial = b, 10*time.Second
+			}, func() (up, down relay.Filter) {
+				conns.Add(1)
+				return tcpFrames.Alter(relay.Silence, handshakeFrames+tc.frames), nil
+			})
+			for i := range 3 {
+				r.send(fmt.Append(nil, "body ", i))
+			}
+			if tc.frames > 0 {
+				eventually(t, "all frames arrive", func() bool { return recorders[1].count() == 3 })
+				if e, _ := r.failed(); e != nil {
+					t.Errorf("got %v, want no failure", e)
+				}
+			} else if err := r.lostLink(time.Now(), 2*silentReported); err != nil {
+				t.Error(err)
+			}
+			if n := conns.Load(); n != int64(tc.conns) {
+				t.Errorf("got %d data connections, want %d", n, tc.conns)
+			}
+		})
+	}
+}
