@@ -87,6 +87,7 @@ soak-verbs: ## TUTTI_SOAK (10000) steps over soft-RoCE with tensors that grow an
 
 .PHONY: model
 model: ## check the models of the protocols with spin (some minutes; needs Debian's packages spin and gcc)
+	@comm/agreement/model/check.sh
 	@coordinator/negotiate/model/check.sh
 	@transport/verbs/model/check.sh
 
