@@ -155,10 +155,10 @@ func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
 			c.rt.mu.Unlock()
 		}
 		c.rt.reportLoss(loss)
-		took := time.Since(began)
+		elapsed := time.Since(began)
 		<-first
-		if took < fenceLimit {
-			return fmt.Errorf("the second call returns after %v, before the first has ended its wait of %v", took, fenceLimit)
+		if elapsed < fenceLimit {
+			return fmt.Errorf("the second call returns after %v, before the first has ended its wait of %v", elapsed, fenceLimit)
 		}
 		return nil
 	})

@@ -207,7 +207,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 // Rank 2 learns of the loss of rank 3 and tells the others through the coordinator, before rank 0's
 // own connections show the loss. Rank 0's program then closes. Rank 1, which waits for rank 0, gets
 // an error about rank 3.
-func TestARankThatLeavesAfterARelayedLossIsNotBlamed(t *testing.T) {
+func TestARankThatEndsAfterARelayedLossIsNotBlamed(t *testing.T) {
 	leak.Check(t)
 	lost := &fault.Error{Kind: fault.PeerLost, Op: "mesh", Rank: 2, Peers: []fault.Peer{{Rank: 3}}}
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {

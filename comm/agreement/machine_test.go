@@ -42,8 +42,8 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestAShrinkLeavesOutTheRankWithMostLostLinks covers a leader that alone knows of lost links.
-func TestAShrinkLeavesOutTheRankWithMostLostLinks(t *testing.T) {
+// TestAShrinkExcludesTheRankWithMostLostLinks covers a leader that alone knows of lost links.
+func TestAShrinkExcludesTheRankWithMostLostLinks(t *testing.T) {
 	for name, c := range map[string]struct {
 		calls Calls
 		links []LinkLost
