@@ -136,7 +136,7 @@ func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr
 	return r.start(tb, err)
 }
 
-// StartCutting is like Start, but the Relay passes only so many bytes of connection number conn in
+// StartCutting is like Start, but the Relay passes a limited number of bytes of connection conn in
 // each direction, and then resets both of its ends. A negative number is no limit.
 func StartCutting(tb TB, target string, limits func(conn int) (up, down int)) (addr string) {
 	tb.Helper()
