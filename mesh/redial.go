@@ -32,8 +32,8 @@ func (l *Link) wire() transport.Conn {
 }
 
 // proposal returns this rank's position for a hello on the Conn c. Nothing arrives on a broken link
-// before the next Conn is installed, so the position is final. If the link is up, because the peer's
-// dial was faster, the peer refuses the epoch.
+// before the next Conn is installed, so the position is final. If the peer's dial was faster, the
+// link is up, and the peer refuses the epoch.
 func (l *Link) proposal(c transport.Conn) position {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil {
 		return position{}
@@ -47,8 +47,8 @@ func (l *Link) proposal(c transport.Conn) position {
 	return l.fill(p)
 }
 
-// answer returns this rank's position for a welcome on the Conn c, which mayAcceptData has accepted.
-// It ends the use of the Conn before, whose end this rank may not have noticed.
+// answer returns this rank's position for a welcome on the Conn c, which mayAcceptData has
+// accepted. It closes the link's last Conn, because this rank may not have noticed that it broke.
 func (l *Link) answer(c transport.Conn, proposed uint32) position {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil || proposed == 0 {
 		return position{}
@@ -62,7 +62,7 @@ func (l *Link) answer(c transport.Conn, proposed uint32) position {
 	return l.fill(p)
 }
 
-// fill sets what has arrived.
+// fill sets the number of frames that have arrived.
 func (l *Link) fill(p position) position {
 	if r := l.replay(); r != nil {
 		l.quiesce()
@@ -102,8 +102,8 @@ func (l *Link) beginOutage(r *replayConn) {
 	}
 }
 
-// failStalled fails a link on which nothing arrives, or opens it again. A link that was opened again
-// and delivers nothing again is not dialled a third time.
+// failStalled fails a link on which nothing arrives, or opens it again. A link that was opened
+// again and delivers nothing again is not dialled a third time.
 func (l *Link) failStalled(err error) {
 	r := l.replay()
 	if r == nil || r.isStuck() {

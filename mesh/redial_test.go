@@ -152,10 +152,10 @@ func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config
 	return r, layers
 }
 
-// Connections are reset after every number of bytes of the handshake and of the first frames, in one
-// direction or the other. Of three connections two are reset there, so links also break twice in a
-// row and during the redial itself. Frames that both ranks send meanwhile must arrive once, in order
-// and unharmed.
+// Connections are reset after every number of bytes of the handshake and of the first frames, in
+// one direction or the other. Of three connections two are reset there, so links also break twice
+// in a row and during the redial itself. Frames that both ranks send meanwhile must arrive once, in
+// order and unharmed.
 func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 	leak.Check(t)
 	for wire, transports := range silentWires(t) {
@@ -259,7 +259,7 @@ func (b *breaker) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return c, err
 }
 
-// breakData closes the Conns that were dialled last, the data Conns, and all dials fail from now on.
+// breakData closes all Conns but the first ones, and all later dials fail.
 func (b *breaker) breakData(after int) {
 	b.closed.Store(true)
 	b.mu.Lock()
@@ -304,7 +304,7 @@ func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*chec
 	}
 }
 
-// failure returns the first failure of a rank and when it was reported.
+// failed returns the first failure of a rank and when it was reported.
 func (r *testJob) failed() (e *fault.Error, when time.Time) {
 	for i := range r.events {
 		if e, when = r.events[i].first(); e != nil {
@@ -315,8 +315,8 @@ func (r *testJob) failed() (e *fault.Error, when time.Time) {
 }
 
 // Line (c) of the table in docs/fault-tolerance.md: a link that breaks while the control links
-// answer is dialled for Config.Redial. A shorter cut loses nothing; after a longer one both ends are
-// named.
+// answer is dialled for Config.Redial. A shorter cut loses nothing. After a longer cut, the report
+// names both ends.
 func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 	leak.Check(t)
 	const limit = 2 * time.Second
