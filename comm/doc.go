@@ -21,7 +21,7 @@
 // All other calls are methods of Comm. docs/migration.md lists the equivalent calls of MPI and
 // Horovod.
 //
-//	blocking      AllReduce(ctx, c, buf, op)                 returns when this rank is done
+//	blocking      AllReduce(ctx, c, buf, op)                 returns when this rank's part is done
 //	non-blocking  r := IAllReduce(c, buf, op)                starts it; r.Wait(ctx) ends it
 //	persistent    r := IAllReduce(c, buf, op, Persistent())  prepares it; r.Start(ctx) starts it
 //
