@@ -25,8 +25,8 @@ type membership struct {
 }
 
 // membership connects to the launcher's store by TUTTI_STORE_FD, or returns the connection of an
-// earlier Find. It returns nil if the launcher has no store. Like a secret, the connection belongs to
-// the whole process, and no child inherits it.
+// earlier Find. It returns nil if the launcher has no store. Like a secret, the connection belongs
+// to the whole process, and no child inherits it.
 func (f *finder) membership() (*membership, error) {
 	fd, set, err := f.number(unknown, vars.StoreFD, 3, 1<<20)
 	if err != nil || !f.own {
@@ -70,8 +70,8 @@ func (j *Job) Elastic() bool { return j.members != nil }
 //
 // The launcher forms an epoch when every process that it has not seen end has asked for it. Join
 // returns fault.NoQuorum if there will be no such epoch, or if the launcher is gone. It returns
-// fault.Timeout or fault.Canceled when ctx ends; a later Join of this process goes on. One goroutine
-// at a time may call Join.
+// fault.Timeout or fault.Canceled when ctx ends; a later Join of this process goes on. One
+// goroutine at a time may call Join.
 func (j *Job) Join(ctx context.Context) (*Job, error) {
 	next := *j
 	next.Loopback = true // tuttirun starts ranks on one host; TUTTI_LISTEN takes precedence
@@ -140,8 +140,8 @@ func (m *membership) watch(ctx context.Context, version uint64) (e store.Epoch, 
 	return e, entry.Version, nil
 }
 
-// become completes the job for an epoch. It returns false if this process is no member of it. Only a
-// member has credentials for it.
+// become completes the job for an epoch. It returns false if this process is no member of it. Only
+// a member has credentials for it.
 func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	entry, err := j.members.store.Get(ctx, store.CredentialsKey)
 	if err != nil || entry.Version == 0 {
@@ -168,15 +168,16 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	return true, nil
 }
 
-// AwaitBreak waits until the epoch of j can have no start any more: a member has ended, or has asked
-// for the next epoch. Otherwise its error is that of ctx or of the connection to the launcher.
+// AwaitBreak waits until the epoch of j can have no start any more: a member has ended, or has
+// asked for the next epoch. Otherwise its error is that of ctx or of the connection to the
+// launcher.
 func (j *Job) AwaitBreak(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Finished })
 }
 
 // AwaitChange waits until the next epoch would have other members: a member's process has failed, a
-// member has asked for the next epoch, or another process has. A process that has exited with 0 does
-// not count, because the job is about to end. The errors are those of AwaitBreak.
+// member has asked for the next epoch, or another process has. A process that has exited with 0
+// does not count, because the job is about to end. The errors are those of AwaitBreak.
 func (j *Job) AwaitChange(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Waiting })
 }

@@ -24,8 +24,8 @@ type proof struct {
 // package, because the environment and the descriptors belong to the whole process.
 var inherited keeper
 
-// A keeper keeps a secret, and the connection to the launcher, for a later Find. That Find uses them
-// if its environment has none.
+// A keeper keeps a secret, and the connection to the launcher, for a later Find. That Find uses
+// them if its environment has none.
 type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	secret []byte     // from TUTTI_SECRET

@@ -210,8 +210,8 @@ func TestCredentialsFollowFromTheSecret(t *testing.T) {
 	}
 }
 
-// TUTTI_SECRET_FD may name a descriptor that is now something else's: a pipe or a socket that nobody
-// writes to. Find must fail in time.
+// TUTTI_SECRET_FD may name a descriptor that is now something else's: a pipe or a socket that
+// nobody writes to. Find must fail in time.
 func TestADescriptorWithoutBytesEndsFind(t *testing.T) {
 	var pipe [2]int
 	if err := syscall.Pipe(pipe[:]); err != nil {

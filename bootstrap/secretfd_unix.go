@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher has written them before it
-// starts the rank, and has closed its end. A longer wait means that the number is now another pipe's.
+// pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher has written them
+// before it starts the rank, and has closed its end. A longer wait means that the number is now
+// another pipe's.
 const pipeTimeout = 2 * time.Second
 
 // readFD returns the content of a descriptor, and leaves the descriptor open. The parameter most is
 // the largest number of bytes. readFD reads a file from its start without moving its position,
 // because ranks that a script starts one after another share the position. It reads a pipe to its
-// end, within pipeTimeout. It reads nothing else, such as a socket or a terminal, because the variable
-// may have reached a process in which the number is another file's.
+// end, within pipeTimeout. It reads nothing else, such as a socket or a terminal, because the
+// variable may have reached a process in which the number is another file's.
 func readFD(fd, most int) ([]byte, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
@@ -44,8 +45,8 @@ func readFD(fd, most int) ([]byte, error) {
 	return nil, errors.New("it is neither a file nor a pipe")
 }
 
-// readAll reads at most the given number of bytes, to the end. The function read fills a buffer from
-// an offset.
+// readAll reads at most the given number of bytes, to the end. The function read fills a buffer
+// from an offset.
 func readAll(most int, read func(b []byte, at int64) (int, error)) ([]byte, error) {
 	text := make([]byte, most)
 	n := 0

@@ -26,16 +26,16 @@ func (c *Comm) collectiveFailed(cl *call, err error) error {
 
 // collectiveError converts an error of a lower layer to the error that the caller gets:
 //
-//	the error                          what the caller gets
-//	any, a member is lost              the error of the mesh, which is the same on all ranks
-//	revoked by another rank            the cause if it is a Mismatch, a loss or Closed, else Revoked with the cause
-//	deadline, cancellation, Timeout    the same kind, with the ranks that have not begun the collective
-//	another fingerprint (Mismatch)     Mismatch with both calls; the other rank is asked for its call
-//	PeerLost, LinkLost                 the error of the mesh, which is the same on all ranks
-//	anything else                      the error with the name of the call
+//	the error                        what the caller gets
+//	any, a member is lost            the error of the mesh, which is the same on all ranks
+//	revoked by another rank          the cause if Mismatch, a loss or Closed; else Revoked with it
+//	deadline, cancellation, Timeout  the same kind, with the ranks that have not begun the call
+//	another fingerprint (Mismatch)   Mismatch with both calls; the other rank is asked for its call
+//	PeerLost, LinkLost               the error of the mesh, which is the same on all ranks
+//	anything else                    the error with the name of the call
 //
-// A deadline, another fingerprint and anything else revoke the communicator on every rank, because a
-// collective that is half done cannot be undone. A lost member comes first: what other ranks do
+// A deadline, another fingerprint and anything else revoke the communicator on every rank, because
+// a collective that is half done cannot be undone. A lost member comes first: what other ranks do
 // after a loss must not look like a mismatch.
 func (c *Comm) collectiveError(cl *call, err error) error {
 	if loss := c.currentLoss(); loss != nil {
@@ -144,7 +144,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 // because a heartbeat must not wait behind them:
 //
 //	message          to         content                     sent when
-//	question         some       Comm, Seq, Record           an error or a warning needs the others' calls
+//	question         some       Comm, Seq, Record           an error or warning needs others' calls
 //	answer           asker      see answer                  a question came
 //	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
 //	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked

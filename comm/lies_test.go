@@ -119,11 +119,11 @@ func (w *lyingWire) filters(int) (up, down relay.Filter) {
 // liesSecret is the secret of the jobs with a secret.
 var liesSecret = []byte("what only the ranks of these jobs know")
 
-// run starts three ranks, which make some allreduces. It returns the error that ended each rank, and
-// whether the frame was altered. A wrong result is an errWrongSum.
+// run starts three ranks, which make some allreduces. It returns the error that ended each rank,
+// and whether the frame was altered. A wrong result is an errWrongSum.
 //
-// A rank that is refused, because its proof was altered, may be started again. So the others wait for
-// it until Init's deadline.
+// A rank that is refused, because its proof was altered, may be started again. So the others wait
+// for it until Init's deadline.
 func (l lie) run() (errs []error, altered bool) {
 	const n, calls, count, initLimit = 3, 20, 3000, 12 * time.Second
 	name := "lies"

@@ -32,7 +32,8 @@ type reaction struct {
 }
 
 // reactionTime is the time after a reaction within which a rank is assumed to leave because of the
-// loss, if nothing shows that it goes on. A program that goes on for longer is assumed to leave for another reason.
+// loss, if nothing shows that it goes on. A program that goes on for longer is assumed to leave for
+// another reason.
 const reactionTime = time.Minute
 
 // reportLoss runs before this rank's program gets err. If err is about a loss that the program does
@@ -68,14 +69,14 @@ func (rt *rankRuntime) reportLoss(err error) {
 	rt.fence()
 }
 
-// isEvicted reports whether a loss is about the given rank itself. Such a rank does not leave because
-// of another loss. A rank at one end of a lost link may do so.
+// isEvicted reports whether a loss is about the given rank itself. Such a rank does not leave
+// because of another loss. A rank at one end of a lost link may do so.
 func (rt *rankRuntime) isEvicted(loss *fault.Error, rank int) bool {
 	return loss.Kind == fault.PeerLost && rt.blamed(loss, rank)
 }
 
-// lossKey identifies a loss by its kind and all its ranks. The loss of a link and the loss of one of
-// its ranks differ, and the other ranks must learn of both.
+// lossKey identifies a loss by its kind and all its ranks. The loss of a link and the loss of one
+// of its ranks differ, and the other ranks must learn of both.
 func lossKey(loss *fault.Error) string {
 	key := fmt.Sprint(uint64(loss.Kind))
 	for _, p := range loss.Peers {
@@ -219,8 +220,8 @@ func isLoss(k fault.Kind) bool { return k == fault.PeerLost || k == fault.LinkLo
 // fault.PeerLost.
 //
 // Lost is for reports. To go on without the lost ranks, call Shrink. A Sub of the other ranks asks
-// for no quorum: if the network is broken, the ranks of each side regard the other side as lost, and
-// both sides would go on.
+// for no quorum: if the network is broken, the ranks of each side regard the other side as lost,
+// and both sides would go on.
 func (c *Comm) Lost() []int {
 	c.rt.mu.Lock()
 	defer c.rt.mu.Unlock()

@@ -15,17 +15,18 @@ import (
 // on any communicator of the job. The communicator may be revoked or closed.
 //
 // Rejoin first closes all communicators of this process. It does not wait for lost ranks. A rank
-// that is still in a call of the old epoch gets fault.Closed, or the loss because of which this rank
-// calls Rejoin. The options of Init hold for the new epoch, too. Numbers of ranks do not carry over.
+// that is still in a call of the old epoch gets fault.Closed, or the loss because of which this
+// rank calls Rejoin. The options of Init hold for the new epoch, too. Numbers of ranks do not carry
+// over.
 //
 // tuttirun forms the next epoch when every process that it has not seen end has called Rejoin or
 // Init, and these are enough (--min-np). So no two epochs ever go on side by side. If a member ends
 // before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on.
 //
 // Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
-// this process. If ctx ends, Rejoin may be called again. In a job that tuttirun has not started with
-// one of the options for it, Rejoin returns fault.Misuse and closes nothing; such a job can Shrink,
-// and not grow.
+// this process. If ctx ends, Rejoin may be called again. In a job that tuttirun has not started
+// with one of the options for it, Rejoin returns fault.Misuse and closes nothing; such a job can
+// Shrink, and not grow.
 func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 	if err := checkContext("rejoin", ctx); err != nil {
 		return nil, err
@@ -52,8 +53,8 @@ func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 // sent. Ranks that are in Rejoin, too, do not need it.
 const departLimit = time.Second
 
-// Changed returns a channel that is closed when Rejoin would lead to other members: the process of a
-// member has failed, a member has called Rejoin, or a process waits in Init. Ranks see this at
+// Changed returns a channel that is closed when Rejoin would lead to other members: the process of
+// a member has failed, a member has called Rejoin, or a process waits in Init. Ranks see this at
 // different times. In a job without a record of its ranks, and for Local, Changed returns nil, from
 // which a receive waits for ever. A select with a default case is cheap enough for each step.
 func (c *Comm) Changed() <-chan struct{} { return c.rt.changed }
@@ -99,7 +100,8 @@ func lostDuringInit(err error) bool {
 const breakLimit = time.Second
 
 // joinElasticEpoch starts this process as a rank of an epoch. It gives up as soon as the launcher
-// knows that a member has left. When the epoch has begun, a goroutine waits for changes until Close.
+// knows that a member has left. When the epoch has begun, a goroutine waits for changes until
+// Close.
 func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*Comm, error) {
 	defer epoch.Close()
 	start, giveUp := context.WithCancelCause(ctx)

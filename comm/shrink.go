@@ -62,8 +62,8 @@ func (c *Comm) Agree(ctx context.Context, bits uint64) (uint64, error) {
 // works on a communicator that is revoked or has lost members, and also if more members are lost
 // during the call. All members that get the new communicator agree on its members. The conditions
 // of Agree apply: who must call Shrink, how many members must remain, and what ends the call. If
-// live members have lost links between them, Shrink excludes the member with the most lost links, or
-// the highest of several, until no such link is left. An excluded member gets fault.LinkLost.
+// live members have lost links between them, Shrink excludes the member with the most lost links,
+// or the highest of several, until no such link is left. An excluded member gets fault.LinkLost.
 //
 // The new communicator has its own messages, topology and shared memory. It may lose members as
 // well; then call its Shrink. The old communicator stays unchanged until Close.
@@ -137,8 +137,8 @@ func (s *survivors) dropMade(ctx context.Context) {
 	s.made, s.isReady = nil, false
 }
 
-// shrunkID returns the id of the communicator that results from the agreement with the given number.
-// The numbers of other children are smaller, so their ids differ.
+// shrunkID returns the id of the communicator that results from the agreement with the given
+// number. The numbers of other children are smaller, so their ids differ.
 func shrunkID(parent uint64, number uint32) uint64 { return childID(parent, 1<<63|uint64(number), 0) }
 
 // limited returns ctx, limited by the communicator's Timeout if it has no deadline.

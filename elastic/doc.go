@@ -1,6 +1,6 @@
 // Package elastic keeps a training going when ranks are lost and when ranks join. It offers what
-// Horovod users know as hvd.elastic: a State with Commit, Restore and Sync, and Run, which calls the
-// training function again after each change of the members.
+// Horovod users know as hvd.elastic: a State with Commit, Restore and Sync, and Run, which calls
+// the training function again after each change of the members.
 //
 //	params, velocity, epoch := make([]float64, n), make([]float64, n), 0
 //	state := elastic.States(elastic.Tensors(params, velocity), elastic.Values(&epoch))
@@ -42,9 +42,9 @@
 //
 // The function train must make everything that belongs to a communicator: its children, its
 // requests, a coordinator and its process sets, and what depends on Comm.Layout. Train makes them
-// at its beginning and closes them by defer. So every attempt has new ones, on the new communicator. A
-// Sampler divides the data by the rank and size of the communicator that it is given, and needs
-// nothing of this.
+// at its beginning and closes them by defer. So every attempt has new ones, on the new
+// communicator. A Sampler divides the data by the rank and size of the communicator that it is
+// given, and needs nothing of this.
 //
 // # With and without rollback
 //
@@ -65,8 +65,8 @@
 //	Misuse, Mismatch                          aborts the job: the program is wrong
 //	any other error                           returns it; the other ranks go on without this rank
 //
-// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote ends
-// by the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
+// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote
+// ends by the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
 // (--elastic-timeout). Without Rejoin, Run returns the error of the vote.
 //
 // A rank that may not go on gets fault.NoQuorum from Run. End its process.

@@ -51,7 +51,8 @@ const (
 //
 // All ranks call Run, with States of the same form. Start the job with tuttirun --enable-recovery,
 // so that one rank's death does not end the others, or with --restart-ranks, --min-np or
-// --host-discovery-script, so that processes can join. When Run returns, this rank has left the job.
+// --host-discovery-script, so that processes can join. When Run returns, this rank has left the
+// job.
 func Run(ctx context.Context, state State, train func(ctx context.Context, job *Job) error, opts ...Option) error {
 	var o options
 	for _, opt := range opts {
@@ -286,8 +287,8 @@ const (
 	abort                 // end the job on all ranks, and return the error
 )
 
-// decide returns what an attempt's error means. Errors that end Run count even if they are the cause
-// of a revoke, so all ranks decide alike.
+// decide returns what an attempt's error means. Errors that end Run count even if they are the
+// cause of a revoke, so all ranks decide alike.
 func decide(err error) decision {
 	is := func(kinds ...fault.Kind) bool {
 		return slices.ContainsFunc(kinds, func(k fault.Kind) bool { return errors.Is(err, k) })

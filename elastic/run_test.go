@@ -83,8 +83,8 @@ func (w *world) changed(*comm.Comm) <-chan struct{} {
 
 func (w *world) close(context.Context, *comm.Comm) error { return nil } // comm.Local closes
 
-// runAll calls Run on n ranks and checks that each rank gets an error that want accepts. A rank that
-// returns errDies closes, and the other ranks go on.
+// runAll calls Run on n ranks and checks that each rank gets an error that want accepts. A rank
+// that returns errDies closes, and the other ranks go on.
 func runAll(t *testing.T, n, begins int, want func(rank int, err error) error, rank func(r int) (State, func(context.Context, *Job) error, []Option)) {
 	t.Helper()
 	leak.Check(t)

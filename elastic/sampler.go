@@ -7,8 +7,8 @@ import (
 )
 
 // A Sampler deals the indexes of a data set to the ranks, batch by batch, in an order that differs
-// from epoch to epoch. It is a State, as Horovod's ElasticSampler: after a change of the members, an
-// epoch continues where it was, and the indexes that are left are divided among the new members.
+// from epoch to epoch. It is a State, as Horovod's ElasticSampler: after a change of the members,
+// an epoch continues where it was, and the indexes that are left are divided among the new members.
 //
 // A batch is that of all ranks together. Batches depend on the seed, and not on the number of
 // ranks, so a training whose members change uses the same batches as one whose members do not.

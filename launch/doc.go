@@ -57,11 +57,11 @@
 //
 // # Jobs whose ranks change
 //
-// With --restart-ranks, --min-np, --host-discovery-script or --enable-recovery, processes can become
-// ranks of the running job. The life of the job is a sequence of epochs, each with its own ranks,
-// secret and certificates. members.go decides who is in the next epoch; it is a pure state machine.
-// elastic_unix.go starts the processes, and serves each of them the record of the ranks (package
-// store) on a Unix socket that the process has inherited.
+// With --restart-ranks, --min-np, --host-discovery-script or --enable-recovery, processes can
+// become ranks of the running job. The life of the job is a sequence of epochs, each with its own
+// ranks, secret and certificates. members.go decides who is in the next epoch; it is a pure state
+// machine. elastic_unix.go starts the processes, and serves each of them the record of the ranks
+// (package store) on a Unix socket that the process has inherited.
 //
 // The launcher forms an epoch when every process that it has not seen end asks for it, by Init or
 // by Rejoin. So no process of an earlier epoch can go on beside it. A process that does not ask

@@ -258,8 +258,9 @@ func (s *epochs) exited(k *rank, now time.Duration) {
 	s.ended(k.process, k.status != 0, now)
 }
 
-// begin gives the members of an epoch their credentials, and then writes the epoch to the record. Each
-// epoch has a secret and certificates of its own, so a process that is no member cannot take part.
+// begin gives the members of an epoch their credentials, and then writes the epoch to the record.
+// Each epoch has a secret and certificates of its own, so a process that is no member cannot take
+// part.
 func (r *run) begin(members []*member) {
 	s, secret := r.epochs, random(16)
 	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr}

@@ -220,8 +220,8 @@ func (m *membership) warnAt() time.Duration {
 	return m.since + stallAfter
 }
 
-// stallAfter is how long processes wait for the next epoch before the launcher names those for which
-// they wait.
+// stallAfter is how long processes wait for the next epoch before the launcher names those for
+// which they wait.
 const stallAfter = 30 * time.Second
 
 // killAt returns when a process must be killed, or never: when it has been told to end and has not,
@@ -250,9 +250,9 @@ func (m *membership) surplus(now time.Duration) (ids []int) {
 	return ids
 }
 
-// form returns the members of the next epoch in the order of their ranks, and makes them members. It
-// returns nil if the next epoch cannot be formed now. Processes that were members before come first,
-// in the order of their ranks.
+// form returns the members of the next epoch in the order of their ranks, and makes them members.
+// It returns nil if the next epoch cannot be formed now. Processes that were members before come
+// first, in the order of their ranks.
 func (m *membership) form() []*member {
 	if m.failed != "" || len(m.processes) < max(m.min, 1) {
 		return nil

@@ -148,12 +148,12 @@
 // says that the link cannot be opened again, and then the frames carry nothing.
 //
 // The ID of a frame on such a link holds the number of frames that its sender has received, in the
-// lower 31 bits. If bit 31 is set, the sender asks for an acknowledgement: a frame with an empty head,
-// which has no number of its own. A frame that the break has cut comes again whole.
+// lower 31 bits. If bit 31 is set, the sender asks for an acknowledgement: a frame with an empty
+// head, which has no number of its own. A frame that the break has cut comes again whole.
 //
 //	Config.Redial of the two ranks   a broken data Conn
 //	0 at one of them, or at both     the link fails at once
-//	more than 0 at both              dialled by each rank that notices; of two dials, the lower rank's wins
+//	more than 0 at both              dialled by each rank that notices; the lower rank's dial wins
 //
 // # Bounds on unauthenticated peers
 //

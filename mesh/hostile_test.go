@@ -13,9 +13,9 @@ import (
 )
 
 // FuzzControlStream lets a rank of the job, which has proven its identity, send any messages over
-// its control link. Each message of the script is its length, its head without checksum and its body.
-// The rank must neither panic nor take more memory for a body than maxBody, and it must go on to
-// answer and to close in time.
+// its control link. Each message of the script is its length, its head without checksum and its
+// body. The rank must neither panic nor take more memory for a body than maxBody, and it must go on
+// to answer and to close in time.
 func FuzzControlStream(f *testing.F) {
 	for kind := range membership.MessageKind(255) {
 		if !kind.Valid() {
@@ -44,8 +44,8 @@ func FuzzControlStream(f *testing.F) {
 					binary.LittleEndian.PutUint32(head[28:], uint32(len(body)))
 				}
 				deliverFrame(t, m, head, body)
-				// Reason: the rank acts on the message, and on the time. The bubble's clock passes it
-				// at once.
+				// Reason: the rank acts on the message, and on the time. The bubble's clock passes
+				// it at once.
 				time.Sleep(100 * time.Millisecond)
 			}
 			m.control.missing() // returns, because the goroutine runs

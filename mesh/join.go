@@ -25,8 +25,8 @@ const (
 
 // A joinServer is rank 0's side of the address exchange. One goroutine serves each joining rank's
 // Conn. All of them end when the table has been sent. A rank has more than one Conn if it dialled
-// again and the break of the Conn before has not been noticed. The last Conn owns the rank's record:
-// only its break removes the rank.
+// again and the break of the Conn before has not been noticed. The last Conn owns the rank's
+// record: only its break removes the rank.
 //
 //	rank r                  rank 0
 //	RECORD    ->            add
@@ -145,8 +145,8 @@ func (g *joinServer) fail() []int {
 	return absent
 }
 
-// end ends the exchange because this rank lacks file descriptors, so that no other rank can join. The
-// ranks that have joined get the reason. It does nothing once the exchange has ended.
+// end ends the exchange because this rank lacks file descriptors, so that no other rank can join.
+// The ranks that have joined get the reason. It does nothing once the exchange has ended.
 func (g *joinServer) end(e *fault.Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -347,15 +347,15 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 // join does the part of every rank except rank 0. It sends its record to rank 0 and waits for the
 // table. It retries until ctx ends, unless the failure is permanent:
 //
-//	attempt failed by                     join
-//	refusal, absent ranks                 fails with Timeout, naming the missing ranks
-//	refusal, a rank has left              fails with PeerLost, naming that rank
-//	rank 0 has left, with EndOnLoss       fails with PeerLost, naming rank 0
-//	refusal, rank 0 lacks descriptors     fails with Exhausted, naming rank 0
-//	refusal that is permanent             fails with Refused
-//	no file descriptor is left            fails with Exhausted, also if Accept lacks one
-//	certificate of rank 0, TLS options    fails with Refused
-//	anything else                         retries, with a growing pause; the error is kept for the report
+//	attempt failed by                   join
+//	refusal, absent ranks               fails with Timeout, naming the missing ranks
+//	refusal, a rank has left            fails with PeerLost, naming that rank
+//	rank 0 has left, with EndOnLoss     fails with PeerLost, naming rank 0
+//	refusal, rank 0 lacks descriptors   fails with Exhausted, naming rank 0
+//	refusal that is permanent           fails with Refused
+//	no file descriptor is left          fails with Exhausted, also if Accept lacks one
+//	certificate of rank 0, TLS options  fails with Refused
+//	anything else                       retries with growing pauses; the report has the error
 //
 // Rank 0 need not run yet, because ranks may be started in any order, minutes apart.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
@@ -432,9 +432,10 @@ func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// certificateRefused reports whether the peer has ended TLS with an alert. Under TLS 1.3 an accepting
-// rank checks the certificate of the dialling rank after the dialling rank has ended its handshake.
-// The refusal may be temporary: a process of the previous incarnation may still be listening.
+// certificateRefused reports whether the peer has ended TLS with an alert. Under TLS 1.3 an
+// accepting rank checks the certificate of the dialling rank after the dialling rank has ended its
+// handshake. The refusal may be temporary: a process of the previous incarnation may still be
+// listening.
 func certificateRefused(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"

@@ -17,8 +17,9 @@ import (
 // errDuplicate is the refusal of the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// The limits on opening a data Conn, from the first dial. The last error decides which limit counts;
-// see retryLimit. The pause between two attempts grows from minRedialBackoff to maxRedialBackoff.
+// The limits on opening a data Conn, from the first dial. The last error decides which limit
+// counts; see retryLimit. The pause between two attempts grows from minRedialBackoff to
+// maxRedialBackoff.
 const (
 	dialRefused      = time.Second      // the peer's host refuses the connection
 	dialSilent       = handshakeTimeout // nothing answers; also the limit of each attempt
@@ -47,8 +48,9 @@ type Data interface {
 //	   |                        v                            |
 //	   +--the peer dials--> linkAccepting ---the peer's Conn-+
 //
-// Every state leads to linkFailed, which is final. With Config.Redial, a Conn that breaks leads from
-// linkUp back to linkDialing, or to linkAccepting if the peer has noticed it first; see replayConn.
+// Every state leads to linkFailed, which is final. With Config.Redial, a Conn that breaks leads
+// from linkUp back to linkDialing, or to linkAccepting if the peer has noticed it first; see
+// replayConn.
 type linkState uint8
 
 const (
@@ -205,11 +207,11 @@ func (l *Link) dialOnce(ctx context.Context) (transport.Conn, position, error) {
 
 // retryLimit returns how long after its start a dial whose last attempt failed with err goes on:
 //
-//	error                                limit
-//	the connection is refused            dialRefused: every rank listens before any rank knows its address
-//	this process lacks descriptors       dialTimeout: the lack may be temporary
-//	the peer closed without an answer    dialUnanswered: it lacks slots; if it dies, the next attempt ends the dial
-//	silence, or anything else            dialSilent, and longer if the peer runs late, as its heartbeats say
+//	error                              limit
+//	the connection is refused          dialRefused: a rank listens before its address is known
+//	this process lacks descriptors     dialTimeout: the lack may be temporary
+//	the peer closed without an answer  dialUnanswered: it lacks slots, or a redial shows its death
+//	silence, or anything else          dialSilent, and longer if heartbeats say that it runs late
 func (l *Link) retryLimit(err error) time.Duration {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -279,8 +281,8 @@ func (l *Link) awaitPeer(ctx context.Context) {
 //	linkOpening, linkUp         errDuplicate; accepted if the peer opens a broken link again
 //	linkFailed                  the link's error
 //
-// The epoch is the one that the peer proposes. It is higher than this rank's if the peer has had the
-// same Conn as this rank, and that Conn is broken.
+// The epoch is the one that the peer proposes. It is higher than this rank's if the peer has had
+// the same Conn as this rank, and that Conn is broken.
 func (m *Mesh) mayAcceptData(rank int, epoch uint32) error {
 	l := m.Link(rank)
 	l.mu.Lock()
@@ -313,8 +315,8 @@ func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
 }
 
 // install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
-// has a Conn already, install closes c. The peer's position has the epoch that both ends have agreed
-// on; if it is not 0, c becomes the Conn below the link's replayConn.
+// has a Conn already, install closes c. The peer's position has the epoch that both ends have
+// agreed on; if it is not 0, c becomes the Conn below the link's replayConn.
 func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.mu.Lock()
 	if l.state != from && !(from == linkDialing && l.state == linkAccepting) || peer.epoch > 0 && peer.after != l.epoch {

@@ -57,8 +57,8 @@ type Config struct {
 	Heartbeat time.Duration // the time between two heartbeats; 0: DefaultHeartbeat
 	Silence   time.Duration // a silent link counts as broken after this; 0: DefaultSilence
 	Stall     time.Duration // how long a peer may read no waiting bytes; 0: DefaultStall
-	// Redial is how long a data Conn over tcp or grpc that broke is dialled again, if both ranks set
-	// it; 0: never.
+	// Redial is how long a data Conn over tcp or grpc that broke is dialled again, if both ranks
+	// set it; 0: never.
 	Redial time.Duration
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.

@@ -21,7 +21,8 @@ import (
 //
 // A rank's hello follows its first bytes at once, so slotHold only has to cover the scheduling of
 // this process. After the hello, the peer's process must run, too, so greetedHold is longer. Under
-// TLS the hello comes a round trip later, so tlsHold is the longest round trip that a rank may have.
+// TLS the hello comes a round trip later, so tlsHold is the longest round trip that a rank may
+// have.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
@@ -119,8 +120,8 @@ func (f *mux) Close() {
 
 // acceptAll accepts connections. It gives each connection a slot and a goroutine, or closes it.
 // After an error of Accept, such as too many open files, it retries with growing pauses: the job's
-// links may be up, and the job should go on. If descriptors are short, it evicts a connection before
-// each retry, so that connections whose peers prove nothing do not keep out the job's ranks.
+// links may be up, and the job should go on. If descriptors are short, it evicts a connection
+// before each retry, so that connections whose peers prove nothing do not keep out the job's ranks.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
 	var failedFor time.Duration
@@ -267,8 +268,9 @@ func (f *mux) freeDescriptor() bool {
 	return evictable
 }
 
-// evict closes a connection whose slot or descriptor is needed. It also closes the Conn that the transport has
-// built on it. It does nothing if the slot was released after the connection was chosen.
+// evict closes a connection whose slot or descriptor is needed. It also closes the Conn that the
+// transport has built on it. It does nothing if the slot was released after the connection was
+// chosen.
 func (f *mux) evict(g *pendingConn, why error) {
 	if f.refuse(g, why.Error()) {
 		g.closeConn()

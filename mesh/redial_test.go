@@ -168,8 +168,8 @@ func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 				}
 				var conns atomic.Int64
 				var last atomic.Bool
-				// The handshake and the small frames have fewer bytes than small, and all frames of a
-				// round fewer than large.
+				// The handshake and the small frames have fewer bytes than small, and all frames of
+				// a round fewer than large.
 				const small, large = 400, replayCopy + 2000
 				r, layers := startCut(t, transports, nil, func() (up, down int) {
 					n := int(conns.Add(1))

@@ -198,9 +198,9 @@ func (s *scriptSource) Uint64() uint64 {
 }
 
 // FuzzMember lets a rank of the job, which has proven its identity, send any frames while this rank
-// makes any calls: the frames of a script, and one frame whose head is given, with a right checksum.
-// The peer must not make this rank allocate more than its credit, and every call must end once the
-// peer's link has failed.
+// makes any calls: the frames of a script, and one frame whose head is given, with a right
+// checksum. The peer must not make this rank allocate more than its credit, and every call must end
+// once the peer's link has failed.
 func FuzzMember(f *testing.F) {
 	for _, h := range samples() {
 		var room [transport.MaxHead]byte

@@ -269,8 +269,8 @@ func (m *Machine) propose() {
 	own.Accepted, own.Proposal = own.Term, p
 }
 
-// linked returns the members of side that are linked with each other. It removes the member with the
-// most lost links, or the highest of several, until no lost link is left.
+// linked returns the members of side that are linked with each other. It removes the member with
+// the most lost links, or the highest of several, until no lost link is left.
 func (m *Machine) linked(side Set) Set {
 	for {
 		worst, most := -1, 0

@@ -114,10 +114,11 @@ func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
 	}
 }
 
-// TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths covers five ranks. Rank 0 has lost rank
-// 1 and proposes, and only rank 2 accepts. Ranks 1, 3 and 4 have lost rank 0 and decide something
-// else. Then rank 2 loses ranks 0 and 1, and decides the same as they, with ranks 3 and 4. These die.
-// Rank 0 learns of the three deaths. It must not decide by the vote that rank 2 has given before.
+// TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths covers five ranks. Rank 0 has lost
+// rank 1 and proposes, and only rank 2 accepts. Ranks 1, 3 and 4 have lost rank 0 and decide
+// something else. Then rank 2 loses ranks 0 and 1, and decides the same as they, with ranks 3 and
+// 4. These die. Rank 0 learns of the three deaths. It must not decide by the vote that rank 2 has
+// given before.
 func TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths(t *testing.T) {
 	m := New(0, 5, All(5))
 	m.Step(Enter{Calls: Shrink})

@@ -74,8 +74,8 @@ func newTraining(o options) (*training, error) {
 	return t, nil
 }
 
-// dieIfScheduled kills this process if the schedule says so. Each kill waits until the one before it
-// has been counted.
+// dieIfScheduled kills this process if the schedule says so. Each kill waits until the one before
+// it has been counted.
 func (t *training) dieIfScheduled(c *comm.Comm) {
 	if t.lost >= len(t.kills) {
 		return

@@ -23,8 +23,8 @@ func faultNamed(t *testing.T, name string) *injection {
 	return all[i]
 }
 
-// check must detect each broken rule, and must pass a trial that keeps all rules. The victim is rank
-// 0, and the other end of the link is rank 1.
+// check must detect each broken rule, and must pass a trial that keeps all rules. The victim is
+// rank 0, and the other end of the link is rank 1.
 func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	injected := time.Unix(100, 0)
 	resumed := injected.Add(3 * S)
@@ -90,8 +90,8 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	}
 }
 
-// A rank may name another one that left Init before, because of the fault. It may not do so in other
-// calls, nor if that rank has reported something else, or later.
+// A rank may name another one that left Init before, because of the fault. It may not do so in
+// other calls, nor if that rank has reported something else, or later.
 func TestOnlyInInitMayARankNameAnotherThatHasReportedTheFault(t *testing.T) {
 	injected := time.Unix(100, 0)
 	report := func(op string, late time.Duration, peer int) outcome {

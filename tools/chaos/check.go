@@ -169,7 +169,8 @@ func (t *trial) allows(r int, e event) bool {
 
 // isIndirect reports whether an error of Init names only ranks that had reported the fault itself
 // before. If a rank dies before it has joined, the others wait until their deadlines. The first one
-// whose deadline ends names that rank and leaves. Init tells the others only that this one has left.
+// whose deadline ends names that rank and leaves. Init tells the others only that this one has
+// left.
 func (t *trial) isIndirect(e event, outcomes []outcome) bool {
 	return e.Op == "init" && len(e.Peers) > 0 && !slices.ContainsFunc(e.Peers, func(p int) bool {
 		events := outcomes[p].events

@@ -13,15 +13,15 @@ import (
 	"github.com/tutti-go/tutti/internal/test/relay"
 )
 
-// S is how long a rank may be silent before it counts as lost, and reportTime is how long a rank may
-// take to report a loss that another rank has noticed.
+// S is how long a rank may be silent before it counts as lost, and reportTime is how long a rank
+// may take to report a loss that another rank has noticed.
 const (
 	S          = 4 * time.Second
 	reportTime = time.Second
 )
 
-// An injection is a row of the table of faults: what a trial does to its job, and what the ranks may
-// report then.
+// An injection is a row of the table of faults: what a trial does to its job, and what the ranks
+// may report then.
 type injection struct {
 	name  string
 	does  string   // completes "the director ..."
@@ -112,7 +112,8 @@ func faults() []*injection {
 			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
-				// A relay that corrupts a body, or a part of a frame of gRPC, is found by checksums only.
+				// A relay that corrupts a body, or a part of a frame of gRPC, is found by checksums
+				// only.
 				t.Checksums = lie == relay.Corrupt || t.wire == "grpc" || rng.IntN(2) == 0
 			},
 		})
@@ -120,8 +121,8 @@ func faults() []*injection {
 	return rows
 }
 
-// stallLimit is the time until a silent link is given up: 1 s until an acknowledgement is asked for, 5 s
-// without one, 10 s in which the link is dialled again, and the time of the checks.
+// stallLimit is the time until a silent link is given up: 1 s until an acknowledgement is asked
+// for, 5 s without one, 10 s in which the link is dialled again, and the time of the checks.
 const stallLimit = 18 * time.Second
 
 // random returns a duration below the limit.

@@ -135,7 +135,8 @@ func (c *conn) pass(p []byte, lie relay.Filter) []byte {
 	return p
 }
 
-// The layout of the hello that begins each connection, counted from its first byte; see package mesh.
+// The layout of the hello that begins each connection, counted from its first byte; see package
+// mesh.
 const (
 	helloStart = "tuti\x01\x00"
 	channelAt  = 9
