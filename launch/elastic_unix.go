@@ -33,7 +33,6 @@ import (
 type epochs struct {
 	*membership
 	record  *store.Memory // what all processes read
-	version uint64        // of the Epoch in record
 	written store.Epoch   // the Epoch in record
 	asked   chan question
 	slots   chan int        // from the discovery script
@@ -135,7 +134,13 @@ func (s *epochs) next(now time.Duration) time.Duration {
 
 // connect makes the connection of a process, and returns the end that the process inherits.
 func (s *epochs) connect(k *rank) (*os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // Darwin has no SOCK_CLOEXEC
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0])
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}

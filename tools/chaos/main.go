@@ -43,7 +43,7 @@ import (
 
 func main() {
 	if os.Getenv(asHog) != "" {
-		for {
+		for turns := uint64(0); ; turns++ {
 		}
 	}
 	if text := os.Getenv(asRank); text != "" {

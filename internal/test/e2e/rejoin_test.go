@@ -237,7 +237,7 @@ func (j *job) awaitLauncher(text string, n int) {
 
 // TestARankThatDoesNotComeToRejoinIsKilled stops a rank, for which the others wait in Rejoin.
 func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
-	j := run(t, 3, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--elastic-timeout", "500ms")
+	j := run(t, 3, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--elastic-timeout", "5s")
 	first := j.summed(3, 3)
 	j.signal(first[2], syscall.SIGSTOP)
 	j.signal(first[1], syscall.SIGKILL)
