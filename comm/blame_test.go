@@ -277,7 +277,7 @@ func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 	})
 }
 
-// If a rank closes in order, and knows of no loss, errors must name that rank.
+// If a rank leaves by Close, and knows of no loss, errors must name that rank.
 func TestARankThatClosesInOrderIsNamed(t *testing.T) {
 	deathJob(t, 2, func(ctx context.Context, c *Comm, _ *deathRun) error {
 		if c.Rank() == 0 {

@@ -441,10 +441,10 @@ func (c *Comm) askRecord(rank int, seq uint32) answer {
 	return answer{rank: rank, WaitsFor: -1, silent: true}
 }
 
-// revoke ends this rank's calls on the communicator, now and later. It first calls before, unless
-// before is nil. It does nothing if the communicator was revoked or closed already, so the first
-// cause stays. Messages of the communicator fail like its collectives. Other communicators, and the
-// parent of this one, are not affected.
+// revoke makes this rank's collectives and messages on the communicator fail with e, now and later.
+// If the communicator is revoked or closed already, revoke does nothing, so the first cause stays.
+// The function before, if not nil, runs before the calls fail, under c.mu. Other communicators,
+// including the parent of this one, are not affected.
 func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {

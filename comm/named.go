@@ -70,9 +70,10 @@ func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string
 	return t, c.endMessage(cl, err)
 }
 
-// OnNamed registers the callback got for the tensor with a step and a name. The callback runs once,
-// on the goroutine that moved the last bytes of the tensor. It must not block, and may send. If buf
-// is nil, the tensor's Data is newly allocated, and the callback may keep it.
+// OnNamed registers got as the callback for the tensor with this step, sender and name. The
+// callback runs once: with the tensor, on the goroutine that moved its last bytes; with an error,
+// on any goroutine. It may run before OnNamed returns. It must not block, and may send. If buf is
+// nil, the tensor's Data is newly allocated, and the callback may keep it.
 func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err

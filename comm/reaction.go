@@ -179,8 +179,9 @@ func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Er
 
 // blame converts the error of a call that needs a closed rank: if the rank closed because of a
 // loss, the result is an error about that loss. blame returns every other error unchanged. The
-// goodbye records the loss in its error. Other errors, such as that of a message which the closing
-// rank has dropped, come before the goodbye.
+// error that Goodbye records for the closed rank contains the loss. An error from before the
+// goodbye, such as that of a message which the closing rank has dropped, does not. blame then gets
+// the loss from reactionOf.
 func (rt *rankRuntime) blame(err error) error {
 	var f, loss *fault.Error
 	if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 {
@@ -213,7 +214,7 @@ func isLoss(k fault.Kind) bool { return k == fault.PeerLost || k == fault.LinkLo
 // Lost returns the ranks of c that are lost, in ascending order, numbered as in c. A rank is lost
 // when it has died, when it was silent for too long (WithHeartbeat), or when it has called Abort.
 // All ranks agree on the lost ranks, and learn of a loss within a fraction of a second of each
-// other. A rank that has closed in order is not lost. If the other ranks have declared this rank
+// other. A rank that has left by Close is not lost. If the other ranks have declared this rank
 // lost, Lost includes it.
 //
 // A later call of Lost returns at least the same ranks. Calls that need a lost rank fail with

@@ -114,7 +114,8 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 	}()
 	c, err := o.joinEpoch(start, epoch)
 	if err != nil && ctx.Err() == nil {
-		// Another rank may have given up first, because it has read of the break before this rank.
+		// The start may have failed because another rank learned first that the epoch is broken,
+		// and gave up. So wait here for this news, for at most breakLimit.
 		late := time.AfterFunc(breakLimit, func() { giveUp(nil) })
 		<-watched
 		late.Stop()

@@ -209,7 +209,8 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits until the queued log entries are written. No further entries are added.
+// drainLogs waits until the queued log entries are written, or ctx ends. Only drainLogs itself
+// still adds entries.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())

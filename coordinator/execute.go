@@ -68,8 +68,8 @@ type job struct {
 type setComm struct {
 	c     *comm.Comm
 	ranks []int // numbered as in the coordinator's communicator
-	// foldAlgorithm fixes the order of the folds. "" means a reduce-scatter followed by an
-	// allgather.
+	// foldAlgorithm names the allreduce algorithm in whose order the tensors of a Bucket are
+	// folded. "" means that foldByReduceScatter is used; see algorithmOf.
 	foldAlgorithm   string
 	vectorAlgorithm string // the algorithm for one contiguous vector; see algorithmOf
 }

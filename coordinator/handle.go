@@ -71,8 +71,8 @@ type Handle struct {
 
 	dst, src []byte
 	op       comm.Op
-	// residual has the elements that earlier steps of a codec did not send. residualType is its
-	// element type.
+	// residual has what the codec has not sent in earlier submissions: the difference between the
+	// elements and the message. residualType is its element type.
 	residual     []byte
 	residualType tensor.DType
 	splits       []int // alltoall: the number of rows to each rank

@@ -60,8 +60,8 @@ func (s slowHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// If Autotune's log blocks, Close must log a warning and return no error. Close's context ends
-// while Close waits for that log, so the context has already ended when the warning is written.
+// If only Autotune's log blocks, drainLogs must log a warning and return no error, even if its
+// context has ended meanwhile. If the logger blocks as well, drainLogs must return an error.
 func TestWhatAutotuneLacksIsNoFaultOfALogger(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -213,9 +213,9 @@ func (r *runner) commit() error {
 	return nil
 }
 
-// meet makes the ranks agree on their record, and returns the highest progress and its lowest rank.
-// It fails on all ranks if there have been too many resets. The result depends only on what the
-// ranks exchange, so it is equal on all of them.
+// meet makes the ranks agree on their record. It returns the highest progress, and the lowest rank
+// that has made this progress. It fails on all ranks if there have been too many resets. The result
+// depends only on what the ranks exchange, so it is equal on all of them.
 func (r *runner) meet(ctx context.Context) (progress int64, root int, err error) {
 	members := make([]int, r.c.Size())
 	for i := range members {

@@ -82,7 +82,7 @@ type Events interface {
 	// e.Peers names the blamed ranks. All ranks get the same e, including a blamed rank that still
 	// runs.
 	Failed(e *fault.Error)
-	// Goodbye reports that a rank has closed in order.
+	// Goodbye reports the orderly close of a rank.
 	Goodbye(rank int)
 	// Flooded delivers a body that another rank has sent with Flood. The method may keep body, but
 	// must not change it.
@@ -153,7 +153,7 @@ type Mesh struct {
 type peer struct {
 	record                // its instance: of the process that is this rank; 0: none yet
 	lost     *fault.Error // the failure that marked it dead
-	departed bool         // the rank has closed in order; of this rank: Close has begun
+	departed bool         // the rank has left by Close; of this rank: Close has begun
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses

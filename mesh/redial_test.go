@@ -366,8 +366,8 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 	})
 }
 
-// Line (a): the limit of dials does not delay the loss of a rank whose process is dead. All ranks
-// learn of it within a second.
+// Line (a) of the table in docs/fault-tolerance.md: Config.Redial does not delay the loss of a rank
+// whose process is dead. The other rank must report the loss within a second.
 func TestADeadRankIsNotDialledAgain(t *testing.T) {
 	leak.Check(t)
 	r, _, wires, _ := startBroken(t, time.Minute)
@@ -381,8 +381,8 @@ func TestADeadRankIsNotDialledAgain(t *testing.T) {
 	}
 }
 
-// Line (b): the limit of dials does not delay the loss of a rank that is silent. A rank that is
-// silent for less than Config.Silence is not lost.
+// Line (b) of the table in docs/fault-tolerance.md: Config.Redial does not delay the loss of a rank
+// that is silent. A rank that is silent for less than Config.Silence is not lost.
 func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
 	leak.Check(t)
 	for _, lost := range []bool{false, true} {
@@ -414,8 +414,8 @@ func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
 	}
 }
 
-// Line (d): a link that was opened again and stalls again, with no frame delivered in between, is
-// not dialled a third time. While frames are delivered, it is.
+// Line (d) of the table in docs/fault-tolerance.md: a link is dialled again after a stall. If it
+// stalls again, it is dialled once more only if frames were delivered in between.
 func TestALinkThatStallsAgainIsNotDialledAThirdTime(t *testing.T) {
 	leak.Check(t)
 	for _, tc := range []struct{ frames, conns int }{{0, 2}, {1, 3}} {

@@ -20,12 +20,12 @@ import (
 //	prepared buffers     closed        closed        being closed     being closed (5)
 //
 // (1) A receive from any source ends when a member is lost, or when all other members have closed.
-// (2) Receives that were aborted before LinkDown end now. (3) If the peer has closed in order, a
+// (2) Receives that were aborted before LinkDown end now. (3) If the peer has left by Close, a
 // send whose bytes are all with the Conn succeeds. (4) After a close, accepted sends go on; a
 // revoke ends them. (5) LinkDown ends their exposure, because live peers may still write.
 
 // FailPeer ends every current and later call that needs the given rank, with err. err says that the
-// rank is lost, or that it has closed in order. Messages from the rank that have arrived completely
+// rank is lost, or that it has left by Close. Messages from the rank that have arrived completely
 // can still be received. A receive from any source ends when a rank of its context is lost, or when
 // all other ranks have closed.
 //
@@ -90,7 +90,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 		}
 		req = next
 	}
-	// Messages that have arrived completely stay, because their sender may have closed in order.
+	// Messages that have arrived completely stay, because their sender may have left by Close.
 	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
 		if m.peer == p && (m.offer != 0 || !m.complete && !m.moving) {

@@ -229,8 +229,9 @@ func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step u
 	return t, err
 }
 
-// RecvNamedAsync is like RecvNamed but calls done with the result. done runs once, on the goroutine
-// that moved the last byte. It must not block, but it may send.
+// RecvNamedAsync is like RecvNamed but calls done with the result. done runs once: with the tensor,
+// on the goroutine that moved the last byte; with an error, on any goroutine. It must not block,
+// but it may send.
 func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf []byte, done func(Tensor, error)) {
 	if buf == nil {
 		mc.prepareFor(from, name)

@@ -267,8 +267,9 @@ func (p *peer) chargeCredit(n int64) bool {
 	return true
 }
 
-// grantExtra grants envelopes beyond the credit in batches of extraBatch. At most maxExtra of these
-// envelopes wait in the table.
+// Envelopes beyond the credit are granted in batches of extraBatch. A peer gets no further batch
+// while maxExtra of these envelopes wait for receives, so at most maxExtra+extraBatch-1 of them
+// wait.
 const (
 	extraBatch = 64
 	maxExtra   = 1 << 16

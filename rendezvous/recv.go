@@ -44,7 +44,7 @@ func (req *Request) info() RecvInfo {
 // that has arrived is received even if its sender is gone. e.mu is held.
 func (e *Engine) post(req *Request) {
 	// Arrived messages are checked before the sender's state, because the sender may have sent a
-	// message and then closed in order.
+	// message and then left by Close.
 	mc := req.mc
 	if m := mc.table.find(req.key); m != nil && e.ended == nil && mc.err == nil {
 		mc.table.removeMessage(m)

@@ -384,7 +384,7 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 // handedOver reports whether all bytes of a send were passed to the Conn.
 func (req *Request) handedOver() bool { return req.phase == phaseFlowing && req.sent == req.length() }
 
-// closedInOrder reports whether the peer has closed in order. Such a peer has received all messages
+// closedInOrder reports whether the peer has left by Close. Such a peer has received all messages
 // that it wanted. A send whose bytes were all handed to the Conn has then succeeded, even if the
 // Conn reports an error.
 func (p *peer) closedInOrder() bool {

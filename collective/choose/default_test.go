@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// The predicted time of the default table's choice, divided by the predicted time of the best
-// algorithm, must be at most behind. This bound is larger than the error of the model.
+// behind bounds the predicted time of the default table's choice, divided by that of the best
+// algorithm. The bound is larger than the error of the model.
 const behind = 2.5
 
-// The default table's choices must be close to the best predictions of the default model, so that
-// Explain lists each choice among the first algorithms.
+// The default model must predict at most behind times the best time for each choice of the default
+// table. So Explain lists the choice among the first algorithms.
 func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 	m := DefaultModel()
 	for _, c := range []struct {

@@ -1,6 +1,6 @@
 // Package membership decides, for one rank, who belongs to the job: which control links it should
-// have, which ranks it suspects, which failures all ranks report, who has closed in order, and
-// where a flood or an answer goes next.
+// have, which ranks it suspects, which failures all ranks report, who has left by Close, and where
+// a flood or an answer goes next.
 //
 // It is a pure state machine: Step takes an Input and the time, and returns Outputs. It has no
 // clock, goroutine or connection, and does not know how messages are encoded. Package mesh owns one

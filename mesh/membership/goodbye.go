@@ -21,7 +21,7 @@ func (in Goodbye) apply(s *Machine) {
 	}
 }
 
-// handleBye records that rank r has closed in order.
+// handleBye records the orderly close of rank r.
 //
 // While an epoch is open, the layer above gets the failure first and then the goodbye. The rank may
 // have closed because it has already reported that failure, and calls on this rank must fail

@@ -58,7 +58,7 @@ type status uint8
 const (
 	unknown status = iota // nothing was received from the rank yet
 	alive
-	departed // has closed in order
+	departed // has left by Close
 	dead     // is gone for good
 )
 

@@ -17,7 +17,7 @@ const (
 	Retracted                           // flooded; Origin reaches the rank About again
 	Refute                              // flooded; Origin is alive; About, Ref: the sender and the Seq of the Suspected that this answers
 	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
-	Bye                                 // flooded; Origin closes in order
+	Bye                                 // flooded; Origin leaves by Close
 	ByeAck                              // direct; the sender has seen the receiver's Bye
 	App                                 // flooded; Code, Body: the layer above's
 	Ask                                 // flooded; Code: who answers; Body: a bit per rank asked, then the question

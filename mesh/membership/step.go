@@ -77,7 +77,7 @@ type (
 		Ref  uint32
 		Body []byte
 	}
-	// Goodbye closes this rank in order. Left follows.
+	// Goodbye begins the orderly close of this rank. Left follows.
 	Goodbye struct{}
 )
 
@@ -100,7 +100,7 @@ type (
 	Cut struct{ Rank int }
 	// Report passes a failure to the layer above.
 	Report struct{ Err *fault.Error }
-	// Departed reports to the layer above that Rank has closed in order.
+	// Departed reports the orderly close of Rank to the layer above.
 	Departed struct{ Rank int }
 	// Joined reports the host of a rank.
 	Joined struct {

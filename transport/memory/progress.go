@@ -13,9 +13,9 @@ import (
 const brokenFrame = -1
 
 // Progress implements transport.Conn. It receives at most one slice of one frame. It has nothing to
-// write, because Send has put the frames into the peer's inbox. A poll of an empty inbox costs two
-// atomic operations and no lock. It does not spin, because ranks that are goroutines of one process
-// make progress when the others yield.
+// write, because Send has put the frames into the peer's inbox. A poll of an empty inbox costs
+// three atomic operations and no lock. It does not spin, because ranks that are goroutines of one
+// process make progress when the others yield.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil

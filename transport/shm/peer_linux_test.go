@@ -256,7 +256,7 @@ func feed(c transport.Conn) {
 }
 
 // resendAll sends one frame for each body. It sends each frame again when the frame is done, until
-// the Conn fails. Then it sets the flag over.
+// the Conn fails. It then stores true in over.
 func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	for _, body := range bodies {
 		f := newFrame(0)

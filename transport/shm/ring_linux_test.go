@@ -84,7 +84,8 @@ func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 				head[i] = byte(rng.Uint32())
 			}
 			for i := range data {
-				// No byte is 0, so that the test detects a word that is not cleared.
+				// No byte is 0. If the producer forgets to clear a header, the consumer takes these
+				// bytes for a record, and the test fails.
 				data[i] = byte(rng.Uint32() | 1)
 			}
 			want = append(want, fmt.Sprintf("%d %x %x", id, head, data))

@@ -197,7 +197,8 @@ func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return c.Barrier(ctx)
 }
 
-// afterClose uses communicators that were closed. Every call must return fault.Closed.
+// afterClose closes sister, and then c. Calls on a closed communicator must return fault.Closed,
+// except a second Close, which is no error. c must work until it is closed.
 func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	if err := sister.Close(ctx); err != nil {
 		return err
@@ -233,8 +234,9 @@ func TestCommunicatorIsUsableAfterMisuse(t *testing.T) {
 	}
 }
 
-// sendInACycle makes all ranks send to the next rank before they receive, more than the buffers
-// hold. The deadline of the sends is the moment at which gate 1 opens.
+// sendInACycle sends more to the next rank than the buffers hold. All ranks do so and none
+// receives, so every Send waits until gate 1 opens, which ends its context like a deadline. After
+// gate 0 the communicator must still work.
 func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := c.Barrier(ctx); err != nil {
 		return err

@@ -182,7 +182,8 @@ func TestRejoinInAJobWithoutARecordIsAMisuse(t *testing.T) {
 	j.wantExit(0)
 }
 
-// rejoinWithoutRecord rejoins, and then uses the old communicator.
+// rejoinWithoutRecord calls Rejoin in a job without a record, reports the error, and goes on with
+// its communicator.
 func rejoinWithoutRecord(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	_, err := c.Rejoin(ctx)
 	a.report("refused", callSite{}, err)

@@ -100,8 +100,8 @@ func (v *vec) fit(x value) value {
 	return x
 }
 
-// widenHalves returns the i-th half of a vector of each source, with a float32 for each
-// float16.
+// widenHalves loads the i-th half-vector after off from each source, and widens each float16 to a
+// float32.
 func (v *vec) widenHalves(sources []reg.Register, off reg.Register, i int) (wide []value) {
 	for _, src := range sources {
 		x := v.reg()
@@ -111,7 +111,7 @@ func (v *vec) widenHalves(sources []reg.Register, off reg.Register, i int) (wide
 	return wide
 }
 
-// halfAt returns the operand of the i-th half of a vector after base+off.
+// halfAt returns the operand of the i-th half-vector after base+off.
 func (v *vec) halfAt(base, off reg.Register, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width / 2}
 }
