@@ -182,7 +182,7 @@ func TestNoRankRunsATensorBeforeAllHaveSubmittedIt(t *testing.T) {
 	checkOrder(t, spans, n, "w", errorOf(t, file, n))
 }
 
-// errorOf returns twice the largest error of a clock.
+// errorOf returns twice the largest error of a clock, plus 2 for rounding.
 func errorOf(t *testing.T, file string, n int) (worst int64) {
 	t.Helper()
 	for r := range n {

@@ -235,7 +235,8 @@ func TestABlockedLoggerStopsNoJob(t *testing.T) {
 }
 
 // With Deterministic, Autotune must not change a bit of any result, although it tries other
-// settings in every step. The test runs once with the default table, and once with a tree.
+// settings in every step. The test runs once with the default table, and once with recursive
+// doubling.
 func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 	for name, limits := range map[string][]comm.Option{
 		"by the table": {comm.WithParameters(comm.Parameters{NoSharedMemory: true})},

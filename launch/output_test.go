@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// each writes the parts to a pipe, with one write for each, and returns what the copier writes.
+// each writes the pieces to a pipe, one at a time, and returns what the copier writes.
 func each(t *testing.T, tag string, pieces ...string) string {
 	t.Helper()
 	from, to, err := os.Pipe()

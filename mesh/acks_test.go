@@ -331,10 +331,10 @@ var tcpFrames = relay.Framing{First: 4, Preamble: 24, Size: func(p []byte) int {
 // PROOF.
 const handshakeFrames = 2
 
-// A relay injects each fault into each of four frames on a data link. All ranks must report the
-// lost link. They report it at once with the frame numbers, except if the last frame is dropped:
-// then they report it because the frame is not acknowledged. No frame may be delivered twice or out
-// of order.
+// A relay drops, doubles or swaps one of four frames on a data link. All ranks must report the lost
+// link. They report it at once with the frame numbers, except if the last frame is dropped or
+// swapped: then they report it because the frame is not acknowledged. No frame may be delivered
+// twice or out of order.
 func TestAlteredFramesAreReportedWithBothEnds(t *testing.T) {
 	leak.Check(t)
 	const frames = 4

@@ -22,9 +22,8 @@ func (c *countingConn) Progress(transport.Sink, int) (transport.State, error) {
 func (c *countingConn) Arm(func())   {}
 func (c *countingConn) Close() error { return nil }
 
-// A Sink rejects a frame, and right after that call of Progress another goroutine calls Progress.
-// No further frame must arrive, because the layer above would mistake that frame for the rejected
-// one.
+// After DeferFailure, as by a Sink that rejects a frame, the next Progress must not poll the Conn.
+// Otherwise another frame could arrive, and the layer above would mistake it for the rejected one.
 func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		above := &recorder{got: make(map[string]int)}

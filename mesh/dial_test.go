@@ -149,8 +149,8 @@ func (endedConn) Progress(transport.Sink, int) (transport.State, error) {
 	return transport.Idle, io.EOF
 }
 
-// If a data dial gets no slot, the rank must retry for longer than dialSilent, because the peer is
-// alive.
+// If a data dial gets no slot, the rank must retry for longer than dialTimeout, because the peer is
+// alive. After dialUnanswered the link is lost.
 func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 	for _, tc := range []struct {
 		turnedAway time.Duration

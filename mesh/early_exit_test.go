@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Rank 3 of four is late, and a rank that has joined leaves meanwhile. The other ranks must log
-// this at once. With EndOnLoss, their starts must end at once. Without it, they end only at their
-// deadline.
+// Rank 3 of four never starts, and a rank that has joined leaves. If rank 0 leaves, both other
+// ranks must log this at once; if rank 1 leaves, at least one of them must. With EndOnLoss, their
+// starts must end at once. Without it, they end only at their deadline.
 func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 	for _, victim := range []int{0, 1} {
 		for _, ends := range []bool{false, true} {

@@ -124,11 +124,11 @@ type fixedDeadline time.Time
 func (u fixedDeadline) NextCheck() time.Time { return time.Time(u) }
 func (u fixedDeadline) Check() error         { return context.DeadlineExceeded }
 
-// A lateDial is a transport whose dials of data Conns fail. Each dial fails as soon as the link for
-// which it was started is up.
+// A lateDial is a transport. A dial that begins while late returns true waits until up returns
+// true, and then fails.
 type lateDial struct {
 	transport.Transport
-	late func() bool // reports whether the link is up, so that the dial must fail
+	late func() bool // reports whether dials must fail
 	up   func() bool
 	over chan struct{}
 }
@@ -140,7 +140,7 @@ func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error
 		return d.Transport.Dial(ctx, addr)
 	}
 	for !d.up() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond) // late has no event: it reads a state that the test sets
+		time.Sleep(time.Millisecond) // up has no event: it reads the state of the link
 	}
 	defer close(d.over)
 	return nil, errLate

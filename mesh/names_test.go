@@ -141,7 +141,8 @@ func TestARankChecksWhomItHasDialled(t *testing.T) {
 	}
 }
 
-// Two ranks on one host may use plain connections. Ranks on different hosts must use TLS.
+// Connections within a host are plain. So on loopback the mux must refuse a TLS handshake, although
+// the ranks have certificates.
 func TestTheMuxDecidesByTheAddressesWhatMustBeUnderTLS(t *testing.T) {
 	leak.Check(t)
 	ca := newTestCA(t)

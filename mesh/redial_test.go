@@ -152,8 +152,9 @@ func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config
 	return r, layers
 }
 
-// Connections are reset after every number of bytes of the handshake and of the first frames, in
-// one direction or the other. Of three connections two are reset there, so links also break twice
+// Connections are reset in the handshake and in the first frames, each time a little later, in one
+// direction or the other. In the first 400 bytes, the places are 1 byte apart over tcp and 7 bytes
+// apart over the other wires. Of three connections two are reset there, so links also break twice
 // in a row and during the redial itself. Frames that both ranks send meanwhile must arrive once, in
 // order and unharmed.
 func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
@@ -259,7 +260,8 @@ func (b *breaker) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return c, err
 }
 
-// breakData closes all Conns but the first ones, and all later dials fail.
+// breakData closes all Conns except the first ones, whose number is after, and makes all later
+// dials fail.
 func (b *breaker) breakData(after int) {
 	b.closed.Store(true)
 	b.mu.Lock()
@@ -304,7 +306,8 @@ func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*chec
 	}
 }
 
-// failed returns the first failure of a rank and when it was reported.
+// failed returns the first failure of the lowest rank that has reported one, and the time of the
+// report. If no rank has, e is nil.
 func (r *testJob) failed() (e *fault.Error, when time.Time) {
 	for i := range r.events {
 		if e, when = r.events[i].first(); e != nil {

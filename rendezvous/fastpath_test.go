@@ -16,9 +16,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An inlineTransport has Conns with TrySend, which deliver small frames to a CopySink. The
-// transport Memory has no such Conns, because its frames refer to the sender's memory until they
-// are delivered.
+// An inlineTransport has Conns with TrySend, which deliver small frames to a CopySink. Package
+// memory has no such Conns, because its frames refer to the sender's memory until they are
+// delivered.
 type inlineTransport struct{ transport.Transport }
 
 func (h inlineTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
@@ -160,7 +160,8 @@ func TestTrySendMatchesAnyRecv(t *testing.T) {
 	}
 }
 
-// TryRecv must report false if an earlier message or an earlier receive has precedence.
+// TryRecv must report false if an earlier message or an earlier receive has precedence, or if the
+// context, the engine or the peer has ended.
 func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
@@ -329,8 +330,8 @@ func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	got.Free()
 }
 
-// Everything that ends a wait must also end a fast-path receive: the receive is posted and fails
-// with the error.
+// The end of the context or of the peer must also end a fast-path receive: TryRecv returns false,
+// and the Recv that follows fails with the error.
 func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(tm *team, b *MatchContext)

@@ -37,7 +37,7 @@ func samples() map[string]frameHeader {
 	}
 }
 
-// body returns how many bytes follow a header on the wire.
+// body returns the size of a body that a frame with this header may have.
 func (h *frameHeader) body() int {
 	switch h.kind {
 	case kindEager, kindData:

@@ -138,7 +138,7 @@ func (s *stepper) prepare(i int, buf []byte) *PreparedRecv {
 	return pr
 }
 
-// close closes a prepared receive. Meanwhile it makes progress on the links of both ranks.
+// close closes a prepared receive, and checks that its buffer is no longer exposed.
 func (s *stepper) close(pr *PreparedRecv) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
@@ -154,7 +154,7 @@ func (s *stepper) close(pr *PreparedRecv) {
 	}
 }
 
-// within reports whether b lies in buf.
+// within reports whether b begins where buf begins.
 func within(b, buf []byte) bool { return len(b) > 0 && &b[0] == &buf[0] }
 
 func TestPreparedTensorIsWrittenIntoItsBuffer(t *testing.T) {
@@ -349,7 +349,7 @@ type holdWrites struct {
 	holding bool
 	pass    int // writes that still go through
 	held    []func()
-	reached chan struct{} // closed when the first frame is held
+	reached chan struct{} // closed when two frames are held; see holdConn.Send
 }
 
 // after lets n frames pass, and holds all later frames. It returns a channel. The channel is closed

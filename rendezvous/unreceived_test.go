@@ -148,7 +148,7 @@ func TestRanksThatCloseDoNotWaitForEachOthersReceives(t *testing.T) {
 	}
 }
 
-// Posted receives must still get their messages while their rank waits in Drain.
+// After Drain, a rank must still send, and its receives must still get their messages.
 func TestDrainDeliversToPostedReceives(t *testing.T) {
 	tm := newTeam(t, 2)
 	tm.connect(t, 0, 1)

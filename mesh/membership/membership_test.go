@@ -487,8 +487,8 @@ func TestNeighboursStayConnectedWithoutAnyOne(t *testing.T) {
 	}
 }
 
-// A cut that ends before the limit must not cause a loss, whichever links it cuts. A longer cut
-// must cause a loss. The silence is longer than the cut by up to two heartbeats.
+// Rank 1 is cut off from all other ranks. A cut that ends before the limit must not cause a loss. A
+// longer cut must cause a loss. The silence is longer than the cut by up to two heartbeats.
 func TestOnlyACutBeyondTheLimitIsALoss(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, tc := range []struct {
@@ -529,7 +529,7 @@ func TestABusyRankWhoseLinkBreaksIsNotLost(t *testing.T) {
 }
 
 // The limit on silence must grow with the delay that the peer's heartbeats report, up to
-// maxSilence, and with nothing else. A rank must count as silent at the limit, and not before.
+// maxSilence. A rank must count as silent at the limit, and not before.
 func TestTheLimitGrowsWithThePeersDelay(t *testing.T) {
 	for _, tc := range []struct{ delay, want Span }{
 		{-Second, 4 * Second},

@@ -44,8 +44,9 @@ func forbid(call uint32) error {
 // forbidden holds the system calls that a test may forbid to a peer.
 var forbidden = map[string]uint32{"memfd_create": unix.SYS_MEMFD_CREATE, "sendmsg": unix.SYS_SENDMSG, "recvmsg": unix.SYS_RECVMSG}
 
-// runForbidden runs as a peer in a sandbox that forbids a system call. It prints the reason why it
-// cannot share memory, and the results of Alloc, Dial and Share.
+// runForbidden runs as a peer in a sandbox that forbids a system call. Alloc, Dial, Share and Serve
+// must return fault.Refused. It prints the reason why it cannot share memory, or the first wrong
+// result.
 func runForbidden(call string) {
 	if err := forbid(forbidden[call]); err != nil {
 		fmt.Println("no sandbox:", err)
@@ -80,8 +81,7 @@ func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	}
 }
 
-// If a host cannot send descriptors, its Share must fail, and the Shares of the other ranks must
-// fail, too.
+// If the host of a Share cannot send descriptors, the Shares of the other ranks must fail.
 func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})

@@ -538,8 +538,8 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	}
 }
 
-// writeExposed writes into the memory that the token in the first frame names, until the process is
-// killed.
+// writeExposed writes into the memory that the token in the first frame names, until the Conn
+// fails.
 func writeExposed(c transport.Conn) {
 	in := new(bufferSink)
 	c.Send(newFrame(0)) // the peer that receives it has been admitted

@@ -18,7 +18,7 @@ import (
 
 func randomName() string { return rand.Text() }
 
-// hasSuffixRow reports whether a line of text ends with suffix.
+// hasSuffixRow reports whether a line of text has the given suffix.
 func hasSuffixRow(text, what string) bool {
 	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// sumForAWhile does the same as sumForever, and returns once the heartbeats have reported this
-// rank's call.
+// sumForAWhile sums until the heartbeats have reported this rank's call.
 func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	for began := time.Now(); time.Since(began) < heartbeatDelay; {
@@ -101,7 +100,7 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 	}
 }
 
-// closeOneFirst closes one rank in order. From then on, calls that need this rank must fail, and
+// closeOneFirst calls Close on one rank. From then on, calls that need this rank must fail, and
 // other calls must succeed. A collective comes last, because its failure revokes the communicator.
 func closeOneFirst(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	rest, err := c.Split(ctx, map[bool]int{true: 0, false: 1}[a.rank == a.Victim], a.rank)
@@ -166,8 +165,9 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 	}
 }
 
-// exitBeforeInit ends a rank that never joins: the process of rank Victim exits with 0 before Init.
-// With a Phase, the second process of that rank waits for gate 1. The first one leaves a file.
+// exitBeforeInit affects the processes of rank Victim only. In the program absentee the process
+// exits with 0 before Init. In the program rejoin with a Phase, the first process leaves a file,
+// and later processes wait for gate 1 before Init.
 func exitBeforeInit(in instruction) {
 	if in.Program == "rejoin" && in.Phase != "" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
 		if _, err := os.OpenFile(in.Phase, os.O_CREATE|os.O_EXCL, 0o600); err != nil {

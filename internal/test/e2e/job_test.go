@@ -65,8 +65,7 @@ func run(t *testing.T, ranks int, wire string, o instruction, options ...string)
 	return j
 }
 
-// spawn starts the ranks itself, so that the test knows each process, and can give each rank a
-// different environment.
+// spawn starts the ranks without tuttirun, so that the test knows each process.
 func spawn(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)

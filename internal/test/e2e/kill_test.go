@@ -103,7 +103,7 @@ func (j *job) wantBlamed(e event, victim int, lastCall string) {
 	}
 }
 
-// wantQuoted checks that the second line of tuttirun's report quotes the errors of the survivors.
+// wantQuoted checks that a line of tuttirun quotes the given part of a survivor's error.
 func (j *job) wantQuoted(part string) {
 	j.t.Helper()
 	if n := j.err.count("tuttirun: rank", part); n == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
-// reportLayout makes every collective, small and large, and reports where its ranks run and
-// how they are connected.
+// reportLayout makes every collective, small and large. It then reports where the ranks run, the
+// algorithms of a small and a large allreduce, and the transport to one other rank.
 func reportLayout(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, call := range worldtest.Collectives[float32]() {
 		for _, count := range []int{1, 100_003} {

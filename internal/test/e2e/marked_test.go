@@ -14,8 +14,8 @@ import (
 // mark is the repeated content of the vectors of the program "marked".
 const mark = "PAYLOAD!"
 
-// sumMarked computes sums whose inputs, messages and results all contain mark repeatedly. The event
-// "ended" has the job's secret in hex.
+// sumMarked makes allreduces whose inputs, messages and results all contain mark repeatedly. The
+// event "ended" has the job's secret in hex.
 func sumMarked(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var word uint64
 	for i := range len(mark) {

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// misuse makes calls with wrong arguments, and calls that are canceled. All of them must fail.
+// misuse makes calls with wrong arguments, and calls that are cancelled. All of them must fail.
 // After each call misuse checks that the communicators still work.
 func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	sister, err := c.Dup(ctx)

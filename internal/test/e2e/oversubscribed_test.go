@@ -39,7 +39,8 @@ func oversubscribedRanks() int {
 	return 16
 }
 
-// measureLatency reduces vectors of each size on all ranks. Rank 0 reports the time.
+// measureLatency reduces vectors of each size on all ranks. Rank 0 reports the smallest median for
+// each size.
 func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, p := range latencyBounds() {
 		var medians []time.Duration

@@ -170,8 +170,8 @@ func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
 	j.wantExit(0)
 }
 
-// TestRejoinInAJobWithoutARecordIsAMisuse covers jobs that no launcher has started, and jobs of
-// tuttirun without any of the options.
+// TestRejoinInAJobWithoutARecordIsAMisuse runs a job of tuttirun without any option that allows
+// Rejoin.
 func TestRejoinInAJobWithoutARecordIsAMisuse(t *testing.T) {
 	j := run(t, 2, "auto", instruction{Program: "misrejoin"})
 	for _, e := range j.events("refused", 2) {

@@ -29,7 +29,8 @@ func encodings(secret []byte) [][]byte {
 }
 
 // findSecrets runs while all ranks run. Rank 0 searches the command lines and the environments of
-// all processes for the job's secret. Each rank starts a child that searches what it inherits.
+// all processes for the job's secret. Each rank starts a child that prints what it inherits, and
+// searches the text.
 func findSecrets(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	job, err := bootstrap.Find(bootstrap.Options{})
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// skipCall omits a sum on one rank. The other ranks wait until gate 1 opens, which is their
-// deadline, and go on with another communicator.
+// skipCall delays a sum on one rank until gate 0 opens. The other ranks wait for this rank until
+// gate 1 opens, which ends their contexts like a deadline. All ranks go on with another
+// communicator.
 func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	twin, err := c.Dup(ctx)
 	if err != nil {

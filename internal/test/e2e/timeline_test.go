@@ -49,7 +49,7 @@ func runTimeline(t *testing.T, file string, ranks int, o instruction) *job {
 	return j
 }
 
-// checkFile reads a merged timeline.
+// checkFile reads and checks a merged timeline.
 func checkFile(t *testing.T, file string) ([]timeline.ReadSpan, []timeline.Info) {
 	t.Helper()
 	f, err := os.Open(file)
