@@ -100,8 +100,8 @@ func TestRanksThatNameDifferentAlgorithmsGetMismatch(t *testing.T) {
 }
 
 // ReduceScatter must run the algorithm that its call names. The order of the additions shows which
-// algorithm ran. With three ranks the linear algorithm adds
-// (0 1) 2, and the pairwise algorithm adds 0 (1 2) for rank 0's own chunk.
+// algorithm ran. With three ranks the linear algorithm adds (0 1) 2, and the pairwise algorithm
+// adds 0 (1 2) for rank 0's own chunk.
 func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
 	order := reduce.Func("halve and add", reduce.RankOrder, func(a, b float64) float64 { return a/2 + b })
 	for _, tc := range []struct {

@@ -95,7 +95,8 @@ func TestInvalidBufferSizesAreMisuse(t *testing.T) {
 }
 
 // Over shm the sender of a large message copies it once, straight into memory from Alloc. It uses
-// the ring buffer instead if the receive is into other memory, or if the message has a checksum.
+// the ring buffer instead if the receive is into other memory, if the message has a checksum, or if
+// it is sent eagerly.
 func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	needsSharedMemory(t)
 	for name, tc := range map[string]struct {
@@ -139,8 +140,8 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	}
 }
 
-// The test cuts the connection at each exposure of memory, and at each frame written into exposed
-// memory, one per run. Every call must end, with the loss or with the right result.
+// The test injects faults at exposures of memory and at frames written into exposed memory, one per
+// run. Every call must end, with the loss or with the right result.
 func TestCutsOfWritesIntoBuffers(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)

@@ -56,7 +56,7 @@ func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 type death struct {
 	ranks, victim int
 	script        *flaky.Script
-	gate          atomic.Bool // frames count while it is open
+	gate          atomic.Bool // frames count while it is set
 	ready         sync.WaitGroup
 	errs          []error
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // soaking makes tests in memory inject every fault at every step. Otherwise each step gets one
-// fault in turn.
+// fault of each kind, in turn.
 var soaking = os.Getenv("TUTTI_SOAK") != ""
 
 // seed returns TUTTI_SEED, or 0 if it is not set. Over a real transport a test injects faults only
@@ -97,8 +97,8 @@ func verbOf(call worldtest.Call) collective.Verb {
 }
 
 // collectiveCases returns cases for all collectives with all their algorithms, with messages of the
-// given number of segments. If a collective has several calls, each algorithm is tested with one of
-// them in turn. In a soak it is tested with all of them.
+// given number of segments. If a collective has several calls, each algorithm is tested with every
+// second one of them. In a soak it is tested with all of them.
 func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) []*faultCase {
 	var all []*faultCase
 	calls := map[collective.Verb]int{}
@@ -335,8 +335,8 @@ const fragmentElements = p2p.SlotSize / 4
 
 // fragmentsOf returns the lengths of a call's vectors, in fragments. One vector is smaller than a
 // fragment. Another is so long that each rank publishes some fragments before other ranks read
-// them. For two of the calls, a third vector fills all slots of two ranks, and then reuses some
-// slots.
+// them. For two of the calls, on two ranks over memory, a third vector fills all slots of both
+// ranks, and then reuses some slots.
 func fragmentsOf(call worldtest.Call, wire string, n int) []float64 {
 	few := []float64{0.01, 4.5}
 	if (call.Name == "allreduce" || call.Name == "broadcast from the last") && wire == "memory" && n == 2 && !raceEnabled {

@@ -71,7 +71,7 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 }
 
 // The receiver receives the message only after the sender has begun Close, and closes nothing
-// itself. Close must wait for that receive.
+// itself. Close must wait for that receive, unless the message was sent eagerly.
 func TestCloseWaitsForLateReceives(t *testing.T) {
 	// The first size is sent eagerly. The others are offered, or spilled to the heap.
 	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} {

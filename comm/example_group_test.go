@@ -128,7 +128,7 @@ func ExampleComm_Abort() {
 	// <nil>
 }
 
-// Algorithm tells which algorithm a call runs.
+// Algorithm returns the name of the algorithm that a call runs.
 func ExampleComm_Algorithm() {
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {

@@ -90,7 +90,7 @@ type faultRun struct {
 	tc       *faultCase
 	rules    []flaky.Rule
 	script   *flaky.Script
-	counting atomic.Bool       // steps count while it is open
+	counting atomic.Bool       // steps count while it is set
 	mu       sync.Mutex        // guards steps
 	steps    [][][]bool        // indexed by the ranks from and to; true for a step of a handshake
 	phases   [3]sync.WaitGroup // whether all ranks have started, returned, reported

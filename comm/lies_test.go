@@ -34,8 +34,8 @@ type lie struct {
 	frame      int
 }
 
-// protections returns how the connections are protected: not at all but for checksums, or by TLS
-// under the launcher's CA, or under the CA that follows from the secret.
+// protections returns the ways to protect the connections: checksums only, TLS under the launcher's
+// CA, and TLS under a CA that is derived from the secret.
 func protections() []string { return []string{"plain", "launcher's CA", "secret's CA"} }
 
 // randomLie returns the lie with the given number.

@@ -48,8 +48,8 @@ func TestCallsOrderTheRanksOfOneProcess(t *testing.T) {
 	}
 }
 
-// forwardToken sends a message of the given size around the ranks. Each rank writes to a shared
-// variable when it receives the message.
+// forwardToken passes a message of the given size from rank 0 to the last rank. Each rank writes to
+// a shared variable before it passes the message on.
 func forwardToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 	message := make([]byte, size)
 	if err := c.Barrier(ctx); err != nil {

@@ -72,8 +72,8 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 	}
 }
 
-// All collectives must be right on several hosts, with the table's algorithms. It uses large and
-// small vectors, and hosts whose ranks share memory or do not. Communicators made from other
+// All collectives must be right on several hosts, with the table's algorithms. The test uses large
+// and small vectors, and hosts whose ranks share memory or do not. Communicators made from other
 // communicators have their own shared memory.
 func TestCollectivesOverSeveralHosts(t *testing.T) {
 	for _, hosts := range []int{2, 3} {

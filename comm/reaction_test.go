@@ -96,7 +96,8 @@ func TestAReportDuringSetupIsKept(t *testing.T) {
 	}
 }
 
-// Rank 0 reports its broken link to rank 2, and then the loss of rank 2. Rank 1 must learn of both.
+// Rank 0 reports the broken link between ranks 2 and 3, and then the loss of rank 2. Rank 1 must
+// learn of both.
 func TestALostRankIsReportedAfterItsLostLink(t *testing.T) {
 	link := &fault.Error{Kind: fault.LinkLost, Peers: []fault.Peer{{Rank: 2}, {Rank: 3}}}
 	rank := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}

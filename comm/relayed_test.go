@@ -117,9 +117,8 @@ func TestASilentConnectionEndsInitAndCalls(t *testing.T) {
 	}
 }
 
-// A relay injects each kind of fault into each of the first frames that the dialling ranks send.
-// Every rank must get an error that names both ends of a lost link. No allreduce may give a wrong
-// result.
+// A relay drops, doubles or swaps one of the first eight frames that the dialling ranks send. Every
+// rank must get an error that names both ends of a lost link. No allreduce may give a wrong result.
 func TestAlteredFramesEndInitAndCalls(t *testing.T) {
 	leak.Check(t)
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap} {

@@ -62,7 +62,8 @@ func TestEveryCollectiveOverRDMA(t *testing.T) {
 	}
 }
 
-// callAll makes every call on n ranks with vectors of every length.
+// callAll makes every collective on n ranks, also as a persistent request, with vectors of every
+// length in testCounts.
 func callAll(t *testing.T, n int, opts ...comm.Option) {
 	calls := append(worldtest.Collectives[float32](), worldtest.Collectives[int32]()...)
 	calls = append(calls, worldtest.Persistent[float32]()...)

@@ -111,10 +111,10 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 }
 
 // A rank is lost while the other ranks wait. Every handle must end with an error that names the
-// lost rank. The ranks wait in the negotiation, with rank 0 lost; inside the collective; until all
-// ranks have joined or agreed on a process set; while a report asks the lost rank where it is; or
-// until all ranks have closed. Package comm has the test that such a failure is detected within a
-// second.
+// lost rank. The ranks wait in the negotiation; inside the collective; until all ranks have joined
+// or agreed on a process set; while a report asks the lost rank where it is; or until all ranks
+// have closed. In the phase idle, they submit only after the loss. Package comm has the test that
+// such a failure is detected within a second.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
 	for _, wire := range wires() {
 		for _, dead := range []int{0, 1} {
@@ -202,8 +202,6 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 	}
 }
 
-// submitAfterLoss checks that all kinds of submissions fail, and that their errors name the lost
-// rank.
 // Rank 2 learns of the loss of rank 3 and tells the others through the coordinator, before rank 0's
 // own connections show the loss. Rank 0's program then closes. Rank 1, which waits for rank 0, gets
 // an error about rank 3.
@@ -235,6 +233,8 @@ func TestARankThatEndsAfterARelayedLossIsNotBlamed(t *testing.T) {
 	}
 }
 
+// submitAfterLoss checks that all kinds of submissions fail, and that their errors name the lost
+// rank.
 func submitAfterLoss(co *coordinator.Coordinator, dead int) error {
 	ctx := context.Background()
 	declared := coordinator.Declare(co, "declared", make([]float32, 4), comm.Sum)

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// rows returns the contribution of a rank. Rank 1 contributes no rows, and rank 2 contributes an
-// index twice.
+// rows returns the contribution of a rank. Rank 1 contributes no rows. The other ranks have some
+// indexes in common.
 func rows(rank, step int) coordinator.Sparse[float32] {
 	s := coordinator.Sparse[float32]{Width: 2}
 	if rank == 1 {
