@@ -40,8 +40,8 @@ func WithMaxResets(n int) Option {
 
 // Limits of resets in a row without progress.
 const (
-	maxSame = 2   // with the same members
-	maxIdle = 100 // with any members
+	maxSame = 2   // so many with the same members end Run
+	maxIdle = 100 // more with any members end Run
 )
 
 // Run joins the job that the environment describes, as comm.Init does, and calls train until it has
@@ -75,10 +75,10 @@ const opRun = "elastic run"
 // A runner is one call of Run. If the state at hand is whole when an attempt fails, it stays.
 // Otherwise Run restores the committed copy.
 //
-//	whole  the state at hand             when
-//	no     may be half replaced          State.Sync
-//	no     may be half changed           after Sync, without Step
-//	yes    has all changes of some Step  from the end of the first Step
+//	whole  the state at hand                          when
+//	no     State.Sync may have replaced a part of it  during State.Sync
+//	no     train may have changed a part of it        from the end of Sync to the end of the first Step
+//	yes    is the state after the last Step           from the end of the first Step
 type runner struct {
 	src   source
 	state State

@@ -10,8 +10,8 @@ import (
 // from epoch to epoch. It is a State, as Horovod's ElasticSampler: after a change of the members,
 // an epoch continues where it was, and the indexes that are left are divided among the new members.
 //
-// A batch is that of all ranks together. Batches depend on the seed, and not on the number of
-// ranks, so a training whose members change uses the same batches as one whose members do not.
+// A batch has the indexes of all ranks together. Batches depend on the seed, and not on the number
+// of ranks, so a training whose members change uses the same batches as one whose members do not.
 //
 // A Sampler may be used by one goroutine at a time.
 type Sampler struct {

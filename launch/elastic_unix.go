@@ -179,7 +179,8 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 // maxAddr bounds the address of a listener: a host name of 255 bytes and a port.
 const maxAddr = 255 + len(":65535")
 
-// asked notes that a process asks for the next epoch. A process that sends no address is not heard.
+// asked notes that a process asks for the next epoch. It ignores a request whose address is too
+// long.
 func (r *run) asked(q question) {
 	if len(q.addr) > maxAddr {
 		return

@@ -206,8 +206,8 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	return 1
 }
 
-// watchPipe applies the launcher's lines to process groups until the pipe ends. It reports whether
-// the last line was a goodbye.
+// watchPipe applies the launcher's lines to process groups until a goodbye or the end of the pipe.
+// It reports whether there was a goodbye.
 func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()

@@ -24,6 +24,7 @@ import (
 //	started                    a process is starting in a slot
 //	ready                      a process is ready; if it was a member, its epoch is broken
 //	ended, failed              if it was a member, its epoch is broken; its slot gets another start
+//	                           while restarts are left
 //	ended, with 0              its slot gets no other start; if it was ever a member, the job is
 //	                           finishing: no slot gets a start
 //	available                  the number of usable slots has changed
@@ -197,8 +198,8 @@ func (m *membership) overdue(now time.Duration) (ids []int) {
 	return ids
 }
 
-// absent returns the processes that others have waited for since stallAfter. It returns them once
-// for each epoch.
+// absent returns the processes for which others have waited for the time stallAfter. It returns
+// them once for each epoch.
 func (m *membership) absent(now time.Duration) (ids []int) {
 	if now < m.warnAt() {
 		return nil
