@@ -209,8 +209,8 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits until the queued log entries are written, or ctx ends. Only drainLogs itself
-// still adds entries.
+// drainLogs waits for the queued log entries, within the limits of logWriter.wait. Only drainLogs
+// itself still adds an entry.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())

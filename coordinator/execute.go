@@ -90,8 +90,7 @@ func (x *executor) init(co *Coordinator) {
 	x.sets = map[uint32]*setComm{negotiate.World: newSetComm(co.data, ranks(co.size))}
 }
 
-// add queues a job. The Coordinator bounds the queue: it launches at most Config.Credit bytes
-// ahead.
+// add queues a job. The Coordinator's credit bounds the queue; see WithCredit.
 func (x *executor) add(j job) {
 	x.mu.Lock()
 	x.queue = append(x.queue, j)
@@ -324,8 +323,8 @@ func (x *executor) perRank(n int) []int {
 	return x.counts
 }
 
-// broadcast broadcasts the tensors of a Bucket. It sends a single tensor from the tensor's own
-// memory, and packs several tensors first.
+// broadcast broadcasts the tensors of a Bucket. It moves a single tensor in the tensor's own
+// memory, unless this rank is absent. It packs several tensors first.
 func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) error {
 	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {

@@ -32,8 +32,8 @@ func algorithmOf(c *comm.Comm) (folds, vector string) {
 // largeVector is a size in bytes at which every table treats a vector as large.
 const largeVector = 64 << 20
 
-// inRankOrder is the algorithm that folds all elements in rank order. It is the only algorithm for
-// which the position of an element in the vector does not matter.
+// inRankOrder is the algorithm that folds all elements in rank order. It is the only result of
+// algorithmOf for which the position of an element in the vector does not matter.
 const inRankOrder = "shared"
 
 // A layout says where the tensors of a Bucket are in the fusion buffer. The buffer has a section

@@ -242,8 +242,8 @@ func (d *drain) pendingPeers() (peers []fault.Peer) {
 }
 
 // End ends every current and later call with err. It sends no frames. Peers may write into prepared
-// buffers until LinkDown or FailPeer ends their Conn. The end of a
-// context begins to close these buffers.
+// buffers until LinkDown or FailPeer ends their Conn. The end of a context begins to close these
+// buffers.
 func (e *Engine) End(err error) {
 	e.mu.Lock()
 	if e.ended == nil {

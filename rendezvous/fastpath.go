@@ -188,7 +188,8 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 }
 
 // start opens c. start reports false if another goroutine uses c, if the link does not deliver
-// frames with Copy, or if an earlier message or receive has precedence.
+// frames with Copy, if an earlier message or receive has precedence, or if the engine, the context
+// or the peer has ended.
 func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint64, buf []byte) bool {
 	e := p.e
 	e.mu.Lock()
@@ -253,9 +254,9 @@ func (p *peer) Copy(f transport.Header, body []byte) {
 }
 
 // deliverFast copies a small message into the buffer of the fast-path receive that waits for it.
-// The message's header is in p.in. deliverFast reports false if no such receive waits, or if the
-// message has flags, a different fingerprint or a body that does not fit. The caller then handles
-// the message on the ordinary path.
+// The message's header is in p.in. deliverFast reports false if no such receive waits, if the
+// context has ended, or if the message has flags, a different fingerprint, a body that does not
+// fit, or exceeds the credit. The caller then handles the message on the ordinary path.
 func (p *peer) deliverFast(body []byte) bool {
 	c, h, e := &p.fast, &p.in.header, p.e
 	if !c.busy.Load() || h.kind != kindEager || h.flags != 0 {

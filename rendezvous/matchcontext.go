@@ -317,8 +317,8 @@ func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	}
 }
 
-// endSend ends one send with err. If the Conn has all bytes of the send and the peer has closed in
-// order, endSend does nothing: the send succeeds when the Conn is done with its frames, at the
+// endSend ends one send with err. If the Conn has all bytes of the send and the peer has left by
+// Close, endSend does nothing: the send succeeds when the Conn is done with its frames, at the
 // latest when the link closes.
 func (p *peer) endSend(req *Request, err error) {
 	if req.handedOver() && req.inFlight > 0 && p.closedInOrder() {

@@ -101,10 +101,10 @@ func (st *steps) charge(id stepID, n int64) {
 
 // SendNamed sends a tensor by name, within a step, to a rank. It never blocks. t.Data belongs to
 // the engine until done is called. done is called once, with nil if the send succeeded. A send
-// fails if its receiver ends the step, or closes, before the receiver has requested the bytes. done
-// runs on the goroutine that moved the last bytes, and must not block. Config.StepBytes bounds the
-// bytes that the sends of a step hold. A send beyond this bound returns fault.Exhausted at once,
-// and done is not called.
+// fails if its receiver ends the step, or closes, before the receiver has requested the bytes.
+// After a success done runs on the goroutine that moved the last bytes; after an error, on any
+// goroutine. It must not block. Config.StepBytes bounds the bytes that the sends of a step hold. A
+// send beyond this bound returns fault.Exhausted at once, and done is not called.
 func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	e := mc.e
 	if err := e.checkNamed(name, &t); err != nil {

@@ -104,8 +104,8 @@ func (mc *MatchContext) receivable(k key) error {
 
 // noSenderLeft returns the reason why a receive from any source must fail, or nil. Such a receive
 // fails if a member is lost, because the lost rank could have been the sender; MPI has the same
-// rule for wildcard receives after a failure. It also fails if all other members have closed in
-// order. e.mu is held.
+// rule for wildcard receives after a failure. It also fails if all other members have left by
+// Close. e.mu is held.
 func (mc *MatchContext) noSenderLeft() error {
 	var closed error
 	left := false

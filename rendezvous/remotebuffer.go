@@ -72,8 +72,8 @@ func (p *peer) endRemote(rb *remoteBuffer) {
 }
 
 // remoteFor returns the remote buffer that a send may be written into, or nil. It returns nil if
-// there is no buffer for the tensor's name, if the buffer is not free, or if the tensor is empty or
-// does not fit.
+// there is no buffer for the tensor's name, if the buffer is not free, if the tensor is empty or
+// does not fit, or if there is no credit for its envelope.
 func (p *peer) remoteFor(req *Request) *remoteBuffer {
 	if req.tensor == nil || len(p.remoteByKey) == 0 || len(req.buf) == 0 || p.credit < envelopeCost {
 		return nil

@@ -310,7 +310,7 @@ func (e *Engine) unmatch(req *Request) {
 	if req.id != 0 {
 		delete(req.peer.activeRecvs, req.id)
 	}
-	if m := req.claimed; m != nil { // its bytes are still arriving: finishEager discards it
+	if m := req.claimed; m != nil { // its bytes are still arriving: completeMessage discards it
 		req.claimed, m.claimedBy, m.dropped = nil, nil, true
 	}
 }
