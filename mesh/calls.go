@@ -116,7 +116,8 @@ func (m *Mesh) Suspect(rank int, cause error) {
 
 // Announce reports e to all ranks, this one included. e is a failure such as a panic, an abort or
 // an exit without Close. If several failures are announced concurrently, all ranks first report the
-// failure that blames the lowest rank, and then the others.
+// same one: the one that blames the lowest rank, or a lost link only if there is nothing else. They
+// then report the others.
 //
 // A fault.PeerLost that names this rank announces that this rank is about to exit. When its links
 // break afterwards, no other failure is reported.

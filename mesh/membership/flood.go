@@ -1,7 +1,7 @@
 package membership
 
 // A window records which floods of one rank were seen: the number of the newest flood, and one bit
-// for each of the windowSize floods before it. Older floods count as seen.
+// for each of the last windowSize numbers, the newest included. Older floods count as seen.
 type window struct {
 	last uint32
 	bits [windowSize / 64]uint64 // a ring: bit i is number i mod windowSize
