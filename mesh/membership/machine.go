@@ -85,7 +85,7 @@ func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 //
 //	flag      set when                                          then
 //	ready     all links were up once                            an Alive with Code 1 was flooded
-//	complete  all ranks have flooded that Alive         Complete has been emitted
+//	complete  all ranks have flooded that Alive                 Complete has been emitted
 //	closing   Goodbye                                           no suspicions, no dials
 //	left      closing, and all neighbours have acknowledged     Left has been emitted
 //	evicted   a PeerLost that names this rank was reported      nothing is announced or dialled
