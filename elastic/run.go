@@ -40,8 +40,8 @@ func WithMaxResets(n int) Option {
 
 // Limits of resets in a row without progress.
 const (
-	maxSame = 2   // so many with the same members end Run
-	maxIdle = 100 // more with any members end Run
+	maxSame = 2   // with the same members: the second ends Run
+	maxIdle = 100 // with any members: a further one ends Run
 )
 
 // Run joins the job that the environment describes, as comm.Init does, and calls train until it has
@@ -77,7 +77,7 @@ const opRun = "elastic run"
 //
 //	whole  the state at hand                          when
 //	no     State.Sync may have replaced a part of it  during State.Sync
-//	no     train may have changed a part of it        from the end of Sync to the end of the first Step
+//	no     train may have changed a part of it        after Sync, until the end of the first Step
 //	yes    is the state after the last Step           from the end of the first Step
 type runner struct {
 	src   source
