@@ -16,8 +16,8 @@ import (
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
-// setLayout gives the group the places of the communicator's ranks, if they are known. The job's
-// communicator itself carries the places, and assumes one host until they arrive.
+// setLayout gives the group the places of the communicator's ranks, if they are known. The places
+// are exchanged over the job's communicator, which assumes one host until they arrive.
 func (c *Comm) setLayout() {
 	if c.rt.places == nil {
 		return
