@@ -298,6 +298,7 @@ func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*chec
 		control[i] = len(w.conns)
 	}
 	exchangeFrame(t, r, layers)
+	eventually(t, "the link is up at both ends", func() bool { return r.meshes[0].Link(1).IsUp() && r.meshes[1].Link(0).IsUp() })
 	return r, layers, wires, func() {
 		for i, w := range wires {
 			w.closed.Store(true)
@@ -367,6 +368,39 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 			t.Errorf("got %v after %v and %d dials, want a lost link at once and no dial", e, when.Sub(start), wires[0].dials.Load()-before)
 		}
 	})
+}
+
+// A link that breaks while it is idle, and is open again, is dialled for the whole limit at its
+// next break, however much later that is.
+func TestAnIdleLinkIsDialledAgainAtEachBreak(t *testing.T) {
+	leak.Check(t)
+	r, layers, wires, breakLink := startBroken(t, 10*time.Second)
+	l := r.meshes[0].Link(1)
+	eventually(t, "the frame is acknowledged", l.replay().isEmpty)
+	breakLink()
+	eventually(t, "the link has no Conn", func() bool { return l.wire() == nil })
+	wires[0].closed.Store(false)
+	eventually(t, "the link is open again", func() bool { return l.wire() != nil })
+	l.mu.Lock()
+	l.outage = l.outage.Add(-time.Hour)
+	l.mu.Unlock()
+	read := l.stopReading() // the frame is not acknowledged before the Conn breaks
+	exchangeFrame(t, r, layers)
+	breakLink()
+	read()
+	eventually(t, "the link has no Conn", func() bool { return l.wire() == nil })
+	wires[0].closed.Store(false)
+	exchangeFrame(t, r, layers)
+	if e, _ := r.failed(); e != nil || broken(layers) != nil {
+		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
+// isEmpty reports whether the peer has acknowledged all frames.
+func (c *replayConn) isEmpty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.first == nil
 }
 
 // Line (a) of the table in docs/fault-tolerance.md: Config.Redial does not delay the loss of a rank

@@ -68,7 +68,7 @@ type replayConn struct {
 
 	mu      sync.Mutex // guards the rest; held for a few instructions, or one copy
 	err     error      // set by Close
-	opened  bool       // a Conn was opened again
+	opened  bool       // frames waited when the last Conn was opened
 	ready   func()     // the wake-up, while there is no Conn to arm
 	feeding bool       // a goroutine passes frames to the Conn, in order
 	ackSent uint64     // received, as of the last frame that was passed to the Conn
@@ -350,7 +350,6 @@ func (c *replayConn) resume(w *meteredWire, received uint64) error {
 		}
 		return fault.New(fault.Refused, "dial", c.l.m.Rank(), "rank %d has received %d frames, want at most %d", c.l.Rank, received, c.top)
 	}
-	c.opened = c.opened || c.fed > 0 || c.received.Load() > 0
 	c.acked, c.mark, c.ackSent = received, received, c.received.Load()
 	c.unsent, c.fed = c.first, received
 	for n := c.base; n < received; n++ {
@@ -363,7 +362,8 @@ func (c *replayConn) resume(w *meteredWire, received uint64) error {
 			s.out = out
 		}
 	}
-	if c.unsent != nil {
+	c.opened = c.unsent != nil
+	if c.opened {
 		c.unsent.asks = true
 	}
 	c.unasked = replayMemory // the first frame asks, so that its delivery is known
@@ -384,8 +384,8 @@ func (c *replayConn) start() {
 	c.feed()
 }
 
-// isStuck reports whether the link was opened again, and no frame was delivered since, although
-// there is one.
+// isStuck reports whether the link was opened again, and no frame was delivered since, although one
+// waited at that time. A Conn that came up while nothing waited has nothing to prove.
 func (c *replayConn) isStuck() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
