@@ -151,7 +151,7 @@ func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	if !l.acks.answer(t, time.Now(), limit) {
 		return
 	}
-	l.failStalled(fault.New(fault.LinkLost, "send", c.m.Rank(),
+	l.failStalled(l.acks.conn, fault.New(fault.LinkLost, "send", c.m.Rank(),
 		"rank %d has received %d of %d bytes, and nothing more for %v, although it answers over its control links: "+
 			"the data connection to it is silent; look for a firewall that forgets connections, and for a path whose MTU is smaller than its ends assume%s",
 		l.Rank, l.acks.acked, l.acks.sent, limit, diagnosis(l.wire())))

@@ -159,7 +159,7 @@ func (ls *links) checkStall(c *control, now time.Time) {
 		switch age := now.Sub(later(since, c.resumed)); {
 		case n == 0:
 		case age > limit:
-			l.failStalled(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
+			l.failStalled(conn, fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
 			continue
 		case age > limit-2*stallEvery:
 			ls.spawn(func(context.Context) { l.Progress() })

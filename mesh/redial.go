@@ -102,16 +102,25 @@ func (l *Link) beginOutage(r *replayConn) {
 	}
 }
 
-// failStalled fails a link on which nothing arrives, or opens it again. A link that was opened
-// again and delivers nothing again is not dialled a third time.
-func (l *Link) failStalled(err error) {
+// failStalled fails a link because nothing arrives on its Conn c, or opens the link again. A link
+// that was opened again and delivers nothing again is not dialled a third time. If another Conn has
+// come up meanwhile, failStalled does nothing.
+func (l *Link) failStalled(c transport.Conn, err error) {
 	r := l.replay()
-	if r == nil || r.isStuck() {
+	if r == nil {
 		l.failAfterReport(err)
 		return
 	}
-	if r.drop() && !l.reopen(err) {
-		l.fail(err)
+	w := r.wire.Load()
+	switch stuck := r.isStuck(); {
+	case w == nil || w.Conn != c || w != r.wire.Load():
+	case stuck:
+		l.failAfterReport(err)
+	case r.wire.CompareAndSwap(w, nil):
+		w.Close()
+		if !l.reopen(err) {
+			l.fail(err)
+		}
 	}
 }
 

@@ -1,0 +1,96 @@
+package mesh
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/mesh/membership"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A heldConn is a Conn that keeps the frames it gets until the test completes them, or until it is
+// closed.
+type heldConn struct {
+	*meteredConn
+	held transport.Queue
+	sent []*transport.Frame // all frames, also those that are done
+}
+
+func newHeldConn() *heldConn { return &heldConn{meteredConn: newMeteredConn()} }
+
+func (c *heldConn) Send(f *transport.Frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held.Push(f)
+	c.sent = append(c.sent, f)
+}
+
+// complete calls the Done of the frames that the Conn holds.
+func (c *heldConn) complete() {
+	c.mu.Lock()
+	var done transport.Queue
+	done, c.held = c.held, done
+	c.mu.Unlock()
+	finishFrames(&done, nil)
+}
+
+func (c *heldConn) Close() error {
+	c.complete()
+	return nil
+}
+
+// startReplay starts two ranks, and makes c the Conn below the replayConn of rank 0's link.
+func startReplay(t *testing.T, c transport.Conn) (*testJob, *Link) {
+	t.Helper()
+	r := started(t, 2, func(i int, cfg *Config) { withData(i, cfg); cfg.Redial = time.Hour })
+	t.Cleanup(r.close)
+	l := r.meshes[0].Link(1)
+	l.accept(c, 0)
+	return r, l
+}
+
+// accept makes c the next Conn of a link, opened by the peer, which has received that many frames.
+func (l *Link) accept(c transport.Conn, received uint64) {
+	if r := l.replay(); r != nil {
+		r.drop()
+	}
+	l.mu.Lock()
+	l.state = linkAccepting
+	peer := position{epoch: l.epoch + 1, received: received, after: l.epoch}
+	l.mu.Unlock()
+	l.install(c, linkAccepting, peer)
+}
+
+// sendSmall sends frames of no more than a head, and returns how many are done.
+func (l *Link) sendSmall(n int) (done *int) {
+	done = new(int)
+	for range n {
+		l.Send(&transport.Frame{Head: []byte("head"), Done: func(error) { *done++ }})
+	}
+	return done
+}
+
+// An answer may come when the Conn of the question has broken and another Conn is open.
+func TestAStallOfABrokenConnDoesNotEndTheNextOne(t *testing.T) {
+	leak.Check(t)
+	broken, open := newHeldConn(), newHeldConn()
+	r, l := startReplay(t, broken)
+	l.sendSmall(1)
+	l.accept(open, 0)
+	handled := make(chan struct{})
+	r.meshes[0].control.post(func(c *control) {
+		l.acks = ackState{conn: broken, asked: true, sent: 100, since: time.Now().Add(-time.Hour), answered: true}
+		l.handleTraffic(c, membership.RankAnswer{Rank: 1, Body: trafficAnswer{idle: true}.append(nil)})
+		close(handled)
+	})
+	<-handled
+	if l.wire() != open || l.closed.Load() {
+		t.Errorf("got Conn %p, closed: %v; want the Conn %p, open", l.wire(), l.closed.Load(), open)
+	}
+	l.failStalled(open, fault.New(fault.LinkLost, "send", 0, "silent"))
+	if !l.closed.Load() {
+		t.Error("a Conn that stalls, with a frame that has come again: the link is up, want a failure")
+	}
+}
