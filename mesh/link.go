@@ -90,13 +90,14 @@ type Link struct {
 	acks        ackState              // owned by the control goroutine
 	answering   atomic.Bool           // a goroutine is answering the peer's question about this link
 
-	mu      sync.Mutex // guards the rest
-	state   linkState
-	pending transport.Queue
-	sink    transport.Sink
-	err     error
-	epoch   uint32    // the number of the Conn, if the link can be opened again; else 0
-	outage  time.Time // when the link broke; later breaks without a frame in between do not change it
+	mu       sync.Mutex // guards the rest
+	state    linkState
+	pending  transport.Queue
+	sink     transport.Sink
+	err      error
+	epoch    uint32    // the number of the Conn, if the link can be opened again; else 0
+	outage   time.Time // when the link broke; later breaks without a frame in between do not change it
+	accepted bool      // the peer has dialled the last Conn, and may never have received the welcome
 }
 
 // An upConn is an open Conn with the Sink of its frames. They share one struct, so that a reader
@@ -282,14 +283,15 @@ func (l *Link) awaitPeer(ctx context.Context) {
 //	linkFailed                  the link's error
 //
 // The epoch is the one that the peer proposes. It is higher than this rank's if the peer has had
-// the same Conn as this rank, and that Conn is broken.
+// the same Conn as this rank, and that Conn is broken. It is the same if the peer has dialled that
+// Conn, and no welcome has arrived.
 func (m *Mesh) mayAcceptData(rank int, epoch uint32) error {
 	l := m.Link(rank)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch l.state {
 	case linkUp:
-		if r := l.replay(); r != nil && epoch > l.epoch {
+		if r := l.replay(); r != nil && (epoch > l.epoch || epoch == l.epoch && l.accepted) {
 			l.beginOutage(r)
 			l.state = linkAccepting
 			return nil
@@ -315,13 +317,15 @@ func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
 }
 
 // install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
-// has a Conn already, install closes c. The peer's position has the epoch that both ends have
-// agreed on; if it is not 0, c becomes the Conn below the link's replayConn.
+// has a Conn already, install closes c. The answer for c may have closed that Conn, too, and then
+// install begins to dial. The peer's position has the epoch that both ends have agreed on; if it is
+// not 0, c becomes the Conn below the link's replayConn.
 func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.mu.Lock()
 	if l.state != from && !(from == linkDialing && l.state == linkAccepting) || peer.epoch > 0 && peer.after != l.epoch {
 		l.mu.Unlock()
 		c.Close()
+		l.reopen(errDuplicate)
 		return
 	}
 	r := l.replay()
@@ -345,7 +349,7 @@ func (l *Link) install(c transport.Conn, from linkState, peer position) {
 			}
 			return
 		}
-		l.epoch, c = peer.epoch, r
+		l.epoch, l.accepted, c = peer.epoch, from == linkAccepting, r
 		defer r.start()
 	}
 	l.state = linkOpening

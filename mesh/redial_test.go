@@ -403,6 +403,66 @@ func (c *replayConn) isEmpty() bool {
 	return c.first == nil
 }
 
+// A WELCOME is lost with its connection, in silence. The accepting rank has the Conn, and the
+// dialling rank proposes the same epoch again.
+func TestALostWelcomeDoesNotKeepThePeerOut(t *testing.T) {
+	leak.Check(t)
+	r, layers, wires, _ := startBroken(t, 10*time.Second)
+	for _, w := range wires {
+		w.closed.Store(true)
+	}
+	c, err := wires[0].Transport.Dial(t.Context(), r.meshes[1].Addr(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	far := r.meshes[1].Link(0)
+	if _, err := r.meshes[0].id.dial(t.Context(), newHandshakeConn(c), 1, channelData, position{epoch: 2}, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "rank 1 has the Conn", func() bool { return far.atEpoch(2) })
+	wires[0].closed.Store(false)
+	exchangeFrame(t, r, layers)
+	if e, _ := r.failed(); e != nil || broken(layers) != nil {
+		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
+// atEpoch reports whether the link is up with the Conn of that number.
+func (l *Link) atEpoch(epoch uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == linkUp && l.epoch == epoch
+}
+
+// A process that was stopped serves two dials of its peer at once, and the peer has given up both.
+// The second one closes the Conn of the first one, and is a duplicate itself.
+func TestALinkWithoutAConnAfterTwoDialsIsDialled(t *testing.T) {
+	leak.Check(t)
+	r, layers, wires, _ := startBroken(t, 10*time.Second)
+	wires[1].closed.Store(true)
+	l := r.meshes[0].Link(1)
+	conns := []*heldConn{newHeldConn(), newHeldConn()}
+	peers := make([]position, len(conns))
+	for range conns {
+		if err := r.meshes[0].mayAcceptData(1, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range conns {
+		peers[i] = l.answer(c, 2)
+		peers[i].received = 1
+		if i == 0 {
+			l.install(c, linkAccepting, peers[0])
+		}
+	}
+	l.install(conns[1], linkAccepting, peers[1])
+	exchangeFrame(t, r, layers)
+	if e, _ := r.failed(); e != nil || broken(layers) != nil {
+		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
 // Line (a) of the table in docs/fault-tolerance.md: Config.Redial does not delay the loss of a rank
 // whose process is dead. The other rank must report the loss within a second.
 func TestADeadRankIsNotDialledAgain(t *testing.T) {

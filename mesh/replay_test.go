@@ -14,8 +14,9 @@ import (
 // closed.
 type heldConn struct {
 	*meteredConn
-	held transport.Queue
-	sent []*transport.Frame // all frames, also those that are done
+	held  transport.Queue
+	sent  []*transport.Frame // all frames, also those that are done
+	ready func()
 }
 
 func newHeldConn() *heldConn { return &heldConn{meteredConn: newMeteredConn()} }
@@ -36,8 +37,21 @@ func (c *heldConn) complete() {
 	finishFrames(&done, nil)
 }
 
+func (c *heldConn) Arm(ready func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ready = ready
+}
+
 func (c *heldConn) Close() error {
 	c.complete()
+	c.mu.Lock()
+	ready := c.ready
+	c.ready = nil
+	c.mu.Unlock()
+	if ready != nil {
+		ready()
+	}
 	return nil
 }
 
