@@ -368,16 +368,17 @@ func (c *replayConn) resume(w *meteredWire, received uint64) error {
 	}
 	c.unasked = replayMemory // the first frame asks, so that its delivery is known
 	c.wire.Store(w)
-	c.releaseAndUnlock()
+	c.mu.Unlock()
 	return nil
 }
 
-// start sends what waits, and arms the Conn if that was asked for meanwhile.
+// start releases what the peer has received, sends what waits, and arms the Conn if that was asked
+// for meanwhile. It calls Done, so the caller holds no lock.
 func (c *replayConn) start() {
 	c.mu.Lock()
 	ready := c.ready
 	c.ready = nil
-	c.mu.Unlock()
+	c.releaseAndUnlock()
 	if ready != nil {
 		c.Arm(ready)
 	}

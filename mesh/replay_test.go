@@ -108,3 +108,24 @@ func TestAStallOfABrokenConnDoesNotEndTheNextOne(t *testing.T) {
 		t.Error("a Conn that stalls, with a frame that has come again: the link is up, want a failure")
 	}
 }
+
+// The Done of a frame that the next Conn's peer has received may use the link.
+func TestDoneRunsWithoutTheLocksOfTheLink(t *testing.T) {
+	leak.Check(t)
+	_, l := startReplay(t, newHeldConn())
+	done := 0
+	l.Send(&transport.Frame{Head: []byte("head"), Body: make([]byte, replayCopy), Done: func(err error) {
+		done++
+		if !l.mu.TryLock() {
+			t.Error("Done is called under the link's lock")
+			return
+		}
+		l.mu.Unlock()
+		l.Send(&transport.Frame{Head: []byte("head"), Done: func(error) {}})
+	}})
+	next := newHeldConn()
+	l.accept(next, 1)
+	if done != 1 || len(next.sent) != 1 {
+		t.Errorf("got %d calls of Done and %d frames on the next Conn, want one of each", done, len(next.sent))
+	}
+}
