@@ -78,7 +78,7 @@ type replayConn struct {
 	acked               uint64 // frames that the peer has; at least base, at most fed
 	top                 uint64 // the highest value of fed; a position that is out of date lowers fed
 	mark                uint64 // acked, when the last Conn was opened
-	unasked             int    // bytes sent since a frame asked for an acknowledgement
+	unasked             int    // bytes of mem taken since a frame asked for an acknowledgement
 	free                *sentFrame
 
 	mem               []byte // a ring of copies, in the order of the frames
@@ -172,7 +172,7 @@ func (c *replayConn) push(f *transport.Frame) *sentFrame {
 		s.owner = f
 		s.out.Head, s.out.Body, s.out.Parts = f.Head, f.Body, f.Parts
 	}
-	c.unasked += len(f.Head) + size
+	c.unasked += max(len(f.Head)+size, replayMinimum)
 	if s.asks = s.owner != nil || c.unasked >= replayMemory/2; s.asks {
 		c.unasked = 0
 	}

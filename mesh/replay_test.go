@@ -129,3 +129,24 @@ func TestDoneRunsWithoutTheLocksOfTheLink(t *testing.T) {
 		t.Errorf("got %d calls of Done and %d frames on the next Conn, want one of each", done, len(next.sent))
 	}
 }
+
+// A frame must ask for an acknowledgement before the copies are full, so that a stream of small
+// frames does not wait for a round trip.
+func TestSmallFramesAskBeforeTheWindowIsFull(t *testing.T) {
+	leak.Check(t)
+	c := newHeldConn()
+	_, l := startReplay(t, c)
+	const most = replayMemory / replayMinimum
+	if done := l.sendSmall(most); *done != most {
+		t.Fatalf("%d of %d frames are copied, want all", *done, most)
+	}
+	asking := 0
+	for i, f := range c.sent {
+		if f.ID&ackWanted != 0 && i > 0 && i <= most/2 {
+			asking++
+		}
+	}
+	if asking != 1 {
+		t.Errorf("%d frames in the first half of the window ask for an acknowledgement, want one after the first", asking)
+	}
+}
