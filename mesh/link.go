@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -329,6 +330,7 @@ func (l *Link) install(c transport.Conn, from linkState, peer position) {
 		return
 	}
 	r := l.replay()
+	again, lasted := r != nil, time.Since(l.outage)
 	if r == nil && peer.epoch > 0 {
 		r = newReplayConn(l)
 	}
@@ -370,6 +372,12 @@ func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.state = linkUp
 	l.mu.Unlock()
 	l.arm()
+	switch {
+	case again:
+		l.m.refusals.line(slog.LevelInfo, "a data connection is open again", "peer", l.Rank, "after", lasted)
+	case l.m.cfg.Redial > 0 && r == nil && canReplay(c) != nil:
+		l.m.refusals.line(slog.LevelWarn, "broken connections to this rank are not dialled again, because it has no WithRedial; give all ranks the option", "peer", l.Rank)
+	}
 }
 
 // fail closes the link because it broke. It calls LinkDown of the layer above, and reports the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/tutti-go/tutti/transport"
@@ -78,13 +79,15 @@ func (l *Link) reopen(cause error) bool {
 		return false
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state != linkUp || r.wire.Load() != nil {
-		return l.state != linkFailed // another goroutine, or the peer, opens it
+	if state := l.state; state != linkUp || r.wire.Load() != nil {
+		l.mu.Unlock()
+		return state != linkFailed // another goroutine, or the peer, opens it
 	}
 	l.beginOutage(r)
 	l.state = linkDialing
 	l.spawnRedial(cause)
+	l.mu.Unlock()
+	l.m.refusals.line(slog.LevelInfo, "a data connection broke; dialling again", "peer", l.Rank, "err", cause)
 	return true
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -286,6 +287,7 @@ func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*chec
 		layers[i] = &checker{}
 		cfg.Transport, cfg.Listener, cfg.Root, cfg.Data, cfg.InProcess = wires[i], lns[i], "", layers[i], false
 		cfg.Peers, cfg.Redial, cfg.Stall = addrs, redial, stallTestLimit
+		cfg.Log = slog.New(slog.NewTextHandler(&r.logs, nil))
 	})
 	t.Cleanup(r.close)
 	for i, err := range r.errs {
@@ -393,6 +395,19 @@ func TestAnIdleLinkIsDialledAgainAtEachBreak(t *testing.T) {
 	exchangeFrame(t, r, layers)
 	if e, _ := r.failed(); e != nil || broken(layers) != nil {
 		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
+// A link that breaks now and then must leave a trace before it fails.
+func TestBreaksAreLogged(t *testing.T) {
+	leak.Check(t)
+	r, _, wires, breakLink := startBroken(t, 10*time.Second)
+	l := r.meshes[0].Link(1)
+	breakLink()
+	eventually(t, "the link has no Conn", func() bool { return l.wire() == nil })
+	wires[0].closed.Store(false)
+	for _, want := range []string{"broke; dialling again\" rank=0 peer=1 err=", "open again\" rank=0 peer=1 after="} {
+		eventually(t, want, func() bool { return r.logs.count(want) > 0 })
 	}
 }
 

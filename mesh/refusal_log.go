@@ -1,21 +1,23 @@
 package mesh
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"sync"
 	"time"
 )
 
-// The limit on lines about refused connections: lineBurst lines at once, and on average one line
-// per lineInterval.
+// The limit on lines about refused and broken connections: lineBurst lines at once, and on average
+// one line per lineInterval.
 const (
 	lineBurst    = 20
 	lineInterval = time.Second
 )
 
-// A refusalLog logs refused connections and failures of Accept. It limits the rate, so that a flood
-// of connections does not cause a flood of lines. Its methods may be called by any goroutine.
+// A refusalLog logs refused connections, failures of Accept, and data connections that break or are
+// open again. It limits the rate, so that a flood of connections does not cause a flood of lines.
+// Its methods may be called by any goroutine.
 type refusalLog struct {
 	log *slog.Logger
 
@@ -34,14 +36,19 @@ func (s *refusalLog) refused(from net.Addr, because string) {
 	if from != nil {
 		args[1] = from
 	}
-	s.warn("a connection refused", args...)
+	s.line(slog.LevelWarn, "a connection refused", args...)
 }
 
 // acceptFailed logs that Accept has failed, and how many lines were omitted before this one.
-func (s *refusalLog) acceptFailed(err error) { s.warn("accept failed; retrying", "err", err) }
+func (s *refusalLog) acceptFailed(err error) {
+	s.line(slog.LevelWarn, "accept failed; retrying", "err", err)
+}
 
-// warn logs a line if allow permits it.
-func (s *refusalLog) warn(text string, args ...any) {
+// line logs a line if allow permits it.
+func (s *refusalLog) line(level slog.Level, text string, args ...any) {
+	if !s.log.Enabled(context.Background(), level) {
+		return
+	}
 	omitted, ok := s.allow(time.Now())
 	if !ok {
 		return
@@ -49,7 +56,7 @@ func (s *refusalLog) warn(text string, args ...any) {
 	if omitted > 0 {
 		args = append(args, "lines_omitted_before", omitted)
 	}
-	s.log.Warn(text, args...)
+	s.log.Log(context.Background(), level, text, args...)
 }
 
 // allow reports whether a line may be logged now, and how many lines were omitted before it.

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -149,4 +150,30 @@ func TestSmallFramesAskBeforeTheWindowIsFull(t *testing.T) {
 	if asking != 1 {
 		t.Errorf("%d frames in the first half of the window ask for an acknowledgement, want one after the first", asking)
 	}
+}
+
+// A rank with the option names the ranks without it.
+func TestARankThatDoesNotDialAgainIsNamed(t *testing.T) {
+	leak.Check(t)
+	for redial, want := range map[time.Duration]int{0: 0, time.Hour: 1} {
+		r := started(t, 2, func(i int, cfg *Config) { withData(i, cfg); cfg.Redial = redial })
+		defer r.close()
+		if err := r.meshes[0].mayAcceptData(1, 0); err != nil {
+			t.Fatal(err)
+		}
+		r.meshes[0].acceptData(1, newHeldConn(), position{})
+		if n := r.logs.count("give all ranks the option\" rank=0 peer=1"); n != want {
+			t.Errorf("Redial of %v: got %d lines, want %d: %q", redial, n, want, r.logs.all())
+		}
+	}
+}
+
+// count returns the number of lines with a text.
+func (l *logBuffer) count(text string) (n int) {
+	for _, line := range l.all() {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
 }
