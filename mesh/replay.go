@@ -64,7 +64,7 @@ type replayConn struct {
 	wire     atomic.Pointer[meteredWire]
 	received atomic.Uint64 // frames that have arrived whole; owned by the link's Progress
 	in       inbound       // owned by the link's Progress
-	spareAck atomic.Pointer[transport.Frame]
+	ack      transport.Frame
 
 	mu      sync.Mutex // guards the rest; held for a few instructions, or one copy
 	err     error      // set by Close
@@ -72,6 +72,8 @@ type replayConn struct {
 	ready   func()     // the wake-up, while there is no Conn to arm
 	feeding bool       // a goroutine passes frames to the Conn, in order
 	ackSent uint64     // received, as of the last frame that was passed to the Conn
+	acking  bool       // a Conn has ack
+	ackMore bool       // another acknowledgement was asked for meanwhile
 
 	first, last, unsent *sentFrame
 	base, fed           uint64 // the numbers of first and unsent
@@ -123,7 +125,7 @@ func canReplay(c transport.Conn) *meteredWire {
 // newReplayConn returns a replayConn without a Conn.
 func newReplayConn(l *Link) *replayConn {
 	c := &replayConn{l: l}
-	c.in.c = c
+	c.in.c, c.ack.Done = c, c.ackDone
 	return c
 }
 
@@ -306,27 +308,31 @@ func (c *replayConn) handleAck(n uint32) {
 	c.releaseAndUnlock()
 }
 
-// sendAck sends an acknowledgement without a frame, unless a frame has carried it meanwhile.
+// sendAck sends an acknowledgement without a frame, unless a frame has carried it meanwhile. Only
+// one is under way at a time, so a peer that asks and does not read costs no memory.
 func (c *replayConn) sendAck() {
-	w := c.wire.Load()
-	if w == nil {
-		return
-	}
 	c.mu.Lock()
-	n := c.received.Load()
-	known := c.ackSent == n
-	c.ackSent = n
-	c.mu.Unlock()
-	if known {
+	w, n := c.wire.Load(), c.received.Load()
+	c.ackMore = c.acking
+	if w == nil || c.acking || c.ackSent == n {
+		c.mu.Unlock()
 		return
 	}
-	f := c.spareAck.Swap(nil)
-	if f == nil {
-		f = new(transport.Frame)
-		f.Done = func(error) { c.spareAck.Store(f) }
+	c.acking, c.ackSent = true, n
+	c.ack.ID = uint32(n) & ackMask
+	c.mu.Unlock()
+	w.Send(&c.ack)
+}
+
+// ackDone is called by the Conn that has sent the acknowledgement, or has failed.
+func (c *replayConn) ackDone(error) {
+	c.mu.Lock()
+	c.acking = false
+	more := c.ackMore
+	c.mu.Unlock()
+	if more {
+		c.sendAck()
 	}
-	f.ID = uint32(n) & ackMask
-	w.Send(f)
 }
 
 // drop ends the use of the Conn and closes it. It returns false if there is no Conn.

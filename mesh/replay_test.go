@@ -177,3 +177,31 @@ func (l *logBuffer) count(text string) (n int) {
 	}
 	return n
 }
+
+// A peer that asks for acknowledgements, and does not read them, must not make them pile up.
+func TestAcknowledgementsAreSentOneAtATime(t *testing.T) {
+	leak.Check(t)
+	const frames = 1000
+	var l *Link
+	c := newHeldConn()
+	c.progress = func() transport.State {
+		h := transport.Header{Head: []byte("head"), ID: ackWanted}
+		in := &l.replay().in
+		in.Buffer(h)
+		in.Arrived(h, 0)
+		return transport.Moved
+	}
+	_, l = startReplay(t, c)
+	for range frames {
+		l.Progress()
+	}
+	for _, want := range []int{1, 2, 2} {
+		if n := len(c.sent); n != want {
+			t.Fatalf("got %d acknowledgements, want %d", n, want)
+		}
+		c.complete()
+	}
+	if n := c.sent[1].ID; n != frames {
+		t.Errorf("the last acknowledgement: got %d frames, want %d", n, frames)
+	}
+}
