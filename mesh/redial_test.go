@@ -418,6 +418,39 @@ func (c *replayConn) isEmpty() bool {
 	return c.first == nil
 }
 
+// A connection breaks while more small frames are under way than the window has copies of. The rest
+// stays in the memory of the sender, which destroys each body once its frame is done.
+func TestAFullWindowSurvivesABreak(t *testing.T) {
+	leak.Check(t)
+	r, layers, wires, breakLink := startBroken(t, 10*time.Second)
+	const frames = 3000
+	var waiting atomic.Int64
+	send := func(from, to int) {
+		for i := from; i < to; i++ {
+			f := numbered(i)
+			f.Done = func(error) {
+				clear(f.Body)
+				waiting.Add(-1)
+			}
+			waiting.Add(1)
+			r.meshes[0].Link(1).Send(f)
+		}
+	}
+	read := r.meshes[1].Link(0).stopReading()
+	send(1, frames/2)
+	breakLink()
+	read()
+	send(frames/2, frames)
+	if n := waiting.Load(); n <= frames/5 { // every fifth frame is too large for a copy
+		t.Errorf("%d frames wait, want more than the large ones", n)
+	}
+	wires[0].closed.Store(false)
+	eventually(t, "all frames arrive", func() bool { got, _ := layers[1].state(); return got == frames && waiting.Load() == 0 })
+	if e, _ := r.failed(); e != nil || broken(layers) != nil {
+		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
 // A WELCOME is lost with its connection, in silence. The accepting rank has the Conn, and the
 // dialling rank proposes the same epoch again.
 func TestALostWelcomeDoesNotKeepThePeerOut(t *testing.T) {

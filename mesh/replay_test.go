@@ -205,3 +205,72 @@ func TestAcknowledgementsAreSentOneAtATime(t *testing.T) {
 		t.Errorf("the last acknowledgement: got %d frames, want %d", n, frames)
 	}
 }
+
+// A peer that lies about what it has received, or sends another frame in the place of a broken one,
+// must fail the link.
+func TestAPeerThatLiesAboutItsFramesIsRefused(t *testing.T) {
+	leak.Check(t)
+	const frames = 4
+	head := transport.Header{Head: []byte("head"), Size: 8}
+	resume := func(received uint64) func(*replayConn) error {
+		return func(c *replayConn) error { return c.resume(canReplay(newHeldConn()), received) }
+	}
+	again := func(h transport.Header) func(*replayConn) error {
+		return func(c *replayConn) error {
+			c.in.sink = c.l.sink
+			c.in.Buffer(head)
+			c.in.Buffer(h)
+			return c.l.deferred()
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		lie  func(*replayConn) error
+		want string // "": no error
+	}{
+		{"it has received what it has acknowledged", resume(2), ""},
+		{"it has received all", resume(frames), ""},
+		{"it has received less than it has acknowledged", resume(1), errStale.Error()},
+		{"it has received more than was sent", resume(frames + 1), "rank 1 has received 5 frames, want at most 4"},
+		{"it acknowledges more than was sent", func(c *replayConn) error {
+			c.handleAck(frames + 1)
+			return c.l.deferred()
+		}, "rank 1 acknowledges 3 frames more than were sent"},
+		{"it acknowledges less than before", func(c *replayConn) error {
+			c.handleAck(1)
+			return c.l.deferred()
+		}, ""},
+		{"the same frame comes again", again(head), ""},
+		{"a longer frame comes again", again(transport.Header{Head: head.Head, Size: 9}), "another frame"},
+		{"a frame with another head comes again", again(transport.Header{Head: []byte("HEAD"), Size: 8}), "another frame"},
+		{"it does not open the link again", func(c *replayConn) error {
+			c.drop()
+			c.l.mu.Lock()
+			c.l.state = linkAccepting
+			c.l.mu.Unlock()
+			c.l.install(newHeldConn(), linkAccepting, position{})
+			return c.l.err
+		}, errNoReplay.Error()},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			conn := newHeldConn()
+			_, l := startReplay(t, conn)
+			l.sendSmall(frames)
+			c := l.replay()
+			c.handleAck(2)
+			conn.complete()
+			err := tc.lie(c)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// deferred returns the error of DeferFailure.
+func (l *Link) deferred() error {
+	if err := l.deferredErr.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
