@@ -327,14 +327,15 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 	leak.Check(t)
 	const limit = 2 * time.Second
 	t.Run("healed in time", func(t *testing.T) {
-		r, layers, wires, breakLink := startBroken(t, limit)
+		t.Parallel()
+		r, layers, wires, breakLink := startBroken(t, 3*limit)
 		breakLink()
-		before := wires[0].dials.Load()
 		sent := make(chan error, 1)
 		f := numbered(1)
 		f.Done = func(err error) { sent <- err }
 		r.meshes[0].Link(1).Send(f)
-		eventually(t, "some dials fail", func() bool { return wires[0].dials.Load() > before+2 })
+		// Reason: the test is about a cut of this length.
+		time.Sleep(2 * limit)
 		for _, w := range wires {
 			w.closed.Store(false)
 		}
@@ -347,6 +348,7 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 		}
 	})
 	t.Run("not healed", func(t *testing.T) {
+		t.Parallel()
 		r, _, _, breakLink := startBroken(t, limit)
 		start := time.Now()
 		breakLink()
@@ -362,6 +364,7 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 		}
 	})
 	t.Run("off", func(t *testing.T) {
+		t.Parallel()
 		r, _, wires, breakLink := startBroken(t, 0)
 		start, before := time.Now(), wires[0].dials.Load()
 		breakLink()
@@ -534,6 +537,7 @@ func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
 		t.Run(fmt.Sprintf("lost: %v", lost), func(t *testing.T) {
 			t.Parallel()
 			r, layers, wires, breakLink := startBroken(t, time.Minute)
+			starving := starved.Since(os.Getpid())
 			thaw := sync.OnceFunc(r.freeze(1))
 			defer thaw()
 			start := time.Now()
@@ -552,8 +556,9 @@ func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
 				return
 			}
 			eventually(t, "a failure", func() bool { e, _ := r.events[0].first(); return e != nil })
-			if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) < DefaultSilence/2 {
-				t.Errorf("got %v after %v, want the loss of rank 1 after %v", e, when.Sub(start), DefaultSilence)
+			const most = DefaultSilence + time.Second
+			if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) < DefaultSilence/2 || when.Sub(start) > most+starving() {
+				t.Errorf("got %v after %v, want the loss of rank 1 after %v, and by %v", e, when.Sub(start), DefaultSilence, most)
 			}
 		})
 	}
