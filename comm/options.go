@@ -107,8 +107,10 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 // both ranks are alive. Messages wait meanwhile, and none is lost or doubled. If no connection
 // comes up in this time, the ranks report fault.LinkLost. All ranks must set the option. The
 // default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. The option never
-// delays the report of a lost rank. Its cost is a copy of each small message; and a large send is
-// complete only when the peer has acknowledged it. See docs/fault-tolerance.md.
+// delays the report of a lost rank. But a call whose large message is under way on the broken
+// connection waits for the end of the dials, even if its context ends or another rank is lost. The
+// cost is a copy of each small message; and a large send is complete only when the peer has
+// acknowledged it. See docs/fault-tolerance.md.
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of
