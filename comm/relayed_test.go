@@ -2,7 +2,6 @@ package comm
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,22 +30,14 @@ type relayedWire struct {
 	relays map[string]string // indexed by the address behind the relay
 }
 
-// The layout of a byte stream of package tcp, for the side that dials and for the other side. The
-// handshake without a secret is one frame in each direction. On data connections the channel number
-// in the first frame is 2.
+// The handshake without a secret is one frame in each direction. On data connections the channel
+// number in the first frame is 2; 4 bytes, the preamble and 9 bytes of the head precede it.
 const (
-	magicSize    = 4
-	preambleSize = 24
-	channelAt    = magicSize + preambleSize + 9
-	dataChannel  = 2
+	channelAt   = 4 + 24 + 9
+	dataChannel = 2
 
 	handshakeFrames = 1
 )
-
-func frameSize(p []byte) int {
-	word := binary.LittleEndian.Uint64(p)
-	return preambleSize + int(word>>48&0xFF) + int(word&(1<<48-1))
-}
 
 func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	w.mu.Lock()
@@ -68,8 +59,8 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 func (w *relayedWire) filters(int) (up, down relay.Filter) {
 	var isData atomic.Bool
 	var first []byte
-	alterUp := w.alter(relay.Framing{First: magicSize, Preamble: preambleSize, Size: frameSize}, true)
-	alterDown := w.alter(relay.Framing{Preamble: preambleSize, Size: frameSize}, false)
+	alterUp := w.alter(relay.TCP(true), true)
+	alterDown := w.alter(relay.TCP(false), false)
 	up = func(p []byte) []byte {
 		if len(first) <= channelAt {
 			first = append(first, p...)

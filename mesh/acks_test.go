@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"runtime"
@@ -322,10 +321,7 @@ func TestAConnectionThatGoesSilentIsReportedWithBothEnds(t *testing.T) {
 }
 
 // tcpFrames describes package tcp's streams from the dialling side.
-var tcpFrames = relay.Framing{First: 4, Preamble: 24, Size: func(p []byte) int {
-	word := binary.LittleEndian.Uint64(p)
-	return 24 + int(word>>48&0xFF) + int(word&(1<<48-1))
-}}
+var tcpFrames = relay.TCP(true)
 
 // handshakeFrames is the number of frames that the dialling side sends in the handshake: HELLO and
 // PROOF.

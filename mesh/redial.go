@@ -129,7 +129,8 @@ func (l *Link) failStalled(c transport.Conn, err error) {
 
 // redial dials a broken link until a Conn is up, this rank's or the peer's, or the deadline has
 // passed. A peer that has marked this rank dead, or has closed, refuses. A rank that is known to be
-// dead is not dialled.
+// dead is not dialled. In contrast to dial, redial goes on after a refused connection, because the
+// control links show whether the peer's process is dead.
 func (l *Link) redial(ctx context.Context, epoch uint32, deadline time.Time, cause error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
