@@ -335,9 +335,12 @@ func (l *Link) install(c transport.Conn, from linkState, peer position) {
 		r = newReplayConn(l)
 	}
 	if r != nil {
-		err := errNoReplay
+		moved, err := false, errNoReplay
 		if peer.epoch > 0 {
-			err = r.resume(canReplay(c), peer.received)
+			moved, err = r.resume(canReplay(c), peer.received)
+		}
+		if moved {
+			l.outage = time.Now() // if this Conn breaks before it delivers a frame, the time counts from now
 		}
 		if err == errStale {
 			l.state = linkDialing

@@ -346,16 +346,18 @@ func (c *replayConn) drop() bool {
 }
 
 // resume makes w the Conn. The peer has received that many frames, and those after them are sent
-// again. The caller then calls start.
-func (c *replayConn) resume(w *meteredWire, received uint64) error {
+// again. The caller then calls start. The result moved says that the last Conn has delivered a
+// frame, perhaps without an acknowledgement.
+func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err error) {
 	c.mu.Lock()
 	if received < c.acked || received > c.top {
 		defer c.mu.Unlock()
 		if received < c.acked {
-			return errStale
+			return false, errStale
 		}
-		return fault.New(fault.Refused, "dial", c.l.m.Rank(), "rank %d has received %d frames, want at most %d", c.l.Rank, received, c.top)
+		return false, fault.New(fault.Refused, "dial", c.l.m.Rank(), "rank %d has received %d frames, want at most %d", c.l.Rank, received, c.top)
 	}
+	moved = received > c.mark
 	c.acked, c.mark, c.ackSent = received, received, c.received.Load()
 	c.unsent, c.fed = c.first, received
 	for n := c.base; n < received; n++ {
@@ -375,7 +377,7 @@ func (c *replayConn) resume(w *meteredWire, received uint64) error {
 	c.unasked = replayMemory // the first frame asks, so that its delivery is known
 	c.wire.Store(w)
 	c.mu.Unlock()
-	return nil
+	return moved, nil
 }
 
 // start releases what the peer has received, sends what waits, and arms the Conn if that was asked

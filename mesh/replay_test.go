@@ -213,7 +213,7 @@ func TestAPeerThatLiesAboutItsFramesIsRefused(t *testing.T) {
 	const frames = 4
 	head := transport.Header{Head: []byte("head"), Size: 8}
 	resume := func(received uint64) func(*replayConn) error {
-		return func(c *replayConn) error { return c.resume(canReplay(newHeldConn()), received) }
+		return func(c *replayConn) error { _, err := c.resume(canReplay(newHeldConn()), received); return err }
 	}
 	again := func(h transport.Header) func(*replayConn) error {
 		return func(c *replayConn) error {
