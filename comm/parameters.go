@@ -58,9 +58,11 @@ type Parameters struct {
 	Heartbeat, Silence time.Duration
 
 	// EndOnLoss applies to a process that joins and then leaves before all processes have joined.
-	// With EndOnLoss, Init fails at once on all ranks that have joined. By default Init logs the
-	// departure at once, and waits for another process in its place. In both cases, ranks that have
-	// not joined yet wait until their deadline. EndOnLoss must be equal on all ranks.
+	// With EndOnLoss, Init fails at once on all ranks that have joined. Rank 0 waits 0.6 s longer
+	// for ranks that have not joined yet, and tells them the reason. Ranks that come later wait
+	// until their deadline. If the process has left because its deadline has ended, the ranks name
+	// those that have not joined. By default Init logs the departure at once, and waits for another
+	// process in its place. EndOnLoss must be equal on all ranks.
 	EndOnLoss bool
 
 	// Tuning names a file that `tuttibench tune` wrote. The file chooses the algorithms and their

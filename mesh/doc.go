@@ -81,9 +81,10 @@
 // With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
 // RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0.
 // Rank 0 reports once a second which ranks are missing, and sends all records when all ranks have
-// joined. From then on every rank knows the instances of all ranks. In a job without a secret, only
-// a process that has joined knows them, so no other process can pose as a rank. A RECORD's body is
-// one record, a TABLE's as many as fit.
+// joined. If the deadline of a rank ends before, the rank sends a REFUSE, and rank 0 answers with a
+// WAIT. From the TABLE on, every rank knows the instances of all ranks. In a job without a secret,
+// only a process that has joined knows them, so no other process can pose as a rank. A RECORD's
+// body is one record, a TABLE's as many as fit.
 //
 //	RECORD, kind 6, 12 bytes          record, at most 512 bytes
 //	 8 CRC-32C (4)                     0 instance (8)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +75,86 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Rank 3 of four never comes, and the deadline of rank 1 ends first. With EndOnLoss, this ends the
+// starts of the other ranks. All ranks must blame rank 3 alone, even if no WAIT frame has reached
+// them since the last rank joined.
+func TestARankAtItsDeadlineIsNotBlamed(t *testing.T) {
+	for _, first := range []time.Duration{waitInterval / 2, 7 * waitInterval / 2} {
+		for _, ends := range []bool{false, true} {
+			bubble(t, func(t *testing.T) {
+				const last = time.Minute
+				r := newTestJob(t, 4)
+				began := time.Now()
+				after := make([]time.Duration, 3)
+				var work sync.WaitGroup
+				for i, deadline := range []time.Duration{last, first, last} {
+					ctx, cancel := context.WithTimeout(t.Context(), deadline)
+					defer cancel()
+					work.Go(func() {
+						if i == 2 {
+							// Reason: rank 2 joins shortly before the deadline of rank 1. The
+							// bubble's clock passes this time at once.
+							time.Sleep(first - 100*time.Millisecond)
+						}
+						r.start(ctx, []int{i}, func(_ int, cfg *Config) { cfg.EndOnLoss = ends })
+						after[i] = time.Since(began)
+					})
+				}
+				work.Wait()
+				for i, late := range after {
+					want := last
+					if ends || i == 1 {
+						want = first
+					}
+					var f *fault.Error
+					errors.As(r.errs[i], &f)
+					if !blames(f, fault.Timeout, 3) || late < want || late > want+100*time.Millisecond {
+						t.Errorf("EndOnLoss %v: rank %d got %v after %v, want %v of rank 3 after %v", ends, i, r.errs[i], late, fault.Timeout, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A rank connects to rank 0 shortly after another rank has left and ended the starts. It must blame
+// the rank that has left, and not rank 0, which is about to leave.
+func TestARankThatComesAfterALossBlamesTheLostRank(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newTestJob(t, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var work sync.WaitGroup
+		var after [4]time.Duration
+		start := func(i int) {
+			began := time.Now()
+			work.Go(func() {
+				r.start(ctx, []int{i}, func(_ int, cfg *Config) { cfg.EndOnLoss = true })
+				after[i] = time.Since(began)
+			})
+		}
+		start(0)
+		start(1)
+		// Reason: ranks 0 and 1 wait for the others by then. The bubble's clock passes it at once.
+		time.Sleep(time.Second)
+		r.kill(1)
+		// Reason: rank 2 comes after the other ranks have the loss, and rank 3 even later. The
+		// bubble's clock passes these times at once.
+		time.Sleep(100 * time.Millisecond)
+		start(2)
+		time.Sleep(abortTimeout / 2) // Reason: as above
+		start(3)
+		work.Wait()
+		for i, limit := range map[int]time.Duration{0: time.Second + abortTimeout, 2: 0, 3: 0} {
+			var f *fault.Error
+			errors.As(r.errs[i], &f)
+			if !blames(f, fault.PeerLost, 1) || after[i] > limit+100*time.Millisecond {
+				t.Errorf("rank %d got %v after %v, want %v of rank 1 after at most %v", i, r.errs[i], after[i], fault.PeerLost, limit)
+			}
+		}
+	})
 }
 
 // A rank dials again, and its first connection fails only later, as after a NAT has dropped that

@@ -32,7 +32,7 @@ const (
 	reasonLost      // the dialling rank has been marked dead
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
-	reasonAbsent    // the address exchange ended with ranks missing
+	reasonAbsent    // the deadline of a rank has ended with ranks missing
 	reasonLeft      // the address exchange ended because a rank has left; the value is that rank
 	reasonName      // the peer's certificate belongs to another rank
 	reasonExhausted // the address exchange ended because rank 0 lacks file descriptors

@@ -33,6 +33,8 @@ const (
 //	          <-            WELCOME, without an instance
 //	          <-            WAIT, once per waitInterval, while ranks are missing
 //	          <-            TABLE, in one or more frames; or REFUSE, if ranks stay missing
+//	REFUSE    ->            only if r reaches its deadline before: remove
+//	          <-            WAIT, as the answer
 //	closes    ->            the goroutine of r ends
 //
 // What the server knows of each rank:
@@ -53,10 +55,11 @@ type joinServer struct {
 	missing    int
 	failed     *refusal     // set before done ends, unless the table is complete
 	exhausted  *fault.Error // set with failed, by end
+	drained    bool         // drain has been called
 
 	done   context.Context // ends when the table is complete, or joining has failed
 	finish context.CancelFunc
-	work   sync.WaitGroup // the goroutines of serve; no goroutine is added after a failure
+	work   sync.WaitGroup // the goroutines of serve; no goroutine is added after drain
 }
 
 // newJoinServer returns a joinServer that waits for size ranks, this one included.
@@ -97,8 +100,9 @@ func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 // is the broken connection. If the rank has joined again on another connection, remove does nothing
 // and returns nil. The rank's process may have died, and another process may be started in its
 // place. If endOnLoss is set, remove also ends the exchange, and the ranks that have joined get the
-// reason. Once the table is complete, remove does nothing and returns nil, because other ranks may
-// have the table.
+// reason. If the rank has left because its deadline has ended, the reason is the missing ranks, and
+// not that rank. Once the table is complete, remove does nothing and returns nil, because other
+// ranks may have the table.
 func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,6 +114,9 @@ func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit 
 	e := &earlyExit{rank: rank, host: g.records[rank].host, final: g.endOnLoss, cause: cause}
 	if g.endOnLoss {
 		g.failed = &refusal{reason: reasonLeft, theirs: uint64(rank), text: e.Error()}
+		if errors.Is(cause, errDeadlineEnded) {
+			g.failed = refuseAbsent(rank, g.absentLocked())
+		}
 		g.finish()
 	}
 	return e
@@ -132,17 +139,49 @@ func (e *earlyExit) Error() string {
 	return fmt.Sprintf("rank %d on %s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, e.host, e.cause, next)
 }
 
+// errDeadlineEnded is the error of a rank that has told rank 0 that its deadline has ended.
+var errDeadlineEnded = errors.New("its deadline has ended")
+
+// refuseAbsent returns the refusal that ends the exchange at the deadline of a rank.
+func refuseAbsent(rank int, absent []int) *refusal {
+	return &refusal{reason: reasonAbsent, text: fmt.Sprintf("rank %d waited for all ranks to join; missing: %v", rank, absent)}
+}
+
 // fail ends the exchange without a table. It returns the list of missing ranks, and sends this list
 // to the ranks that have joined. It waits up to refusalTimeout until they have read the list, so
 // that all ranks report the same missing ranks.
 func (g *joinServer) fail() []int {
-	absent := g.absentRanks()
 	g.mu.Lock()
-	g.failed = &refusal{reason: reasonAbsent, text: fmt.Sprintf("rank 0 waited for all ranks to join; missing: %v", absent)}
+	absent := g.absentLocked()
+	g.failed = refuseAbsent(0, absent)
 	g.finish()
 	g.mu.Unlock()
-	g.work.Wait()
+	g.drain()
 	return absent
+}
+
+// drain waits until the ranks that have connected have the reason of a failure, up to
+// refusalTimeout. Later connections get no answer.
+func (g *joinServer) drain() {
+	g.mu.Lock()
+	g.drained = true
+	g.mu.Unlock()
+	g.work.Wait()
+}
+
+// awaitLate waits for abortTimeout if some ranks have not joined yet. A rank that has left has
+// ended the exchange, and serve sends the reason to ranks that connect in this time. Ranks that
+// connect later find rank 0 gone, and blame rank 0.
+func (g *joinServer) awaitLate(ctx context.Context) {
+	g.mu.Lock()
+	late := slices.Contains(g.everJoined, false)
+	g.mu.Unlock()
+	if late {
+		select {
+		case <-time.After(abortTimeout):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // end ends the exchange because this rank lacks file descriptors, so that no other rank can join.
@@ -165,14 +204,21 @@ func (g *joinServer) shortage() *fault.Error {
 	return g.exhausted
 }
 
-// startConn counts one more goroutine. It returns false after a failure.
+// startConn counts one more goroutine. It returns false after drain.
 func (g *joinServer) startConn() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.failed == nil {
+	if !g.drained {
 		g.work.Add(1)
 	}
-	return g.failed == nil
+	return !g.drained
+}
+
+// failure returns why joining has failed, or nil.
+func (g *joinServer) failure() *refusal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed
 }
 
 // absentRanks returns the ranks that have never joined. If every rank has joined at some time, it
@@ -182,6 +228,11 @@ func (g *joinServer) startConn() bool {
 func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.absentLocked()
+}
+
+// absentLocked is absentRanks for a caller that holds g.mu.
+func (g *joinServer) absentLocked() []int {
 	var never, left []int
 	for r := range g.records {
 		switch {
@@ -226,11 +277,15 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 	first, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(g.done, func() {
-		if _, no := g.outcome(); no != nil {
-			cancel() // fail and gatherRecords wait for this goroutine
+		if g.failure() != nil {
+			cancel() // drain waits for this goroutine
 		}
 	})()
 	head, body, err := t.recv(first, maxRecord)
+	if no := g.failure(); no != nil {
+		refuse(ctx, t, no)
+		return nil
+	}
 	if err != nil {
 		return nil // the peer has closed; it may dial again
 	}
@@ -247,7 +302,15 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 	admit(t.conn)
 	t.send(welcome, nil)
 	if err := g.waitForAll(ctx, t); err != nil {
-		if left := g.remove(rank, t, err); left != nil && ctx.Err() == nil {
+		absent := g.absentRanks() // without this rank
+		left := g.remove(rank, t, err)
+		if errors.Is(err, errDeadlineEnded) {
+			answer, cancel := context.WithTimeout(ctx, refusalTimeout)
+			defer cancel()
+			head, body := appendWait(nil, absent)
+			t.finish(answer, head, body)
+		}
+		if left != nil && ctx.Err() == nil {
 			return left
 		}
 		return nil
@@ -257,13 +320,13 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 }
 
 // waitForAll waits for the outcome. Once per waitInterval it sends the list of missing ranks, so
-// that the joining rank can name them if it gives up. Meanwhile it reads the Conn, only to notice
-// when the connection breaks, because the joining rank has nothing to send. It returns an error if
-// the connection broke.
+// that the joining rank can name them if it gives up. Meanwhile it reads the Conn. The joining rank
+// has nothing to send but a REFUSE at its deadline. waitForAll returns an error if the rank has
+// left: errDeadlineEnded after a REFUSE, or why the connection broke.
 func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 	for {
 		wait, cancel := context.WithTimeout(g.done, waitInterval)
-		_, _, err := t.recv(wait, 0)
+		head, body, err := t.recv(wait, maxRefusal)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -271,7 +334,10 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 		case g.done.Err() != nil:
 			return nil
 		case err == nil:
-			return errMalformed // the rank has nothing to send now
+			if no, err := parseRefusal(head, body); err == nil && no.reason == reasonAbsent {
+				return errDeadlineEnded
+			}
+			return errMalformed
 		case !errors.Is(err, context.DeadlineExceeded):
 			return err
 		}
@@ -284,6 +350,9 @@ func (g *joinServer) waitForAll(ctx context.Context, t *handshakeConn) error {
 func (g *joinServer) sendOutcome(ctx context.Context, t *handshakeConn) {
 	records, no := g.outcome()
 	if no != nil {
+		if no.reason == reasonAbsent {
+			t.send(appendWait(nil, g.absentRanks())) // the ranks that the receiver then blames
+		}
 		refuse(ctx, t, no)
 		return
 	}
@@ -315,9 +384,15 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	}
 	records, no := g.outcome()
 	if no != nil {
-		g.work.Wait() // until the ranks that have joined have the reason
+		if no.reason == reasonLeft {
+			g.awaitLate(ctx)
+		}
+		g.drain()
 		if e := g.shortage(); e != nil {
 			return nil, e
+		}
+		if no.reason == reasonAbsent {
+			return nil, m.ranksAbsent(no, g.absentRanks())
 		}
 		return nil, m.rankLeft(no)
 	}
@@ -329,6 +404,16 @@ func (m *Mesh) rankLeft(no *refusal) *fault.Error {
 	e := m.failure(fault.PeerLost, no)
 	if no.theirs < uint64(m.cfg.Size) {
 		e.Peers = []fault.Peer{{Rank: int(no.theirs), Host: m.Host(int(no.theirs))}}
+	}
+	return e
+}
+
+// ranksAbsent returns the error of a start that has failed because another rank has reached its
+// deadline. It blames the missing ranks.
+func (m *Mesh) ranksAbsent(no *refusal, missing []int) *fault.Error {
+	e := m.failure(fault.Timeout, no)
+	for _, r := range missing {
+		e.Peers = append(e.Peers, fault.Peer{Rank: r, Host: m.Host(r)})
 	}
 	return e
 }
@@ -375,11 +460,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 		case err == nil:
 			return records, nil
 		case errors.As(err, &no) && no.reason == reasonAbsent:
-			e := m.failure(fault.Timeout, no)
-			for _, r := range m.progress.missingRanks() {
-				e.Peers = append(e.Peers, fault.Peer{Rank: r})
-			}
-			return nil, e
+			return nil, m.ranksAbsent(no, m.progress.missingRanks())
 		case errors.As(err, &no) && no.reason == reasonLeft:
 			return nil, m.rankLeft(no)
 		case errors.As(err, &no) && no.reason == reasonExhausted:
@@ -494,6 +575,9 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 			return nil, &earlyExit{rank: 0, host: m.cfg.Root, final: m.cfg.EndOnLoss, cause: err}
 		}
 		if err != nil {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				m.reportDeadline(t)
+			}
 			return nil, err
 		}
 		switch kind, _, _ := kindOf(head); kind {
@@ -518,6 +602,22 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 		}
 	}
 	return records, nil
+}
+
+// reportDeadline tells rank 0 that the deadline of this rank has ended. Then the other ranks blame
+// the missing ranks, and not this one. reportDeadline waits up to abortTimeout for the missing
+// ranks that rank 0 sends back. If this side closed at once, the frame could be lost.
+func (m *Mesh) reportDeadline(t *handshakeConn) {
+	ctx, cancel := context.WithTimeout(m.ctx, abortTimeout)
+	defer cancel()
+	t.send(refuseAbsent(m.cfg.Rank, m.progress.missingRanks()).append(nil))
+	head, body, err := t.recv(ctx, maxBody)
+	if err != nil {
+		return
+	}
+	if missing, err := parseWait(head, body, m.cfg.Size); err == nil {
+		m.progress.update(func(a *startProgress) { a.missing = missing })
+	}
 }
 
 // recvFromRoot waits at most joinIdleTimeout for rank 0's next frame. Rank 0 sends one frame per

@@ -28,7 +28,7 @@ const maxBody = 4 << 10
 //	CHALLENGE  the accepting rank  PROOF or REFUSE
 //	PROOF      the dialling rank   WELCOME or REFUSE
 //	WELCOME    the accepting rank  the first frame of the channel
-//	REFUSE     either              nothing: its sender closes
+//	REFUSE     either              nothing: its sender closes; at a joining rank's deadline, WAIT
 //	RECORD     a joining rank      WAIT, TABLE or REFUSE
 //	WAIT       rank 0              nothing
 //	TABLE      rank 0              nothing; the rank closes when it has all records
