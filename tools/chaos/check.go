@@ -16,7 +16,6 @@ import (
 type verdict struct {
 	injected bool            // the fault met a job that was running
 	reports  []time.Duration // from the fault to each rank's first error
-	indirect int             // reports of Init that name a rank which had ended Init because of the fault
 	broken   map[string]int
 	notes    []string
 }
@@ -133,8 +132,6 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 			switch {
 			case !v.injected:
 				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
-			case !t.allows(r, e) && t.isIndirect(e, outcomes):
-				v.indirect++
 			case !t.allows(r, e):
 				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
 			case late > t.fault.limit+delay:
@@ -167,18 +164,6 @@ func (t *trial) allows(r int, e event) bool {
 	return false
 }
 
-// isIndirect reports whether an error of Init names only ranks that had reported the fault itself
-// before. If a rank dies before it has joined, the others wait until their deadlines. The first one
-// whose deadline ends names that rank and leaves. Init tells the others only that this one has
-// left.
-func (t *trial) isIndirect(e event, outcomes []outcome) bool {
-	return e.Op == "init" && len(e.Peers) > 0 && !slices.ContainsFunc(e.Peers, func(p int) bool {
-		events := outcomes[p].events
-		i := slices.IndexFunc(events, func(e event) bool { return e.Name == "error" })
-		return i < 0 || events[i].Time > e.Time || !t.allows(p, events[i])
-	})
-}
-
 // wanted returns what allows accepts.
 func (t *trial) wanted() string {
 	switch {
@@ -194,7 +179,6 @@ func (t *trial) wanted() string {
 type tally struct {
 	trials, faults int
 	reports        []time.Duration
-	indirect       int
 	broken         map[string]int
 }
 
@@ -229,7 +213,6 @@ func (s *summary) add(t *trial, v *verdict) {
 			c.faults++
 		}
 		c.reports = append(c.reports, v.reports...)
-		c.indirect += v.indirect
 		for rule, n := range v.broken {
 			c.fail(rule, n)
 		}
@@ -239,10 +222,10 @@ func (s *summary) add(t *trial, v *verdict) {
 // String returns the table.
 func (s *summary) String() string {
 	var b strings.Builder
-	columns := append([]string{s.fault.name, "trials", "faults", "reports", "indirect", "p50", "p99", "max"}, rules()...)
+	columns := append([]string{s.fault.name, "trials", "faults", "reports", "p50", "p99", "max"}, rules()...)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	row := func(name string, c *tally) {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %v | %v | %v |", name, c.trials, c.faults, len(c.reports), c.indirect,
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %v | %v | %v |", name, c.trials, c.faults, len(c.reports),
 			percentile(c.reports, 50), percentile(c.reports, 99), percentile(c.reports, 100))
 		for _, rule := range rules() {
 			fmt.Fprintf(&b, " %d |", c.broken[rule])
