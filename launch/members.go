@@ -46,7 +46,7 @@ type membership struct {
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // when the first process that was a member, or begins the job, has become ready; never if none has
+	since     time.Duration // the time from which processes that are not ready are late; never if none is; see updateSince
 	warned    bool          // absent has given its answer for the next epoch
 	finishing bool
 	stopped   bool
@@ -112,7 +112,21 @@ func (m *membership) ready(id int, addr string, now time.Duration) {
 	}
 	p.ready, p.addr = true, addr
 	m.broken = m.broken || m.isMember(p)
-	if m.since == never && (m.isMember(p) || m.epoch == noEpoch) {
+	m.updateSince(now)
+}
+
+// updateSince sets since to now when the first member has become ready, or the first process at all
+// if no member runs. A newcomer does not make members late, because they may compute for long.
+func (m *membership) updateSince(now time.Duration) {
+	memberRuns, memberWaits := false, false
+	for _, p := range m.processes {
+		memberRuns = memberRuns || m.isMember(p)
+		memberWaits = memberWaits || m.isMember(p) && p.ready
+	}
+	switch {
+	case !memberWaits && (memberRuns || !m.anyReady()):
+		m.since, m.warned = never, false
+	case m.since == never:
 		m.since = now
 	}
 }
@@ -141,6 +155,7 @@ func (m *membership) ended(id int, failed bool, now time.Duration) {
 		m.left = m.left || m.isMember(p)
 		m.finishing = m.finishing || p.epoch != noEpoch
 	}
+	m.updateSince(now)
 }
 
 // pauseAfter returns how long a slot stays unused after its failure with the given number. The

@@ -314,6 +314,46 @@ func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	}
 }
 
+// All members end, and a process that has taken the place of one never asks. The other one waits for
+// it no longer than among members.
+func TestAfterTheLastMemberNewProcessesWaitForALimitedTime(t *testing.T) {
+	for _, asksFirst := range []bool{true, false} {
+		j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 3}, 2)
+		j.ask(0)
+		j.ask(1)
+		j.end(1, true)
+		if asksFirst {
+			j.ask(2) // while member 0 runs
+		}
+		j.end(0, true)
+		if !asksFirst {
+			j.ask(2)
+		}
+		j.tick()
+		if !j.signalled[3] || j.signalled[2] || j.now != j.waitLimit {
+			t.Errorf("asks first %v: at %v got %v killed, want process 3 after %v", asksFirst, j.now, j.signalled, j.waitLimit)
+		}
+	}
+}
+
+// A member asks, and ends. Nobody waits any more, so nobody is killed.
+func TestMembersAreNotLateForAProcessThatHasEnded(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3}, 3)
+	for id := range 3 {
+		j.ask(id)
+	}
+	j.ask(0)
+	j.end(0, true)
+	if at := j.wakeAt(j.now); at != never {
+		t.Errorf("got a deadline at %v, want none", at)
+	}
+	j.now += time.Second
+	j.ask(1)
+	if at := j.wakeAt(j.now); at != j.now+j.waitLimit {
+		t.Errorf("got a deadline at %v, want %v", at, j.now+j.waitLimit)
+	}
+}
+
 func TestProcessesForWhichOthersWaitAreNamedOnce(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3}, 3)
 	j.waitLimit = time.Hour
