@@ -77,9 +77,6 @@ func (r *run) prepareEpochs() error {
 		if n = min(found, e.Max); err != nil {
 			return fmt.Errorf("with --host-discovery-script: %w", err)
 		}
-		if n < e.Min {
-			return fmt.Errorf("with --host-discovery-script: slots on this host: got %d, want at least %d (--min-np)", n, e.Min)
-		}
 		app := r.job.Apps[0]
 		app.Ranks = n
 		r.apps = []App{app}
@@ -213,6 +210,9 @@ func (r *run) advance() {
 		signalGroup(r.ranks[id].pid, syscall.SIGKILL)
 	}
 	for _, id := range s.surplus(r.now()) {
+		if !s.finishing {
+			r.note("rank %s (process %d) gets TERM, because this host has slots for %d only", r.ranks[id].label(), r.ranks[id].pid, s.usable)
+		}
 		r.ranks[id].replaced = true
 		signalGroup(r.ranks[id].pid, syscall.SIGTERM)
 	}
@@ -365,7 +365,8 @@ func (r *run) startDiscovery() {
 }
 
 // discover runs the discovery script, and returns how many slots it names. Ranks can be started on
-// this host only, so a line that names another host is an error.
+// this host only, so a line that names another host is an error. Fewer slots than the least number
+// of ranks are an error, too: a script that fails often prints nothing and exits with 0.
 func (r *run) discover(ctx context.Context) (slots int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, discoverLimit)
 	defer cancel()
@@ -384,7 +385,11 @@ func (r *run) discover(ctx context.Context) (slots int, err error) {
 	if err := cmd.Wait(); err != nil {
 		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
 	}
-	return parseSlots(string(bytes.TrimSpace(text)))
+	slots, err = parseSlots(string(bytes.TrimSpace(text)))
+	if least := r.job.Elastic.Min; err == nil && slots < least {
+		err = fmt.Errorf("slots on this host: got %d, want at least %d (--min-np)", slots, least)
+	}
+	return slots, err
 }
 
 // parseSlots adds up the slots of this host in the output of a discovery script. A line is

@@ -98,6 +98,22 @@ func TestDiscoveryCountsTheSlotsOfThisHost(t *testing.T) {
 	}
 }
 
+// A script whose first command fails prints nothing, and exits with 0.
+func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo localhost:2": "", "true": "got 0, want at least 2 (--min-np)", "echo localhost": "got 1, want at least 2 (--min-np)",
+	} {
+		r := &run{job: &Job{Elastic: &Elastic{Min: 2, Discovery: script}}, base: []string{"PATH=/bin:/usr/bin"}}
+		got := ""
+		if _, err := r.discover(t.Context()); err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%q: got %q, want %q", script, got, want)
+		}
+	}
+}
+
 func TestElasticOptions(t *testing.T) {
 	for line, want := range map[string]Elastic{
 		"-np 3 --enable-recovery p":                               {Min: 1, Max: 3},
