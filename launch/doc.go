@@ -131,7 +131,8 @@
 //
 //	0          every rank exited with 0
 //	1 to 255   the exit code of the first rank that failed; 128+n if signal n ended it
-//	1          all ranks exited with 0, and the timeline could not be written
+//	1          all ranks exited with 0, and the timeline could not be written, or the job had ended
+//	           because too few ranks were left
 //	2          the command line is wrong
 //	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist

@@ -221,6 +221,9 @@ func (r *run) advance() {
 	}
 	if s.written.Failed == "" && s.failure(r.now()) != "" {
 		r.note("the job ends: %s", s.failed)
+		if !s.finishing {
+			r.failed = s.failed
+		}
 		r.policy.rankAbsent(r.now())
 	}
 	r.policy.remaining(r.now(), s.alive())

@@ -42,6 +42,8 @@ const (
 //	a rank has failed by itself         its code, 128+n  rank 3 (prog, process 7) exited with ...
 //	  with --enable-recovery, and       0                the same
 //	  another rank exited with 0
+//	too few ranks were left for the     as above, or 1   ranks left: got 1, want at least 2 ...
+//	next epoch, and none had finished
 //	the user, or the context, ended it  128+signal       the job was asked to end (SIGINT), ...
 //	none                                0                none
 func (r *run) outcome() Outcome {
@@ -63,11 +65,16 @@ func (r *run) outcome() Outcome {
 		if r.endSignal != 0 {
 			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.endSignal), first)
 		}
+		if r.failed != "" {
+			first = r.failed + ": " + first
+		}
 		code := exitCode(culprit.status)
-		if r.job.Recovery && r.endSignal == 0 && slices.ContainsFunc(r.ranks, func(k *rank) bool { return !k.notOK() }) {
+		if r.job.Recovery && r.endSignal == 0 && r.failed == "" && slices.ContainsFunc(r.ranks, func(k *rank) bool { return !k.notOK() }) {
 			code = 0
 		}
 		return Outcome{Code: code, Verdict: []string{first, r.reportsOfOthers(culprit)}}
+	case r.failed != "":
+		return Outcome{Code: 1, Verdict: []string{r.failed, r.reportsOfOthers(nil)}}
 	// No rank failed by itself, but some ranks did not exit with 0. The launcher ended them,
 	// because the user or the context asked it to end the job.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):

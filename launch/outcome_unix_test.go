@@ -100,6 +100,29 @@ func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	}
 }
 
+// A job that ended because too few ranks were left has failed, also if the ranks that were left have
+// exited with 0 because of that.
+func TestAJobWithTooFewRanksFails(t *testing.T) {
+	const failed = "ranks left: got 1, want at least 2"
+	for name, c := range map[string]struct {
+		ranks []*rank
+		code  int
+		first string
+	}{
+		"one was killed": {[]*rank{at(time.Second, endedRank(diedOf(9), "")), at(2*time.Second, endedRank(0, ""))}, 137, failed + ": rank 0 (prog, process 100) was killed by signal 9 (SIGKILL) after 1s"},
+		"all left":       {[]*rank{at(time.Second, endedRank(0, "")), at(2*time.Second, endedRank(0, ""))}, 1, failed},
+		"one stayed":     {[]*rank{at(time.Second, endedRank(0, "")), at(2*time.Second, killedRank(diedOf(15), ""))}, 1, failed},
+	} {
+		for i, k := range c.ranks {
+			k.id, k.program = i, "/bin/prog"
+		}
+		r := &run{job: &Job{Recovery: true}, ranks: c.ranks, policy: newPolicy(2, 0, 0), failed: failed}
+		if out := r.outcome(); out.Code != c.code || len(out.Verdict) != 2 || out.Verdict[0] != c.first {
+			t.Errorf("%s: got %d %q, want %d and %q", name, out.Code, out.Verdict, c.code, c.first)
+		}
+	}
+}
+
 func TestVerdictIsBoundedAndPrintable(t *testing.T) {
 	ranks := []*rank{at(0, endedRank(exitWith(1), "\x1b[31m"+strings.Repeat("ü", 4000)))}
 	for range 500 {

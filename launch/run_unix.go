@@ -53,6 +53,7 @@ type run struct {
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
+	failed string   // why there was no next epoch, if no rank had finished by then
 
 	exits     chan exit
 	over      chan struct{} // closed when nothing reads exits any more
