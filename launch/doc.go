@@ -65,7 +65,9 @@
 //
 // The launcher forms an epoch when every process that it has not seen end asks for it, by Init or
 // by Rejoin. So no process of an earlier epoch can go on beside it. A process that does not ask
-// within --elastic-timeout after the first one is killed.
+// within --elastic-timeout after the first one is killed. If a process fails, the launcher kills
+// the rest of its group first. It does not see a child that has left the group, and does not wait
+// for it.
 //
 // A process that fails is started again in its slot, up to --restart-ranks times in the job. After
 // the second failure of a slot, and each further one, the slot pauses first. A process that exits

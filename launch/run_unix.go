@@ -400,12 +400,17 @@ func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
 	// From terminating on, ranks end because the launcher signals them.
 	e.rank.killed = r.policy.phase >= terminating
+	r.updateGroup(e.rank)
 	if r.epochs == nil {
 		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
-	} else {
-		r.epochs.exited(e.rank, r.now())
+		return
 	}
-	r.updateGroup(e.rank)
+	// Otherwise the rest of the group could go on in its epoch, beside the next one. While the job
+	// ends, no process takes the rank's place, and the rest has its time.
+	if e.status != 0 && !e.rank.groupGone && !r.epochs.stopped {
+		signalGroup(e.rank.pid, syscall.SIGKILL)
+	}
+	r.epochs.exited(e.rank, r.now())
 }
 
 // updateGroup checks whether a rank's process group is empty. Once a process group is empty, the

@@ -129,6 +129,16 @@ func TestChildrenLeftBehindAreEnded(t *testing.T) {
 	j.ends(0)
 }
 
+// The children of a rank that has failed must not go on beside the process that takes its place.
+func TestChildrenOfARankThatIsStartedAgainAreKilled(t *testing.T) {
+	t.Parallel()
+	j := start(t, "-np", "1", "--restart-ranks", "1", "--grace", "5", "sh", "-c",
+		`mkdir "$0" || exit 0; sleep 1000 & kill -KILL $$`, filepath.Join(t.TempDir(), "started"))
+	if stderr := j.ends(0, "started again"); strings.Contains(stderr, "ended sleep (") {
+		t.Errorf("the first process's child was left until the end:\n%s", stderr)
+	}
+}
+
 // If the reader closes its end, the ranks must end by SIGPIPE, as in a pipeline.
 func TestClosedReaderEndsTheJob(t *testing.T) {
 	t.Parallel()
