@@ -175,12 +175,12 @@ func (m *membership) pauseAfter(failures int) time.Duration {
 func (m *membership) stop() { m.stopped = true }
 
 // pending returns the slots that will get a process, in order: a slot after a failure only while
-// restarts are left.
+// restarts are left. Processes that run in slots beyond the usable ones take the place of others.
 func (m *membership) pending() (slots []int) {
 	if m.stopped || m.finishing || m.failed != "" {
 		return nil
 	}
-	restarts := m.restarts
+	restarts, free := m.restarts, m.usable-len(m.kept())
 	for i, s := range m.slots[:m.usable] {
 		switch {
 		case s.process != noProcess || s.closed:
@@ -191,7 +191,18 @@ func (m *membership) pending() (slots []int) {
 			slots = append(slots, i)
 		}
 	}
-	return slots
+	return slots[:max(0, min(free, len(slots)))]
+}
+
+// kept returns the processes that have not been told to end, by slot.
+func (m *membership) kept() (kept []*member) {
+	for _, p := range m.processes {
+		if !p.dismissed {
+			kept = append(kept, p)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *member) int { return cmp.Compare(a.slot, b.slot) })
+	return kept
 }
 
 // starts returns the slots in which a process must be started now.
@@ -253,12 +264,12 @@ func (m *membership) killAt(p *member) time.Duration {
 	return never
 }
 
-// surplus returns the processes that must be told to end: those in slots that are not usable any
-// more, and, while the job is finishing, those that were never members. It returns each process
-// once.
+// surplus returns the processes that must be told to end: as many as exceed the number of usable
+// slots, those in the highest slots, and, while the job is finishing, those that were never members.
+// It returns each process once.
 func (m *membership) surplus(now time.Duration) (ids []int) {
-	for _, p := range m.processes {
-		if (p.slot >= m.usable || m.finishing && p.epoch == noEpoch) && !p.dismissed {
+	for i, p := range m.kept() {
+		if i >= m.usable || m.finishing && p.epoch == noEpoch {
 			p.dismissed, p.dismissedAt = true, now
 			ids = append(ids, p.id)
 		}

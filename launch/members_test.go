@@ -39,8 +39,12 @@ func (j *jobModel) apply(input string, args ...any) {
 		j.next++
 	}
 	j.named = append(j.named, j.absent(j.now)...)
+	running := len(j.kept())
 	for _, id := range slices.Concat(j.overdue(j.now), j.surplus(j.now)) {
 		j.signalled[id] = true
+	}
+	if got, want := len(j.kept()), min(j.usable, running); got != want && !j.finishing {
+		j.t.Fatalf("got %d processes that may stay, want %d; %q", got, want, j.history)
 	}
 	var order []int // of the ranks before
 	for id := range j.processes {
@@ -351,6 +355,35 @@ func TestMembersAreNotLateForAProcessThatHasEnded(t *testing.T) {
 	j.ask(1)
 	if at := j.wakeAt(j.now); at != j.now+j.waitLimit {
 		t.Errorf("got a deadline at %v, want %v", at, j.now+j.waitLimit)
+	}
+}
+
+// Slots of one host are alike. A process keeps running while there are slots for all, whichever slot
+// it was started in.
+func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 2, Max: 4, Discovery: "x"}, 4)
+	for id := range 4 {
+		j.ask(id)
+	}
+	j.end(0, true)
+	j.available(3)
+	j.apply("3 slots")
+	if len(j.signalled) != 0 {
+		t.Errorf("3 processes and 3 slots: got %v told to end, want none", j.signalled)
+	}
+	j.available(2)
+	j.apply("2 slots")
+	if !j.signalled[3] || len(j.signalled) != 1 {
+		t.Errorf("3 processes and 2 slots: got %v told to end, want process 3", j.signalled)
+	}
+	j.restarts = 1
+	if got := j.pending(); len(got) != 0 {
+		t.Errorf("2 processes and 2 slots: got starts in slots %v, want none", got)
+	}
+	j.end(3, true)
+	j.end(2, true)
+	if j.alive() != 2 || len(j.processes) != 2 {
+		t.Errorf("after the end of process 2: got %d processes, and %d that run, want a new one", j.alive(), len(j.processes))
 	}
 }
 
