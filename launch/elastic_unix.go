@@ -3,11 +3,10 @@
 package launch
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -377,22 +376,28 @@ func (r *run) discover(ctx context.Context) (slots int, err error) {
 	cmd.Env, cmd.WaitDelay = r.base, killAfter
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return 0, err
-	}
-	text, _ := io.ReadAll(io.LimitReader(out, maxDiscovery))
-	if err := cmd.Wait(); err != nil {
+	var out limitedBuffer
+	cmd.Stdout = &out
+	// After WaitDelay only a helper of the script, which has exited with 0, has the pipe open.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
 	}
-	slots, err = parseSlots(string(bytes.TrimSpace(text)))
+	slots, err = parseSlots(strings.TrimSpace(string(out)))
 	if least := r.job.Elastic.Min; err == nil && slots < least {
 		err = fmt.Errorf("slots on this host: got %d, want at least %d (--min-np)", slots, least)
 	}
 	return slots, err
+}
+
+// A limitedBuffer keeps what is written to it, and refuses more than maxDiscovery bytes.
+type limitedBuffer []byte
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if len(*b)+len(p) > maxDiscovery {
+		return 0, fmt.Errorf("output: got more than %d bytes, want at most that", maxDiscovery)
+	}
+	*b = append(*b, p...)
+	return len(p), nil
 }
 
 // parseSlots adds up the slots of this host in the output of a discovery script. A line is

@@ -7,8 +7,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tutti-go/tutti/internal/jobca"
@@ -111,6 +115,32 @@ func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
 		if !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%q: got %q, want %q", script, got, want)
 		}
+	}
+}
+
+// A helper that a script leaves running keeps the script's output open.
+func TestDiscoveryDoesNotWaitForHelpers(t *testing.T) {
+	t.Parallel()
+	helper := filepath.Join(t.TempDir(), "helper")
+	r := &run{job: &Job{Elastic: &Elastic{Discovery: "sleep 1000 & echo $! >" + helper + "; echo localhost:2"}}, base: os.Environ()}
+	slots, err := r.discover(t.Context())
+	if slots != 2 || err != nil {
+		t.Errorf("got %d, %v, want 2", slots, err)
+	}
+	text, err := os.ReadFile(helper)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		t.Fatalf("process of the helper: got %q, %v", text, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("helper: got %v, want a process that runs", err)
+	}
+}
+
+func TestDiscoveryOfTooMuchIsAnError(t *testing.T) {
+	r := &run{job: &Job{Elastic: &Elastic{Discovery: "yes localhost"}}, base: os.Environ()}
+	if slots, err := r.discover(t.Context()); err == nil {
+		t.Errorf("got %d slots, want an error", slots)
 	}
 }
 
