@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/jobca"
@@ -81,6 +82,9 @@ func (j *Job) Join(ctx context.Context) (*Job, error) {
 	}
 	if err := next.enterEpoch(ctx, l.Addr().String()); err != nil {
 		l.Close()
+		if ctx.Err() != nil {
+			j.members.withdraw(ctx)
+		}
 		return nil, j.storeError(ctx, err)
 	}
 	next.listener = l
@@ -126,6 +130,18 @@ func (m *membership) announce(ctx context.Context, addr string) error {
 	}
 	return err
 }
+
+// withdraw tells the launcher that this process does not wait for the next epoch any more. Otherwise
+// the launcher could form an epoch with it, in which the other ranks would wait for it. If the
+// launcher does not answer in time, it is stopped or ending, and the error is of no use.
+func (m *membership) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawLimit)
+	defer cancel()
+	m.announce(ctx, "")
+}
+
+// withdrawLimit bounds how long a Join whose context has ended goes on.
+const withdrawLimit = time.Second
 
 // watch waits until the job's Epoch has another version, and returns the Epoch and its version.
 // While there is no Epoch, the version is 0.

@@ -189,6 +189,25 @@ func TestJoinEndsWithoutAnEpoch(t *testing.T) {
 	}
 }
 
+// A launcher that went on to count this process as waiting would form an epoch that never begins.
+func TestAJoinWhoseContextEndsIsWithdrawn(t *testing.T) {
+	l := newFakeLauncher(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := l.find().Join(ctx)
+		ended <- err
+	}()
+	l.asked(1)
+	cancel()
+	if err := <-ended; !errors.Is(err, fault.Canceled) {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	if e, err := l.own.Get(t.Context(), store.ReadyKey); err != nil || e.Version != 2 || len(e.Value) != 0 {
+		t.Errorf("request: got version %d with %q, %v, want 2, empty", e.Version, e.Value, err)
+	}
+}
+
 func TestChangesOfAnEpoch(t *testing.T) {
 	for name, c := range map[string]struct {
 		e              store.Epoch

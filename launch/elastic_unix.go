@@ -43,7 +43,7 @@ type epochs struct {
 // A question is the request of a process for the next epoch.
 type question struct {
 	rank *rank
-	addr string // of the process's listener
+	addr string // of the process's listener; "" withdraws the request
 }
 
 // A link is the launcher's end of the connection to one process.
@@ -175,10 +175,14 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 // maxAddr bounds the address of a listener: a host name of 255 bytes and a port.
 const maxAddr = 255 + len(":65535")
 
-// asked notes that a process asks for the next epoch. It ignores a request whose address is too
-// long.
+// asked notes that a process asks for the next epoch, or does not ask any more. It ignores an
+// address that is too long.
 func (r *run) asked(q question) {
 	if len(q.addr) > maxAddr {
+		return
+	}
+	if q.addr == "" {
+		r.epochs.withdrawn(q.rank.process, r.now())
 		return
 	}
 	if r.job.Verbose {

@@ -23,6 +23,7 @@ import (
 //	input                      effect
 //	started                    a process is starting in a slot
 //	ready                      a process is ready; if it was a member, its epoch is broken
+//	withdrawn                  a process does not ask any more; if it was a member, its epoch is broken
 //	ended, failed              if it was a member, its epoch is broken; its slot gets another start
 //	                           while restarts are left
 //	ended, with 0              its slot gets no other start; if it was ever a member, the job is
@@ -111,6 +112,18 @@ func (m *membership) ready(id int, addr string, now time.Duration) {
 		return // it has ended meanwhile
 	}
 	p.ready, p.addr = true, addr
+	m.broken = m.broken || m.isMember(p)
+	m.updateSince(now)
+}
+
+// withdrawn notes that a process does not ask any more. The epoch that it asked for may have been
+// formed meanwhile.
+func (m *membership) withdrawn(id int, now time.Duration) {
+	p := m.processes[id]
+	if p == nil {
+		return // it has ended meanwhile
+	}
+	p.ready, p.addr = false, ""
 	m.broken = m.broken || m.isMember(p)
 	m.updateSince(now)
 }

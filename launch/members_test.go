@@ -88,6 +88,12 @@ func (j *jobModel) ask(id int) {
 	j.apply("%d asks", id)
 }
 
+// withdraw is the input that a process does not ask any more.
+func (j *jobModel) withdraw(id int) {
+	j.withdrawn(id, j.now)
+	j.apply("%d withdraws", id)
+}
+
 // end is the input that a process ends.
 func (j *jobModel) end(id int, failed bool) {
 	delete(j.inside, id)
@@ -111,7 +117,7 @@ func (j *jobModel) state() string {
 }
 
 // TestNoOrderOfEventsLeadsToTwoEpochsSideBySide explores every order in which up to three processes
-// ask and end, with restarts and growth. In each situation, if all processes ask and time passes,
+// ask, withdraw and end, with restarts and growth. In each situation, if all processes ask and time passes,
 // either an epoch is formed, or the job fails.
 func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 	for _, e := range []Elastic{
@@ -149,7 +155,9 @@ func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 				inputs := []input{}
 				for id := range j.next {
 					if p := j.processes[id]; p != nil {
-						if !p.ready {
+						if p.ready {
+							inputs = append(inputs, func(j *jobModel) { j.withdraw(id) })
+						} else {
 							inputs = append(inputs, func(j *jobModel) { j.ask(id) })
 						}
 						inputs = append(inputs, func(j *jobModel) { j.end(id, true) }, func(j *jobModel) { j.end(id, false) })
@@ -384,6 +392,26 @@ func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 	j.end(2, true)
 	if j.alive() != 2 || len(j.processes) != 2 {
 		t.Errorf("after the end of process 2: got %d processes, and %d that run, want a new one", j.alive(), len(j.processes))
+	}
+}
+
+// No epoch is formed with a process whose context has ended. The others wait for it as for one that
+// has not asked. If the epoch was formed before, it is broken.
+func TestAProcessThatWithdrawsIsNotWaiting(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 2}, 2)
+	j.ask(0)
+	j.withdraw(0)
+	if at := j.wakeAt(j.now); at != never {
+		t.Errorf("nobody waits: got a deadline at %v", at)
+	}
+	j.ask(1)
+	if at := j.wakeAt(j.now); len(j.formed) != 0 || at != j.now+j.waitLimit {
+		t.Errorf("got epochs %v and a deadline at %v, want none, and one after %v", j.formed, at, j.waitLimit)
+	}
+	j.ask(0)
+	j.withdraw(1)
+	if len(j.formed) != 1 || !j.broken {
+		t.Errorf("withdrawn too late: got epochs %v, broken %v, want one that is broken", j.formed, j.broken)
 	}
 }
 
