@@ -220,7 +220,9 @@ func (r *run) advance() {
 		signalGroup(r.ranks[id].pid, syscall.SIGTERM)
 	}
 	if members := s.form(); members != nil {
-		r.begin(members)
+		if err := r.begin(members); err != nil {
+			s.failed = err.Error()
+		}
 	}
 	if s.written.Failed == "" && s.failure(r.now()) != "" {
 		r.note("the job ends: %s", s.failed)
@@ -232,7 +234,9 @@ func (r *run) advance() {
 	r.policy.remaining(r.now(), s.alive())
 	now := s.written
 	now.Broken, now.Finished, now.Waiting, now.Failed = s.broken, s.left, s.epoch != noEpoch && s.waiting(), s.failed
-	s.write(now)
+	if err := s.write(now); err != nil {
+		s.failed = err.Error()
+	}
 }
 
 // note prints a line of the launcher, unless the user wants none.
@@ -267,13 +271,14 @@ func (r *run) startLater(at int) {
 // exited notes the end of a process. Its group may have members still.
 func (s *epochs) exited(k *rank, now time.Duration) {
 	k.link.close()
+	k.link = nil // with the private key in it
 	s.ended(k.process, k.status != 0, now)
 }
 
 // begin gives the members of an epoch their credentials, and then writes the epoch to the record.
 // Each epoch has a secret and certificates of its own, so a process that is no member cannot take
-// part.
-func (r *run) begin(members []*member) {
+// part. If begin fails, no member knows of the epoch.
+func (r *run) begin(members []*member) error {
 	s, secret := r.epochs, random(16)
 	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr}
 	for rank, m := range members {
@@ -281,35 +286,46 @@ func (r *run) begin(members []*member) {
 		k.id = rank
 		e.Members = append(e.Members, k.process)
 		text, err := r.bundle(secret, rank, e.Number)
-		if err != nil {
-			r.note("rank %s: no certificate: %v", k.label(), err)
-			continue // the rank waits until the others give up
+		if err == nil {
+			err = swap(k.link.own, store.CredentialsKey, text)
 		}
-		swap(k.link.own, store.CredentialsKey, text)
+		if err != nil {
+			return fmt.Errorf("rank %s: cannot give it its certificate: %w", k.label(), err)
+		}
 	}
 	if r.job.Verbose {
 		r.err.logf("epoch %d has %d ranks; rank 0 is [%s], process %d", e.Number, len(members), r.ranks[members[0].id].label(), r.ranks[members[0].id].pid)
 	}
-	s.write(e)
+	return s.write(e)
 }
 
 // write replaces the Epoch in the record, if it differs.
-func (s *epochs) write(e store.Epoch) {
+func (s *epochs) write(e store.Epoch) error {
 	if reflect.DeepEqual(e, s.written) {
-		return
+		return nil
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		panic(err) // an Epoch has no field that cannot be encoded
 	}
-	swap(s.record, store.EpochKey, text)
+	if err := swap(s.record, store.EpochKey, text); err != nil {
+		return err
+	}
 	s.written = e
+	return nil
 }
 
 // swap replaces a value that only this goroutine changes.
-func swap(m *store.Memory, key string, value []byte) {
-	old, _ := m.Get(context.Background(), key)
-	m.CompareAndSwap(context.Background(), key, old.Version, value)
+func swap(m *store.Memory, key string, value []byte) error {
+	old, err := m.Get(context.Background(), key)
+	if err != nil {
+		return err
+	}
+	ok, err := m.CompareAndSwap(context.Background(), key, old.Version, value)
+	if err == nil && !ok {
+		err = fmt.Errorf("record: key %s: got a change by another writer, want none", key)
+	}
+	return err
 }
 
 // label names a process in tags of output: its slot and, if it is not the first process there, how

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/store"
@@ -58,13 +60,17 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 		r.ranks = append(r.ranks, &rank{slot: id, process: id, link: &link{own: store.NewMemory()}})
 	}
 	r.epochs.epoch = 0
-	r.begin([]*member{{id: 0, addr: "host:1"}, {id: 1, addr: "host:2"}})
+	if err := r.begin([]*member{{id: 0, addr: "host:1"}, {id: 1, addr: "host:2"}}); err != nil {
+		t.Fatal(err)
+	}
 	evicted, before := credentialsOf(t, r.ranks[0]), credentialsOf(t, r.ranks[1])
 	if !connects(t, evicted.Credentials, before.Credentials) || !bytes.Equal(evicted.Secret, before.Secret) {
 		t.Fatal("the ranks of the first epoch do not accept each other")
 	}
 	r.epochs.epoch = 1
-	r.begin([]*member{{id: 1, addr: "host:2"}, {id: 2, addr: "host:3"}})
+	if err := r.begin([]*member{{id: 1, addr: "host:2"}, {id: 2, addr: "host:3"}}); err != nil {
+		t.Fatal(err)
+	}
 	survivor, newcomer := credentialsOf(t, r.ranks[1]), credentialsOf(t, r.ranks[2])
 	if !connects(t, survivor.Credentials, newcomer.Credentials) || !bytes.Equal(survivor.Secret, newcomer.Secret) {
 		t.Error("the ranks of the second epoch do not accept each other")
@@ -84,6 +90,32 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 	}
 	if e.Number != 1 || e.Root != "host:2" || !slices.Equal(e.Members, []int{1, 2}) {
 		t.Errorf("record: got %+v, want epoch 1 of processes 1 and 2", e)
+	}
+}
+
+// If a member cannot get its certificate, no member learns of the epoch, and the job ends.
+func TestAnEpochThatCannotBeWrittenEndsTheJob(t *testing.T) {
+	ca, err := jobca.New("job-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := store.NewMemory()
+	for i := range store.MaxKeys {
+		if ok, err := full.CompareAndSwap(t.Context(), fmt.Sprint(i), 0, nil); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	r := &run{
+		job: &Job{Quiet: true}, ca: ca, policy: newPolicy(1, 0, 0), startedAt: time.Now(),
+		epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 1}), record: store.NewMemory()},
+		ranks:  []*rank{{link: &link{own: full}}},
+	}
+	r.epochs.available(1)
+	r.epochs.started(0, 0, 0)
+	r.epochs.ready(0, "host:1", 0)
+	r.advance()
+	if w := r.epochs.written; w.Members != nil || !strings.Contains(w.Failed, "certificate") || r.policy.phase != failing || r.failed == "" {
+		t.Errorf("got %+v in phase %v, want no members, and a failure", w, r.policy.phase)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 )
 
@@ -126,32 +125,44 @@ func (m *Memory) Watch(ctx context.Context, key string, version uint64) (Version
 // own is the prefix of the keys of a rank's own part.
 const own = "me/"
 
-// A RankView is what one rank has of the launcher's Store. Keys that begin with "me/" are in Own,
-// which belongs to this rank alone. All other keys are in Shared, and the rank can only read them.
+// A RankView is what one rank has of the launcher's Store. EpochKey is in Shared. CredentialsKey and
+// ReadyKey are in Own, which belongs to this rank alone. The rank can read these keys, and change
+// ReadyKey. All other keys are refused, so a rank cannot use up the room of Shared or Own.
 type RankView struct{ Shared, Own Store }
 
 // part returns the Store of a key.
-func (v RankView) part(key string) Store {
-	if strings.HasPrefix(key, own) {
-		return v.Own
+func (v RankView) part(key string) (Store, error) {
+	switch key {
+	case EpochKey:
+		return v.Shared, nil
+	case CredentialsKey, ReadyKey:
+		return v.Own, nil
 	}
-	return v.Shared
+	return nil, fmt.Errorf("store: key: got %.64q, want one of %q, %q, %q", key, EpochKey, CredentialsKey, ReadyKey)
 }
 
 // Get implements Store.
 func (v RankView) Get(ctx context.Context, key string) (Versioned, error) {
-	return v.part(key).Get(ctx, key)
+	s, err := v.part(key)
+	if err != nil {
+		return Versioned{}, err
+	}
+	return s.Get(ctx, key)
 }
 
 // Watch implements Store.
 func (v RankView) Watch(ctx context.Context, key string, version uint64) (Versioned, error) {
-	return v.part(key).Watch(ctx, key, version)
+	s, err := v.part(key)
+	if err != nil {
+		return Versioned{}, err
+	}
+	return s.Watch(ctx, key, version)
 }
 
-// CompareAndSwap implements Store. It refuses shared keys.
+// CompareAndSwap implements Store. It refuses all keys except ReadyKey.
 func (v RankView) CompareAndSwap(ctx context.Context, key string, version uint64, value []byte) (bool, error) {
-	if !strings.HasPrefix(key, own) {
-		return false, fmt.Errorf("store: key %q: got a change, want only reads, because only the launcher may change this key", key)
+	if key != ReadyKey {
+		return false, fmt.Errorf("store: key %.64q: got a change, want only reads, because only the launcher may change this key", key)
 	}
 	return v.Own.CompareAndSwap(ctx, key, version, value)
 }

@@ -40,7 +40,7 @@ func stores(t *testing.T) map[string]Store {
 	return map[string]Store{"memory": NewMemory(), "client": remote, "own part": part}
 }
 
-const key = own + "key" // valid in every Store
+const key = ReadyKey // valid in every Store
 
 func TestOneOfManySwapsOfAVersionSucceeds(t *testing.T) {
 	leak.Check(t)
@@ -131,6 +131,9 @@ func TestKeysAndValuesAreBounded(t *testing.T) {
 			if ok, err := s.CompareAndSwap(ctx, own+strings.Repeat("k", MaxKey), 0, nil); ok || err == nil {
 				t.Error("a key that is too large was accepted")
 			}
+			if name == "own part" {
+				return // it has three keys
+			}
 			n := 1
 			for ; n <= MaxKeys; n++ {
 				if ok, err := s.CompareAndSwap(ctx, fmt.Sprint(own, n), 0, nil); !ok || err != nil {
@@ -158,6 +161,33 @@ func TestAViewChangesOnlyItsOwnPart(t *testing.T) {
 	}
 	if e, err := s.Get(t.Context(), CredentialsKey); err != nil || e.Version != 0 {
 		t.Errorf("credentials of another rank: got %q, %v", e.Value, err)
+	}
+	if ok, err := s.CompareAndSwap(t.Context(), CredentialsKey, 0, []byte("mine")); ok || err == nil {
+		t.Error("a rank has changed its credentials")
+	}
+}
+
+// A rank that asks for many keys must not use up the launcher's room for the epoch.
+func TestAViewRefusesOtherKeys(t *testing.T) {
+	shared, mine := NewMemory(), NewMemory()
+	s := RankView{shared, mine}
+	for i := range 2 * MaxKeys {
+		for _, k := range []string{fmt.Sprint(i), fmt.Sprint(own, i)} {
+			if _, err := s.Watch(t.Context(), k, 1); err == nil {
+				t.Fatalf("%q: got an answer", k)
+			}
+			if _, err := s.Get(t.Context(), k); err == nil {
+				t.Fatalf("%q: got an answer", k)
+			}
+			if ok, err := s.CompareAndSwap(t.Context(), k, 0, nil); ok || err == nil {
+				t.Fatalf("%q: got a change", k)
+			}
+		}
+	}
+	for m, k := range map[*Memory]string{shared: EpochKey, mine: CredentialsKey} {
+		if ok, err := m.CompareAndSwap(t.Context(), k, 0, []byte("new")); !ok || err != nil {
+			t.Errorf("%s: got %v, %v, want room for it", k, ok, err)
+		}
 	}
 }
 
