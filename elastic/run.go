@@ -156,6 +156,7 @@ func (r *runner) attempts(ctx context.Context) error {
 			if err := r.state.Restore(); err != nil {
 				return err
 			}
+			r.progress = max(r.committed, 0) // a Commit that has failed does not count
 		}
 	}
 }

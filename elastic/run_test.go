@@ -244,6 +244,45 @@ func TestAllRanksGetTheStateOfTheRankThatIsFurthest(t *testing.T) {
 	})
 }
 
+// failing is a State whose Commit fails once, when fails says so.
+type failing struct {
+	State
+	fails func() bool
+	done  *bool
+}
+
+func (s failing) Commit() error {
+	if !*s.done && s.fails() {
+		*s.done = true
+		return fault.New(fault.PeerLost, "commit", -1, "the neighbour that keeps the copy is lost")
+	}
+	return s.State.Commit()
+}
+
+// A rank whose Commit has failed has the copy of the Commit before. That copy must not win against
+// the states of ranks that have committed.
+func TestACommitThatHasFailedIsNoProgress(t *testing.T) {
+	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
+		v, done := []int{0}, rank != 0
+		state := failing{Tensors(v), func() bool { return v[0] == 2 }, &done}
+		return state, func(ctx context.Context, job *Job) error {
+			if job.Resets() > 0 {
+				if v[0] != 2 {
+					return fmt.Errorf("got the state %d, want 2 as ranks 1 and 2 have committed", v[0])
+				}
+				return nil
+			}
+			for range 2 {
+				v[0]++
+				if err := job.Commit(ctx); err != nil {
+					return err
+				}
+			}
+			return job.Comm().Barrier(ctx)
+		}, nil
+	})
+}
+
 func TestAWaitingProcessJoinsAtACommit(t *testing.T) {
 	const steps = 1000
 	runAll(t, 3, 2, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
