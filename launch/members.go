@@ -336,12 +336,13 @@ func (m *membership) waiting() bool {
 
 // failure returns why there will be no next epoch, or "". It decides this once: the processes that
 // run and will be started are fewer than the minimum, and no slot can come, or none has come in
-// time. While the job is finishing, this counts only if a process waits for the next epoch.
+// time. While the job is finishing, and before the first epoch, this counts only if a process waits
+// for the next epoch. Programs that never call Init need none.
 func (m *membership) failure(now time.Duration) string {
 	n := m.alive()
 	switch {
 	case m.failed != "" || n >= m.min || n == 0 || m.stopped:
-	case m.finishing && !m.anyReady():
+	case !m.anyReady() && (m.finishing || m.epoch == noEpoch):
 	case m.grows && !m.finishing && (m.since == never || now-m.since < m.waitLimit):
 	default:
 		m.failed = fmt.Sprintf("ranks left: got %d, want at least %d (--min-np), and no other will be started", n, m.min)

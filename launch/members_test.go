@@ -311,6 +311,22 @@ func TestAJobFailsWhenTooFewRanksAreLeft(t *testing.T) {
 	}
 }
 
+// Programs that never call Init end at different times. That is no failure, unless another process
+// waits in Init.
+func TestEndsBeforeInitFailAJobOnlyIfAProcessWaits(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		j := newJobModel(t, Elastic{Min: 3, Max: 3}, 3)
+		j.end(0, failed)
+		if j.failed != "" {
+			t.Errorf("nobody waits: got %q", j.failed)
+		}
+		j.ask(1)
+		if j.failed == "" {
+			t.Error("process 1 waits: got no failure")
+		}
+	}
+}
+
 // A process that takes the place of one that others have waited for has its own time to begin.
 func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 1}, 2)
