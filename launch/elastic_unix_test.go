@@ -178,7 +178,7 @@ func TestDiscoveryOfTooMuchIsAnError(t *testing.T) {
 
 func TestElasticOptions(t *testing.T) {
 	for line, want := range map[string]Elastic{
-		"-np 3 --enable-recovery p":                               {Min: 1, Max: 3},
+		"-np 3 --enable-recovery p":                               {Min: 1, Max: 3, First: 3},
 		"-np 3 --restart-ranks 5 p":                               {Min: 3, Max: 3, Restarts: 5},
 		"-np 3 --min-np 2 p":                                      {Min: 2, Max: 3},
 		"-np 3 --host-discovery-script x p":                       {Min: 3, Max: MaxRanks, Discovery: "x"},
@@ -190,7 +190,7 @@ func TestElasticOptions(t *testing.T) {
 			continue
 		}
 		got := req.job.Elastic
-		if got == nil || got.Min != want.Min || got.Max != want.Max || got.Restarts != want.Restarts || got.Discovery != want.Discovery || !req.job.Recovery {
+		if got == nil || got.Min != want.Min || got.Max != want.Max || got.First != want.First || got.Restarts != want.Restarts || got.Discovery != want.Discovery || !req.job.Recovery {
 			t.Errorf("%q: got %+v, want %+v", line, got, want)
 		}
 	}

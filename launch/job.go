@@ -57,6 +57,7 @@ type Job struct {
 // Elastic says which processes a job may have while it runs.
 type Elastic struct {
 	Min, Max  int           // bounds of the number of ranks
+	First     int           // how many ranks the job needs to begin, if more than Min
 	Restarts  int           // how many failed processes are started again, in all
 	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
 

@@ -35,6 +35,7 @@ import (
 // form and failure, in this order, and carries them out.
 type membership struct {
 	min, max  int
+	first     int           // how many processes the first epoch needs, if more than min
 	restarts  int           // how many failed processes may still be started again
 	waitLimit time.Duration // how long processes that are ready wait for one that is not
 	grows     bool          // available may be called, so a slot may come later
@@ -83,7 +84,7 @@ type member struct {
 // newMembership returns the membership of a job without processes and slots.
 func newMembership(e *Elastic) *membership {
 	return &membership{
-		min: e.Min, max: e.Max, restarts: e.Restarts, waitLimit: e.WaitLimit, grows: e.Discovery != "", cooldown: e.Cooldown,
+		min: e.Min, max: e.Max, first: e.First, restarts: e.Restarts, waitLimit: e.WaitLimit, grows: e.Discovery != "", cooldown: e.Cooldown,
 		processes: make(map[int]*member), epoch: noEpoch, since: never,
 	}
 }
@@ -294,7 +295,7 @@ func (m *membership) surplus(now time.Duration) (ids []int) {
 // It returns nil if the next epoch cannot be formed now. Processes that were members before come
 // first, in the order of their ranks.
 func (m *membership) form() []*member {
-	if m.failed != "" || len(m.processes) < max(m.min, 1) {
+	if m.failed != "" || len(m.processes) < max(m.least(), 1) {
 		return nil
 	}
 	for _, p := range m.processes {
@@ -309,6 +310,14 @@ func (m *membership) form() []*member {
 		p.ready, p.epoch, p.rank = false, m.epoch, rank
 	}
 	return all
+}
+
+// least returns how many processes the next epoch needs.
+func (m *membership) least() int {
+	if m.epoch == noEpoch {
+		return max(m.first, m.min)
+	}
+	return m.min
 }
 
 // inOrder returns the processes: those of the latest epoch first, by rank, and then the others by
@@ -341,11 +350,11 @@ func (m *membership) waiting() bool {
 func (m *membership) failure(now time.Duration) string {
 	n := m.alive()
 	switch {
-	case m.failed != "" || n >= m.min || n == 0 || m.stopped:
+	case m.failed != "" || n >= m.least() || n == 0 || m.stopped:
 	case !m.anyReady() && (m.finishing || m.epoch == noEpoch):
 	case m.grows && !m.finishing && (m.since == never || now-m.since < m.waitLimit):
 	default:
-		m.failed = fmt.Sprintf("ranks left: got %d, want at least %d (--min-np), and no other will be started", n, m.min)
+		m.failed = fmt.Sprintf("ranks left: got %d, want at least %d (--min-np), and no other will be started", n, m.least())
 	}
 	return m.failed
 }

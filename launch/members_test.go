@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -58,8 +59,8 @@ func (j *jobModel) apply(input string, args ...any) {
 	if len(j.inside) > 0 {
 		j.t.Fatalf("epoch %d: got formed while %v may use the epoch before; %q", j.epoch, j.inside, j.history)
 	}
-	if len(members) != len(order) || len(members) < j.min {
-		j.t.Fatalf("epoch %d: got %d members of %d processes, want all, and at least %d; %q", j.epoch, len(members), len(order), j.min, j.history)
+	if len(members) != len(order) || len(members) < j.min || len(j.formed) == 0 && len(members) < j.first {
+		j.t.Fatalf("epoch %d: got %d members of %d processes, want all, and at least %d, at first %d; %q", j.epoch, len(members), len(order), j.min, j.first, j.history)
 	}
 	if j.failed != "" {
 		j.t.Fatalf("epoch %d: got formed after a failure; %q", j.epoch, j.history)
@@ -121,7 +122,7 @@ func (j *jobModel) state() string {
 // either an epoch is formed, or the job fails.
 func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 	for _, e := range []Elastic{
-		{Min: 1, Max: 3}, {Min: 2, Max: 3, Restarts: 2}, {Min: 3, Max: 3, Restarts: 1}, {Min: 1, Max: 3, Restarts: 1, Discovery: "x"},
+		{Min: 1, Max: 3, First: 3}, {Min: 2, Max: 3, Restarts: 2}, {Min: 3, Max: 3, Restarts: 1}, {Min: 1, Max: 3, Restarts: 1, Discovery: "x"},
 	} {
 		t.Run(fmt.Sprintf("%+v", e), func(t *testing.T) {
 			type input func(*jobModel)
@@ -324,6 +325,27 @@ func TestEndsBeforeInitFailAJobOnlyIfAProcessWaits(t *testing.T) {
 		if j.failed == "" {
 			t.Error("process 1 waits: got no failure")
 		}
+	}
+}
+
+// A job that only shrinks after losses begins with all its ranks, or not at all.
+func TestTheFirstEpochNeedsAllRanks(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3, First: 3}, 3)
+	j.ask(0)
+	j.ask(1)
+	j.end(2, true)
+	if len(j.formed) != 0 || !strings.Contains(j.failed, "got 2, want at least 3 (--min-np)") {
+		t.Errorf("got epochs %v and failure %q, want none, and one that says how many ranks are needed", j.formed, j.failed)
+	}
+	j = newJobModel(t, Elastic{Min: 1, Max: 3, First: 3}, 3)
+	for id := range 3 {
+		j.ask(id)
+	}
+	j.end(2, true)
+	j.ask(0)
+	j.ask(1)
+	if len(j.formed) != 2 {
+		t.Errorf("after a loss: got epochs %v, want two; failure %q", j.formed, j.failed)
 	}
 }
 

@@ -196,7 +196,7 @@ func (p *parser) finishElastic(total int) error {
 	case e.Min == 0 && own:
 		e.Min = total
 	case e.Min == 0:
-		e.Min = 1
+		e.Min, e.First = 1, total // the user has not asked for another number of ranks
 	}
 	switch {
 	case e.Max == 0 && e.Discovery != "":
