@@ -131,9 +131,9 @@ func (m *membership) announce(ctx context.Context, addr string) error {
 	return err
 }
 
-// withdraw tells the launcher that this process does not wait for the next epoch any more. Otherwise
-// the launcher could form an epoch with it, in which the other ranks would wait for it. If the
-// launcher does not answer in time, it is stopped or ending, and the error is of no use.
+// withdraw tells the launcher that this process does not wait for the next epoch any more.
+// Otherwise the launcher could form an epoch with it, in which the other ranks would wait for it.
+// If the launcher does not answer in time, it is stopped or ending, and the error is of no use.
 func (m *membership) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawLimit)
 	defer cancel()

@@ -262,9 +262,17 @@ func (s failing) Commit() error {
 // A rank whose Commit has failed has the copy of the Commit before. That copy must not win against
 // the states of ranks that have committed.
 func TestACommitThatHasFailedIsNoProgress(t *testing.T) {
+	var others sync.WaitGroup // the second Commits of the other ranks
+	others.Add(2)
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		v, done := []int{0}, rank != 0
-		state := failing{Tensors(v), func() bool { return v[0] == 2 }, &done}
+		state := failing{Tensors(v), func() bool {
+			if v[0] < 2 {
+				return false
+			}
+			others.Wait()
+			return true
+		}, &done}
 		return state, func(ctx context.Context, job *Job) error {
 			if job.Resets() > 0 {
 				if v[0] != 2 {
@@ -277,6 +285,9 @@ func TestACommitThatHasFailedIsNoProgress(t *testing.T) {
 				if err := job.Commit(ctx); err != nil {
 					return err
 				}
+			}
+			if rank != 0 {
+				others.Done()
 			}
 			return job.Comm().Barrier(ctx)
 		}, nil

@@ -23,7 +23,7 @@ import (
 //	input                      effect
 //	started                    a process is starting in a slot
 //	ready                      a process is ready; if it was a member, its epoch is broken
-//	withdrawn                  a process does not ask any more; if it was a member, its epoch is broken
+//	withdrawn                  a process asks no more; if it was a member, its epoch is broken
 //	ended, failed              if it was a member, its epoch is broken; its slot gets another start
 //	                           while restarts are left
 //	ended, with 0              its slot gets no other start; if it was ever a member, the job is
@@ -48,7 +48,7 @@ type membership struct {
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // the time from which processes that are not ready are late; never if none is; see updateSince
+	since     time.Duration // when others became late, or never; see updateSince
 	warned    bool          // absent has given its answer for the next epoch
 	finishing bool
 	stopped   bool
@@ -279,8 +279,8 @@ func (m *membership) killAt(p *member) time.Duration {
 }
 
 // surplus returns the processes that must be told to end: as many as exceed the number of usable
-// slots, those in the highest slots, and, while the job is finishing, those that were never members.
-// It returns each process once.
+// slots, those in the highest slots, and, while the job is finishing, those that were never
+// members. It returns each process once.
 func (m *membership) surplus(now time.Duration) (ids []int) {
 	for i, p := range m.kept() {
 		if i >= m.usable || m.finishing && p.epoch == noEpoch {

@@ -118,8 +118,8 @@ func (j *jobModel) state() string {
 }
 
 // TestNoOrderOfEventsLeadsToTwoEpochsSideBySide explores every order in which up to three processes
-// ask, withdraw and end, with restarts and growth. In each situation, if all processes ask and time passes,
-// either an epoch is formed, or the job fails.
+// ask, withdraw and end, with restarts and growth. In each situation, if all processes ask and time
+// passes, either an epoch is formed, or the job fails.
 func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 	for _, e := range []Elastic{
 		{Min: 1, Max: 3, First: 3}, {Min: 2, Max: 3, Restarts: 2}, {Min: 3, Max: 3, Restarts: 1}, {Min: 1, Max: 3, Restarts: 1, Discovery: "x"},
@@ -364,8 +364,8 @@ func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	}
 }
 
-// All members end, and a process that has taken the place of one never asks. The other one waits for
-// it no longer than among members.
+// All members end, and a process that has taken the place of one never asks. The other one waits
+// for it no longer than among members.
 func TestAfterTheLastMemberNewProcessesWaitForALimitedTime(t *testing.T) {
 	for _, asksFirst := range []bool{true, false} {
 		j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 3}, 2)
@@ -404,8 +404,8 @@ func TestMembersAreNotLateForAProcessThatHasEnded(t *testing.T) {
 	}
 }
 
-// Slots of one host are alike. A process keeps running while there are slots for all, whichever slot
-// it was started in.
+// Slots of one host are alike. A process keeps running while there are slots for all, whichever
+// slot it was started in.
 func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 2, Max: 4, Discovery: "x"}, 4)
 	for id := range 4 {

@@ -125,9 +125,9 @@ func (m *Memory) Watch(ctx context.Context, key string, version uint64) (Version
 // own is the prefix of the keys of a rank's own part.
 const own = "me/"
 
-// A RankView is what one rank has of the launcher's Store. EpochKey is in Shared. CredentialsKey and
-// ReadyKey are in Own, which belongs to this rank alone. The rank can read these keys, and change
-// ReadyKey. All other keys are refused, so a rank cannot use up the room of Shared or Own.
+// A RankView is what one rank has of the launcher's Store. EpochKey is in Shared. CredentialsKey
+// and ReadyKey are in Own, which belongs to this rank alone. The rank can read these keys, and
+// change ReadyKey. All other keys are refused, so a rank cannot use up the room of Shared or Own.
 type RankView struct{ Shared, Own Store }
 
 // part returns the Store of a key.
