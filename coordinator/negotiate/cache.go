@@ -10,8 +10,8 @@ import (
 //
 //	the tensor                                  ID
 //	the cache is off                            transient
-//	has a live entry and was submitted by bits  that of the entry
-//	some ranks are absent                       transient: there is no request of theirs to cache
+//	has a live entry and was submitted by bits  the ID of the entry
+//	some ranks are absent                       transient: these ranks have no request to cache
 //	no entry, and none is free                  transient; evictOldest makes room for later
 //	else                                        a new or redefined entry, which is sent along
 //
@@ -93,9 +93,9 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends a live entry and tells the Workers. A Worker may have sent a bit for the entry before
-// it learned of the eviction. Therefore the Coordinator keeps the entry until all Workers have
-// acknowledged the eviction:
+// evict ends a live entry. The current list tells the Workers. A Worker may have sent a bit for the
+// entry before it learned of the eviction. Therefore the Coordinator keeps the entry until all
+// Workers have acknowledged the eviction:
 //
 //	a Worker                          the Coordinator
 //	                                  evicts ID 7 in list 20

@@ -58,9 +58,9 @@ type Config struct {
 //	submitted  pending, or the entry's  every rank of the set has submitted it or has joined;
 //	           pending, or fast.counts  then resolve
 //	grouped    groups                   all tensors of its group are resolved
-//	ready      ready                    launch orders its last part: it need not wait for tensors to
-//	                                    be fused with, and there is credit
-//	launched   nowhere; only inflight   Executed returns its cost
+//	ready      ready                    launch orders its last part: the wait for fusion is over,
+//	                                    and there is credit
+//	launched   counted in inflight      Executed returns its cost
 type Coordinator struct {
 	cfg Config
 	now Time
@@ -101,15 +101,16 @@ type Coordinator struct {
 	launches          uint64         // counts launches; the clock of lastUsed
 	lastAck           []uint32       // by rank, the last list that the rank has applied
 
-	// What is ready, in the order of launch, and the reasons to launch it now:
+	// ready holds the ready tensors. launch sorts them by priority and ID. The reasons to launch
+	// them now:
 	//
 	//	readyBytes reaches Config.Fusion    the Bucket would not become fuller
 	//	readySince + Config.Cycle is over   waiting longer costs more than fusion saves
-	//	pendingCount is 0                   nothing can join
+	//	pendingCount is 0                   no tensor can be fused with them soon
 	//	skipFusionWait                      a barrier is ready
-	//	force                               a fence: what follows must not overtake it
+	//	force                               a fence: later responses must not overtake them
 	//
-	// and the one reason not to: inflight has reached the credit.
+	// When inflight reaches the credit, launch stops, unless force is set.
 	ready      []*readyTensor
 	readyPool  []*readyTensor // for reuse
 	building   bucketBuilders
@@ -125,7 +126,8 @@ type Coordinator struct {
 	force          bool // launch all ready tensors, even beyond the credit
 	skipFusionWait bool // launch without waiting to fuse
 
-	// Ranks that have run out of data, and ranks that submit nothing more:
+	// joined holds the ranks that have run out of data. shutdown holds the ranks that submit
+	// nothing more:
 	//
 	//	a rank is   its submissions  a tensor that it has not submitted
 	//	in neither  count            waits for it
@@ -321,8 +323,8 @@ func (c *Coordinator) abort(err *fault.Error) {
 	c.ended = true
 }
 
-// checkShutdown ends the coordinator once all ranks have shut down and no rank can still wait for
-// an operation in flight.
+// checkShutdown ends the coordinator once all ranks have shut down and no tensor is pending or
+// ready.
 func (c *Coordinator) checkShutdown() {
 	if !c.ended && c.shutdown.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
 		c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseShutdown})

@@ -66,9 +66,9 @@
 //
 // Ranks that submit a name in different groups get fault.Mismatch at once, because they may wait
 // for tensors that the other ranks never submit. The error names both ranks, and the tensors of
-// both groups. It fails all tensors of these groups and, step by step, of all groups that share a
-// tensor with them. Every later submission of these names fails, too, because it is unknown which
-// submissions of different ranks belong together. Other tensors are not affected.
+// both groups. The Coordinator fails all tensors of these groups and, step by step, of all groups
+// that share a tensor with them. Every later submission of these names fails, too, because it is
+// unknown which submissions of different ranks belong together. Other tensors are not affected.
 //
 // A name that is submitted again while it is in flight is refused on that rank, with all tensors of
 // its group. The error names both calls, and the first submission goes on. For the other ranks, a
@@ -93,7 +93,7 @@
 //	what happens                        who gets what
 //	ranks disagree about a tensor       fault.Mismatch for that tensor, on all ranks
 //	ranks disagree about a group        the same for all tensors of the groups, from then on
-//	a rank has closed                   fault.Closed for what needs it, from then on
+//	a rank has closed                   fault.Closed for all tensors that need it, from then on
 //	a rank misuses a call by itself     fault.Misuse for that call, on that rank
 //	a rank is lost, or fails            ResponseAbort: the coordinator ends on all ranks
 //	a list breaks the protocol          the same, with fault.Mismatch that blames the sender

@@ -42,7 +42,7 @@ func Cost(t *Spec, rows []int, part, parts int) int {
 	return Size(t, rows, part, parts) + tensorCost
 }
 
-// Size returns the size of a part of a tensor in bytes. An AllToAll counts as large, because its
+// Size returns the size of a part of a tensor in bytes. An AllToAll counts as 4 MiB, because its
 // size differs from rank to rank.
 func Size(t *Spec, rows []int, part, parts int) int {
 	switch {
@@ -71,8 +71,8 @@ func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
 	c.queueReady(u)
 }
 
-// initReady initializes a readyTensor. Only sums and copies are cut into parts, because their
-// elements do not depend on each other.
+// initReady initializes a readyTensor. Only AllReduces and Broadcasts are cut into parts, because
+// their elements do not depend on each other.
 func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) {
 	*u = readyTensor{
 		id: id, spec: t, bytes: Size(t, rows, 0, 1), parts: 1, priority: t.Priority,
@@ -188,7 +188,7 @@ type bucketBuilders struct {
 	spare []*bucketBuilder // for reuse
 }
 
-// clear drops all Buckets after they have been added to the list.
+// clear drops all Buckets after their responses have been added to the outgoing list.
 func (bs *bucketBuilders) clear() {
 	for _, b := range bs.list {
 		*b = bucketBuilder{}
@@ -232,13 +232,13 @@ func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 }
 
 // launchTensor launches as many parts of u as the credit allows. It reports whether all parts are
-// launched. A tensor that fits into an open Bucket needs no credit. The Bucket already has credit,
-// and at most Config.Fusion bytes are added to it.
+// launched. A tensor that fits into an open Bucket is launched even if the credit is spent. So a
+// Bucket may exceed the credit by up to Config.Fusion bytes.
 func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	key := u.key
 	fusible := u.parts == 1 && u.spec.Codec == Plain && u.bytes <= c.cfg.MaxFusedTensor && len(u.absent) == 0 && (key.kind == AllReduce || key.kind == Broadcast)
-	// Only sums and copies of whole tensors are fused. A tensor with absent ranks gets its own
-	// Bucket, because Bucket.Absent applies to the whole Bucket.
+	// Only AllReduces and Broadcasts of whole tensors are fused. A tensor with absent ranks gets
+	// its own Bucket, because Bucket.Absent applies to the whole Bucket.
 	if b := bs.find(key); fusible && b != nil && c.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixedPriorities = b.mixedPriorities || u.priority != b.first.priority

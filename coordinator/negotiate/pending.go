@@ -13,7 +13,7 @@ import (
 //
 //	state    submittedCount    ready  leaves by
 //	waiting  below the ranks   false  recordSubmission, or another rank's join: checkReady
-//	grouped  all, but absent   true   the last tensor of its group is resolved
+//	grouped  all but absent    true   the last tensor of its group is resolved
 //	any      any               any    a rank submits it in another group: failConflicts
 //	gone     any               any    removePending; live is false, and pendingPool may use it again
 type pendingTensor struct {

@@ -7,10 +7,10 @@ import (
 
 // Transcripts show inputs and outputs as lines of text.
 
-// String is "responses" and the list.
+// String returns "responses" and the list.
 func (o SendResponses) String() string { return "responses " + o.List.String() }
 
-// String is "warn" and the stalled tensors.
+// String returns "warn" and the stalled tensors.
 func (o Warn) String() string {
 	var lines []string
 	for _, s := range o.Stalls {
@@ -19,7 +19,7 @@ func (o Warn) String() string {
 	return "warn " + strings.Join(lines, "; ")
 }
 
-// String is "#3: entry 0 is allreduce w1 float32 [4] sum; run 0".
+// String returns text such as "#3: entry 0 is allreduce w1 float32 [4] sum; run 0".
 func (d *ResponseList) String() string {
 	var parts []string
 	for _, e := range d.Entries {
@@ -41,7 +41,7 @@ func (d *ResponseList) String() string {
 	return fmt.Sprintf("#%d: %s", d.Seq, strings.Join(parts, "; "))
 }
 
-// String is "run 0-3 7 part 1 of 4 without [2]".
+// String returns text such as "run 0-3 7 part 1 of 4 without ranks [2]".
 func (it *Response) String() string {
 	switch it.Kind {
 	case ResponseRun:
@@ -89,7 +89,7 @@ func without(ranks []int) string {
 	return fmt.Sprintf(" without ranks %v", ranks)
 }
 
-// String is "ack 3, cached 0 1 2, allreduce w1 float32 [4] sum, joins".
+// String returns text such as "ack 3, cached 0 1 2, allreduce w1 float32 [4] sum, joins".
 func (m *RequestList) String() string {
 	parts := []string{fmt.Sprintf("ack %d", m.Ack)}
 	if !m.Cached.Empty() {
@@ -122,10 +122,10 @@ func (m *RequestList) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// String is "send" and the list.
+// String returns "send" and the list.
 func (o SendRequests) String() string { return "send " + o.List.String() }
 
-// String is "run w1 w2".
+// String returns text such as "run w1 w2".
 func (o Run) String() string {
 	b := o.Bucket
 	if b.Outside {
@@ -141,19 +141,19 @@ func (o Run) String() string {
 	return s + of(b.Part, b.Parts) + without(b.Absent)
 }
 
-// String is "fail [1 2]:" and the error.
+// String returns "fail [1 2]:" and the error.
 func (o Fail) String() string { return fmt.Sprintf("fail %v: %v", o.Submissions, o.Err) }
 
-// String is "joined, rank 2 last".
+// String returns text such as "joined, rank 2 last".
 func (o JoinDone) String() string { return fmt.Sprintf("joined, rank %d last", o.Last) }
 
-// String is "set 1 evens [0 2]".
+// String returns text such as "set 1 evens [0 2]".
 func (o SetChanged) String() string { return fmt.Sprintf("set %d %s %v", o.ID, o.Name, o.Ranks) }
 
-// String is "locate".
+// String returns "locate".
 func (Locate) String() string { return "locate" }
 
-// String is "end", and the error if there is one.
+// String returns "end", and the error if there is one.
 func (o End) String() string {
 	if o.Err == nil {
 		return "end"

@@ -10,14 +10,14 @@ type Tunables struct {
 	// Cache says whether tensors are negotiated by cache IDs. It may be true only if Config.Cache
 	// is above 0.
 	Cache bool
-	Class uint8 // of algorithms; the caller defines the values
+	Class uint8 // the class of algorithms; the caller defines the values
 	Final bool  // the caller makes no further changes
 }
 
 // valid reports whether a Coordinator could have sent the settings.
 func (t Tunables) valid() bool { return t.Cycle >= 0 && t.Fusion >= 0 }
 
-// String is "cycle 1.0 ms, fusion 1024, cache true, class 0, final".
+// String returns text such as "cycle 1.0 ms, fusion 1024, cache true, class 0, final".
 func (t Tunables) String() string {
 	s := fmt.Sprintf("cycle %.1f ms, fusion %d, cache %v, class %d", float64(t.Cycle)/float64(Millisecond), t.Fusion, t.Cache, t.Class)
 	if t.Final {
@@ -43,7 +43,7 @@ func (in Retune) apply(c *Coordinator) {
 // these settings.
 type Tuned struct{ Tuning Tunables }
 
-// String is "tuned" and the settings.
+// String returns "tuned" and the settings.
 func (o Tuned) String() string { return "tuned: " + o.Tuning.String() }
 
 // tune applies the settings on this rank. The Worker uses only the cycle. The caller uses the other

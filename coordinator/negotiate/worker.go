@@ -47,7 +47,7 @@ type Worker struct {
 	outgoing      RequestList // requests that have not been sent
 	hasOutgoing   bool
 	outgoingSince Time   // when the first request of outgoing came
-	urgent        bool   // send it at the end of this Step
+	urgent        bool   // send outgoing at the end of this Step
 	applied       uint32 // the number of the last ResponseList applied
 
 	// A step of the program lasts until a name is submitted again. step counts the steps. stepCount

@@ -166,7 +166,8 @@ func (w *Worker) run(it *Response) {
 }
 
 // poolBatch is the number of Buckets and entries that are allocated at once. Many are needed,
-// because every part of a large tensor needs a Bucket. A Bucket with more tensors has its own list.
+// because every part of a large tensor needs a Bucket. A Bucket with more than poolBatch tensors
+// has its own list.
 const poolBatch = 64
 
 // newBucket returns an empty Bucket with room for the given number of tensors.

@@ -28,7 +28,7 @@ func (in Submit) applyWorker(w *Worker) {
 // submit handle the request:
 //
 //   - the name is cached, is not in flight, and was submitted last with the request of its entry;
-//   - this request equals that one;
+//   - this request equals the last request of the name;
 //   - it is not of a group, and this rank has neither joined nor shut down nor removes a set.
 func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	n := q.memo
