@@ -17,7 +17,7 @@ type Axis struct {
 	Choices   int
 }
 
-// A Candidate is a value for each axis.
+// A Candidate is a point of the search: a value for each axis.
 type Candidate []float64
 
 // A Sample is a candidate that was tried, and its score. A higher score is better.
@@ -47,7 +47,7 @@ type Options struct {
 //	           the best one so far                samples for the search are used up
 //	comparing  the best point and the start,      the start has won a pair, or the best all pairs
 //	           in pairs
-//	settled    the winner                         -
+//	finished   the winner                         -
 type Tuner struct {
 	axes    []Axis
 	opts    Options
@@ -75,8 +75,8 @@ const (
 	finished
 )
 
-// A move leads from a point to another point that differs on one axis. On a numeric axis the field
-// to is 1 for a step up, or -1 for a step down. On other axes it selects another choice.
+// A move leads from a point to another point that differs on one axis. On a numeric axis, to is 1
+// for a step up, and -1 for a step down. On an axis with choices, to is the new choice.
 type move struct{ axis, to int }
 
 const (
@@ -135,11 +135,12 @@ func (t *Tuner) valid(p Candidate) bool {
 	return true
 }
 
-// Ask returns the point to try next. When the Tuner has settled, Ask returns the best point.
+// Ask returns the point to try next. After the search, Ask returns the winner.
 func (t *Tuner) Ask() Candidate { return slices.Clone(t.next) }
 
 // Observe records the score of the point that Ask returned, such as a rate. A score that is not a
-// finite number counts as the worst score so far. When the Tuner has settled, Observe does nothing.
+// finite number counts as 0, or as the worst score so far if that is below 0. After the search,
+// Observe does nothing.
 func (t *Tuner) Observe(score float64) {
 	if t.phase == finished {
 		return
