@@ -143,7 +143,8 @@ func (c codec[T]) bytes() int {
 }
 
 // accumulate returns the elements to encode: the buffer, scaled, plus the residual of earlier
-// steps. It computes them in the residual or, if there is no residual, in memory of the executor.
+// submissions. It computes them in the residual or, if there is no residual, in memory of the
+// executor.
 func (c codec[T]) accumulate(x *executor, it *item) []T {
 	src, pre := tensor.Elements[T](it.h.src), T(it.Spec.Pre)
 	sum := tensor.Elements[T](it.h.residual)

@@ -26,7 +26,7 @@ import (
 //	executor       the collective runs; the handles are done, and their waiters are woken
 //
 // The poller is a goroutine of the program in Wait, or the executor. So while a goroutine of the
-// program waits, only the last step wakes another goroutine.
+// program waits, only the last of these steps wakes another goroutine.
 //
 // Who may access which field:
 //
@@ -103,8 +103,10 @@ type Coordinator struct {
 	handles     handleTable // the handles in flight
 	idleWaiters []*waiter   // for reuse
 	sites       map[callsite.Site]string
-	err         error // the error that ended the coordinator; nil before, and after a shutdown
-	closed      bool
+	// err is the error that ended the coordinator. It is nil before the end, and if all ranks have
+	// shut down.
+	err    error
+	closed bool
 
 	exec executor
 }
@@ -209,8 +211,8 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits for the queued log entries, within the limits of logWriter.wait. Only drainLogs
-// itself still adds an entry.
+// drainLogs waits for the queued log entries, within the limits of logWriter.wait. The coordinator
+// has ended, so no other function adds entries.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())
@@ -221,7 +223,7 @@ func (co *Coordinator) drainLogs(ctx context.Context) error {
 	return nil
 }
 
-// site describes the program's call of this package in words.
+// site describes the place at which the program has called this package.
 func (co *Coordinator) site() string {
 	at := callsite.Here()
 	co.mu.Lock()

@@ -35,11 +35,11 @@
 // compression, priorities or groups all get fault.Mismatch, which names both sides. Other tensors
 // are not affected. The name can be used again, unless the groups differed.
 //
-// Results are the same bits on every rank. They do not depend on the other tensors in a Bucket, on
-// the order of submission, on the response cache or on timing. They depend on the number of ranks
-// and on the algorithms that the communicator's table names for large vectors. For tensors above
-// the size of WithPartition, they also depend on that size. A ReduceScatter is never fused, so it
-// uses the algorithm that the table names for its own size.
+// Results are the same bits on every rank. They do not depend on fusion, on the order of
+// submission, on the response cache or on timing. They depend on the number of ranks and on the
+// algorithms that the communicator's table names for large vectors. For tensors above the size of
+// WithPartition, they also depend on that size. A ReduceScatter is never fused, so it uses the
+// algorithm that the table names for its own size.
 //
 // A mean is the sum divided once by the number of ranks that took part. Scales are factors in the
 // element type. The first factor is applied before the reduction, and the second factor after the
@@ -74,9 +74,9 @@
 //
 // If all names of a step were submitted before, the step costs each rank two messages: one to rank
 // 0, with one bit for each tensor, and one from rank 0 with the order. Submissions wait for up to
-// WithCycle to be sent together. They are sent earlier if a submission completes the names of the
-// last step or a group, or if a goroutine waits. Submit and Wait allocate nothing for a declared
-// tensor.
+// WithCycle to be sent together. They are sent earlier if the step has as many submissions as the
+// previous step, if a group is submitted, or if a goroutine waits. Submit and Wait allocate nothing
+// for a declared tensor.
 //
 // Tensors of at most WithMaxFusedTensor bytes are fused into calls of up to WithFusion bytes.
 // Fusion saves calls, not copies, because most tensors are not copied at all:

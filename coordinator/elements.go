@@ -165,8 +165,8 @@ func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 }
 
 // identity fills buf with the operator's identity. A fold of the identity with a share does not
-// change a bit of the share. The identity of a floating-point sum is -0, because -0 plus 0 would be
-// 0. The operator must belong to package comm and accept the type.
+// change a bit of the share. The identity of a floating-point sum is -0, because 0 would turn a
+// share of -0 into 0. The operator must belong to package comm and accept the type.
 func identity(op uint64, d tensor.DType, buf []byte) {
 	if len(buf) == 0 {
 		return

@@ -82,8 +82,8 @@ const inlineRanks = 8
 
 // stepInline gives the Worker an input. If the caller can become the owner of the state machines,
 // the step runs on the caller's goroutine. Otherwise stepInline queues the input. Every Submit and
-// Wait calls it, so it reads the clock only if the time matters: for the first submission of a
-// list.
+// Wait calls it, so it reads the clock only if the time matters: for queued events, and for the
+// first submission of a list.
 func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	if !co.progress.tryStep() {
 		co.post(event{in: in})
@@ -120,8 +120,8 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.processEvents()
 }
 
-// deadlineIn returns the time at which a wait ends. If the parameter some is false, there is no
-// wait, and it returns never.
+// deadlineIn returns the time at which a wait ends. If there is no wait (some is false), it returns
+// the constant never.
 func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never

@@ -55,7 +55,7 @@ type executor struct {
 	err   error
 }
 
-// A job is one output of the Worker. Exactly one of these fields is set, besides negotiated.
+// A job is one output of the Worker. Exactly one of bucket, set, joined and tuned is set.
 type job struct {
 	bucket     *negotiate.Bucket
 	set        *negotiate.SetChanged
@@ -145,8 +145,8 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 			x.mu.Unlock()
 			return j, true
 		}
-		// mu is held here as in add. Otherwise a job that is added at this moment could be marked
-		// as done.
+		// mu is held since the check of the queue. So add, which locks mu, too, cannot set
+		// executing between the check and this clear.
 		x.co.progress.clear(executing)
 		x.mu.Unlock()
 		if x.co.progress.waiters() > 0 {
@@ -272,11 +272,10 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 //	operation       tensors of a Bucket  how
 //	AllReduce       one or more          see allReduce
 //	Broadcast       one or more          where it is if alone, else packed
-//	ReduceScatter,  one                  where it is, in the rows of the negotiation
+//	ReduceScatter,  one                  where it is; the negotiation has fixed the row counts
 //	AllGather
-//	AllToAll        one                  the counts are exchanged first
-//	Barrier         one                  nothing: that the order has come means that all ranks have
-//	                                     submitted it
+//	AllToAll        one                  where it is, after an exchange of the row counts
+//	Barrier         one                  nothing: it is ordered once all ranks have submitted it
 func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, contributors int) error {
 	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:
@@ -303,8 +302,8 @@ type item struct {
 // bytes returns the size of an item's elements in its Bucket.
 func (it *item) bytes() int { return (it.hi - it.lo) * it.Spec.DType.Size() }
 
-// scratchBuffer returns one of the executor's two buffers, aligned for every element type. The
-// buffer is valid until the next call with the same number.
+// scratchBuffer returns buffer 0 or 1 of the executor, aligned for every element type. The buffer
+// is valid until the next call with the same number.
 func (x *executor) scratchBuffer(which, bytes int) []byte {
 	words := (bytes + 7) / 8
 	if cap(x.scratch[which]) < words {
@@ -357,7 +356,8 @@ func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) erro
 	return nil
 }
 
-// allGather gathers rows. The Bucket has every rank's row count, so no further message is needed.
+// allGather gathers rows. The Bucket has every rank's row count, so the ranks need not exchange
+// them.
 func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	row := rowSize(it.Spec)
 	counts := x.perRank(len(s.ranks))

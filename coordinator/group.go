@@ -21,8 +21,7 @@ type TensorGroup struct {
 
 // Group calls collect, and then submits together the operations that collect has submitted to g.
 // All operations of a group must be in one process set. Nothing is submitted before collect
-// returns, so collect must not wait for these operations. Their handles cannot be submitted again
-// individually.
+// returns, so collect must not wait for these operations. Their handles cannot be submitted again.
 func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 	g := &TensorGroup{co: co}
 	collect(g)

@@ -32,7 +32,7 @@ type Handle struct {
 	// The coordinator's mutex guards these fields.
 	state handleState
 	err   error // the outcome of the last submission
-	// misuse is the error of a Submit that came too early. The next Wait returns it, unless err is
+	// misuse is the error of a Submit that was not allowed. The next Wait returns it, unless err is
 	// set.
 	misuse error
 	// done is nil until Done is called, because most programs wait without a channel.
@@ -48,8 +48,9 @@ type Handle struct {
 	// invalid is the reason why every submission of this handle fails. It is nil for a valid
 	// handle.
 	invalid error
-	// A handle may be the parent of several parts. The field parts counts the parts in flight. The
-	// function combine computes the result from the parts, once, in the first Wait.
+	// A handle may be a parent, which is done when its parts are done. parts counts the parts in
+	// flight. combine computes the result from the parts, once, in the first Wait. In a part,
+	// parent is set.
 	parent    *Handle
 	parts     int
 	combine   func() error
@@ -66,7 +67,7 @@ type Handle struct {
 	// input is the Worker's input for the two fields above. It is passed by pointer, so that a
 	// submission needs no allocation.
 	input negotiate.Submit
-	// A grouped handle is submitted only by its group.
+	// A grouped handle was submitted in a group. It cannot be submitted again.
 	grouped bool
 
 	dst, src []byte
@@ -93,9 +94,9 @@ const (
 	done
 )
 
-// Submit submits the tensor. The tensor must not be in flight, and a Wait must have returned its
-// last submission. Otherwise the next Wait returns fault.Misuse, and a submission in flight
-// continues. Only its group can submit a handle that was submitted in a group.
+// Submit submits the tensor. The tensor must not be in flight, and a Wait must have returned the
+// outcome of its last submission. Otherwise the next Wait returns fault.Misuse, and a submission in
+// flight continues. A handle that was submitted in a group cannot be submitted again.
 func (h *Handle) Submit() {
 	var at callsite.Site
 	at.Capture()
@@ -138,7 +139,8 @@ func (h *Handle) misused(format string, args ...any) error {
 // restart puts an idle handle in flight. co.mu is held.
 func (h *Handle) restart() { h.state, h.err, h.misuse, h.done = inFlight, nil, nil, nil }
 
-// refusal returns the reason why a submission fails at once, or nil. co.mu is held.
+// refusal returns the reason why a submission fails at once: the handle is invalid, or the
+// coordinator has ended. co.mu is held.
 func (h *Handle) refusal() error {
 	if h.invalid != nil {
 		return h.invalid
@@ -170,7 +172,8 @@ func (h *Handle) complete(err error) {
 	}
 }
 
-// outcome returns the result of the last submission. co.mu is held.
+// outcome returns the error of the last submission or, if it has succeeded, the error of a misuse.
+// co.mu is held.
 func (h *Handle) outcome() error {
 	if h.err == nil {
 		return h.misuse
@@ -334,7 +337,7 @@ func (co *Coordinator) newWaiter() *waiter {
 
 // releaseWaiter keeps a waiter for reuse. No handle may still refer to the waiter. co.mu is held.
 func (co *Coordinator) releaseWaiter(w *waiter) {
-	select { // the context may have ended at the same time
+	select { // drops a token that came when the context had ended
 	case <-w.woken:
 	default:
 	}

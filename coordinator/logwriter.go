@@ -85,8 +85,8 @@ func (s *logWriter) run() {
 	}
 }
 
-// next returns the next entry, and the number of entries dropped before it. If no entry waits, next
-// returns nil and run returns.
+// next returns the next entry, and the number of entries dropped since the last call. If no entry
+// waits, next returns nil and run returns.
 func (s *logWriter) next() (job func() error, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *logWriter) next() (job func() error, dropped int) {
 	case len(s.jobs) > 0:
 		job, s.jobs = s.jobs[0], s.jobs[1:]
 	case dropped > 0:
-		job = func() error { return nil } // makes run report the dropped entries first
+		job = func() error { return nil } // run reports the dropped entries, and calls next again
 	default:
 		s.jobs = nil
 		close(s.idle)

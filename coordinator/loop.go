@@ -67,7 +67,8 @@ func (co *Coordinator) handleEvent(ev *event) bool {
 	return co.receive(ev.from, ev.body)
 }
 
-// receive processes a list from another rank and posts the receive of the next list.
+// receive processes a list from another rank and posts the receive of the next list. It reports
+// whether the coordinator has ended.
 func (co *Coordinator) receive(from int, body []byte) bool {
 	if co.coord != nil {
 		up, err := negotiate.ParseRequestList(body)
@@ -86,8 +87,8 @@ func (co *Coordinator) receive(from int, body []byte) bool {
 	return co.stepAll(negotiate.ResponsesReceived{List: down})
 }
 
-// stepAll gives the Worker an input, and then delivers the resulting lists between the Worker and
-// the Coordinator of this rank.
+// stepAll gives the Worker an input. On rank 0 it then delivers the lists between the Worker and
+// the Coordinator. It reports whether the coordinator has ended.
 func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
 		co.timerAt = never // the timer has fired
@@ -95,8 +96,8 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 			co.stepCoordinator(negotiate.Tick{})
 		}
 	}
-	// The credit must be returned before the Worker frees the names, so that the Coordinator can
-	// launch the next parts in the same step.
+	// Return the credit first. The Coordinator may then launch further parts, which deliverLocal
+	// delivers below.
 	if b, ok := in.(negotiate.Finished); ok && co.coord != nil {
 		co.cost.Cost = b.Bucket.Cost
 		co.stepCoordinator(&co.cost)
@@ -107,7 +108,7 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 }
 
 // deliverLocal delivers the lists between the Coordinator and the Worker of rank 0 until none is
-// left.
+// left. It reports whether the coordinator has ended.
 func (co *Coordinator) deliverLocal() (over bool) {
 	for len(co.local) > 0 {
 		m := co.local[0]

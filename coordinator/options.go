@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// The defaults of Start's options. The comment of each option explains its default. Sizes are in
+// The defaults of Start's options. The comment of each option states its default. Sizes are in
 // bytes.
 const (
 	defaultCycle            = time.Millisecond
@@ -73,10 +73,10 @@ func defaultPartition(c *comm.Comm) int {
 // tensors are folded, and therefore their bits.
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
-// WithCredit sets the approximate number of bytes that rank 0 has ordered and not yet executed. An
-// urgent tensor waits for at most this number of bytes. The default is 1 GiB until the first tensor
-// with a priority, so that no rank waits for orders. After that it is 16 MiB. A credit set by this
-// option applies from the start.
+// WithCredit sets the approximate maximum number of bytes that rank 0 has ordered and not yet
+// executed. An urgent tensor waits for at most this number of bytes. The default is 1 GiB until the
+// first tensor with a priority, so that no rank waits for orders. After that it is 16 MiB. A credit
+// set by this option applies from the start.
 func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
 // setCredit sets a credit that the user asks for. It applies from the start.

@@ -11,14 +11,14 @@ import (
 // algorithmOf returns the algorithms of a process set's allreduces. They do not depend on the size
 // of a tensor, so the bits of a tensor do not depend on the other tensors in its Bucket.
 //
-// The result folds is the algorithm that the table names for large vectors, provided that its fold
-// order for an element depends at most on the number of the element's chunk. The layout then puts
-// every element into the same chunk, whether the tensor is fused or not. For other algorithms the
-// result folds is "", and foldByReduceScatter is used.
+// The first result, folds, is the algorithm that the table names for large vectors, if the order in
+// which it folds an element depends only on the element's chunk. The layout puts every element into
+// the same chunk, whether the tensor is fused or not. For other algorithms, folds is "", and
+// foldByReduceScatter is used.
 //
-// The result vector is the algorithm for one contiguous vector. Its fold order is the same as for
-// the result folds. It may be a segmented ring, which gives the same bits as a ring, and forwards
-// segments while they are in the cache.
+// The second result, vector, is the algorithm for one contiguous vector. It folds in the same order
+// as the first result. It may be a segmented ring, which gives the same bits as a ring, and
+// forwards segments while they are in the cache.
 func algorithmOf(c *comm.Comm) (folds, vector string) {
 	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
@@ -33,7 +33,7 @@ func algorithmOf(c *comm.Comm) (folds, vector string) {
 const largeVector = 64 << 20
 
 // inRankOrder is the algorithm that folds all elements in rank order. It is the only result of
-// algorithmOf for which the position of an element in the vector does not matter.
+// algorithmOf whose fold order does not depend on an element's position in the vector.
 const inRankOrder = "shared"
 
 // A layout says where the tensors of a Bucket are in the fusion buffer. The buffer has a section
@@ -221,7 +221,8 @@ func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
 	buf := x.scratchBuffer(0, l.elements()*ws)
-	// Without a handle this is the only item, since Buckets with absent ranks are not fused.
+	// If the first item has no handle, this rank is absent. Then there is no other item, because
+	// tensors with absent ranks are not fused.
 	if l.items[0].h == nil {
 		identity(t.OpID, t.Wire, buf)
 		return buf

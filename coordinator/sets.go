@@ -119,12 +119,11 @@ func (x *executor) closeSets() {
 // Join says that this rank has no more data. Until all ranks have joined, this rank takes part in
 // the operations of the other ranks without contributing:
 //
-//   - to reductions it gives the identity, and means are divided by the number of ranks that
-//     contribute;
-//   - to gathers it gives no rows;
-//   - what needs something that only this rank has, such as a broadcast of which it is the root or
-//     a reduction by an operator of the program's own, fails with fault.Misuse on the ranks that
-//     submit it.
+//   - To a reduction it gives the identity. A mean is divided by the number of ranks that
+//     contribute.
+//   - To a gather it gives no rows.
+//   - A broadcast from this rank, a reduction by an operator of the program (which has no
+//     identity) and a change of process sets fail with fault.Misuse on the ranks that submit them.
 //
 // Submissions that this rank made before Join are executed normally. The rank must not submit
 // anything until Join returns.

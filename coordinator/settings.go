@@ -40,13 +40,12 @@ func classes() []string {
 	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
 
-// useClass sets the algorithms of a process set to those of a class:
+// useClass sets the algorithms of a process set to the algorithms of a class:
 //
-//	class                   folds                        one contiguous vector
-//	DefaultAlgorithm        algorithmOf                  algorithmOf
-//	Ring                    the ring                     the ring
-//	ReduceScatterAllGather  a reduce-scatter, which the  the same
-//	                        table chooses for large ones
+//	class                   foldAlgorithm and vectorAlgorithm
+//	DefaultAlgorithm        the results of algorithmOf
+//	Ring                    the ring
+//	ReduceScatterAllGather  "", so that foldByReduceScatter is used
 func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:
@@ -132,8 +131,8 @@ type Autotune struct {
 	Steps  int // steps of a sample; default 10
 	Warmup int // steps before the first sample; default 30
 	// Span is the busy time after which a sample of at least three steps may end; the default is
-	// 250 ms. Long steps vary less, so fewer steps are enough. Four times Span is enough for the
-	// warm-up.
+	// 250 ms. Busy time is the time in which rank 0 has a tensor in flight. Long steps vary less,
+	// so fewer steps are enough. Four times Span is enough for the warm-up.
 	Span    time.Duration
 	Samples int // the largest number of samples, 1 to 64; default 24
 	// Log gets a line of CSV for each sample. It may be nil. One goroutine writes to it. Only Close
@@ -150,12 +149,12 @@ const (
 )
 
 // WithAutotune makes rank 0 try settings. For each candidate it measures the bytes executed per
-// second of busy time. After at most Autotune.Samples samples, it compares the best settings with
-// the initial settings again. If the best settings win, it keeps them, and otherwise the initial
-// settings. The comparison has two pairs of samples, or one pair if there are fewer than 8 samples.
-// With fewer than 4 samples, the best settings must win their only comparison by a tenth. All ranks
-// change settings at the same point in the order of tensors. A step ends when the first tensor of a
-// sample is executed again.
+// second of busy time. The last samples compare the best settings with the initial settings again:
+// two pairs of samples, or one pair if Autotune.Samples is below 8. If the best settings win every
+// pair, rank 0 keeps them, and otherwise the initial settings. If Autotune.Samples is below 4,
+// there are no such pairs, and the best settings win if they were faster than the initial settings
+// by a tenth. All ranks change settings at the same point in the order of tensors. A step ends when
+// the first tensor of a sample is executed again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.autotune = &a } }
 
 // WithSettings makes the coordinator begin with the given settings. Only rank 0's settings are
@@ -166,8 +165,8 @@ func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s
 // change it, so results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
-// beginTuning prepares the search. It also sends the initial settings of rank 0 if they differ from
-// rank 0's options.
+// beginTuning prepares the search. If WithSettings or TUTTI_AUTOTUNE_FILE has given initial
+// settings, beginTuning sends them to all ranks.
 func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {

@@ -29,7 +29,7 @@ type tensorTimes struct {
 	tensor       *negotiate.Spec
 	bytes        int
 	part, parts  int
-	fusedTensors int // of the Bucket
+	fusedTensors int // number of tensors in the Bucket
 
 	submitted, negotiated, started, packed, transferred, done int64
 }

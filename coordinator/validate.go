@@ -14,8 +14,8 @@ import (
 //
 //	this function  the name, shape, buffers, root, scales, operator and type, compression
 //	the Worker     the process set, names in flight, calls after Join or Close
-//	the            whether the ranks agree, and whether absent ranks can be done without
-//	Coordinator
+//	the            whether the ranks agree, and whether the operation is possible without the ranks
+//	Coordinator    that are absent
 func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int) error {
 	size := len(h.set.ranks)
 	bad := func(format string, args ...any) error {
