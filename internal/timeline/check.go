@@ -16,8 +16,8 @@ type ReadSpan struct {
 	Depth        int // the number of spans around it
 }
 
-// event is one line of a list. Process and thread are pointers, so that a missing field differs
-// from 0. Numbers stay text, because a float has too few digits for nanoseconds since 1970.
+// An event is one line of the list of events. PID and TID are pointers, so that a missing field
+// differs from 0. Numbers stay text, because a float would lose digits.
 type event struct {
 	Name string      `json:"name"`
 	Ph   string      `json:"ph"`

@@ -11,12 +11,12 @@
 //	]}
 //
 // The first line, the start of the list and its end are separate lines, and each event is one line.
-// Merging therefore copies lines without decoding them. Times are nanoseconds of rank 0's clock;
-// the writer converts its own clock to that clock.
+// Merging therefore copies lines without decoding them. Times are those of rank 0's clock, in
+// microseconds with three decimals. The caller of Span converts its own clock to rank 0's clock.
 //
 // A rank is a process of the trace, and a name (of a tensor, for example) is one of its threads.
-// Spans of one thread must nest or follow one another, or viewers draw them wrongly; Check verifies
-// that.
+// Spans of one thread must nest or follow one another; otherwise viewers draw them wrongly. Check
+// verifies that the spans of a file do so.
 //
 // The format is Google's "Trace Event Format" (docs.google.com, document
 // 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): complete events ("X"), and metadata ("M") that
@@ -69,7 +69,7 @@ type Arg struct {
 type Writer struct {
 	w         *bufio.Writer
 	rank      int
-	threads   map[string]int // numbers of names, from 1
+	threads   map[string]int // the thread number of each name, from 1
 	line      []byte
 	hasEvents bool // an event has been written, so the next one needs a comma
 	err       error
@@ -166,8 +166,8 @@ func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
 	t.event()
 }
 
-// appendMicros writes nanoseconds as the microseconds of the format, exactly: a float would
-// lose digits.
+// appendMicros writes nanoseconds as the microseconds of the format, exactly: a float would lose
+// digits. A negative time is written as 0.
 func appendMicros(b []byte, ns int64) []byte {
 	ns = min(max(ns, 0), math.MaxInt64)
 	b = strconv.AppendInt(b, ns/1000, 10)
