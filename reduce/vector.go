@@ -7,10 +7,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// vectorBlock is the number of bytes that one call of a vector loop handles. A goroutine cannot be
-// preempted inside such a loop. So the block size bounds the time for which a fold delays another
-// goroutine, such as the garbage collector, to some tens of microseconds. A block is so large that
-// the cost of the call is negligible. It holds whole vectors and whole elements of all types.
+// vectorBlock is the number of bytes that one call of a vector loop handles. The last call of a
+// fold handles up to twice as many. A goroutine cannot be preempted inside such a loop. So the
+// block size bounds the time for which a fold delays another goroutine, such as the garbage
+// collector, to some tens of microseconds. A block is so large that the cost of the call is
+// negligible. It holds whole vectors and whole elements of all types.
 const vectorBlock = 256 << 10
 
 // foldVector folds with a vector loop. If the remainder would be too short for a vector loop, the

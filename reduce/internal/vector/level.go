@@ -1,20 +1,18 @@
-// Package vector holds loops in the processor's vector instructions: AVX2 and
-// AVX-512 on amd64, and none elsewhere. It has one loop for each operator and
-// element type for which plain Go is slower than memory.
+// Package vector holds loops in the processor's vector instructions: AVX2 and AVX-512 on amd64, and
+// none elsewhere. It has a loop for each operator and element type for which a loop in Go would be
+// slower than the memory.
 //
-// The program in gen generates the assembly (make generate). It is checked in, and
-// make lint compares it with what the program generates.
+// The program in gen generates the assembly (make generate). The assembly is checked in. make lint
+// compares it with what the program generates.
 //
-// Every loop computes the bits that package reduce promises, which are the same
-// at every level: no result is fused or approximated. It reads and
-// writes no byte beside its operands, at any alignment. A destination may be the
-// very memory of an operand; other overlaps are not allowed.
+// Every loop computes the bits that package reduce promises. These are the same at every level,
+// because no operations are fused or approximated. A loop reads and writes no byte outside its
+// operands, at any alignment. The destination may be the same memory as an operand. Other overlaps
+// are not allowed.
 //
-// While a loop runs, its goroutine cannot be preempted, so callers hand over
-// long memory in pieces.
+// While a loop runs, its goroutine cannot be preempted, so callers pass long operands in blocks.
 //
-// The package does not know which level is used, and knows no other loops than
-// its own.
+// The package does not know which level its callers choose, and knows no loops in Go.
 package vector
 
 import "github.com/tutti-go/tutti/tensor"
@@ -29,12 +27,12 @@ const (
 	AVX512              // AVX-512 F, BW, DQ and VL with VBMI2, and BMI2, on vectors of 64 bytes
 )
 
-// String returns the level's name, as "avx2".
+// String returns the level's name, such as "avx2".
 func (l Level) String() string { return [...]string{"none", "avx2", "avx512"}[l] }
 
 // Kernels are the loops of one level.
 type Kernels struct {
-	Shortest  int // the number of bytes that a loop must get at least
+	Shortest  int // the smallest number of bytes for which a loop may be called
 	Folds     []FoldOf
 	Divisions []DivisionOf
 }

@@ -17,8 +17,8 @@ func Available() []Level {
 	return levels
 }
 
-// wide reports whether the processor has AVX-512 and does not lower its clock for it. VBMI2
-// came with Ice Lake and Zen 4; on earlier processors these loops would slow down the rest of
+// wide reports whether the processor has AVX-512 and does not lower its clock for it. VBMI2 came
+// with Ice Lake and Zen 4. Earlier processors lower their clock, which would slow down the rest of
 // the program.
 func wide() bool {
 	x := &cpu.X86

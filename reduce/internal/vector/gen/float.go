@@ -22,10 +22,10 @@ func mulFloat(bits int) pair {
 	return of((*build.Context).VMULPD)
 }
 
-// minFloat and maxFloat compare in both orders. If an operand is NaN, or both are
-// zeros, the processor returns the second one. For zeros, the two results differ in
-// the sign only: joining their bits by or gives -0 for the minimum, and by and gives
-// +0 for the maximum. NaNs are made canonical at the end.
+// minFloat and maxFloat compare the operands in both orders, and join the bits of the two results.
+// If both operands are zeros, the processor returns the second one, so the two results differ at
+// most in the sign. The minimum joins them with OR, so that -0 wins. The maximum joins them with
+// AND, so that +0 wins. NaNs are replaced by the canonical NaN at the end.
 
 func minFloat(bits int) builder {
 	ins := map[int]instruction{32: (*build.Context).VMINPS, 64: (*build.Context).VMINPD}[bits]
@@ -51,8 +51,8 @@ func extremeFloat(bits int, ask, join pair) builder {
 	}
 }
 
-// unordered is the predicate of a comparison that is true for a NaN and raises no flag for
-// quiet ones.
+// unordered is the predicate of a comparison that is true if an operand is a NaN, and that raises
+// no flag for quiet NaNs.
 const unordered = 3
 
 // whereUnordered returns x where a or b is NaN, and y elsewhere. It may change y.
@@ -78,8 +78,8 @@ func (v *vec) whereUnordered(bits int, a, b, x, y value) value {
 	return d
 }
 
-// Complex products, [a b] times [c d]: two multiplications give [ac bd] and [bc ad],
-// and one instruction subtracts the even elements and adds the odd ones.
+// The functions below multiply complex numbers, [a b] by [c d]. Two multiplications give [ac bc]
+// and [bd ad]. One instruction then subtracts the even elements and adds the odd ones.
 
 func mulComplex128(v *vec) step {
 	minus := v.realParts()
@@ -164,7 +164,7 @@ func (v *vec) lower(x value) reg.Register {
 	return x.AsX()
 }
 
-// The last division of a mean. The number of ranks is exact in every type.
+// The functions below generate the division of a mean. The number of ranks is exact in every type.
 
 func divideFloat32(v *vec) step {
 	divisor := v.divisor32()

@@ -11,7 +11,8 @@ import (
 // An instruction is one of avo's methods that has two source vectors and one result.
 type instruction func(c *build.Context, ops ...operand.Op)
 
-// of makes a pair of an instruction. Its first operand is the manual's second source.
+// of returns the pair that ins computes. The first operand in Go's order is the second source in
+// Intel's manual.
 func of(ins instruction) pair {
 	return func(v *vec, a, b value) value {
 		d := v.reg()
@@ -138,8 +139,8 @@ func (e extremeInt64) build(v *vec) step {
 	}
 }
 
-// The truth of x is 1 or 0: the unsigned minimum of x and 1. That is one instruction,
-// except for 64 bits before AVX-512.
+// The logical operators work on truths: 0, or 1 for every other number. The truth of x is the
+// unsigned minimum of x and 1. The minimum is one instruction, except for 64 bits before AVX-512.
 
 func logicalAnd(bits int) builder {
 	return func(v *vec) step {

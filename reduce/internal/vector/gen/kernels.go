@@ -18,8 +18,8 @@ func (k kernel) at(l level) level {
 	return l
 }
 
-// Two's complement makes one function of the signed and the unsigned type where
-// the result does not depend on which it is.
+// In two's complement, most operations give the same bits for a signed and an unsigned type. One
+// function then serves both types.
 var (
 	every8  = []string{"Int8", "Uint8"}
 	every16 = []string{"Int16", "Uint16"}
@@ -29,8 +29,8 @@ var (
 	integers = []string{"Int8", "Int16", "Int32", "Int64", "Uint8", "Uint16", "Uint32", "Uint64"}
 	bytes8   = []string{"Int8", "Uint8", "Bool"}
 
-	// The parts of a complex number are summed separately, and a mean is a sum until
-	// it is finished.
+	// The two parts of a complex number are summed and divided separately, so complex types use the
+	// functions for their parts.
 	singles = []string{"Float32", "Complex64"}
 	doubles = []string{"Float64", "Complex128"}
 	halves  = []string{"F16"}
@@ -103,7 +103,7 @@ var folds = append([]kernel{
 	{"BitXor", "bit_xor", integers, lanewise((*vec).xor)},
 }, locs()...)
 
-// divisions are the kernels that finish a mean.
+// divisions lists the kernels that divide the sum of a mean.
 var divisions = []kernel{
 	{"DivideFloat32", "", singles, divideFloat32},
 	{"DivideFloat64", "", doubles, divideFloat64},
@@ -114,7 +114,7 @@ var divisions = []kernel{
 // A pair combines two vectors into a new one.
 type pair func(v *vec, a, b value) value
 
-// lanewise returns a kernel that needs no constants.
+// lanewise returns the builder of a kernel that applies p and needs no constants.
 func lanewise(p pair) builder {
 	return func(v *vec) step {
 		return func(args ...value) value { return p(v, args[0], args[1]) }

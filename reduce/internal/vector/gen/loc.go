@@ -34,7 +34,7 @@ var locValues = []locValue{
 	{name: "Float64", bits: 64, float: encoding{infinity: 0x7ff0000000000000, nan: 0x7ff8000000000000}},
 }
 
-// locs are the kernels of minloc and maxloc.
+// locs returns the kernels of minloc and maxloc.
 func locs() (all []kernel) {
 	for _, op := range []struct {
 		name, op string
@@ -48,10 +48,10 @@ func locs() (all []kernel) {
 	return all
 }
 
-// extremeLoc selects the later element where its key is more extreme, or where the keys are
-// equal and its index is lower. The key of a NaN is more extreme than any number's, so a NaN
-// wins against numbers, and of two NaNs the one with the lower index. The result is made
-// canonical at the end.
+// An extremeLoc generates minloc or maxloc of one type. The kernel selects the later element where
+// its key is more extreme, or where the keys are equal and its index is lower. The key of a NaN is
+// more extreme than the key of any number. So a NaN wins against a number, and of two NaNs the one
+// with the lower index wins. NaNs are replaced by the canonical NaN at the end.
 type extremeLoc struct {
 	locValue
 	least bool
@@ -82,7 +82,8 @@ func (e extremeLoc) build(v *vec) step {
 	}
 }
 
-// key returns a function that makes keys, and marks NaNs by lanes of ones.
+// key returns a function that computes the keys of x, and a mask nan whose bits are 1 in the lanes
+// of NaNs. For integers, nan is nil.
 func (e extremeLoc) key(v *vec) func(x value) (key, nan value) {
 	switch {
 	case e.float != (encoding{}):
@@ -99,7 +100,7 @@ func (e extremeLoc) key(v *vec) func(x value) (key, nan value) {
 	return func(x value) (key, nan value) { return e.raised(v, x), nil }
 }
 
-// raised moves the value to the upper end of its lane, and the padding out of it.
+// raised shifts the value to the upper end of its lane. This shifts the padding out of the lane.
 func (e extremeLoc) raised(v *vec, x value) value {
 	if e.bits == 64 {
 		return x

@@ -159,9 +159,10 @@ func (v *vec) masked(s step, dst, n reg.Register, sources []reg.Register) {
 	v.RET()
 }
 
-// ends generates the code for less than one vector on levels without masks. It loads the first
-// and the last 16, 8 or 4 bytes, of a size at which they overlap or touch. Both are computed
-// before either is stored, for the same reason as in loop.
+// ends generates the code for less than one vector on levels without masks. It loads the first and
+// the last 16, 8 or 4 bytes: the largest of these sizes that is at most n, so that both loads
+// together cover all n bytes. Both results are computed before either is stored, because dst may be
+// one of the sources.
 func (v *vec) ends(s step, dst, n reg.Register, sources []reg.Register) {
 	var first, last []value
 	for range sources {
@@ -183,8 +184,8 @@ func (v *vec) ends(s step, dst, n reg.Register, sources []reg.Register) {
 	v.RET()
 }
 
-// byLength generates three branches, for the largest of 16, 8 and 4 that is at most n. A move
-// of less than 16 bytes clears the rest of its register.
+// byLength generates three branches. The code runs the branch of the largest of 16, 8 and 4 bytes
+// that is at most n. A load of less than 16 bytes clears the rest of its register.
 func (v *vec) byLength(n reg.Register, name string, write func(bytes int, move func(from, to operand.Op))) {
 	for _, c := range []struct {
 		bytes int
@@ -249,7 +250,7 @@ func (v *vec) half() value {
 	return v.XMM()
 }
 
-// constant returns a register whose elements of that many bytes are all x.
+// constant returns a register in which every element has the given size in bytes and the value x.
 func (v *vec) constant(bytes int, x uint64) value {
 	var c operand.Constant
 	var spread func(...operand.Op)

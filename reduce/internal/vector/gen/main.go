@@ -4,9 +4,9 @@
 //
 //	go run . [-check] <folder of package vector> <folder of package cpu>
 //
-// With -check it writes nothing, and fails if a file differs from what it would
-// write. kernels.go lists the kernels, one row each; loop.go has what surrounds them:
-// loads, loops, tails and stores; stream.go has the copy.
+// With -check it writes nothing, and fails if a file differs from what it would write. kernels.go
+// lists the kernels, one row each. loop.go generates the code around a kernel: loads, loops, tails
+// and stores. stream.go generates the copy of package cpu.
 package main
 
 import (

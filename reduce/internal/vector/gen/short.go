@@ -19,8 +19,8 @@ var (
 // A cleaner replaces every NaN among short floats by the canonical one.
 type cleaner func(x value) value
 
-// cleaner returns a cleaner for f. It keeps the constants in registers only on levels with many
-// registers.
+// cleaner returns a cleaner for f. On levels with many registers, the cleaner keeps the constants
+// in registers. On other levels, each use loads them.
 func (v *vec) cleaner(f encoding) cleaner {
 	constants := func() (magnitude, infinity, nan value) {
 		return v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
@@ -59,8 +59,8 @@ func float16(p pair, look func(v *vec, wide []value)) builder {
 	}
 }
 
-// float16 returns a step on float16s for a step on float32s. It also asks for the step on
-// narrower vectors.
+// float16 returns a step on float16s that applies s to float32s. It also calls s with v.narrow(),
+// for the fast path.
 func (v *vec) float16(s func(v *vec, args ...value) value, look func(v *vec, wide []value)) step {
 	clean := v.cleaner(binary16)
 	nearestEven := operand.U8(0)
@@ -92,7 +92,7 @@ func (v *vec) narrow() *vec {
 	return &n
 }
 
-// fit returns the part of x that fits v's vectors.
+// fit returns the part of x that has the width of v's vectors.
 func (v *vec) fit(x value) value {
 	if v.width == 32 {
 		return x.AsY().(value)
@@ -116,8 +116,9 @@ func (v *vec) halfAt(base, off reg.Register, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width / 2}
 }
 
-// carefulIfNaN leaves the fast path if one of the float32s is a NaN. NaNs are rare, so a check
-// for NaNs costs less than a correction of every result. The number of float32s is even.
+// carefulIfNaN generates code that leaves the fast path if one of the float32s is a NaN. NaNs are
+// rare, so a check for NaNs costs less than a correction of every result. The number of float32s is
+// even.
 func (v *vec) carefulIfNaN(wide []value) {
 	if v.masks {
 		any := v.K()
@@ -143,12 +144,13 @@ func (v *vec) carefulIfNaN(wide []value) {
 	v.JNE(operand.LabelRef(notQuick))
 }
 
-// carefulIfNaNClings is carefulIfNaN in half as many instructions: a sum of products is NaN if
-// one of its terms is. The sum is also NaN if a term is infinity times zero, or if two terms are
-// opposite infinities; the code then leaves the fast path without need. Such operands are rare
-// in sums, so carefulIfNaNClings is used for sums and not for products. Finite numbers give no
-// NaN, because a product is not rounded before it is added. The sum begins at 1, so that tiny
-// products do not make it subnormal, which would be slow.
+// carefulIfNaNClings is like carefulIfNaN, with half as many instructions. It multiplies pairs of
+// the float32s and sums the products. The sum is a NaN if one of the float32s is a NaN. The sum is
+// also a NaN if a product is infinity times zero, or if two products are opposite infinities. The
+// code then leaves the fast path without need. Such operands are rare in sums, so
+// carefulIfNaNClings is used for sums and not for products. Finite numbers give no NaN, because a
+// product is not rounded before it is added. The sum begins at 1, so that tiny products do not make
+// it subnormal, which would be slow.
 func (v *vec) carefulIfNaNClings(wide []value) {
 	sum := v.constant(4, 0x3f800000)
 	for i := 0; i < len(wide); i += 2 {
@@ -183,7 +185,7 @@ func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 		}
 	}
 	clean := v.cleaner(brain16)
-	// Rounding keeps a NaN: its lower half is zero, as that of its operand was.
+	// A NaN stays a NaN when it is rounded, because its lower half is zero, as in its operand.
 	return func(args ...value) value { return clean(round(v.split(args, upper, s))) }
 }
 
@@ -198,10 +200,11 @@ func (v *vec) split(args []value, upper value, s step) (even, odd value) {
 	return s(evens...), s(odds...)
 }
 
-// splitAt is split of the i-th vector of each source. It loads the even elements from two bytes
-// before, where a mask suffices to widen them; a shift cannot read its operand from memory. The
-// first vector is shifted instead, because the two bytes before it may lie outside the operand.
-// They may also have just been stored, and a load that overlaps a recent store is slow.
+// splitAt is like split, for the i-th vector of each source. It loads the even elements from an
+// address that is two bytes lower. A mask then widens them, and reads its operand from memory,
+// which a shift cannot do. The first vector is shifted instead, because the two bytes before it may
+// lie outside the operand. They may also have just been stored, and a load that overlaps a recent
+// store is slow.
 func (v *vec) splitAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
 	if v.masks || i == 0 {
 		return v.split(v.loadAll(sources, off, i), upper, s)

@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// generateStream gives the assembly of package cpu, by its file's name.
+// generateStream returns the assembly file of package cpu by name.
 func generateStream(l level) (map[string][]byte, error) {
 	v := newVec(l)
 	v.ConstraintExpr("amd64")
@@ -18,10 +18,11 @@ func generateStream(l level) (map[string][]byte, error) {
 	return map[string][]byte{l.prefix + "_amd64.s": asm}, nil
 }
 
-// stream generates func(dst, src *byte, n int). dst is a multiple of the vector's width, and n
-// is a positive multiple of unroll vectors.
+// stream generates func(dst, src *byte, n int), a copy with non-temporal stores. dst is aligned to
+// the width of a vector. n is a positive multiple of the size of unroll vectors.
 //
-// Its stores are ordered before what the caller stores afterwards, for instance a flag.
+// The stores of the copy are ordered before all later stores of the caller, such as the store of a
+// flag.
 func (v *vec) stream(name string) {
 	v.begin(name, "func(dst, src *byte, n int)")
 	dst := v.Load(v.Param("dst"), v.GP64())
