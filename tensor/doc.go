@@ -17,8 +17,8 @@
 // byte order; the handshake refuses ranks of another order. loc[v] has the size that the compiler
 // gives it, 16 bytes on 64-bit hosts. The padding of a Loc is sent, but means nothing.
 //
-// A View is a matrix within a slice. A View copies no elements, and its methods access no element
-// outside the View. The function Chunk defines how all packages cut vectors.
+// A View is a matrix within a slice. Making a View copies no elements. The methods of a View access
+// no element outside the View. The function Chunk defines how all packages cut vectors.
 //
 // The package does not know operators, ranks or wires.
 package tensor

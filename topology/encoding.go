@@ -48,8 +48,8 @@ func ParseRecords(b []byte) ([]Place, error) {
 	return places, nil
 }
 
-// printable replaces a character that is not printable ASCII by "?". This is needed because names
-// from other ranks appear in logs and errors.
+// printable replaces a blank, and a character that is not printable ASCII, by "?". This is needed
+// because names from other ranks appear in logs and errors.
 func printable(r rune) rune {
 	if r <= ' ' || r >= 0x7f {
 		return '?'
