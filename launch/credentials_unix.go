@@ -28,10 +28,10 @@ func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error
 	return (&jobca.Bundle{Secret: secret, Credentials: c}).Marshal()
 }
 
-// privateFile returns a file that only processes which inherit it can read. It is a memory file,
-// which every such process can read from its start, because a script may start several programs of
-// one rank, one after another. On a system without memory files it is a pipe, which only one
-// process can read, once.
+// privateFile returns a file that only processes which inherit it can read. It is a memory file. A
+// script may start several programs of one rank, one after another, and each of them can read the
+// file from its start. On a system without memory files it is a pipe, which only one process can
+// read, once.
 func privateFile(text []byte) (*os.File, error) {
 	f, err := memoryFile("credentials")
 	if err != nil {

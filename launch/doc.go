@@ -25,7 +25,7 @@
 //	lineCopier       stream      copies lines, keeps the last error    its last writer
 //	terminalCopier   job         copies a terminal to rank 0           cleanUp
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
-//	of epochs        see epochs  serves the record of the ranks        cleanUp
+//	several          see epochs  serve the record of the ranks         cleanUp
 //
 // # The life of a job
 //
@@ -52,8 +52,10 @@
 // have the job's name in their environment.
 //
 // With --enable-recovery the other ranks go on instead, because they may have shrunk their
-// communicator. All ranks inherit a memory file in which the launcher records whose process has
-// ended; see exitRecord.
+// communicator.
+//
+// All ranks inherit a memory file in which the launcher records the processes that have ended; see
+// exitRecord.
 //
 // # Jobs whose ranks change
 //
@@ -64,16 +66,16 @@
 // (package store) on a Unix socket that the process has inherited.
 //
 // The launcher forms an epoch when every process that it has not seen end asks for it, by Init or
-// by Rejoin. So no process of an earlier epoch can go on beside it. A process that does not ask
-// within --elastic-timeout after the first one is killed. If a process fails, the launcher kills
-// the rest of its group first. It does not see a child that has left the group, and does not wait
-// for it.
+// by Rejoin. So no process of an earlier epoch can go on beside it. The launcher kills a process
+// that does not ask within --elastic-timeout after the first rank has asked. If a process fails,
+// the launcher first kills the rest of its process group. It neither kills nor awaits a child that
+// has left the process group.
 //
 // A process that fails is started again in its slot, up to --restart-ranks times in the job. After
-// the second failure of a slot, and each further one, the slot pauses first. A process that exits
-// with 0 has finished. Then no process is started any more, and processes that were never ranks are
-// ended. When fewer ranks are left than --min-np, and no other can come, the job ends as if a rank
-// had failed.
+// the second failure in a slot, and after each further one, the slot stays empty for a pause. A
+// process that exits with 0 has finished. Then no process is started any more, and processes that
+// were never ranks are ended. When fewer ranks are left than --min-np, and no other can come, the
+// job ends as if a rank had failed.
 //
 // Ranks get other numbers in each epoch. In tags of output, and in notes of the launcher, "1.2" is
 // the process that was started in slot 1 after two others. A slot is the number of the rank that
@@ -131,10 +133,11 @@
 //
 // # Exit codes
 //
-//	0          every rank exited with 0
-//	1 to 255   the exit code of the first rank that failed; 128+n if signal n ended it
-//	1          all ranks exited with 0, and the timeline could not be written, or the job had ended
-//	           because too few ranks were left
+//	0          every rank exited with 0; with --enable-recovery, at least one rank did
+//	1 to 255   the exit code of the rank that failed by itself; 128+n if signal n ended it
+//	128+n      no rank failed by itself, and signal n asked the job to end
+//	1          the timeline could not be written, a rank ended without the Init in which other
+//	           ranks waited for it, or too few ranks were left
 //	2          the command line is wrong
 //	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist

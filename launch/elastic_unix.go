@@ -22,8 +22,8 @@ import (
 )
 
 // An epochs carries out what a membership decides, and serves the record of the job's ranks to each
-// process. The goroutine in Run owns it. Methods that say so may be called on nil, which means that
-// the ranks that begin are all. Its other goroutines:
+// process. The goroutine in Run owns it. A nil epochs stands for a job whose ranks do not change;
+// methods that say so may be called on nil. The other goroutines of an epochs:
 //
 //	goroutine      one per  does                                  ends with
 //	Serve          process  answers the process's requests        the process
@@ -112,7 +112,8 @@ func (s *epochs) requests() <-chan question {
 	return s.asked
 }
 
-// discovered returns the channel of the numbers of slots, or nil if s is nil.
+// discovered returns the channel on which the number of slots arrives whenever it has changed, or
+// nil if s is nil.
 func (s *epochs) discovered() <-chan int {
 	if s == nil {
 		return nil
@@ -268,10 +269,10 @@ func (r *run) startLater(at int) {
 	}
 }
 
-// exited notes the end of a process. Its group may have members still.
+// exited notes the end of a process. The process group may still have members.
 func (s *epochs) exited(k *rank, now time.Duration) {
 	k.link.close()
-	k.link = nil // with the private key in it
+	k.link = nil // releases the private key in the link
 	s.ended(k.process, k.status != 0, now)
 }
 
@@ -398,7 +399,7 @@ func (r *run) discover(ctx context.Context) (slots int, err error) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out limitedBuffer
 	cmd.Stdout = &out
-	// After WaitDelay only a helper of the script, which has exited with 0, has the pipe open.
+	// ErrWaitDelay means that the script has exited with 0, and that a helper of the script still has the pipe open.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
 	}

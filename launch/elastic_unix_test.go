@@ -21,7 +21,7 @@ import (
 	"github.com/tutti-go/tutti/internal/store"
 )
 
-// credentialsOf returns what a process has of the record as its credentials.
+// credentialsOf returns the credentials that the record holds for a process.
 func credentialsOf(t *testing.T, k *rank) *jobca.Bundle {
 	t.Helper()
 	e, err := k.link.own.Get(t.Context(), store.CredentialsKey)
@@ -48,8 +48,8 @@ func connects(t *testing.T, client, server *jobca.Credentials) bool {
 	return err == nil && <-served == nil
 }
 
-// A process that is no member of an epoch has neither its secret nor a certificate that its ranks
-// accept, in either direction.
+// A process that is no member of an epoch must not have the epoch's secret. It and the epoch's
+// ranks must refuse each other's certificates.
 func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 	ca, err := jobca.New("job-x")
 	if err != nil {
@@ -134,7 +134,8 @@ func TestDiscoveryCountsTheSlotsOfThisHost(t *testing.T) {
 	}
 }
 
-// A script whose first command fails prints nothing, and exits with 0.
+// A discovery script that fails often prints nothing, and exits with 0. This must not count as 0
+// slots.
 func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo localhost:2": "", "true": "got 0, want at least 2 (--min-np)", "echo localhost": "got 1, want at least 2 (--min-np)",
@@ -150,7 +151,8 @@ func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
 	}
 }
 
-// A helper that a script leaves running keeps the script's output open.
+// A helper that a script leaves running keeps the script's output open. discover must return
+// nevertheless, and must not kill the helper.
 func TestDiscoveryDoesNotWaitForHelpers(t *testing.T) {
 	t.Parallel()
 	helper := filepath.Join(t.TempDir(), "helper")

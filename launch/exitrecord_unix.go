@@ -14,16 +14,15 @@ import (
 // reached. The layout:
 //
 //	0           vars.ExitsMagic (16)
-//	16 + 8 r    the process that has joined as rank r, as it has written itself (4)
-//	20 + 8 r    the process that was started as rank r, once it has ended (4)
+//	16 + 8 r    the ID of the process that has joined as rank r, written by that process (4)
+//	20 + 8 r    the ID of the process that was started as rank r, written once it has ended (4)
 //
-// Rank r is known to be dead if both numbers are equal, and not 0. They differ if a script was
-// started that runs the rank as its child, because the end of the script does not mean that the
+// Rank r is known to be dead if both numbers are equal, and not 0. They differ if the launcher
+// started a script that runs the rank as its child. The end of the script does not mean that the
 // rank has ended.
 //
-// In a job that starts ranks while it runs, the entries are those of processes, and r is the number
-// of the process. Each start has its own entry, so that the end of one process is never taken for
-// the end of another.
+// In a job that starts ranks while it runs, r is the number of a process, not a rank. Each start
+// has its own entry, so that the end of one process is never taken for the end of another.
 type exitRecord struct{ file *os.File }
 
 // newExitRecord returns the record of a job of n ranks. On a system without memory files it returns

@@ -28,9 +28,9 @@ type Job struct {
 	// communicator. The job then succeeds if at least one rank succeeds.
 	Recovery bool
 
-	// Elastic lets processes become ranks of the running job; nil means that the ranks that begin
-	// are all. It needs Recovery and one App. Then the App's Ranks says how many processes begin,
-	// unless the discovery script says it.
+	// Elastic lets processes become ranks of the running job; nil means that the ranks do not
+	// change. Elastic needs Recovery, and with a discovery script a single App. The Apps' Ranks say
+	// how many processes begin, unless a discovery script does.
 	Elastic *Elastic
 
 	Tags    Tags
@@ -62,8 +62,8 @@ type Elastic struct {
 	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
 
 	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on.
-	// Run starts it once per second. "" means that there is none, and the number of slots is that
-	// of the App's Ranks.
+	// Run starts it once per second. "" means that there is none, and the number of slots is the
+	// sum of the Apps' Ranks.
 	Discovery string
 
 	// Cooldown bounds the pause before a slot gets a process again after its second failure. The
@@ -93,7 +93,7 @@ const (
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
 	Verdict []string // what went wrong, as text for the user; empty if nothing did
-	Broken  bool     // a rank could not be started; printed even if Quiet
+	Broken  bool     // not all ranks could be started; Main then prints Verdict even if Quiet
 }
 
 // The exit codes that do not come from a rank.

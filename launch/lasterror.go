@@ -12,16 +12,16 @@ import (
 // maxQuoteLine is how many bytes of a line a verdict can quote.
 const maxQuoteLine = 1 << 10
 
-// A lastError reads a rank's standard error and keeps the line that most likely says why the
-// rank ended. In this order:
+// A lastError reads a rank's standard error and keeps the line that most likely says why the rank
+// ended. The candidates, best first:
 //
 //  1. the last line with an error of this module: "allreduce: rank 0: peer lost [rank 2]"
 //  2. the first line of the last panic: "panic: runtime error: index out of range"
 //  3. the last line that is not blank
 //
-// A stack trace after that line, of any length, does not replace it, because its lines are of
-// the third kind and each kind is kept separately. Memory is bounded: four lines of at most
-// maxQuoteLine bytes.
+// The lines of a stack trace are of the third kind. Each kind is kept separately, so a stack trace
+// of any length does not replace the error or panic before it. Memory is bounded: four lines of at
+// most maxQuoteLine bytes.
 type lastError struct {
 	mu    sync.Mutex // guards the fields below: children of the rank may print while the verdict is written
 	line  []byte     // the current line, cut at maxQuoteLine

@@ -31,25 +31,25 @@ import (
 //	available                  the number of usable slots has changed
 //	stop                       the job ends: no slot gets a start
 //
-// After each input, and at the time wakeAt, the caller asks for starts, absent, overdue, surplus,
-// form and failure, in this order, and carries them out.
+// After each input, and at the time wakeAt, the caller calls starts, absent, overdue, surplus, form
+// and failure, in this order, and carries out what they return.
 type membership struct {
 	min, max  int
 	first     int           // how many processes the first epoch needs, if more than min
 	restarts  int           // how many failed processes may still be started again
 	waitLimit time.Duration // how long processes that are ready wait for one that is not
-	grows     bool          // available may be called, so a slot may come later
+	grows     bool          // available may be called again, so more slots may become usable
 	cooldown  [2]time.Duration
 
-	slots     []slot // the usable ones, and those whose process runs
+	slots     []slot // all that were ever usable; the first ones are usable now
 	usable    int
 	processes map[int]*member // the ones that run
 
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // when others became late, or never; see updateSince
-	warned    bool          // absent has given its answer for the next epoch
+	since     time.Duration // since when ready processes wait for others, or never; see updateSince
+	warned    bool          // absent has returned the processes for which the next epoch waits
 	finishing bool
 	stopped   bool
 	failed    string
@@ -69,7 +69,7 @@ type slot struct {
 	closed   bool          // its process has exited with 0
 }
 
-// A member is a process that runs.
+// A member is a process that runs, in any of the states of membership.
 type member struct {
 	id, slot    int
 	epoch, rank int // the last epoch of which it was a member, and its rank there
@@ -97,7 +97,8 @@ func (m *membership) available(n int) {
 	}
 }
 
-// started notes that a process runs in a slot. A slot whose process has failed uses up a restart.
+// started notes that a process runs in a slot. If a process has failed in this slot before, the
+// start uses up a restart.
 func (m *membership) started(id, at int, now time.Duration) {
 	if m.slots[at].failures > 0 {
 		m.restarts--
@@ -129,8 +130,9 @@ func (m *membership) withdrawn(id int, now time.Duration) {
 	m.updateSince(now)
 }
 
-// updateSince sets since to now when the first member has become ready, or the first process at all
-// if no member runs. A newcomer does not make members late, because they may compute for long.
+// updateSince sets since to now when the first member becomes ready or, if no member runs, when the
+// first process becomes ready. It sets since to never if there is no such process. A newcomer that
+// is ready does not set since while members run, because members may compute for long.
 func (m *membership) updateSince(now time.Duration) {
 	memberRuns, memberWaits := false, false
 	for _, p := range m.processes {
@@ -188,8 +190,9 @@ func (m *membership) pauseAfter(failures int) time.Duration {
 // stop ends all starts, because the job ends.
 func (m *membership) stop() { m.stopped = true }
 
-// pending returns the slots that will get a process, in order: a slot after a failure only while
-// restarts are left. Processes that run in slots beyond the usable ones take the place of others.
+// pending returns the slots that will get a process, in ascending order. A slot with a failure gets
+// a process only while restarts are left. Each process in a slot beyond the usable ones leaves one
+// usable slot empty.
 func (m *membership) pending() (slots []int) {
 	if m.stopped || m.finishing || m.failed != "" {
 		return nil
@@ -208,7 +211,7 @@ func (m *membership) pending() (slots []int) {
 	return slots[:max(0, min(free, len(slots)))]
 }
 
-// kept returns the processes that have not been told to end, by slot.
+// kept returns the processes that have not been told to end, in the order of their slots.
 func (m *membership) kept() (kept []*member) {
 	for _, p := range m.processes {
 		if !p.dismissed {
@@ -265,8 +268,9 @@ func (m *membership) warnAt() time.Duration {
 // which they wait.
 const stallAfter = 30 * time.Second
 
-// killAt returns when a process must be killed, or never: when it has been told to end and has not,
-// or when the processes that are ready have waited for it too long.
+// killAt returns when a process must be killed, or never. A process that was told to end has the
+// time killAfter. A process that is not ready has the time waitLimit, from the moment at which
+// others wait, or from its own start if that is later.
 func (m *membership) killAt(p *member) time.Duration {
 	switch {
 	case p.overdue:
@@ -278,9 +282,9 @@ func (m *membership) killAt(p *member) time.Duration {
 	return never
 }
 
-// surplus returns the processes that must be told to end: as many as exceed the number of usable
-// slots, those in the highest slots, and, while the job is finishing, those that were never
-// members. It returns each process once.
+// surplus returns the processes that must be told to end, each of them once. If there are more
+// processes than usable slots, the processes in the highest slots must end. While the job is
+// finishing, processes that were never members must end.
 func (m *membership) surplus(now time.Duration) (ids []int) {
 	for i, p := range m.kept() {
 		if i >= m.usable || m.finishing && p.epoch == noEpoch {
@@ -343,10 +347,11 @@ func (m *membership) waiting() bool {
 	return false
 }
 
-// failure returns why there will be no next epoch, or "". It decides this once: the processes that
-// run and will be started are fewer than the minimum, and no slot can come, or none has come in
-// time. While the job is finishing, and before the first epoch, this counts only if a process waits
-// for the next epoch. Programs that never call Init need none.
+// failure returns why there will be no next epoch, or "". The reason does not change once it is
+// set. There will be no next epoch if it needs more processes than run and will be started, and no
+// further slot can become usable, or none has become usable in time. While the job is finishing,
+// and before the first epoch, this is a failure only if a process waits for the next epoch:
+// programs that never call Init need no epoch.
 func (m *membership) failure(now time.Duration) string {
 	n := m.alive()
 	switch {

@@ -263,7 +263,8 @@ func TestAMemberIsKilledOnlyWhenOtherMembersWaitTooLong(t *testing.T) {
 	}
 }
 
-// When a rank has finished, nobody begins any more, and processes that were never ranks are ended.
+// When a rank has finished, no process may be started any more, and processes that were never ranks
+// must be told to end.
 func TestAJobThatFinishesStartsNoProcess(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Restarts: 3, Discovery: "x"}, 2)
 	j.ask(0)
@@ -349,7 +350,8 @@ func TestTheFirstEpochNeedsAllRanks(t *testing.T) {
 	}
 }
 
-// A process that takes the place of one that others have waited for has its own time to begin.
+// A process that replaces one that was killed as overdue must have the whole waitLimit, from its
+// own start.
 func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 1}, 2)
 	j.ask(0)
@@ -364,8 +366,8 @@ func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	}
 }
 
-// All members end, and a process that has taken the place of one never asks. The other one waits
-// for it no longer than among members.
+// All members end, and two new processes take their places. One asks and the other never does. The
+// first must wait no longer than a member would.
 func TestAfterTheLastMemberNewProcessesWaitForALimitedTime(t *testing.T) {
 	for _, asksFirst := range []bool{true, false} {
 		j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 3}, 2)
@@ -404,8 +406,8 @@ func TestMembersAreNotLateForAProcessThatHasEnded(t *testing.T) {
 	}
 }
 
-// Slots of one host are alike. A process keeps running while there are slots for all, whichever
-// slot it was started in.
+// All slots of a host are equivalent. A process keeps running while there are slots for all,
+// whichever slot it was started in.
 func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 2, Max: 4, Discovery: "x"}, 4)
 	for id := range 4 {

@@ -252,8 +252,9 @@ func duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// variable parses NAME=VALUE or NAME. For the latter it returns the value in the launcher's
-// environment, even if ranks would not inherit it.
+// variable parses NAME=VALUE or NAME. For NAME it takes the value from the launcher's environment,
+// even if ranks would not inherit the variable. If variable ignores s, it adds a warning, and ok is
+// false.
 func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	name, _, has := strings.Cut(s, "=")
 	if name == "" || strings.ContainsRune(s, 0) {

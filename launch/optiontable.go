@@ -14,20 +14,20 @@ import (
 type option struct {
 	names    []string
 	args     int
-	operand  string // its name in the text for users
+	operand  string // the name of the arguments in texts for users
 	help     string // "" omits the option from --help
 	set      func(p *parser, args []string) error
 	accepted bool
 	rejected string
 }
 
-// options returns all options that the command line accepts. Like mpirun, tuttirun accepts one
-// dash or two.
+// options returns all options, including those that are ignored or rejected. Like mpirun, tuttirun
+// accepts one dash or two.
 func options() []option {
 	return slices.Concat(ownOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
-// ownOptions returns the options that --help lists.
+// ownOptions returns the main options. All of them have an effect, and --help lists all of them.
 func ownOptions() []option {
 	return []option{
 		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",
@@ -104,7 +104,8 @@ func ownOptions() []option {
 	}
 }
 
-// compatOptions returns options of other launchers that have an effect in tuttirun.
+// compatOptions returns options of other launchers that have an effect in tuttirun, or that ask for
+// what tuttirun does anyway.
 func compatOptions() []option {
 	return []option{
 		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},

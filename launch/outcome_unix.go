@@ -18,9 +18,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// simultaneous is a time between two failures. If they are less than this apart, the order in which
-// they were seen does not show which came first, because a rank usually learns of another rank's
-// death within this time.
+// simultaneous is the time within which a rank usually learns of another rank's death. If two
+// failures are seen at most this far apart, their order does not show which came first.
 const simultaneous = 100 * time.Millisecond
 
 // maxQuoteText bounds the bytes of one quotation in a verdict. maxReports bounds the number of
@@ -158,7 +157,7 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether rank k ended with an error that reports rank other as lost.
+// blames reports whether rank k ended with an error whose first lost rank is other.
 func (k *rank) blames(other *rank) bool {
 	line, kind := k.lastError.quote()
 	if kind != fault.PeerLost {
@@ -183,8 +182,8 @@ func (k *rank) describe() string {
 	return s
 }
 
-// describeStatus describes an exit status in words that are correct after one rank and after
-// several.
+// describeStatus describes an exit status in words that can follow "rank 3" as well as "ranks 3,
+// 4".
 func describeStatus(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
@@ -196,8 +195,8 @@ func describeStatus(w syscall.WaitStatus) string {
 	return s
 }
 
-// reportsOfOthers quotes the error of each rank except the culprit. If errors differ only in the
-// reporting rank's number, it quotes them once.
+// reportsOfOthers names the ranks that left early, and quotes the error of each failed rank except
+// the culprit. It quotes errors once that differ only in the reporting rank's number.
 func (r *run) reportsOfOthers(culprit *rank) string {
 	ranksBy := make(map[string][]int)
 	var order []string
@@ -225,10 +224,10 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 	return strings.Join(parts, "; ")
 }
 
-// leftEarly names the ranks that had already exited with 0 when the culprit failed because it lost
-// another rank. They are the likely cause, although exiting with 0 is no failure. As in culprit,
-// their end may be seen a little later than the end of the culprit. If the culprit reports them as
-// lost, their end may be seen at any time.
+// leftEarly names the ranks that had exited with 0 before the culprit failed, if another rank may
+// have caused the culprit's error. These ranks are the likely cause, although exiting with 0 is no
+// failure. Their end may be seen after the culprit's, by at most the time simultaneous. The end of
+// a rank that the culprit reports as lost may be seen at any time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil

@@ -100,8 +100,8 @@ func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	}
 }
 
-// A job that ended because too few ranks were left has failed, also if the ranks that were left
-// have exited with 0 because of that.
+// A job that ended because too few ranks were left has failed, even if all remaining ranks exited
+// with 0.
 func TestAJobWithTooFewRanksFails(t *testing.T) {
 	const failed = "ranks left: got 1, want at least 2"
 	for name, c := range map[string]struct {

@@ -22,7 +22,7 @@ const partialWait = 50 * time.Millisecond
 type lineWriter struct {
 	mu     sync.Mutex // one write at a time
 	w      io.Writer
-	failed bool // a write has failed, because the reader has closed its end
+	failed bool // a write has failed, usually because the reader has closed its end
 }
 
 // write writes the bytes and reports whether it succeeded. After a failure it writes nothing.
@@ -56,8 +56,8 @@ type lineCopier struct {
 }
 
 // run copies until all writers have closed their end of the pipe, and then closes the read end. It
-// also ends if dst fails, so that a writer gets SIGPIPE, as it would without a launcher. There is
-// one exception: run reads a stream that the verdict needs to its end.
+// also ends if dst fails, so that a writer gets SIGPIPE, as it would without a launcher. If last is
+// not nil, run reads the whole stream even if dst fails, because the verdict quotes the last error.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
@@ -70,7 +70,7 @@ func (r *lineCopier) run() {
 			r.src.SetReadDeadline(time.Time{})
 		}
 		n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
-		// The verdict quotes the last error even if nobody reads the output any more.
+		// last gets the bytes even if nobody reads the output any more.
 		if r.last != nil {
 			r.last.write(r.buf[len(r.buf) : len(r.buf)+n])
 		}
@@ -83,8 +83,9 @@ func (r *lineCopier) run() {
 	}
 }
 
-// flush writes the whole lines in buf. If all is true, it also writes an incomplete last line:
-// at the end of the stream, after partialWait, or when buf is full.
+// flush writes the complete lines in buf, and reports whether it succeeded. It also writes an
+// incomplete last line if the parameter all is true (at the end of the stream, or after
+// partialWait), or if the line fills buf.
 func (r *lineCopier) flush(all bool) bool {
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
 	if all || end == 0 && len(r.buf) == cap(r.buf) {

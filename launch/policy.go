@@ -86,7 +86,8 @@ func (p *policy) exited(now time.Duration, failed bool) {
 	p.remaining(now, p.alive)
 }
 
-// rankAbsent is the input that ranks wait in Init for a rank that has ended and will not come.
+// rankAbsent is the input that ranks wait for a rank that will never come: it has ended without
+// Init, or too few ranks are left for another epoch.
 func (p *policy) rankAbsent(now time.Duration) {
 	if p.phase == running {
 		p.setPhase(failing, now)

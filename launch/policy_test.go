@@ -17,7 +17,7 @@ func TestPolicyTranscripts(t *testing.T) {
 	)
 	type event struct {
 		at   time.Duration
-		what string // ok, fail: a rank exits; int: the user's signal; end: the end of ctx; time: the deadline
+		what string // ok, fail: a rank exits; absent: rankAbsent; int: the user's signal; end: the end of ctx; time: the deadline
 		want syscall.Signal
 		next time.Duration // the deadline after the event
 	}

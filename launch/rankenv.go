@@ -26,7 +26,7 @@ const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
 	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
-	storeFD  = 5 // in place of secret and listener: the connection to the record of the ranks
+	storeFD  = 5 // if ranks change, in place of the secret and the listener: the connection to the record of the ranks
 )
 
 // baseEnv returns the environment that ranks inherit: env without the variables that would give
@@ -91,7 +91,8 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	return lastOfEach(env)
 }
 
-// reservedVars returns the variables that rankEnv sets for every rank, whatever the user sets.
+// reservedVars returns the variables that only rankEnv may set. The parser ignores the user's
+// settings of them.
 func reservedVars() []string {
 	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.StoreFD}
 }

@@ -34,7 +34,7 @@ const absentPoll = 200 * time.Millisecond
 // processes and copy their output. They only send events to the goroutine in Run.
 type run struct {
 	job       *Job
-	apps      []App // the job's, or with a discovery script the one that it says
+	apps      []App // the job's Apps; with a discovery script, with the number of ranks that the script says
 	info      jobInfo
 	ranks     []*rank
 	policy    *policy
@@ -74,7 +74,7 @@ type run struct {
 // The field killed is set together with ended. It distinguishes ranks that the launcher has ended
 // from ranks that failed by themselves.
 type rank struct {
-	id      int // the rank, for errors; with epochs, its rank in the last one, or its slot before that
+	id      int // the rank that verdicts name; with epochs, its rank in its latest epoch, or its slot before the first
 	slot    int // its place among the processes that run at one time
 	restart int // how many processes were started in its slot before
 	process int // its index in run.ranks, which is its number in membership and exitRecord
@@ -89,10 +89,10 @@ type rank struct {
 	endedAt   time.Duration // the time from the job's start to the rank's end
 	killed    bool          // the rank had received TERM or KILL when it ended
 	lastError *lastError
-	replaced  bool // another process has taken its place, or none was needed; its end decides nothing
+	replaced  bool // another process has taken its place, or none was needed; the outcome ignores this rank
 
 	link        *link    // its connection to the record of the ranks; nil without epochs
-	credentials *os.File // the file that the rank has inherited, kept open here; nil before its start
+	credentials *os.File // the file that the rank has inherited, kept open here; nil before its start and with epochs
 }
 
 // An exit is the end of one rank's process.
@@ -103,10 +103,11 @@ type exit struct {
 
 // Run starts the ranks of j. It returns when all of them and all their children have ended. It
 // handles this process's signals while it runs, so only one Run may run at a time. When ctx ends,
-// the ranks are asked to end.
+// all processes of the job get TERM, and 2 s later KILL.
 //
-// Run always returns. It ends a rank that does not end by itself after Timeout, the grace period
-// after another rank's failure, the end of ctx, or a signal.
+// Run ends ranks that do not end by themselves: after Timeout, after the grace period that follows
+// another rank's failure, at the end of ctx, and when the user signals a second time. It returns
+// even if a process survives KILL.
 func Run(ctx context.Context, j *Job) Outcome {
 	r := &run{job: j, apps: j.Apps, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
 	if err := r.prepare(); err != nil {
@@ -156,7 +157,7 @@ func startFailed(err error) Outcome {
 	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
-// now returns the time since the start of the job, in which the policy counts.
+// now returns the time since the start of the job, as policy and membership use it.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
 // prepare finds all programs before any rank starts, and makes the information that all ranks
@@ -202,8 +203,8 @@ func (r *run) prepare() error {
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
-	// The channel has room for the ranks that begin. A goroutine that waits for a rank never blocks
-	// after the job is over.
+	// The channel has room for the ranks that begin. The close of over ends all other sends, so
+	// that no goroutine waits after the end of the job.
 	r.exits, r.over = make(chan exit, len(r.ranks)), make(chan struct{})
 	return nil
 }
@@ -384,9 +385,9 @@ func (k *rank) runsInit() bool {
 	return !k.ended && started
 }
 
-// startedInit reports whether a program of the rank has called Init. If so, it has moved the
-// position of its credentials, a file that this process has open, too. If the credentials are a
-// pipe, the answer is unknown.
+// startedInit reports whether a program of the rank has called Init. Init reads the file of the
+// rank's credentials, and so moves the file's position. This process has the same file open, and
+// sees the position. If the credentials are a pipe, the answer is unknown.
 func (k *rank) startedInit() (started, unknown bool) {
 	if k.credentials == nil {
 		return false, true
@@ -405,8 +406,8 @@ func (r *run) exited(e exit) {
 		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 		return
 	}
-	// Otherwise the rest of the group could go on in its epoch, beside the next one. While the job
-	// ends, no process takes the rank's place, and the rest has its time.
+	// The rest of the process group must not go on in its epoch beside the next epoch. If the job
+	// is ending, there is no next epoch, and the rest keeps its grace period.
 	if e.status != 0 && !e.rank.groupGone && !r.epochs.stopped {
 		signalGroup(e.rank.pid, syscall.SIGKILL)
 	}

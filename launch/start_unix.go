@@ -175,8 +175,9 @@ func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.F
 	return w, nil
 }
 
-// stdin returns the launcher's own standard input for rank 0, and the null device for other ranks.
-// The input of a terminal is copied through a pipe.
+// stdin returns the launcher's own standard input for the first process in slot 0, and the null
+// device for all others. If the input is a terminal, stdin returns a pipe to which the input is
+// copied.
 func (r *run) stdin(k *rank) (*os.File, error) {
 	in := r.job.Stdin
 	if k.slot != 0 || k.restart > 0 || in == nil {

@@ -89,7 +89,8 @@ func mergeTimeline(file string, ranks int, endedWell func(rank int) bool) (notes
 	return notes, nil
 }
 
-// mergeFiles merges parts into file. If that fails, it leaves the file empty.
+// mergeFiles merges parts into file. If it cannot write the whole timeline, it leaves the file
+// empty.
 func mergeFiles(file string, parts []string) error {
 	var readers []io.Reader
 	for _, p := range parts {
