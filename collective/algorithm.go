@@ -85,8 +85,9 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 	return v.cost(float64(n), float64(m), float64(segment))
 }
 
-// The function types of the catalogue. Each is named after the operation that it carries out.
-// dst and src never share memory, unless the type's comment allows it.
+// The function types of the catalogue. Each is named after the operation that it carries out. dst
+// and src never share memory, unless the type's comment allows it. A fold is unfinished until
+// Kernel.Finish has been applied to it.
 type (
 	// dst receives the finished result. It may be the same memory as src.
 	allReduce func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error

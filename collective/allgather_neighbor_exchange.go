@@ -39,8 +39,8 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 		return err
 	}
 	latest := me / 2 // the pair whose chunks arrived last
-	// The direction alternates, so each step brings the pair of chunks next to the chunks of this
-	// rank, on one side and the other in turn.
+	// The direction alternates. So each step brings a pair of chunks that is adjacent to the chunks
+	// that this rank has, on their left and on their right in turn.
 	for step := 1; step < n/2; step++ {
 		side = -side
 		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)

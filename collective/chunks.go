@@ -17,7 +17,7 @@ type chunks struct {
 	elem   int     // bytes of an element
 	starts []int64 // offsets of chunks 0 to n in bytes, n being the end; nil for an even cut
 	size   int     // bytes of the shorter chunks of an even cut
-	longer int     // the first longer chunks have one element more
+	longer int     // number of longer chunks, which come first and have one element more
 	sub    int     // index of the subrange
 	width  int     // bytes of a subrange; 0: chunks are whole
 }

@@ -14,8 +14,8 @@
 //
 // # Words
 //
-//	n, m    the ranks, and the bytes of the whole vector
-//	h       the hosts
+//	n, h    the number of ranks, the number of hosts
+//	m       the number of bytes of the whole vector
 //	chunk   the part of a vector that belongs to one rank
 //	α       the time to start a message
 //	β       the time to move a byte

@@ -226,8 +226,8 @@ func ready(m *message, done, left []*message) bool {
 	return true
 }
 
-// contains reports whether m has content that the sender of m received with the message part, and
-// did not have before.
+// contains reports whether m has content that its sender received in another message, called part
+// here, and did not have before.
 func contains(m, part *message, done []*message) bool {
 	for _, e := range m.elems {
 		var had []int
@@ -267,8 +267,8 @@ func subset(some, all []int) bool {
 }
 
 // A view describes the form of a drawing: whether its rows are chunks or ranks, and what is written
-// before an arrow. That is the list of ranks whose shares are folded, the list of chunks in the
-// message, or both, with the ranks in brackets.
+// before an arrow. Before an arrow there can be the ranks whose shares are folded, the chunks in
+// the message, or both, with the ranks in brackets.
 type view struct{ byChunk, shares, chunks bool }
 
 // viewOf returns the view for an algorithm's drawing. If several views are possible, it returns the

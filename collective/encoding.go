@@ -13,17 +13,17 @@ import (
 //	offset size
 //	     0    1  version: 2
 //	     1    2  number of rules
-//	     3    2  how many of them, the first, were measured
+//	     3    2  number of measured rules, which come first
 //	     5    1  number of forced algorithms
-//	     6       the rules, then the forced algorithms; of each
+//	     6       the rules, then the forced algorithms; each has
 //	          8  MaxBytes           (rules only)
 //	          4  MinRanks           (rules only)
 //	          4  MaxRanks           (rules only)
-//	          4  the segment in bytes; 0: any
+//	          4  the segment in bytes; 0: the communicator's default
 //	          1  length of the wire's name (rules only)
 //	             the wire's name    (rules only)
-//	          1  length of the name
-//	             the name: "allreduce:ring"
+//	          1  length of the algorithm's name
+//	             the algorithm's name, such as "allreduce:ring"
 const (
 	tableVersion     = 2
 	tableHeaderSize  = 6

@@ -40,7 +40,7 @@ func fromLast(lo, hi int) *fold {
 	return f
 }
 
-// upTo lists the n ranks in order, beginning with the rank first and wrapping around.
+// upTo lists n ranks in order. It begins with the given rank and wraps around.
 func upTo(n, first int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -69,8 +69,9 @@ func upTree(n, root, node, width, radix int) *fold {
 	return f
 }
 
-// lastOf returns the order in which recursive doubling folds the last ranks up to a given rank.
-// Their number is a power of two, unless there are fewer ranks.
+// lastOf returns the order in which recursive doubling folds a run of ranks that ends at rank upTo.
+// The length of the run is a power of two. If there are fewer ranks up to upTo, the run begins at
+// rank 0.
 func lastOf(ranks, upTo int) *fold {
 	if ranks == 1 {
 		return &fold{rank: upTo}

@@ -135,7 +135,7 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 // another host.
 type permutation struct {
 	byRank     chunks // the caller's vector
-	byPosition chunks // the reordered vector; the same memory where hosts are in rank order
+	byPosition chunks // the reordered vector; the caller's vector if hosts are in rank order
 	byHost     chunks // the reordered vector, with one chunk per host
 	r          *p2p.Round
 }

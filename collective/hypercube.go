@@ -45,8 +45,8 @@ func (d foldedHypercube) vertex() int {
 	return d.me - d.extras
 }
 
-// first returns the first rank that a vertex stands for. For the number of vertices, it returns the
-// number of ranks. So first(lo) and first(hi) bound the ranks of vertices lo to hi-1.
+// first returns the first rank that a vertex stands for. If vertex is the number of vertices, first
+// returns the number of ranks. So first(lo) and first(hi) bound the ranks of vertices lo to hi-1.
 func (d foldedHypercube) first(vertex int) int { return vertex + min(d.extras, vertex) }
 
 // rank returns the rank that acts for a vertex.

@@ -5,10 +5,9 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// radix is the radix of the k-nomial trees. One level of a 4-nomial tree, with three children,
-// replaces two levels of a binomial tree, with two children. A parent sends to its children without
-// a wait between two messages. So the time for one level less outweighs the time for one message
-// more.
+// radix is the radix of the k-nomial trees. One level of a 4-nomial tree replaces two levels of a
+// binomial tree. A parent sends three messages in place of two, but does not wait between them. So
+// the tree saves more time by the missing level than it loses by the additional message.
 const radix = 4
 
 // A knomial is the 4-nomial tree over a round's ranks, as one rank sees it. Nodes are ranks

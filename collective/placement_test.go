@@ -111,7 +111,7 @@ func grouped(placement []topology.Place, root int) [][][]int {
 	return racks
 }
 
-// rotate rotates items until the function first returns true for the first item.
+// rotate rotates items until the given function returns true for items[0].
 func rotate[T any](items []T, first func(T) bool) {
 	for i := slices.IndexFunc(items, first); i > 0; i-- {
 		item := items[0]
@@ -389,8 +389,9 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	}
 }
 
-// checkTree checks that exactly one message crosses the boundary of each group except the root's.
-// Its direction is away from the root's group, or towards it.
+// checkTree checks that one message enters each group except the root's group, if the operation is
+// a broadcast or a scatter. In a reduction or a gather, one message must leave each of these
+// groups.
 func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
 	for what, group := range groupings(placement) {
@@ -418,8 +419,9 @@ func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.P
 	}
 }
 
-// The number of bytes that a hierarchical algorithm moves between hosts must not grow with the
-// number of ranks per host. Within a host that shares memory, the algorithm must send no messages.
+// The number of bytes that a hierarchical algorithm moves between hosts must be the number that its
+// cost counts, times the number of hosts. The test leaves out the algorithms whose hosts send
+// different numbers of bytes.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6

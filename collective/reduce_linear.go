@@ -30,8 +30,8 @@ func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		own = r.Scratch(len(src)) // a copy, because dst receives rank 0's share first
 		copy(own, src)
 	}
-	// Rank 0's share goes to dst first, so that every fold is op(so far, next) in rank order, also
-	// if the root is another rank.
+	// Rank 0's share goes to dst first, even if the root is another rank. Then every fold is
+	// op(dst, share of the next rank), in rank order.
 	for from := range r.Size() {
 		var err error
 		switch {

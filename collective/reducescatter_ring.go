@@ -24,7 +24,7 @@ import (
 // on several hosts, r+1 stands for the rank that follows r in the order of hosts and racks, so that
 // in each step one message enters each host and one message leaves it. The order depends on n and
 // that placement alone, so equal runs give equal bits. The order is not rank order, so the operator
-// must commute. The rest of buf is left half reduced.
+// must commute. The other chunks of buf hold partial folds afterwards.
 //
 // This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth optimal
 // all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
@@ -64,8 +64,8 @@ func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks,
 	return nil
 }
 
-// ringReduceScatterTo is like ringReduceScatter, from src to dst, where dst has room for one chunk
-// only. It may be this rank's chunk of src.
+// ringReduceScatterTo is like ringReduceScatter, from src to dst. dst has room only for this rank's
+// chunk. It may be that chunk of src.
 func ringReduceScatterTo(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	work := src.withBuffer(r.Scratch(len(src.buf)))
 	if err := ringReduceScatterAcross(ctx, r, work, src, k); err != nil {

@@ -97,9 +97,9 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count 
 // parameter own is this rank's share, which may lie outside its slot. dst may be the same memory as
 // own.
 //
-// The first fold needs the shares of ranks 0 and 1, so on a higher rank it would overwrite a share
-// in dst that is folded later. Such a share is first saved in this rank's slot. No other rank reads
-// that part of the slot meanwhile.
+// The first fold writes the fold of ranks 0 and 1 into dst. If dst holds the share of a higher
+// rank, which is folded later, foldSlots first saves this share in the rank's slot. No other rank
+// reads that part of the slot meanwhile.
 func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k reduce.Kernel) {
 	n, me := r.Size(), r.Rank()
 	share := func(rank int) []byte {
@@ -169,7 +169,8 @@ func sharedBroadcastCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return math.Ceil(m / float64(broadcastFragment(int(n)))), m, 0
 }
 
-// sharedAllGatherCost counts slots that hold one chunk each.
+// sharedAllGatherCost counts one hand-over per fragment. A fragment carries a part of one chunk in
+// each slot.
 func sharedAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m / n), m, 0
 }

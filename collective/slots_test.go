@@ -14,15 +14,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A run in shared memory sends no messages. The recorder derives its steps from three observations
-// of each rank: the content of its memory when it sets a flag, the flags that it has seen before,
-// and the elements that it has folded.
+// A run in shared memory sends no messages. The recorder derives the steps of the run from three
+// observations of each rank: the content of the rank's memory when it sets a flag, the flags that
+// the rank has seen before, and the elements that it has folded.
 
 // A signal is a flag that a rank sets for one stage of a fragment.
 type signal struct {
 	rank  int
 	piece uint64
-	act   p2p.TraceKind // ShowsReady or ShowsDone
+	act   p2p.TraceKind // TraceSetReady or TraceSetDone
 }
 
 // A stage is the work of one rank up to the moment when it sets a flag, or up to its end.
@@ -231,8 +231,8 @@ func (w *slotRecorder) before(x *stage, e provenance) bool {
 	return false
 }
 
-// readFrom returns the ranks from whose slots this rank has copied elements. An element counts as
-// copied if this rank has neither folded it nor had it before.
+// readFrom returns a text such as "A ← slot 1" for each rank from whose slot this rank has read
+// some of the given elements.
 func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []*slotRecorder) []string {
 	var texts []string
 	for rank, other := range all {
@@ -249,8 +249,8 @@ func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []
 	return texts
 }
 
-// visibleTo reports whether the rank had e in a slot whose flag x has seen. If the flag is the
-// rank's own flag, the rank must have set it before.
+// visibleTo reports whether the rank had e in a slot whose flag stage x has seen. If own is true, x
+// is a stage of this rank, and flags that the rank has set before x count, too.
 func (w *slotRecorder) visibleTo(e provenance, x *stage, own bool) bool {
 	return slices.ContainsFunc(w.stages, func(y *stage) bool {
 		if y.shows == nil || !slices.Contains(y.holds, e) {

@@ -38,18 +38,18 @@ const (
 //
 //  1. an algorithm that Force has named for the verb, whatever else holds
 //  2. the first measured rule that covers the call and whose algorithm supports it
-//  3. the first other rule that does
+//  3. the first other rule that covers the call and whose algorithm supports it
 //  4. the first algorithm of the verb in the catalogue, which supports every call
 //
-// A rule covers a call by its bytes, the number of ranks and the wire. Its algorithm supports
-// the call by the operator's order, by shared memory, and by the hosts of the ranks. All ranks
-// of a communicator use an equal table and give equal arguments, so they choose alike without a
-// message.
+// Whether a rule covers a call depends on the bytes, the number of ranks and the wire. Whether an
+// algorithm supports a call depends on the operator's order, on shared memory, and on the hosts of
+// the ranks. All ranks of a communicator use an equal table and give equal arguments, so they make
+// the same choice without a message.
 //
 // Several goroutines may use a Table at the same time, as long as none of them changes it.
 type Table struct {
 	rules  []TableRule
-	tuned  int // the first tuned rules were measured
+	tuned  int // number of measured rules, which come first
 	forced [len(verbNames)]selection
 }
 

@@ -56,7 +56,7 @@ func Verbs() []Verb {
 	return all
 }
 
-// String returns the verb's name, as "reduce_scatter", or "" for an unknown Verb.
+// String returns the verb's name, such as "reduce_scatter", or "" for an unknown Verb.
 func (v Verb) String() string {
 	if int(v) >= len(verbNames) {
 		return ""

@@ -1,7 +1,7 @@
 // Package choose predicts the cost of algorithms, and turns measured times into the
 // rules of a collective.Table.
 //
-// A Model holds α, β and γ of each wire. To predict the time of an algorithm, each count of its
+// A Model holds α and β of each wire, and γ. To predict the time of an algorithm, each count of its
 // Cost is multiplied by its factor, and the products are added. A TuningFile holds the results of
 // `tuttibench tune` in one job: the model, the times, and the rules that follow from the times.
 // Predictions are used only for explanations. Rules follow only from measured times.
@@ -38,8 +38,8 @@
 //	machine       where it was measured: processor, system, Go
 //	commit        which tutti measured it
 //	command       the command that measured it
-//	taken         when, as in RFC 3339
-//	gamma_us_per_MiB  to fold a MiB
+//	taken         when it was measured, as in RFC 3339
+//	gamma_us_per_MiB  the microseconds to fold a MiB
 //	links         the time of a message, one entry per wire and size:
 //	              wire, up_to_bytes (missing: any), alpha_us, beta_us_per_MiB;
 //	              the wire "shared" is memory that ranks share

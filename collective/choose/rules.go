@@ -231,8 +231,8 @@ func (d defaults) stable(times []Measurement, before []chosen) chosen {
 // The type defaults holds the rules of the default table.
 type defaults []collective.TableRule
 
-// find looks for the default table's method among measurements of one size. It returns its
-// measurement, or false if there is no such measurement.
+// find looks for the default table's method among measurements of one size. It returns the
+// measurement of that method, or false if there is none.
 func (d defaults) find(times []Measurement) (chosen, bool) {
 	for _, u := range d {
 		i := slices.IndexFunc(times, func(t Measurement) bool {
