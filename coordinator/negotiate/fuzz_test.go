@@ -121,7 +121,7 @@ func FuzzCoordinator(f *testing.F) {
 	})
 }
 
-// FuzzWorker does the same with a Worker.
+// FuzzWorker is like FuzzCoordinator, for a Worker.
 func FuzzWorker(f *testing.F) {
 	seeded(f)
 	f.Fuzz(func(t *testing.T, b []byte) {

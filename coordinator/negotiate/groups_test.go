@@ -368,8 +368,8 @@ func (g *groupJob) checkAgreement() error {
 	return nil
 }
 
-// The record of permanent failures is full. Tensors that fail for good go on to fail one by one,
-// and the coordinator goes on. Only a conflict about a new group ends it.
+// When the record of permanent failures is full, a tensor that has failed for good must still fail
+// by itself. Only a conflict about a new group may end the coordinator.
 func TestOnlyANewConflictEndsACoordinatorWhoseRecordIsFull(t *testing.T) {
 	s := newSim(Config{Size: 2, Cycle: Millisecond, Fusion: 1 << 10, MaxFusedTensor: 1 << 7, Partition: 1 << 10, Credit: 1 << 12})
 	submit := func(rank int, names ...string) SubmissionID {

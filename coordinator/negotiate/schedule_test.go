@@ -161,7 +161,8 @@ func (j *job) run() error {
 
 func (j *job) where() string { return strings.Join(j.end, "|") }
 
-// check checks that the ranks have executed the same tensors in the same order.
+// check checks that every rank and every submission has ended as it should, and that the ranks have
+// executed the same tensors in the same order.
 func (j *job) check() error {
 	for r := range j.n {
 		if j.end[r] != "end" {
@@ -180,7 +181,7 @@ func (j *job) check() error {
 	return nil
 }
 
-// closing reports whether a tensor failed because a rank with fewer steps had shut down.
+// closing reports whether a tensor failed because a rank had shut down without submitting it.
 func (j *job) closing(fate string) bool {
 	return strings.Contains(fate, "without submitting the tensor")
 }
