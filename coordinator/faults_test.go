@@ -348,7 +348,8 @@ func TestARankThatClosesFailsWhatNeedsItAndNothingElse(t *testing.T) {
 		if c.Rank() != 1 {
 			err := coordinator.AllReduce(co, "never", make([]float32, 4), comm.Sum).Wait(ctx)
 			var f *fault.Error
-			// Another rank may have learned of the loss, and closed, before this rank submits.
+			// Another rank may have learned that rank 1 has closed, and have closed, too, before
+			// this rank submits.
 			byOne := func(p fault.Peer) bool { return p.Rank == 1 }
 			if !errors.As(err, &f) || f.Kind != fault.Closed || !slices.ContainsFunc(f.Peers, byOne) {
 				return fmt.Errorf("got %v, want closed by rank 1", err)

@@ -27,8 +27,9 @@ type reductionCase struct {
 }
 
 // reductionCases returns a test case for every way to fold, including those in which one call folds
-// the chunks and another gathers them. These cases use tuning rules whose fold order depends on the
-// size of the chunk. For large chunks the rules choose an order other than the rank order.
+// the chunks and another gathers them. The cases "by rules" use tuning rules that choose the
+// algorithm by the size of the vector. For large vectors the rules choose a ring, which does not
+// fold in rank order.
 func reductionCases(t *testing.T) []reductionCase {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "tuning.json")

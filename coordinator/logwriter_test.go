@@ -47,7 +47,8 @@ func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 	})
 }
 
-// A slowHandler is a logger's handler that blocks until free is closed; nil: it does not block.
+// A slowHandler is a logger's handler that blocks until free is closed. If free is nil, it does not
+// block.
 type slowHandler struct{ free chan struct{} }
 
 func (s slowHandler) Enabled(context.Context, slog.Level) bool { return true }
@@ -113,7 +114,7 @@ func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 func TestALogHasRoomForAllOfOneSearch(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newTuneLogWriter(maxSamples, nil) // which would be reported
+		s := newTuneLogWriter(maxSamples, nil) // a dropped entry would panic, because there is no log
 		free := make(chan struct{})
 		written := 0
 		for range maxSamples + 1 {

@@ -117,7 +117,7 @@ func TestAPollerArmsTheWiresForThoseWhoStay(t *testing.T) {
 			for !finished.Load() {
 				runtime.Gosched()
 			}
-			for range round % 100 { // the first is about to leave: a little earlier or later
+			for range round % 100 { // a delay that differs from round to round
 				finished.Load()
 			}
 			co.progress.addWaiters(1)

@@ -45,8 +45,8 @@ func delay(rnd *rand.Rand) {
 }
 
 // TestThousandsOfSchedulesAgree runs jobs in synctest bubbles. There a rank can be late by many
-// cycles, and a job that hangs reaches its own limits at once. A schedule is one round: its
-// tensors, and an order and pauses for each rank.
+// cycles, and a job that hangs reaches its own limits at once. Each round of a job has other
+// tensors, orders and pauses.
 func TestThousandsOfSchedulesAgree(t *testing.T) {
 	jobs, rounds := 150, 20
 	if raceEnabled || testing.Short() {

@@ -46,7 +46,8 @@ func newTuner(t *testing.T, axes []autotune.Axis, opts autotune.Options) *autotu
 	return tu
 }
 
-// tune settles a Tuner on a problem whose scores have noise, and returns its best point.
+// tune runs a Tuner to its end on a problem whose scores have noise. It returns the Tuner's best
+// point.
 func tune(t *testing.T, p problem, opts autotune.Options, noise float64, seed uint64) autotune.Candidate {
 	t.Helper()
 	tu, rnd := newTuner(t, p.axes, opts), rand.New(rand.NewPCG(seed, 1))
@@ -116,8 +117,8 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	}
 }
 
-// The machine of this test has slow and fast minutes in turn. They change scores more than any
-// setting does. The search must finish all the same.
+// The noise of this test changes scores more than any setting does. The search must still finish
+// within its number of samples.
 func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
