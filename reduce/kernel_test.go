@@ -147,7 +147,7 @@ func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
 }
 
 // checkFold checks folds in which dst shares memory with no operand, with one operand or with both
-// operands. Each operand has a different offset.
+// operands. The offsets of dst and of the operands depend on shift.
 func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 	t.Helper()
 	n := len(want)
@@ -410,7 +410,7 @@ func TestFinishChangesNothingButMeans(t *testing.T) {
 	}
 }
 
-// The test folds and finishes a mean of four shares.
+// The mean of four shares must be their sum, added in order, divided once by 4.
 func TestMeanIsOneSumAndOneDivision(t *testing.T) {
 	k, err := Mean.Kernel(tensor.Float64)
 	if err != nil {

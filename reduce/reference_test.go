@@ -234,7 +234,7 @@ type shortFloat interface {
 }
 
 // shortCases pairs every value of a short float with each value of a set of special values. For the
-// first special value, it also pairs them in the opposite order.
+// first six special values, it also pairs them in the opposite order.
 func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, infinity, nan uint16) []referenceCase {
 	var every, specials []T
 	for u := range 1 << 16 {

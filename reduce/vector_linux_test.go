@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/reduce/internal/vector"
 )
 
-// No loop may access memory outside its operands. They lie between protected pages, so such an
-// access faults.
+// No loop may access memory outside its operands. The operands lie between protected pages, so such
+// an access faults.
 func TestVectorLoopsKeepToTheirMemory(t *testing.T) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	const most = 5 * 64

@@ -61,9 +61,8 @@ func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
 	})
 }
 
-// randomBits returns n random bytes in which every kind of number is likely. Some bytes have only
-// zero bits, and some have only one bits. So some exponents also have only zero bits or only one
-// bits.
+// randomBits returns n random bytes in which every kind of number is likely. Many bytes are 0x00 or
+// 0xff, so in some exponents all bits are 0, and in others all bits are 1.
 func randomBits(rng *rand.Rand, n int) []byte {
 	b := aligned(n, 0)
 	for i := range b {
@@ -231,7 +230,7 @@ func TestVectorLoopsBreakTiesAsPlainGoDoes(t *testing.T) {
 			indices := []uint64{0, 1, 2, 1<<63 - 1, 1 << 63, 1<<64 - 1}
 			one := func(value uint64) (loc []byte) {
 				loc = binary.NativeEndian.AppendUint64(nil, rng.Uint64())
-				// All bits are set. For 64 bits the shift gives 0.
+				// In low, all bits of the value are set. For 64 bits the shift gives 0.
 				low := uint64(1)<<(8*d.Base().Size()) - 1
 				binary.NativeEndian.PutUint64(loc, binary.NativeEndian.Uint64(loc)&^low|value&low)
 				return binary.NativeEndian.AppendUint64(loc, indices[rng.IntN(len(indices))])
