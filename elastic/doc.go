@@ -43,8 +43,8 @@
 // The function train must make everything that belongs to a communicator: its children, its
 // requests, a coordinator and its process sets, and what depends on Comm.Layout. Train makes them
 // at its beginning and closes them by defer. So every attempt has new ones, on the new
-// communicator. A Sampler divides the data by the rank and size of the communicator that it is
-// given, and needs nothing of this.
+// communicator. A Sampler needs none of this: Batch divides the data by the rank and size of its
+// communicator.
 //
 // # With and without rollback
 //
@@ -65,18 +65,19 @@
 //	Misuse, Mismatch                          aborts the job: the program is wrong
 //	any other error                           returns it; the other ranks go on without this rank
 //
-// Kinds are those of package fault. If a Timeout names a rank that is alive and hangs, the vote
-// ends by the communicator's Timeout, too. Rejoin then waits until tuttirun has ended that rank
-// (--elastic-timeout). Without Rejoin, Run returns the error of the vote.
+// Kinds are those of package fault. If a Timeout names a rank that is alive but hangs, the vote
+// waits for that rank, too, until the communicator's Timeout ends the vote. Rejoin then waits until
+// tuttirun has ended that rank (--elastic-timeout). Without Rejoin, Run returns the error of the
+// vote.
 //
 // A rank that may not go on gets fault.NoQuorum from Run. End its process.
 //
 // # What bounds it
 //
 // Run returns fault.Exhausted on all ranks after more resets than WithMaxResets allows, after two
-// resets in a row without progress in which the members did not change, and after 100 resets in a
-// row without progress. All waits of Run end by ctx. Those for other ranks also end by the
-// communicator's Timeout, except Rejoin, which --elastic-timeout ends.
+// resets in a row without progress in which the members did not change, and after more than 100
+// resets in a row without progress. All waits of Run end when ctx ends. Waits for other ranks also
+// end by the communicator's Timeout, except Rejoin, which --elastic-timeout ends.
 //
 // The package does not know how a communicator agrees on who is left, nor who starts processes.
 package elastic

@@ -11,8 +11,9 @@ import (
 // returns it, and Run calls the function again with the new members.
 var ErrHostsUpdated = errors.New("elastic: processes wait to join; return this error from the training function")
 
-// A Job is what one call of the training function needs from Run. It must not be used after that
-// call has returned. Its methods are for one goroutine at a time.
+// A Job gives one call of the training function its communicator, and the methods Commit and Step.
+// It must not be used after that call has returned. Only one goroutine at a time may call its
+// methods.
 type Job struct {
 	r *runner
 	c *comm.Comm

@@ -26,8 +26,8 @@ func WithComm(opts ...comm.Option) Option {
 
 // WithOnReset makes Run call f after each reset, when the state has been synchronized and before it
 // calls the training function. For example, f adapts the learning rate to the number of ranks.
-// Several callbacks run in the order of their options. An error of f counts as one of the training
-// function.
+// Several callbacks run in the order of their options. Run treats an error of f like an error of
+// the training function.
 func WithOnReset(f func(ctx context.Context, job *Job) error) Option {
 	return func(o *options) { o.onReset = append(o.onReset, f) }
 }
@@ -90,7 +90,7 @@ type runner struct {
 	whole   bool
 
 	progress  int64 // of the state at hand
-	committed int64 // of the committed copy, at most progress; equal unless whole; -1 if there is none
+	committed int64 // of the committed copy; lower after a Step or a failed Commit; -1 if there is no copy
 	last      error // of the last attempt
 	record
 }
@@ -99,11 +99,11 @@ type runner struct {
 type record struct {
 	resets int64
 	base   int64 // the progress at the beginning of the last attempt
-	idle   int64 // resets since there was progress
-	same   int64 // the last ones of them in which the members did not change
+	idle   int64 // resets in a row without progress
+	same   int64 // resets in a row without progress and without a change of the members
 }
 
-// run is Run with a given source of communicators.
+// run does the work of Run, with the given source of communicators.
 func run(ctx context.Context, src source, state State, train func(ctx context.Context, job *Job) error, o options) error {
 	c, err := src.first(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func run(ctx context.Context, src source, state State, train func(ctx context.Co
 	r := &runner{src: src, state: state, train: train, o: o, c: c, committed: -1}
 	err = r.attempts(ctx)
 	closing := r.src.close(ctx, r.c)
-	// Close may report messages to lost ranks, which need not arrive.
+	// Close may fail because messages did not reach lost ranks. These messages need not arrive.
 	if err == nil && !errors.Is(closing, fault.PeerLost) && !errors.Is(closing, fault.LinkLost) {
 		err = closing
 	}
@@ -142,7 +142,7 @@ func (r *runner) attempts(ctx context.Context) error {
 		switch {
 		case lost != nil && (ctx.Err() != nil || r.src.changed(r.c) == nil):
 			return r.afterAttempt(lost)
-		case lost != nil: // next knows who is left, also if these ranks do not
+		case lost != nil: // the vote has no result; Rejoin gets the members from tuttirun
 		case all == 1:
 			return nil
 		}
@@ -187,7 +187,8 @@ func (r *runner) attempt(ctx context.Context) error {
 
 // sync gives all ranks the state of the rank that is furthest, and commits it.
 func (r *runner) sync(ctx context.Context) error {
-	// If the root is lost meanwhile, the ranks still have the states that they begin with.
+	// Sync overwrites the state at hand, and fails if the root is lost. Restore then needs a
+	// committed copy of the state with which this attempt began.
 	if r.committed != r.progress {
 		if err := r.commit(); err != nil {
 			return err
@@ -278,7 +279,7 @@ func (r *runner) tooMany() error {
 	return nil
 }
 
-// A decision is what an attempt's error means for Run.
+// A decision says what Run does after an attempt.
 type decision uint8
 
 const (
@@ -288,8 +289,8 @@ const (
 	abort                 // end the job on all ranks, and return the error
 )
 
-// decide returns what an attempt's error means. Errors that end Run count even if they are the
-// cause of a revoke, so all ranks decide alike.
+// decide returns what Run does after an attempt that ended with err. A kind that ends Run counts
+// even below a Revoked, so Run ends on all ranks.
 func decide(err error) decision {
 	is := func(kinds ...fault.Kind) bool {
 		return slices.ContainsFunc(kinds, func(k fault.Kind) bool { return errors.Is(err, k) })

@@ -7,7 +7,7 @@ import (
 )
 
 // A Sampler deals the indexes of a data set to the ranks, batch by batch, in an order that differs
-// from epoch to epoch. It is a State, as Horovod's ElasticSampler: after a change of the members,
+// from epoch to epoch. Like Horovod's ElasticSampler, it is a State: after a change of the members,
 // an epoch continues where it was, and the indexes that are left are divided among the new members.
 //
 // A batch has the indexes of all ranks together. Batches depend on the seed, and not on the number
@@ -15,13 +15,13 @@ import (
 //
 // A Sampler may be used by one goroutine at a time.
 type Sampler struct {
-	State       // of epoch and done
+	State       // holds the fields epoch and done
 	n           int
 	seed        uint64
-	epoch, done int // done indexes of the epoch have been used
+	epoch, done int // the current epoch, and how many of its indexes have been used
 
-	order   []int // of epoch ordered, or nil
-	ordered int
+	order   []int // the order of the indexes in one epoch; nil before the first Batch
+	ordered int   // the epoch to which order belongs
 }
 
 // NewSampler returns a Sampler of the indexes 0 to n-1 at the start of epoch 0. All ranks must pass
@@ -32,7 +32,7 @@ func NewSampler(n int, seed uint64) *Sampler {
 	return s
 }
 
-// Epoch returns the number of epochs that are over.
+// Epoch returns the number of completed epochs.
 func (s *Sampler) Epoch() int { return s.epoch }
 
 // Batch returns the indexes of the calling rank in the next batch, and the number of indexes of all

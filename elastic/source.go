@@ -26,7 +26,7 @@ type source interface {
 // processes are ranks, the next communicator comes from Rejoin. Elsewhere it comes from Shrink.
 type environment struct {
 	options []comm.Option
-	job     *comm.Comm // of all ranks
+	job     *comm.Comm // the job's communicator, from Init or from the last Rejoin
 }
 
 func (e *environment) first(ctx context.Context) (c *comm.Comm, err error) {

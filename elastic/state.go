@@ -13,12 +13,12 @@ type State interface {
 	// Commit replaces the committed copy by the state at hand.
 	Commit() error
 
-	// Restore replaces the state at hand by the committed copy. A Commit has come before.
+	// Restore replaces the state at hand by the committed copy. It is called only after a Commit.
 	Restore() error
 
-	// Sync replaces the state at hand of all ranks by that of the root. All ranks of c call Sync.
-	// If Sync fails, Run calls Restore before anything else, so Sync may leave the state at hand
-	// incomplete, but must not change the committed copy.
+	// Sync replaces the state at hand of every rank by the root's state at hand. All ranks of c
+	// call Sync. After a failed Sync, Run calls no other method before Restore. So a failed Sync
+	// may leave the state at hand incomplete, but must not change the committed copy.
 	Sync(ctx context.Context, c *comm.Comm, root int) error
 }
 
@@ -58,8 +58,8 @@ func (s *tensors[T]) Sync(ctx context.Context, c *comm.Comm, root int) error {
 	return nil
 }
 
-// Values returns the State of some variables, such as counters. All ranks must pass as many
-// variables, in the same order.
+// Values returns the State of some variables, such as counters. All ranks must pass the same number
+// of variables, in the same order.
 func Values[T comm.Element](variables ...*T) State {
 	return &values[T]{variables, make([]T, len(variables))}
 }
@@ -121,7 +121,7 @@ func (s states) Sync(ctx context.Context, c *comm.Comm, root int) error {
 	return s.each(func(part State) error { return part.Sync(ctx, c, root) })
 }
 
-// each calls f for each part, until an f fails.
+// each calls f for each part in turn, until a call fails.
 func (s states) each(f func(State) error) error {
 	for _, part := range s {
 		if err := f(part); err != nil {
