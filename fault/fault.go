@@ -14,7 +14,7 @@ import (
 //	fix the program                             Misuse, Mismatch
 //	build a new communicator of the live ranks  PeerLost, LinkLost, Revoked
 //	retry, or look at the blamed ranks          Timeout
-//	stop: it asked for that                     Canceled, Closed
+//	stop: this rank or a peer asked for it      Canceled, Closed
 //	stop: others may go on without this rank    NoQuorum
 //	raise a bound, or use less                  Exhausted
 //	fix the environment                         Refused

@@ -23,7 +23,7 @@ const (
 	wireFixed   = 10 // bytes before the first text
 
 	// An op and a cause keep up to this many bytes in any case. The texts of the peers share the
-	// rest, so that a long list of peers shortens only itself.
+	// rest, so a long list of peers shortens only the texts of the peers.
 	opLimit    = 256
 	causeLimit = 1536
 
@@ -37,7 +37,7 @@ const (
 //	Op           opLimit bytes     ends in "…"
 //	cause        causeLimit bytes  ends in "…"
 //	peers        MaxPeers          "(and N more peers)" is added to the cause
-//	their texts  what is left      all are halved until they fit, and end in "…"
+//	their texts  what is left      the limit per text is halved until all fit; a cut text ends in "…"
 func (e *Error) AppendWire(b []byte) []byte {
 	peers, text := e.Peers, ""
 	if e.Err != nil {
@@ -79,8 +79,8 @@ func appendPeers(b []byte, peers []Peer, limit int) []byte {
 	return b
 }
 
-// appendInt appends n as an int32. It saturates, because a rank beyond int32 is a bug of another
-// package.
+// appendInt appends n as an int32. It saturates, because only a bug in another package makes a rank
+// beyond int32.
 func appendInt(b []byte, n int) []byte {
 	n = max(math.MinInt32, min(n, math.MaxInt32))
 	return binary.LittleEndian.AppendUint32(b, uint32(int32(n)))
