@@ -54,8 +54,8 @@ func (p poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
 	return p.LinkPoller.Poll(ctx, cond)
 }
 
-// bindVectors refuses vectors that are misaligned or hold a fraction of an element, and algorithms
-// that take no list.
+// bindVectors refuses an invalid element type, vectors that are misaligned or hold a fraction of an
+// element, and algorithms that cannot reduce a list of vectors.
 func (pl *plan) bindVectors(c *Comm) error {
 	name := pl.verb.String()
 	if !pl.dtype.Valid() {

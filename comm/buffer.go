@@ -18,7 +18,7 @@ import (
 //	_, err = comm.Recv(ctx, c, from, tag, in)
 //
 // The garbage collector does not manage memory of the transport. Only the returned function free
-// releases it, and it counts neither for GOGC nor for GOMEMLIMIT. Other ranks can write into it
+// releases it. The memory counts neither for GOGC nor for GOMEMLIMIT. Other ranks can write into it
 // only while a receive into it is under way. After free, any access to the memory, even a read,
 // crashes the process. If a receive into the memory is under way and its sender knows the address,
 // free releases nothing and returns fault.Misuse. Calling free twice is no error. For ordinary

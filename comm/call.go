@@ -32,7 +32,7 @@ type signature struct {
 	callID  uint64 // for a collective: a number made of its name, its algorithm and noSharedFlag
 }
 
-// String reads "allreduce float32 x1000 sum".
+// String returns text such as "allreduce float32 x1000 sum".
 func (sig signature) String() string { return string(sig.appendTo(nil, 0)) }
 
 // appendTo appends the text of String to b. If seq is not 0, it adds seq, the collective's number,
@@ -99,8 +99,8 @@ const (
 // p2p.SameFingerprint. hash runs in every call, so it uses a few multiplications instead of a
 // cryptographic hash: it detects mistakes, not attacks.
 func (sig *signature) hash() uint64 {
-	// The products do not depend on each other, so they overlap. Their odd factors are
-	// fractions of square roots.
+	// The products do not depend on each other, so they overlap. Their odd factors come from
+	// fractional parts of square roots.
 	h := sig.callID*0x6a09e667f3bcc909 + (uint64(sig.dtype)<<32^uint64(uint32(sig.root)))*0xbb67ae8584caa73b +
 		uint64(sig.count)*0x3c6ef372fe94f82b + sig.operatorID*0xa54ff53a5f1d36f1 + uint64(sig.segment)*0x510e527fade682d1
 	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
@@ -111,8 +111,9 @@ func (sig *signature) hash() uint64 {
 // is also the mesh.WaitPolicy of its own waits: it decides when a wait sends the fingerprint, logs
 // a warning, and gives up.
 //
-// The owner writes the call before the call is listed. After that, only the owner and goroutines
-// that hold calls.mu read it. The stages of a long wait:
+// The owner is the goroutine that begins or ends the call. It writes the call before the call is
+// listed. After that, only the owner and goroutines that hold calls.mu read the call. The stages of
+// a long wait:
 //
 //	stage             after                           how often
 //	stageFingerprint  100 ms, staggered by rank       each second, until another rank sends the same
@@ -127,12 +128,12 @@ type call struct {
 	historyHash uint64 // the hash over all collectives up to and including this call
 	admission   uint64 // the value of Comm.admitted when a blocking collective began
 
-	listed     bool // the call is in the list of calls; calls.mu guards this field and its neighbours
+	listed     bool // the call is in the list of calls; calls.mu guards listed, prev and next
 	prev, next *call
 
 	// mu guards the fields below. A call has one wait at a time, but markAgreed runs concurrently.
 	mu               sync.Mutex
-	waitingSince     time.Time // when its wait first asked for a deadline, after polling
+	waitingSince     time.Time // when its wait first called NextCheck, after polling
 	stagesDone       stage     // the stages that are over, as a bit set
 	fingerprintsSent int       // how often this call sent its fingerprint
 	agreed           bool      // another rank sent the same fingerprint, so this rank need not send it
@@ -153,7 +154,7 @@ const (
 const (
 	fingerprintAfter    = 100 * time.Millisecond
 	fingerprintSpread   = 100 * time.Millisecond
-	fingerprintInterval = time.Second // sent again for ranks that make the communicator later
+	fingerprintInterval = time.Second // between repetitions, for ranks that make the communicator later
 )
 
 // errTimeout is the cause when the limit of WithTimeout ends a call whose context has no deadline.
@@ -200,8 +201,8 @@ func stagger(rank, size int) time.Duration {
 }
 
 // Check implements mesh.WaitPolicy. The mesh calls it at the time that NextCheck returned. Check
-// carries out the stage that is due. At stageTimeout it returns an error, which ends the wait.
-// Another goroutine logs the warning, because it asks other ranks first.
+// carries out the stage that is due. At stageTimeout it returns an error, which ends the wait. A
+// new goroutine logs the warning, because the warning needs answers from other ranks.
 func (cl *call) Check() error {
 	cl.mu.Lock()
 	at, s := cl.nextStage()
@@ -236,13 +237,13 @@ func (cl *call) waitsFor() int {
 	return cl.peer
 }
 
-// String reads "allreduce #41 float32 x1000 sum".
+// String returns text such as "allreduce #41 float32 x1000 sum".
 func (cl *call) String() string { return describeCall(cl.signature, cl.collective, cl.seq) }
 
-// describeCall returns the text of a call. The text of a collective includes its number; a message
-// has none.
+// describeCall returns the text of a call. The text of a collective includes its number seq. A
+// message, and a collective that was not admitted, has no number.
 func describeCall(sig signature, collective bool, seq uint32) string {
-	if !collective { // a collective that was not admitted has no number either
+	if !collective {
 		seq = 0
 	}
 	return string(sig.appendTo(nil, seq))
@@ -370,8 +371,8 @@ func (cs *calls) oldestActive() *call {
 }
 
 // lastRecord returns the record of the call that began last, or the zero record before the first
-// call. The record of a collective comes from its communicator's history, and that of a message
-// from cs. cs.mu is held.
+// call. The record of a collective comes from its communicator's history, and the record of a
+// message comes from cs. cs.mu is held.
 func (cs *calls) lastRecord() callRecord {
 	if cs.lastSeq == 0 {
 		return callRecord{signature: cs.lastMessage, site: cs.lastSite}
@@ -401,7 +402,7 @@ func newCall(c *Comm) *call {
 	return cl
 }
 
-// free returns cl to the pool. No other goroutine may refer to cl then: cl is off the list, and a
+// free returns cl to the pool. No other goroutine refers to cl any more: cl is off the list, and a
 // report has its own copy of the fields.
 func (cl *call) free() {
 	cl.reset()

@@ -48,8 +48,9 @@ func From[T Element](src []T) CallOption {
 	return CallOption{kind: optionFrom, dtype: tensor.TypeOf[T](), data: tensor.Bytes(src)}
 }
 
-// Counts gives each rank i a part of counts[i] elements. Without it, parts are equal. It makes a
-// call the equivalent of MPI's Allgatherv, Gatherv, Scatterv, Reduce_scatter or Alltoallv.
+// Counts gives each rank i a part of counts[i] elements. Without it, parts are equal; in
+// ReduceScatter, they may differ by one element. It makes a call the equivalent of MPI's
+// Allgatherv, Gatherv, Scatterv, Reduce_scatter or Alltoallv.
 //
 //	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
 //
@@ -111,8 +112,8 @@ func vectorVerb(v collective.Verb) collective.Verb {
 	return 0
 }
 
-// apply adds the options of a call to its plan, and finds the input and the output of a call in
-// place within buf.
+// apply adds the options of a call to its plan. For a call in place, apply then lets findParts find
+// the input and the output.
 func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	for i := range opts {
 		o := &opts[i]
@@ -161,8 +162,8 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 // verbsWithParts is the set of the verbs for which findParts does something.
 const verbsWithParts = 1<<collective.VerbAllGather | 1<<collective.VerbGather | 1<<collective.VerbScatter | 1<<collective.VerbReduceScatter
 
-// bind completes the plan by the options of the call. It runs before prepare. The compiler inlines
-// bind, so calls without options and parts, which are the most frequent, do not call apply.
+// bind completes the plan with the options of the call. It runs before prepare. The compiler
+// inlines bind, so calls without options and parts, which are the most frequent, do not call apply.
 func (pl *plan) bind(c *Comm, opts []CallOption) error {
 	if len(opts) > 0 || 1<<pl.verb&verbsWithParts != 0 {
 		return pl.apply(c, opts)
@@ -170,8 +171,8 @@ func (pl *plan) bind(c *Comm, opts []CallOption) error {
 	return nil
 }
 
-// findParts finds the input and the output of a call in place within buf. The builder has made all
-// of buf both, which is right for verbs without parts.
+// findParts sets the input and the output of a call in place to the parts of buf that the verb
+// reads and writes. The builder has set both to all of buf, which is right for verbs without parts.
 func (pl *plan) findParts(c *Comm) {
 	atRoot := pl.root < 0 || pl.root == c.Rank()
 	switch pl.verb {

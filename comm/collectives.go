@@ -46,7 +46,7 @@ var (
 // calls. Lengths are in elements. A call returns when this rank's part is done and the caller may
 // use the buffers again, or it returns a *fault.Error. A deadline or cancellation of ctx inside a
 // collective revokes the communicator on every rank. The result of a reduction has equal bits on
-// all ranks. It has the same bits in every run with as many ranks.
+// all ranks. It has the same bits in every run with the same number of ranks.
 //
 // Every collective works in place on buf. With From it reads a separate input, and buf receives the
 // result:

@@ -30,7 +30,7 @@ import (
 //	admitted one ahead  true   nil       a collective in shared memory is inside
 //	admitted one ahead  true   not nil   Close waits for it to leave shared memory
 //
-// A successful call changes only exited. It does so without the lock, so inUse may stay true after
+// The end of a successful call changes only exited, and takes no lock. So inUse may stay true after
 // the call. Only admitted and exited say whether a call is inside.
 type Comm struct {
 	rt    *rankRuntime
@@ -183,7 +183,8 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	return nil
 }
 
-// concurrentCall returns the error of a call that began before the call other had returned.
+// concurrentCall returns the error of the call with the given name, which began before an earlier
+// call had returned. The parameter other is the record of the earlier call.
 func (c *Comm) concurrentCall(name string, other *callRecord) error {
 	text := "another call"
 	if at := other.site.String(); at != "" {
@@ -328,15 +329,15 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 
 // Close closes the communicator. For a communicator made by Split, Dup or Sub, Close is local and
 // immediate, and messages that Send has accepted are still delivered. If another rank's collective
-// needs this rank afterwards, it gets fault.Closed within a second.
+// needs this rank afterwards, that collective fails with fault.Closed within a second.
 //
 // For the job's communicator, Close waits until the peers have received everything that this rank
-// has sent, and then says goodbye. After that, calls of other ranks that need this rank get
-// fault.Closed, which names this rank. Close does not wait for messages that the program has posted
-// no receive for; it drops them. If a message that Send accepted cannot be delivered, or if its
-// receiver closes first without receiving it, the error of Close names the rank. If ctx ends first,
-// the error is fault.Timeout. If ctx has no deadline, the communicator's Timeout applies. Closing
-// twice is no error.
+// has sent, and then tells them that this rank closes. After that, calls of other ranks that need
+// this rank get fault.Closed, which names this rank. Close does not wait for messages for which
+// this rank has posted no receive; it drops them. If a message that Send accepted cannot be
+// delivered, or if its receiver closes first without receiving it, the error of Close names the
+// rank. If ctx ends first, the error is fault.Timeout. If ctx has no deadline, the communicator's
+// Timeout applies. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
 	if err := checkContext("close", ctx); err != nil {
 		return err

@@ -28,7 +28,7 @@ func (c *Comm) collectiveFailed(cl *call, err error) error {
 //
 //	the error                        what the caller gets
 //	any, a member is lost            the error of the mesh, which is the same on all ranks
-//	revoked by another rank          the cause if Mismatch, a loss or Closed; else Revoked with it
+//	revoked by another rank          the cause if Mismatch, a loss or Closed; else Revoked with the cause
 //	deadline, cancellation, Timeout  the same kind, with the ranks that have not begun the call
 //	another fingerprint (Mismatch)   Mismatch with both calls; the other rank is asked for its call
 //	PeerLost, LinkLost               the error of the mesh, which is the same on all ranks
@@ -58,7 +58,8 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 			return c.revokedError(cl, by)
 		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
-		// A message had a different fingerprint, so this rank asks its sender for its call.
+		// A message had a different fingerprint, so this rank asks the sender which call the sender
+		// made.
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
 		if loss := c.currentLoss(); loss != nil {
 			return c.withOp(cl.String(), loss)
@@ -139,9 +140,9 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	return peers
 }
 
-// A question is one of the six kinds of messages that runtimes exchange over the control
-// links, besides those of the mesh itself. They are JSON, except for the last three, and small,
-// because a heartbeat must not wait behind them:
+// A question is one of the six kinds of messages that runtimes exchange over the control links,
+// besides those of the mesh itself. They are small, because a heartbeat must not wait for them. All
+// except the last three are JSON:
 //
 //	message          to         content                     sent when
 //	question         some       Comm, Seq, Record           an error or warning needs others' calls
@@ -166,7 +167,7 @@ type answer struct {
 	silent      bool   // the rank did not answer; Call is from its last heartbeat
 	Begun       bool   // collective Seq has begun there
 	Fingerprint uint64 // of collective Seq, if the question asked for its record; else 0
-	Call        string // the call under way, or the last one
+	Call        string // the recorded call if the question asked for it; else the call under way or the last one
 	Details     string // signature.details of collective Seq, if the question asked for its record
 	Site        string // the file and line of Call
 	WaitsFor    int    // the rank, numbered in the job, that Call waits for; -1 if it waits for no particular rank
@@ -195,7 +196,8 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 	return out
 }
 
-// lastKnownCall describes a rank that did not answer by its last heartbeat.
+// lastKnownCall returns the call in the last heartbeat of a rank that did not answer, and how long
+// that rank has been silent.
 func lastKnownCall(a meshAnswer) string {
 	s := a.Last
 	if s == "" {
@@ -394,10 +396,11 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith does the same as mismatchOf for a call under way. If the collectives in between
-// exchanged no messages, ranks notice a mismatch some collectives late. mismatchWith therefore
-// searches the history for the collective that differs. It starts with the previous collective,
-// because most often one rank left out a collective. It stops when the other rank does not answer.
+// mismatchWith does the same as mismatchOf for a call under way. Ranks notice a mismatch some
+// collectives late if the collectives that differ exchanged no messages between them. mismatchWith
+// therefore searches the history for the first collective that differs. It starts with the previous
+// collective, because most often one rank left out a collective. It stops when the other rank does
+// not answer.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -428,8 +431,8 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 }
 
 // askRecord asks a rank for the record of its collective seq. If the rank has no such record, or
-// does not answer, the fingerprint in the result is 0. If this rank, or the other, is lost,
-// askRecord asks nothing.
+// does not answer, the fingerprint in the result is 0. If a loss has ended the communicator's
+// collectives, askRecord asks nothing.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
 	if c.currentLoss() == nil {
 		ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
@@ -543,8 +546,9 @@ func (c *Comm) messageError(call string, err error) error {
 
 // waitChain follows the chain of waiting ranks that begins with a message call. It asks each rank
 // in turn which rank it waits for. If the chain returns to this rank, the program is deadlocked,
-// and cycle describes the deadlock. The search ends at a rank that waits for no particular rank,
-// and after as many steps as the job has ranks.
+// and cycle describes the deadlock. Otherwise peers holds at most the rank that this call waits
+// for. The search ends at a rank that waits for no particular rank, and after as many steps as the
+// job has ranks.
 func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string) {
 	c := r.c
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

@@ -26,7 +26,7 @@ import (
 // Init takes these steps. An error of one rank in any step ends Init on all ranks, and their errors
 // name that rank:
 //
-//  1. Find the job in the environment, and complete the options by it.
+//  1. Find the job in the environment, which also sets the options that the program did not set.
 //  2. Listen, make the transport, and join the mesh: every rank opens control links.
 //  3. Receive rank 0's table of algorithms, and exchange hosts and racks.
 //  4. Agree on the transports between the ranks, and map shared memory where all ranks can.
@@ -147,7 +147,7 @@ func (l *localWires) localMember(r int, o *options, root string) (*member, error
 	return m, nil
 }
 
-// close releases what a member owns that has not started.
+// close releases what the member owns. The member must not have started.
 func (m *member) close() {
 	m.wire.Close()
 	if m.cfg.Listener != nil {
@@ -156,7 +156,7 @@ func (m *member) close() {
 }
 
 // start joins the job and makes its communicator. The member hands its transport and its listener
-// to the mesh, and start closes them if it fails. The order of its steps matters. The engine must
+// to the mesh, and start closes them if it fails. The order of the steps matters. The engine must
 // exist before the mesh, because the mesh may deliver messages as soon as it has a link. The
 // runtime must have its mesh before any communicator exists.
 func (m *member) start(ctx context.Context, o *options) (*Comm, error) {

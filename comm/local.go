@@ -63,7 +63,7 @@ type local struct {
 	ranks   sync.WaitGroup
 
 	mu  sync.Mutex // guards err
-	err error      // the error of the rank that failed first
+	err error      // the error that Local returns; see setError
 }
 
 // setUp makes the members of the job.
@@ -87,7 +87,7 @@ func (l *local) setUp(n int) error {
 	return err
 }
 
-// hostName is the name of this host in errors and in the layout of ranks.
+// hostName returns the name of this host for errors and for the layout of ranks.
 func hostName() string {
 	h, err := os.Hostname()
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *local) closeRank(c *Comm, err error) {
 	c.Close(l.ctx)
 }
 
-// runProgram calls f, and converts a panic into an error. It prints the stack of the panic once.
+// runProgram calls f, and converts a panic into an error. It also prints the panic with its stack.
 func (l *local) runProgram(c *Comm) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

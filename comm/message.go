@@ -103,10 +103,10 @@ func (c *Comm) sourceRank(from int) int {
 // the bytes. Otherwise Send waits until a receive has matched the message. Messages between two
 // ranks with the same tag arrive in the order sent.
 //
-// Ranks deadlock if they send more than these buffers hold to each other, or around a ring, before
-// they receive. Use SendRecv or IRecv instead. The stall warning and the error of the Timeout name
-// the cycle of ranks. If the other rank closes without receiving the message, Send gets
-// fault.Closed. If Send has returned by then, Close gets that error.
+// If ranks send to each other, or around a ring, before they receive, they deadlock as soon as the
+// messages exceed these buffers. Use SendRecv or IRecv instead. The stall warning and the error of
+// the Timeout name the cycle of ranks. If the other rank closes without receiving the message, Send
+// gets fault.Closed. If Send has returned by then, Close gets that error.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	if ctx == nil {
 		return checkContext("send", ctx)
@@ -170,9 +170,9 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 //	buf := make([]float32, comm.Count[float32](st))
 //	err = recv(ctx, buf)
 //
-// If the message does not fit, or has other elements, recv fails as Recv does, and the message is
-// consumed. If the sender's context ended before the bytes were sent, recv gives fault.Canceled. A
-// second call of recv is fault.Misuse. Only one goroutine may call recv.
+// If the message does not fit, or has another element type, recv fails as Recv does, and the
+// message is consumed. If the sender's context ended before the bytes were sent, recv gives
+// fault.Canceled. A second call of recv is fault.Misuse. Only one goroutine may call recv.
 func MProbe[T Element](ctx context.Context, c *Comm, from, tag int) (st Status, recv func(ctx context.Context, buf []T) error, err error) {
 	if err := checkContext("mprobe", ctx); err != nil {
 		return Status{}, nil, err

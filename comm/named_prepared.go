@@ -17,9 +17,9 @@ import "context"
 //
 // A call of stop ends the preparation. It returns when no rank writes into the buffer any more, and
 // the program may use the buffer again. A tensor in the buffer that was not received is moved
-// elsewhere. If ctx ends first, or the job ends, as by an Abort, stop returns an error. The buffer
-// then still belongs to the library, and the program may call stop again. Any goroutine may call
-// stop.
+// elsewhere. If ctx ends first, or if the job ends, for example by Abort, stop returns an error.
+// The buffer then still belongs to the library, and the program may call stop again. Any goroutine
+// may call stop.
 func (c *Comm) PrepareRecvNamed(from int, name string, buf []byte) (stop func(context.Context) error, err error) {
 	if err := c.checkNamed("preparerecvnamed", from, name, nil); err != nil {
 		return nil, err

@@ -46,13 +46,13 @@ type options struct {
 	tls          *tlsopt.Options
 	algorithm    string
 	report       bool
-	// exited reports that a rank's process is known to have ended. It is nil if no process records
-	// that.
+	// exited reports whether a rank's process is known to have ended. It is nil if the job has no
+	// record of its processes.
 	exited     func(rank int) bool
 	testPlaces func(rank int) topology.Place // for tests: the host and rack that ranks report
 	log        *slog.Logger
-	flagHook   func(rank int, set func()) // for tests: sets each flag in shared memory
-	invalid    *fault.Error               // why the list of options itself is refused
+	flagHook   func(rank int, set func()) // for tests: called for each flag in shared memory; calls set
+	invalid    *fault.Error               // the error of a nil Option, or nil
 }
 
 // newOptions applies opts in order to the defaults.
@@ -103,13 +103,13 @@ func WithTimeout(d time.Duration) Option {
 // helps to find a hang before the Timeout ends the call.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
-// WithRedial sets how long a data connection over tcp or grpc that breaks is dialled again, while
-// both ranks are alive. Messages wait meanwhile, and none is lost or doubled. If no connection
-// comes up in this time, the ranks report fault.LinkLost. All ranks must set the option. The
-// default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. The option never
-// delays the report of a lost rank. But a call whose large message is under way on the broken
-// connection waits for the end of the dials, even if its context ends or another rank is lost. The
-// cost is a copy of each small message; and a large send is complete only when the peer has
+// WithRedial lets the ranks dial again, for this time, when a data connection over tcp or grpc
+// breaks and both its ranks are alive. Messages wait meanwhile, and none is lost or duplicated. If
+// no connection comes up in this time, the ranks report fault.LinkLost. All ranks must set the
+// option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. The
+// option never delays the report of a lost rank. But a call whose large message is under way on the
+// broken connection waits until the dials end, even if its context ends or another rank is lost.
+// The cost is a copy of each small message; and a large send is complete only when the peer has
 // acknowledged it. See docs/fault-tolerance.md.
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
@@ -127,7 +127,7 @@ func WithInsecurePlain() Option { return func(o *options) { o.plain = true } }
 
 // WithSecret sets the job's secret, at least 16 bytes, in place of TUTTI_SECRET_FD,
 // TUTTI_SECRET_FILE and TUTTI_SECRET. A peer that cannot prove that it has the secret is refused in
-// the handshake. The ranks derive the job's CA from it.
+// the handshake. The ranks derive the job's CA from the secret.
 func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
 
 // WithListen sets the host or host:port that this rank listens on, in place of TUTTI_LISTEN.
@@ -140,9 +140,9 @@ type TLS = tlsopt.Options
 
 // WithTLS replaces the certificates of the job's own CA by certificates of the program. They apply
 // to all connections, even within a host: data, control links and the handshake. A job needs
-// WithTLS only if its connections pass a proxy that terminates TLS, or if a site's rules ask for
-// its own CA. The certificates do not say which rank a peer is. Shared memory and RDMA writes are
-// not encrypted.
+// WithTLS only if its connections pass a proxy that terminates TLS, or if the rules of a site
+// require the site's own CA. The certificates do not say which rank a peer is. Shared memory and
+// RDMA writes are not encrypted.
 func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 
 // WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki". The number after @ is

@@ -27,15 +27,15 @@ type Parameters struct {
 	// The default is 256 MiB.
 	SendBuffer int64
 
-	// StepBytes bounds what the named sends of one step hold; the default is 1 GiB.
+	// StepBytes bounds the bytes that the named sends of one step hold; the default is 1 GiB.
 	StepBytes int64
 
 	// StaticTensors lets this rank allocate recurring named tensors once. RecvNamed and OnNamed
 	// without a buffer observe the first steps. They prepare a receive (see PrepareRecvNamed) for
 	// each tensor of at least 16 KiB that has arrived in three steps without growing. The prepared
 	// buffers of all senders together take at most this many bytes. From then on the sender writes
-	// the tensor straight into its buffer, without an offer at each step. Data stays there until
-	// Tensor.Release.
+	// the tensor straight into the prepared buffer, without an offer at each step. Data stays in
+	// this buffer until Tensor.Release.
 	//
 	// StaticTensors helps over transports that expose ordinary memory (memory, verbs), and for
 	// tensors above Threshold. It has no effect over other transports, or with Checksums. Over shm,
@@ -60,9 +60,9 @@ type Parameters struct {
 	// EndOnLoss applies to a process that joins and then leaves before all processes have joined.
 	// With EndOnLoss, Init fails at once on all ranks that have joined. Rank 0 waits 0.6 s longer
 	// for ranks that have not joined yet, and tells them the reason. Ranks that come later wait
-	// until their deadline. If the process has left because its deadline has ended, the ranks name
-	// those that have not joined. By default Init logs the departure at once, and waits for another
-	// process in its place. EndOnLoss must be equal on all ranks.
+	// until their deadline. If the process has left because its deadline has passed, the errors
+	// name the ranks that have not joined. By default Init logs the departure at once, and waits
+	// for another process in its place. EndOnLoss must be equal on all ranks.
 	EndOnLoss bool
 
 	// Tuning names a file that `tuttibench tune` wrote. The file chooses the algorithms and their
@@ -80,7 +80,7 @@ type Parameters struct {
 	// TUTTI_TOPOLOGY.
 	Topology string
 
-	// NoSharedMemory lets collectives use messages where the ranks could share memory.
+	// NoSharedMemory makes collectives use messages where the ranks could share memory.
 	NoSharedMemory bool
 }
 

@@ -88,7 +88,7 @@ func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 }
 
 // reportOrder logs, on rank 0, the order in which rings and trees visit the ranks. If the user
-// asked for the choice of transports, it prints the order there, too.
+// asked for a report of the transports, reportOrder also prints the order on standard error.
 func (rt *rankRuntime) reportOrder(c *Comm) {
 	if rt.rank != 0 {
 		return

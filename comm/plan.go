@@ -187,9 +187,9 @@ func (c *Comm) overlap(op string, d tensor.DType, name string, b []byte, otherNa
 }
 
 // buffersOverlap reports whether the two buffers of a call with From share memory in a way that
-// would give wrong results without an error. From may name the input of a call in place. The
-// lengths of the buffers have been checked. A buffer that the rank does not use may overlap
-// anything.
+// would give wrong results without an error. The src of From may be the input of the same call in
+// place; see the table. The lengths of the buffers have been checked. A buffer that the rank does
+// not use may overlap anything.
 //
 //	verb                               the input of a call in place
 //	AllReduce, Reduce, Scan, ExScan    buf
@@ -271,8 +271,8 @@ func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 	return pl.checkLength(c, name, b, pl.counts[c.Rank()]*pl.dtype.Size())
 }
 
-// noSharedFlag is a bit of signature.callID. It says that a call does not use shared memory, for
-// calls where that changes the messages.
+// noSharedFlag is a bit of signature.callID. It marks a call of a hierarchical algorithm that uses
+// messages within hosts instead of shared memory.
 const noSharedFlag = 1 << 16
 
 // describe sets all fields of sig to describe the call in the form that ranks compare. Ranks agree
@@ -380,8 +380,8 @@ func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// run carries the plan out in its round. A message that remains unused means that a rank sent more
-// than this rank expected.
+// run carries the plan out in its round. A message that is left after the algorithm means that a
+// rank sent more than this rank expected.
 func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
@@ -427,8 +427,8 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	return c.finish(cl, err)
 }
 
-// runShared does the same as run in shared memory. If an operator panics, the call will not return,
-// so runShared lets Close release the memory.
+// runShared does the same as run, for a call that uses shared memory. If an operator panics, finish
+// does not run, so runShared itself removes the call. Close can then release the memory.
 func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	panics := true
 	defer func() {

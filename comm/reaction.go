@@ -69,8 +69,9 @@ func (rt *rankRuntime) reportLoss(err error) {
 	rt.fence()
 }
 
-// isEvicted reports whether a loss is about the given rank itself. Such a rank does not leave
-// because of another loss. A rank at one end of a lost link may do so.
+// isEvicted reports whether a loss is the loss of the given rank itself. Such a rank leaves because
+// it was declared lost, and not as a reaction to another rank's loss. A rank at one end of a lost
+// link is not evicted.
 func (rt *rankRuntime) isEvicted(loss *fault.Error, rank int) bool {
 	return loss.Kind == fault.PeerLost && rt.blamed(loss, rank)
 }
@@ -85,9 +86,9 @@ func lossKey(loss *fault.Error) string {
 	return key
 }
 
-// callBack calls the callback of a named send or receive with its error. If the error is a loss,
-// callBack notifies the other ranks before that. It does so on another goroutine, because its
-// caller moves messages and must not wait.
+// callBack calls the callback of a named send or receive with its error. If the error is a loss, a
+// new goroutine first notifies the other ranks, and then calls the callback, because the caller of
+// callBack moves messages and must not wait.
 func (rt *rankRuntime) callBack(err error, done func(error)) {
 	err = rt.blame(err)
 	if lossIn(err) == nil || !rt.spawn(func(context.Context) {
@@ -212,9 +213,9 @@ func lossIn(err error) *fault.Error {
 func isLoss(k fault.Kind) bool { return k == fault.PeerLost || k == fault.LinkLost }
 
 // Lost returns the ranks of c that are lost, in ascending order, numbered as in c. A rank is lost
-// when it has died, when it was silent for too long (WithHeartbeat), or when it has called Abort.
-// All ranks agree on the lost ranks, and learn of a loss within a fraction of a second of each
-// other. A rank that has left by Close is not lost. If the other ranks have declared this rank
+// when it has died, when it was silent for too long (Parameters.Silence), or when it has called
+// Abort. All ranks agree on the lost ranks, and learn of a loss within a fraction of a second of
+// each other. A rank that has left by Close is not lost. If the other ranks have declared this rank
 // lost, Lost includes it.
 //
 // A later call of Lost returns at least the same ranks. Calls that need a lost rank fail with

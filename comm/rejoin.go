@@ -19,14 +19,15 @@ import (
 // rank calls Rejoin. The options of Init hold for the new epoch, too. Numbers of ranks do not carry
 // over.
 //
-// tuttirun forms the next epoch when every process that it has not seen end has called Rejoin or
-// Init, and these are enough (--min-np). So no two epochs ever go on side by side. If a member ends
-// before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on.
+// tuttirun forms the next epoch when every process whose end it has not seen has called Rejoin or
+// Init, and these processes are enough (--min-np). So two epochs never go on side by side. If a
+// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on.
 //
 // Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
-// this process. If ctx ends, Rejoin may be called again. In a job that tuttirun has not started
-// with one of the options for it, Rejoin returns fault.Misuse and closes nothing; such a job can
-// Shrink, and not grow.
+// this process. If ctx ends, Rejoin may be called again. If tuttirun did not start the job with one
+// of the options that allow Rejoin (--restart-ranks, --min-np, --host-discovery-script,
+// --enable-recovery), Rejoin returns fault.Misuse and closes nothing. Such a job can Shrink, but
+// not grow.
 func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 	if err := checkContext("rejoin", ctx); err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 }
 
 // departLimit bounds how long Rejoin waits until the other ranks have received what this rank has
-// sent. Ranks that are in Rejoin, too, do not need it.
+// sent. Ranks that have called Rejoin as well do not need these messages.
 const departLimit = time.Second
 
 // Changed returns a channel that is closed when Rejoin would lead to other members: the process of
@@ -60,7 +61,7 @@ const departLimit = time.Second
 func (c *Comm) Changed() <-chan struct{} { return c.rt.changed }
 
 // join makes this process a rank of the job that bootstrap has found. If the launcher decides which
-// processes are ranks, join takes part in its epochs until one has begun.
+// processes are ranks, join takes part in the launcher's epochs until one has begun.
 func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	if !job.Elastic() {
 		return o.joinEpoch(ctx, job)
@@ -81,8 +82,8 @@ func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	}
 }
 
-// errEpochBroken is the reason why a start is given up: the epoch has lost a member, so another one
-// will be formed.
+// errEpochBroken is the reason why a start is given up: the epoch has lost a member, so another
+// epoch will be formed.
 var errEpochBroken = &fault.Error{Kind: fault.PeerLost, Op: "init", Rank: -1, Err: errors.New("a member of this epoch has left before the epoch had begun")}
 
 // lostDuringInit reports whether Init has failed in a way that another epoch can mend.
@@ -139,8 +140,8 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 	return c, nil
 }
 
-// joinEpoch makes this process the rank that job says. It works on a copy of the options, because
-// the job completes them.
+// joinEpoch makes this process the rank of the epoch that job describes. It works on a copy of the
+// options, because the job completes them.
 func (o *options) joinEpoch(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	own := *o
 	own.applyEnvironment(job)

@@ -55,7 +55,7 @@ type Request struct {
 
 	persistent, active, freed bool
 
-	refused bool // the request was not begun; err has the reason, which no wait has reported yet
+	refused bool // the request was not begun; Wait and Test have not reported the reason, err, yet
 }
 
 // ISend begins to send buf to another rank, and never blocks; see Send (MPI_Isend). The only option

@@ -35,8 +35,8 @@ type rankRuntime struct {
 	// byInit says that Init made this runtime, so that the next Init must wait for its end. It is
 	// set once, before Init returns.
 	byInit bool
-	// rejoin takes part in the launcher's next epoch, and changed is closed when there would be
-	// other members. Both are set before Init or Rejoin returns, and are nil if the job has no
+	// rejoin takes part in the launcher's next epoch. changed is closed when the next epoch would
+	// have other members. Both are set before Init or Rejoin returns, and are nil if the job has no
 	// record of its ranks.
 	rejoin  func(ctx context.Context) (*Comm, error)
 	changed <-chan struct{}
@@ -54,7 +54,7 @@ type rankRuntime struct {
 	closedComms  closedComms
 	// lostRanks holds the error of calls that need a rank, for ranks that are lost or have closed.
 	lostRanks map[int]*fault.Error
-	dead      map[int]bool     // the ranks of which all ranks know that they are lost
+	dead      map[int]bool     // the ranks that the mesh has reported as lost, on all ranks
 	lostLinks []*fault.Error   // each error names both ends of the link
 	reactions map[int]reaction // for each rank, the loss that its program knows of
 	// reported holds the losses that this rank's program knows, by lossKey; see reportLoss.
@@ -95,7 +95,8 @@ func (er *earlyRevokes) add(id uint64, e *fault.Error) {
 	er.order = append(er.order, id)
 }
 
-// remove returns the revoke of a communicator that this rank has just made, or nil.
+// remove removes and returns the revoke of a communicator that this rank has just made. It returns
+// nil if there is none.
 func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	e := er.why[id]
 	if e != nil {
@@ -114,11 +115,11 @@ type closedComms struct {
 	order []uint64 // oldest first
 }
 
-// A closedComm is what this rank needs to tell a rank that waits in a later collective, or in an
-// agreement, that it will not come.
+// A closedComm records the Close of a communicator. With this record, this rank answers a rank that
+// waits in a later collective, or in an agreement, for this rank.
 type closedComm struct {
 	last       uint32 // the number of the last collective that had ended; see Comm.lastEnded
-	size, rank int    // size is 0 if survivors held the communicator, which then answers
+	size, rank int    // for an agreement; size is 0 if the communicator has survivors, which then answer
 }
 
 // add records a communicator. If there are more than maxClosed, it drops the oldest.
@@ -335,7 +336,7 @@ func (rt *rankRuntime) comm(id uint64) *Comm {
 }
 
 // LastCall implements mesh.Events: it appends the text of the last call to b, for a heartbeat. It
-// allocates nothing if the call is like an earlier call.
+// allocates nothing for a call site whose text is cached.
 func (rt *rankRuntime) LastCall(b []byte) []byte {
 	rt.calls.mu.Lock()
 	rt.lastRecord = rt.calls.lastRecord()
@@ -389,7 +390,8 @@ func (rt *rankRuntime) peer(rank int) fault.Peer {
 
 // close closes the runtime, once. It delivers the messages that Sends have accepted, and ends all
 // calls with fault.Closed. It then closes the mesh, which says goodbye to the other ranks, and
-// waits for its goroutines. The result is the error of the delivery, or else the error of the mesh.
+// waits for the goroutines of spawn. The result is the error of the delivery, or else the error of
+// the mesh.
 func (rt *rankRuntime) close(ctx context.Context) error {
 	rt.mu.Lock()
 	if rt.closing {

@@ -180,17 +180,17 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 // from 1. The state stays when the communicator is closed, because other members may still need
 // this rank's States.
 //
-//	machine   of the agreement     exists
-//	previous  before the current   from the second on; other members may not have decided yet
-//	current   of the next call     always
-//	next      after the current    once the current is decided, until a call returns its result
+//	machine   its agreement            exists
+//	previous  the one before current   from the second agreement on, for members that are undecided
+//	current   that of the next call    always
+//	next      the one after current    once current is decided, until a call returns the result
 type survivors struct {
 	c    *Comm
 	me   int
 	busy atomic.Bool // a call of Agree or Shrink is inside
 
 	// Only the call that is inside uses the fields made and isReady.
-	made    *Comm // of the last agreement of a Shrink, until all members have set it up
+	made    *Comm // the communicator of Shrink's last agreement, until all members have set it up
 	isReady bool  // this rank has set up made
 
 	mu                      sync.Mutex // guards the fields below; rankRuntime.mu may be taken while it is held
@@ -308,7 +308,8 @@ func (s *survivors) step(m *agreement.Machine, number uint32, in agreement.Input
 			}
 		case agreement.Failed:
 			s.fail(s.noQuorum(o.Seen))
-			// Members that have counted this rank's vote may be waiting for it.
+			// Members that have counted this rank's vote may have made the communicator already,
+			// and wait in it for this rank.
 			s.c.rt.floodRevoke(shrunkID(s.c.id, number), s.failed)
 		}
 	}
@@ -432,7 +433,7 @@ func (s *survivors) receive(r int, n agreementNotice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var m *agreement.Machine
-	started := false // before this notice
+	started := false // whether r had entered its agreement before this notice
 	switch n.number {
 	case s.number - 1:
 		m = s.previous
@@ -451,8 +452,8 @@ func (s *survivors) receive(r int, n agreementNotice) {
 		started = !slices.Contains(m.Absent(), r)
 		s.step(m, n.number, agreement.Received{From: r, State: n.state})
 	}
-	// A later notice may be an automatic answer of a rank that has returned from its call, and that
-	// leaves because of another loss.
+	// Only the first notice of r's entry shows that r goes on. A later notice may be an automatic
+	// answer: r may have returned from its call, and may leave because of another loss.
 	if !started && n.number >= s.number && n.state.Calls != 0 && !n.state.Out {
 		s.c.rt.goesOn(s.c.group.WorldRank(r))
 	}
@@ -474,11 +475,11 @@ const (
 	firstAsk = 200 * time.Millisecond // the wait before a rank asks for missing States; doubles up to maxAsk
 	maxAsk   = 2 * time.Second
 	pollDead = 20 * time.Millisecond // the interval between two reads of the record of deaths, while there is no quorum
-	newsWait = 2 * time.Second       // the wait for the record of deaths, which tuttirun writes within milliseconds
+	newsWait = 2 * time.Second       // how long a rank without quorum waits for a death to be recorded; tuttirun needs milliseconds
 )
 
-// agree takes part in the current agreement, and returns its decision. It also waits until all
-// remaining members have entered the agreement.
+// agree takes part in the current agreement, and returns its decision. A decision needs all
+// remaining members to enter, so agree waits for them.
 func (s *survivors) agree(ctx context.Context, op string, calls agreement.Calls, bits uint64) (agreement.Proposal, error) {
 	recorded := s.c.rt.opt.exited != nil
 	begun := time.Now()

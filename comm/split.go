@@ -165,9 +165,9 @@ func (c *Comm) child(color uint64) uint64 {
 	return childID(c.id, c.children, color)
 }
 
-// childID hashes a communicator's id to 63 bits. Two communicators that exist at the same time have
-// equal ids with a probability of about 2 to the power of -63 per pair. The top bit of the id stays
-// free.
+// childID returns the id of a child of the communicator parent: a hash of 63 bits. Two
+// communicators that exist at the same time have equal ids with a probability of about 2 to the
+// power of -63 per pair. The top bit of the id stays free.
 func childID(parent, n, color uint64) uint64 {
 	h := fnv.New64a()
 	var b [24]byte

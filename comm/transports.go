@@ -154,7 +154,7 @@ func (w wire) alloc(size int) (mem []byte, release func() error, err error) {
 	return mem, release, err
 }
 
-// In tuning rules, otherWire stands for every transport whose name the rules do not know.
+// otherWire stands, in tuning rules, for every transport whose name the rules do not know.
 const otherWire = "other"
 
 // wireNames returns the transports that tuning rules know, in the order of the bits of Comm.survey.

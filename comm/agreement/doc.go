@@ -16,30 +16,31 @@
 // # Quorum
 //
 // The base of an agreement is the set of members that the previous agreement decided on. The base
-// of the first agreement is all members. A side is a subset of the base. It is a quorum if one of
-// these conditions holds:
+// of the first agreement is all members. A side is a subset of the base. There are three kinds of
+// quorums. A side is a quorum
 //
-//	more than half of the base
-//	exactly half of the base, with the lowest rank of the base
-//	every other member of the base is known to be dead
+//  1. if it is more than half of the base, or
+//  2. if it is exactly half of the base, and includes the lowest rank of the base, or
+//  3. if every other member of the base is known to be dead.
 //
-// Two sides of the first two kinds have a member in common. The third kind excludes every live
-// member of any other side. A decision by the third kind needs votes of members that know of all
-// these deaths: a member that does not may still follow another leader, together with members that
-// die later.
+// Two quorums of the first two kinds have a member in common. A quorum of the third kind leaves no
+// live member for any other side. A decision by the third kind counts only the votes of members
+// that know of all these deaths. A member that does not know of them may still follow another
+// leader, and decide together with members that die later.
 //
-// A weaker rule would not count members known to be dead at all. That rule is wrong, as ranks 0, 1
-// and 2 show: ranks 1 and 2 may have decided to go on without rank 0, before rank 2 died. Rank 0
-// cannot know of the decision. With rank 2 not counted, rank 0 would be exactly half, and would go
-// on at the same time as rank 1.
+// It would be wrong to leave members known to be dead out of the base. For example, ranks 1 and 2
+// of three may have decided to go on without rank 0, before rank 2 died. Rank 0 cannot know of this
+// decision. If the base were ranks 0 and 1, rank 0 would be a quorum of the second kind, and would
+// go on at the same time as rank 1.
 //
 // # Protocol
 //
 // The protocol is Paxos (Lamport, 1998) for one value, with three changes. First, losses are final:
 // a member that this rank has lost stays lost. The lowest remaining member therefore leads, and a
-// rank follows only higher leaders as members are lost. No rank counts ballots: the term of leader
-// r is r+1. Second, every rank floods its whole State whenever the State changes, so a message that
-// is lost, late or repeated does no harm. Third, every rank counts the votes itself.
+// rank follows only higher leaders as members are lost. The ballot number is the term of the
+// leader, and the term of leader r is r+1. Second, every rank floods its whole State whenever the
+// State changes, so a message that is lost, late or repeated does no harm. Third, every rank counts
+// the votes itself.
 //
 //	a member                                    its leader
 //	enters: State with Calls, Bits, Term   ->   waits for all members that are left
@@ -52,7 +53,7 @@
 // proposes the content of the latest such Proposal. A rank accepts only a Proposal whose Side
 // includes the rank. The third kind of quorum depends on that rule.
 //
-// A rank whose own side is no quorum waits until the caller gives up, because the news of a death
-// may be on its way. It then reports in its State that it is out, and the other ranks go on without
-// it.
+// A rank whose own side is not a quorum waits until the caller gives up, because the news of a
+// death may be on its way. It then reports in its State that it is out, and the other ranks go on
+// without it.
 package agreement

@@ -29,7 +29,7 @@ type Proposal struct {
 //	Calls  Term  Accepted  Out    the rank
 //	0      0     0         false  has not entered
 //	set    r+1   0         false  follows leader r, and accepts nothing of a lower term
-//	set    r+1   q+1       false  and has accepted the Proposal of leader q, where q <= r
+//	set    r+1   q+1       false  follows leader r, and has accepted leader q's Proposal, where q <= r
 //	set    any   any       true   has failed because there is no quorum
 type State struct {
 	Version  uint32 // counts the changes; a higher Version replaces an earlier State
@@ -52,7 +52,7 @@ type (
 		Calls Calls
 		Bits  uint64
 	}
-	// Lost says that Rank is lost to this rank for good. It may be alive.
+	// Lost says that Rank is lost to this rank for good. That member may still be alive.
 	Lost struct{ Rank int }
 	// Dead says that Rank will never send or decide anything again. Its process was seen to end, or
 	// the rank has closed.
@@ -115,11 +115,12 @@ func (m *Machine) Base() Set { return m.base }
 func (m *Machine) State() State { return m.states[m.me] }
 
 // Quorum reports whether the members that this rank has not lost are a quorum. If they are not,
-// only a Dead can let this rank go on.
+// only news of a death can let this rank go on.
 func (m *Machine) Quorum() bool { return m.quorum(m.view()) }
 
 // Waiting returns the members whose States this rank waits for. These are the remaining members
-// that do not follow this rank's leader or have not accepted its Proposal.
+// that have not entered or follow another leader and, once this rank has accepted a Proposal, those
+// that have not accepted it.
 func (m *Machine) Waiting() []int {
 	own := &m.states[m.me]
 	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool {
@@ -192,7 +193,8 @@ func (in GiveUp) apply(m *Machine) {
 	}
 }
 
-// view returns the members that remain to the knowledge of this rank: neither lost nor out.
+// view returns the remaining members: those that, as far as this rank knows, are neither lost nor
+// out.
 func (m *Machine) view() Set {
 	v := m.base.Minus(m.lost)
 	for r := range m.states {
@@ -214,7 +216,7 @@ func (m *Machine) majority(side Set) bool {
 	return 2*n > all || 2*n == all && side.Has(m.base.Lowest())
 }
 
-// follow makes this rank follow the lowest remaining member. If that is this rank itself, it
+// follow makes this rank follow the lowest remaining member. If this rank itself is the lowest, it
 // proposes. Otherwise it accepts the leader's Proposal.
 func (m *Machine) follow() {
 	own := &m.states[m.me]
@@ -269,8 +271,8 @@ func (m *Machine) propose() {
 	own.Accepted, own.Proposal = own.Term, p
 }
 
-// linked returns the members of side that are linked with each other. It removes the member with
-// the most lost links, or the highest of several, until no lost link is left.
+// linked returns the members of side that are linked with each other. Until no lost link is left,
+// it removes the member with the most lost links. Of several such members, it removes the highest.
 func (m *Machine) linked(side Set) Set {
 	for {
 		worst, most := -1, 0
@@ -310,9 +312,9 @@ func (m *Machine) decide() {
 	}
 }
 
-// lastAlive reports whether all voters know that every other member of the base is dead. What this
-// rank alone knows is not enough: since its vote, another voter may have lost this rank and decided
-// with members that have died later.
+// lastAlive reports whether all voters know that every other member of the base is dead. The
+// knowledge of this rank alone is not enough. A voter that does not know of all the deaths may have
+// lost this rank after the vote, and decided with members that died later.
 func (m *Machine) lastAlive(voters Set) bool {
 	others := m.base.Minus(voters)
 	return !slices.ContainsFunc(voters.Ranks(), func(r int) bool { return others.Minus(m.states[r].Dead).Len() > 0 })

@@ -18,7 +18,7 @@ func All(n int) Set {
 // Has reports whether r is in the set.
 func (s Set) Has(r int) bool { return r/8 < len(s) && s[r/8]&(1<<(r%8)) != 0 }
 
-// with returns the set with r.
+// with returns the set that also includes r.
 func (s Set) with(r int) Set {
 	if s.Has(r) {
 		return s
@@ -28,7 +28,7 @@ func (s Set) with(r int) Set {
 	return Set(b)
 }
 
-// Without returns the set without r.
+// Without returns the set that does not include r.
 func (s Set) Without(r int) Set {
 	if !s.Has(r) {
 		return s
