@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The number of exchanges that coreLatency times, and their longest total duration.
+// coreLatency times exchangeRounds rounds of exchangeRound exchanges. It stops after exchangeLimit.
 const (
 	exchangeRound  = 100
 	exchangeRounds = 1000

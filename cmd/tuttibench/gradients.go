@@ -125,7 +125,7 @@ func medianRatio(a, b []float64) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// gradients holds a model's gradients, side by side in one vector.
+// gradients holds a model's gradients, one after the other in one vector.
 type gradients struct {
 	c          *comm.Comm
 	params     []param

@@ -47,8 +47,8 @@
 //
 //	tuttirun -np 4 tuttibench -op coordinator -model resnet50 -format csv
 //
-// reduces the gradients of a model, float32 tensors with the sizes of its layers, in three
-// ways, and prints a row for each:
+// reduces the gradients of a model, float32 tensors with the sizes of its layers, in three ways. It
+// also runs the negotiation alone. It prints a row for each of the four:
 //
 //	coordinator   each rank submits them to a coordinator, in another order in every step
 //	separate      one blocking allreduce after the other, in one order
@@ -56,9 +56,9 @@
 //	negotiation   what a coordinator needs for the same number of empty tensors, from
 //	              the last submission of a step until all are done
 //
-// The four alternate. Bytes are those of all tensors. A comment below the rows has the median
-// ratio of the coordinator's time to each other way's in the same turn. Changes of the machine's
-// speed disturb these ratios less than the rows.
+// The four alternate. Bytes are those of all tensors. A comment below the rows has two median
+// ratios: the coordinator's time divided by the time of separate, and of whole, in the same turn.
+// Changes of the machine's speed disturb these ratios less than the rows.
 //
 // # Other commands
 //

@@ -44,7 +44,8 @@ func (l *params) add(name string, dims ...int) {
 	*l = append(*l, param{name, count})
 }
 
-// pair adds a layer's weights and its bias, or the scale and shift of a normalization.
+// pair adds the two tensors of a layer: its weights and its bias, or the scale and the shift of a
+// normalization.
 func (l *params) pair(name string, out int, rest ...int) {
 	l.add(name+".weight", append([]int{out}, rest...)...)
 	l.add(name+".bias", out)
@@ -91,7 +92,8 @@ func (l *params) vgg16() {
 }
 
 // bertBase adds the tensors of Devlin et al., "BERT: pre-training of deep bidirectional
-// transformers", 2018, without a task's head; 30,522 word pieces, uncased.
+// transformers", 2018, without a task's head. The vocabulary is the uncased one, with 30,522 word
+// pieces.
 func (l *params) bertBase() {
 	const hidden, inner = 768, 3072
 	l.add("embeddings.word", 30522, hidden)

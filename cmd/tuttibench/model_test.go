@@ -55,7 +55,7 @@ func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
 }
 
 // The medians of the rows, 30 and 2, would make the first way fifteen times as slow as the second.
-// The paired ratios must not.
+// The median of the paired ratios must not.
 func TestWaysAreComparedTurnByTurn(t *testing.T) {
 	samples := []sample{
 		{seconds: []float64{1, 1, 30, 30, 30}},

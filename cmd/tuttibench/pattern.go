@@ -149,7 +149,7 @@ func vectorsFor(c *comm.Comm, o options, largest int) (vectors, error) {
 	return nil, fmt.Errorf("%v has no sum", o.dtype)
 }
 
-// integer converts as Go does, which truncates.
+// integer converts v as Go does: high bits that do not fit into T are dropped.
 func integer[T interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
 }](v int) T {

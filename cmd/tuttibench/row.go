@@ -53,7 +53,8 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	return r
 }
 
-// percentile returns the smallest of the ascending values that is at least p percent of them.
+// percentile returns the smallest of the ascending values that is at least as large as p percent of
+// the values.
 func percentile(ascending []float64, p int) float64 {
 	n := len(ascending)
 	return ascending[int(math.Ceil(float64(n*p)/100))-1]

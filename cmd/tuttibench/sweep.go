@@ -144,9 +144,8 @@ func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error)
 	return sample{seconds, allocs, wrong}, err
 }
 
-// repeat calls iterate until the budget is spent, and appends the time of each iteration to
-// seconds. Slow first iterations do not reduce the number of later ones: until all slots of
-// shared memory have been touched once, a call may take ten times as long as later calls.
+// repeat calls iterate until the budget is spent, but at least minIterations times, and appends the
+// time of each iteration to seconds.
 func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]float64, error) {
 	for spent := 0.0; len(seconds) < b.maxIterations; {
 		s, err := iterate()
@@ -191,8 +190,8 @@ func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
 	return st.slowest[0], err
 }
 
-// mallocs returns the number of heap objects ever allocated, on rank 0. Other ranks do not count
-// them, because counting stops the process for some microseconds.
+// mallocs returns the number of heap objects that rank 0's process has ever allocated. On other
+// ranks it returns 0, because counting stops the process for some microseconds.
 func mallocs(c *comm.Comm) uint64 {
 	if c.Rank() > 0 {
 		return 0

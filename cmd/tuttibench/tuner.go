@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A tuner is one rank's part in a tuning run. All ranks reach the same decisions, because each
-// decides only from timings that every rank holds.
+// A tuner is one rank's part in a tuning run. All ranks reach the same decisions, because they
+// decide only by timings that are the same on every rank.
 type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
@@ -65,8 +65,9 @@ func (t *tuner) op(ctx context.Context, op string) error {
 	return nil
 }
 
-// ways returns the ways to run verb that this job may be able to use. Some of them may need shared
-// memory that the job lacks. After an error it returns the ways that it has made so far.
+// ways returns the ways to run the collective verb that this job may be able to use. Some of them
+// may need shared memory that the job lacks. If ways fails, it also returns the ways that it has
+// made so far.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
 	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
@@ -158,10 +159,11 @@ type heats struct {
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
 	got          map[*way]float64            // the smallest median so far
-	ratios       map[*way][]outcome          // for each rival, one outcome per usual way
+	ratios       map[*way][]outcome          // for each rival of the default table's ways, one outcome per such way
 }
 
-// An outcome is the ratio of a rival's time to the usual way's time, measured in turns.
+// An outcome is the ratio of a rival's time to the time of the usual way, which is the default
+// table's. The two were measured in turns.
 type outcome struct {
 	usual *way
 	ratio float64
@@ -210,9 +212,9 @@ func (h *heats) heat(w *way) (float64, error) {
 // pass times all ways, so that a short disturbance of the machine does not decide.
 const passes = 3
 
-// Both limits are multiples of the best time. A way that takes longer than hopeless is not timed
-// a second time, because no disturbance explains such a time. A way that takes longer than reach
-// is not timed a third time, and not with other segment sizes.
+// hopeless and reach are multiples of the best time. A way that takes longer than hopeless times
+// the best is not timed again, because no disturbance explains such a time. A way that takes longer
+// than reach times the best is not timed a third time, and not with other segment sizes.
 const (
 	hopeless = 8
 	reach    = 1.5
@@ -250,9 +252,8 @@ func (h *heats) best() float64 {
 	return best
 }
 
-// nextRivalry returns a comparison that rules would need and that has not been measured in turns
-// yet. In it a way would replace the default table's way. If there is no such comparison,
-// nextRivalry returns false.
+// nextRivalry returns a comparison of the default table's way with a way that would replace it in
+// the rules. It returns false if all such comparisons have been measured in turns.
 func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {

@@ -166,8 +166,7 @@ func TestHelpAndVersionExitZero(t *testing.T) {
 	}
 }
 
-// The tests of this package need sh, sleep and kill. This machine must have them. It need not have
-// ps.
+// The tests of this package need these programs. They do not need ps.
 func TestNeededProgramsAreThere(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"sh", "sleep", "true", "false", "yes", "echo", "cat"} {

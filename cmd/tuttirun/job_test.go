@@ -21,8 +21,8 @@ import (
 	"github.com/tutti-go/tutti/bootstrap"
 )
 
-// This test binary is also tuttirun, the guardian that tuttirun starts, and a rank. The variable
-// testRole selects the rank's program.
+// This test binary also runs as tuttirun, as the guardian that tuttirun starts, and as a rank. The
+// variable testRole selects the rank's program.
 const (
 	testLauncher = "TUTTIRUN_TEST_LAUNCHER"
 	testRole     = "TUTTIRUN_TEST_ROLE"
@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
-	// This is so under nohup. Children inherit ignored signals, but not signal handlers.
+	// Under nohup this process ignores HUP, and its children would inherit that. They do not
+	// inherit a handler.
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
@@ -104,8 +105,8 @@ type job struct {
 // limit is the longest time that any action of a test may take on a busy machine.
 const limit = 30 * time.Second
 
-// start runs tuttirun. Every process of the job inherits one end of a pipe, so its end of file
-// proves that no process is left.
+// start runs tuttirun. Every process of the job inherits the write end of a pipe, so the pipe's end
+// of file proves that no process is left.
 func start(t *testing.T, args ...string) *job {
 	t.Helper()
 	self, err := os.Executable()
@@ -135,7 +136,8 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	defer theirs.Close()
 	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	// tuttirun gives ranks other files at the descriptors 3 to 5.
+	// The pipe is at descriptor 6, because tuttirun gives ranks other files at the descriptors 3 to
+	// 5.
 	j.cmd.ExtraFiles = []*os.File{null, null, null, held}
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
 		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end

@@ -23,8 +23,8 @@ func stat(pid int) (state string, parent int) {
 	return fields[0], parent
 }
 
-// until calls holds until it returns true. It is meant for conditions that only the process table
-// shows.
+// until polls the function holds until it returns true. It is meant for conditions that only the
+// process table shows.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	poll := time.NewTicker(time.Millisecond)
@@ -54,8 +54,8 @@ func guardianOf(launcher int) int {
 	return 0
 }
 
-// family is a rank with three children: one in its group, one that has left its group, and one that
-// ignores every signal that can be ignored.
+// family is a script that starts three children of a rank: one in the rank's process group, and two
+// that have left it. The last one ignores INT, TERM, HUP and QUIT.
 const family = `
 	sleep 1000 &
 	setsid sleep 1000 &
@@ -75,14 +75,13 @@ func TestKilledLauncherEndsItsJob(t *testing.T) {
 	}
 }
 
-// The launcher is killed at a moment of its start, even the first. Every process of its job must
-// end.
+// The launcher is killed at 20 different moments of its start, also at the first one. Every process
+// of its job must end.
 func TestLauncherKilledWhileStartingEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {
 		j := start(t, "-np", "16", "sh", "-c", "sleep 1000 & sleep 1000")
-		// Reason: the kill comes at a moment that differs from round to round. Nothing waits for
-		// it.
+		// Reason: the sleep chooses the moment of the kill, which differs from round to round.
 		time.Sleep(time.Duration(i) * time.Millisecond)
 		j.signal(syscall.SIGKILL)
 		j.ends(-1)

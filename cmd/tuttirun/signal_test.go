@@ -37,7 +37,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	j.ends(0)
 }
 
-// Ranks that handle a signal must have unlimited time.
+// Ranks that handle the first signal must have unlimited time, even with a grace period of 0.
 func TestFirstInterruptIsTheRanksToHandle(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
