@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/relay"
 )
 
-// named returns the fault with the given name.
+// faultNamed returns the fault with the given name.
 func faultNamed(t *testing.T, name string) *injection {
 	t.Helper()
 	all := faults()

@@ -43,7 +43,7 @@ func (v *verdict) String() string {
 // rules returns the names of the rules, in the order of the columns.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
-// maxDelay bounds what limits may grow by.
+// maxDelay bounds the time by which limits grow.
 const maxDelay = time.Minute
 
 // check checks every rank of a job.
@@ -95,8 +95,8 @@ func altered(outcomes []outcome) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// delay returns the longest time for which one of the ranks has waited for a processor, from the
-// injection to its first error.
+// delay returns the longest time for which one of the ranks has waited for a processor between the
+// injection and its first error, but at most maxDelay.
 func delay(outcomes []outcome) (longest time.Duration) {
 	for _, o := range outcomes {
 		for _, e := range o.events {
@@ -113,7 +113,7 @@ func has(events []event, name string) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Name == name })
 }
 
-// checkRank checks one rank, which may report an error from the given time on.
+// checkRank checks rank r. The time of the fault for this rank is at, from which the limit counts.
 func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	o, delay, reported := &outcomes[r], delay(outcomes), false
 	for _, e := range o.events {
@@ -150,8 +150,8 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	}
 }
 
-// allows reports whether the error of a rank is about the right ranks. A rank with too few
-// descriptors says so itself.
+// allows reports whether the error of a rank names the right ranks. An error that names none is
+// allowed only if the rank itself had too few descriptors.
 func (t *trial) allows(r int, e event) bool {
 	switch {
 	case len(e.Peers) == 0:

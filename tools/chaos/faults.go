@@ -26,12 +26,12 @@ type injection struct {
 	name  string
 	does  string   // completes "the director ..."
 	wires []string // the transports that it is tried over
-	share int      // of about 100 trials
+	share int      // how many of about 100 trials inject it
 	jobs  int      // trials at a time; more than one if the ranks mostly wait
 
 	lost  bool // ranks may report that they have lost the victim
 	link  bool // ranks may report that they have lost the trial's link, or a rank at one of its ends
-	none  bool // ranks may report nothing
+	none  bool // the ranks need not report anything
 	lives bool // the victim lives, and reports what the others report
 
 	// limit is how long after the injection the last rank may report, on an idle machine.
@@ -44,8 +44,9 @@ type injection struct {
 	inject func(t *trial, ps []*process)  // nil: the ranks inject it themselves
 }
 
-// faults returns the table. The first fault has the numbers of the trials to itself, so that seeds
-// of older versions repeat its trials.
+// faults returns the table. A trial's random numbers depend on the seed, on the index of its fault
+// in the table and on its number. The fault "kill" stays first, so that its trials are those of
+// older versions.
 func faults() []*injection {
 	network := []string{"tcp", "grpc"}
 	rows := []*injection{
@@ -112,8 +113,8 @@ func faults() []*injection {
 			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
-				// A relay that corrupts a body, or a part of a frame of gRPC, is found by checksums
-				// only.
+				// Only checksums detect a corrupted body and, over gRPC, a change to an HTTP/2
+				// frame.
 				t.Checksums = lie == relay.Corrupt || t.wire == "grpc" || rng.IntN(2) == 0
 			},
 		})

@@ -50,7 +50,7 @@ func runRank(text string) int {
 	}
 	var over atomic.Bool
 	go obey(links, &over)
-	if in.Descriptors > 0 && in.Victim == thisRank() { // the limit counts the numbers, so those that are open stay
+	if in.Descriptors > 0 && in.Victim == thisRank() { // the limit bounds descriptor numbers, and open ones stay open
 		n := uint64(len(descriptors()) + in.Descriptors)
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -58,7 +58,7 @@ func runRank(text string) int {
 		}
 	}
 	limit := initLimit
-	if in.Lie != "" { // a lie may lie in Init, and a lost frame takes longer to notice
+	if in.Lie != "" { // a frame may be altered during Init, and a lost frame takes longer to notice
 		limit += stallLimit
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -155,8 +155,8 @@ func (e event) write() {
 	os.Stdout.Write(append(line, '\n'))
 }
 
-// checkLeft reports what the library has left behind after Close, if left does not return "". A
-// goroutine may take a moment to end.
+// checkLeft calls the function left until it returns "". If it still returns something after a
+// second, checkLeft reports that the library has left this behind after Close.
 func checkLeft(what string, left func() string) {
 	for late := time.Now().Add(time.Second); ; {
 		text := left()

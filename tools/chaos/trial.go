@@ -43,13 +43,14 @@ type instruction struct {
 	Seed     uint64 // seeds the sizes and the sequence of calls; equal on all ranks
 	Ends     bool   // rank 0 will be told to end the program
 
-	// The fault of the ranks themselves; see fault. The zero values inject nothing.
+	// The part of the fault that the ranks inject themselves; see faults. The zero values inject
+	// nothing.
 	Relayed     bool // dial through relays, over Wire
 	Wire        string
 	Lie         relay.Fault // of the relays between Victim and Other, in one direction
-	Frame       int         // the frame that they alter
+	Frame       int         // the number of the frame that these relays alter
 	Up          bool        // the direction is from the dialling rank to the other one
-	Checksums   bool        // of bodies
+	Checksums   bool        // the ranks verify checksums of bodies
 	Descriptors int         // how many more descriptors Victim may open than it needs to begin; 0: any number
 	Victim      int
 	Other       int
@@ -101,8 +102,8 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 
 func transports() []string { return []string{"shm", "tcp", "grpc", "auto"} }
 
-// reactions returns what programs do after an error: close in order, exit at once, or go on for a
-// short time and then close.
+// reactions returns what programs do after an error: call Close, exit at once, or go on for a short
+// time and then call Close.
 func reactions() []string { return []string{"close", "exit", "stay"} }
 
 // String returns the choices, and the arguments that repeat them.
@@ -177,7 +178,7 @@ type process struct {
 // signal sends a signal. It does nothing if the process has ended.
 func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) }
 
-// order sends a command. The rank may have ended.
+// order sends a command. It does nothing if the rank has ended.
 func (p *process) order(c command) {
 	line, _ := json.Marshal(c) // cannot fail, because all fields are plain
 	p.stdin.Write(append(line, '\n'))

@@ -12,12 +12,11 @@
 //	               only tests import
 //	generated      lines of Go files that a program wrote ("Code generated"), and of
 //	               assembly; neither is in any other total
-//	exported       names that a package gives to its importers
+//	exported       names that packages comm, coordinator and transport export
 //
-// The library is everything but tests, test support, commands, examples and tools, which
-// have totals of their own. Files of all platforms and build tags count; modules inside
-// the module, as the generator of assembly, do not. classes.go has the class of each
-// package.
+// The library is everything but tests, test support, commands, examples and tools, which have
+// totals of their own. Files of all platforms and build tags count; modules inside the module, such
+// as the generator of assembly, do not. classes.go has the class of each package.
 //
 // An exported name is a top-level identifier, or a method of an exported type that is
 // no interface. Fields and interface methods do not count.

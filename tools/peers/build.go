@@ -53,8 +53,9 @@ func buildPeers(ctx context.Context, log io.Writer) map[string]string {
 	return built
 }
 
-// build compiles into dir, under a name made of the source and the command, and returns the
-// program. A rename makes it appear complete or not at all.
+// build compiles the program into dir, unless it is there already, and returns its path. The name
+// has a hash of the source and of the command. A rename makes the file appear complete or not at
+// all.
 func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	source, err := sources.ReadFile("src/" + r.source)
 	if err != nil {

@@ -175,7 +175,7 @@ func (t *table) time(name string, bytes int) float64 {
 	return math.NaN()
 }
 
-// ratio returns the best peer's time divided by tutti's time. If there is no such time, it returns
+// ratio returns the best peer's time divided by tutti's time. If either time is missing, it returns
 // NaN. Other versions of tutti are not peers.
 func (t *table) ratio(bytes int) float64 {
 	best := math.NaN()

@@ -128,8 +128,8 @@ func (c *benchmark) openMPI(program string) contender {
 	}}
 }
 
-// mpich runs MPICH in two ways within a host. The first is the default, ch4's shared memory. The
-// second is UCX, which uses its own shared memory, or TCP if the benchmark asks for TCP.
+// mpich runs MPICH. Over shm it returns two contenders: MPICH with its default, the shared memory
+// of ch4, and MPICH with the shared memory of UCX. Over tcp it returns MPICH with the TCP of UCX.
 func (c *benchmark) mpich(program string) []contender {
 	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
 	with := func(name string, env ...string) contender {

@@ -10,11 +10,11 @@
 //
 // # How it measures
 //
-// Contenders alternate, round after round, so that a machine whose speed changes slows all of
-// them. Each times every iteration, starting at a barrier, on the slowest rank, and takes the
-// median of each size. Each verifies its results; a time with a wrong result is never printed.
-// Of all rounds the best median counts. The ratio is the time of the best peer over tutti's:
-// above 1 tutti is faster.
+// Contenders alternate, round after round, so that a change of the machine's speed affects all of
+// them. Every iteration starts at a barrier, and the time of the slowest rank counts. Each
+// contender takes the median of these times for each size. Each verifies its results; a time with a
+// wrong result is never printed. Of all rounds the best median counts. The ratio is the time of the
+// best peer divided by tutti's: above 1 tutti is faster.
 //
 // The peers are those of Debian's packages, untuned, over the same transport. Over shm these are
 // Open MPI with its defaults, MPICH with its defaults and once more with UCX. Over tcp they are

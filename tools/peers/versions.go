@@ -73,12 +73,12 @@ func (f versionFlag) contenders(c *benchmark) (all []contender) {
 	return all
 }
 
-// The limits for the time of a new version divided by the time of an old one. A mean may exceed 1
-// by meanSlack or by the noise, whichever is larger.
+// meanSlack and sizeLimit bound the time of the new version divided by the time of the old one. A
+// mean may exceed 1 by meanSlack or by the noise, whichever is larger.
 const (
-	meanSlack  = 0.02 // of a geometric mean
-	sizeLimit  = 1.10 // of one size; it must not be exceeded in every run
-	smallLimit = 4 << 10
+	meanSlack  = 0.02    // of a geometric mean
+	sizeLimit  = 1.10    // of one size; it must not be exceeded in every run
+	smallLimit = 4 << 10 // the largest small size, in bytes
 )
 
 // versionsCommand compares this version with one other version. The other version takes part twice

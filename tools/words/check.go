@@ -46,8 +46,8 @@ func check(root fs.FS, t *wordTable) ([]string, error) {
 	return slices.Compact(c.found), nil
 }
 
-// skipped reports whether the check skips a folder: folders with foreign files, and the folder of
-// the word table.
+// skipped reports whether the check skips a folder. It skips folders with foreign files, and the
+// folder of the word table.
 func skipped(dir string) bool {
 	base := path.Base(dir)
 	return dir == "tools/words" || dir == "bin" || dir == "out" || (len(base) > 1 && base[0] == '.')
