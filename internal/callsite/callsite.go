@@ -41,8 +41,7 @@ func Here() (s Site) {
 	return s
 }
 
-// Capture sets s to the location where the program has called this library: Here, without a
-// copy.
+// Capture sets s to the location that Here returns. It needs no copy of a Site.
 //
 //go:noinline
 func (s *Site) Capture() { s.n = framePCs(&s.pcs) }

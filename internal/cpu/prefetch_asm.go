@@ -2,8 +2,8 @@
 
 package cpu
 
-// PrefetchWrite fetches the cache line of p for writing, so that a store to it soon need not wait
-// for another core to give it up. It does not block, and p need not be aligned.
+// PrefetchWrite fetches the cache line of p for writing, so that a store soon afterwards does not
+// wait until another core gives up the line. It does not block, and p need not be aligned.
 //
 //go:noescape
 func PrefetchWrite(p *uint64)

@@ -28,7 +28,7 @@ type Watcher struct {
 }
 
 // Add registers h and returns its number. An event carries the number of its Handler. Unlike the
-// number of a descriptor, a number is used again only after 2³¹ other numbers.
+// number of a descriptor, a Handler's number is used again only after about 2³² other numbers.
 func (w *Watcher) Add(h Handler) (id int32, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

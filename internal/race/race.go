@@ -20,8 +20,9 @@ func Release() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 // receiver calls it when a message has arrived.
 func Acquire() { runtime.RaceAcquire(unsafe.Pointer(&order)) }
 
-// The memory that is mapped twice. It is a variable of the process, because the race detector is
-// global, and the package that maps memory does not know the package that sets flags in the memory.
+// shared holds the start addresses of memory that is mapped twice. It is global, because the race
+// detector is global, and because the package that maps memory does not know the package that sets
+// flags in the memory.
 var (
 	mu     sync.Mutex // guards shared
 	shared = make(map[*byte]bool)

@@ -149,10 +149,10 @@ type Client struct {
 	pending map[uint64]chan answer // each has room for its answer; nil when the connection has ended
 }
 
-// NewClient returns the Store that is served at the other end of conn, which it owns.
+// NewClient returns the Store that is served at the other end of conn. The Client owns conn.
 func NewClient(conn io.ReadWriteCloser) *Client {
-	// Several programs may use one connection one after the other, because a script may start them.
-	// Answers to a program that has ended then have ids that the next program does not use.
+	// A script may start several programs, which use one connection one after the other. Each
+	// begins with a random id, so that it ignores answers to a program that has ended.
 	c := &Client{lineConn: lineConn{conn: conn}, id: rand.Uint64(), pending: make(map[uint64]chan answer)}
 	go c.read()
 	return c

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// serve returns a Client of s, and what ends the server's end of the connection. Both end with the
-// test.
+// serve returns a Client of s, and a function that closes the server's end of the connection. Both
+// ends are closed when the test ends.
 func serve(t *testing.T, s Store) (c *Client, end func()) {
 	t.Helper()
 	ours, theirs := net.Pipe()

@@ -129,7 +129,7 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Start returns the address of a Relay to target, which is closed when the test ends.
+// Start starts a Relay to target, and returns its address. The Relay is closed when the test ends.
 func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr string) {
 	tb.Helper()
 	r, err := New(target, filters)
@@ -147,7 +147,8 @@ func StartCutting(tb TB, target string, limits func(conn int) (up, down int)) (a
 	return r.start(tb, err)
 }
 
-// start returns the address of r, which is closed when the test ends.
+// start returns the address of r. It fails the test if err is not nil, and closes r when the test
+// ends.
 func (r *Relay) start(tb TB, err error) (addr string) {
 	tb.Helper()
 	if err != nil {

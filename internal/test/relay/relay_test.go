@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// letters describes a stream whose frames are a capital and as many letters as the digit after it
-// says. Frames that begin with X are not counted.
+// letters describes a stream of letters. A frame is a capital, a digit, and as many further letters
+// as the digit says. Frames that begin with X are not counted.
 var letters = Framing{
 	First: 1, Preamble: 2,
 	Size:   func(p []byte) int { return 2 + int(p[1]-'0') },

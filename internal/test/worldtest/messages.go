@@ -231,7 +231,7 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 		if err == nil {
 			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
-		// Otherwise the next receive would get the message that this receive did not get.
+		// Stop here, because the next receive would get the message that this receive did not get.
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -249,7 +249,7 @@ func named[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTra
 		done := trackUntilDone(bt, name(i), out)
 		err := c.SendNamed(step, next, name(i), comm.NewTensor(out, 1, count), done)
 		if err != nil {
-			done(err) // it will not be called
+			done(err) // the library will not call done
 		}
 		errs = append(errs, err)
 	}

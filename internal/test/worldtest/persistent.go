@@ -43,7 +43,7 @@ type persistentCase[T number] struct {
 	want       []T // the contents of dst afterwards, if dst is not empty
 }
 
-// persist makes a Call of a function that sets up a persistentCase.
+// persist returns the function Run of a Call. The function setUp sets up its persistentCase.
 func persist[T number](setUp func(d *persistentCase[T]) *comm.Request) runFunc {
 	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		d := &persistentCase[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
