@@ -199,9 +199,9 @@ func (j *job) sendRaw(words string) {
 	}
 }
 
-// sendHello sends the first frame of a handshake, as package mesh defines it, after change has
-// altered it. If instead is not "", it sends these bytes. It waits for the answer, or for the end
-// of the connection.
+// sendHello sends rank 0 the first frame of package mesh's handshake, as rank 1. The function
+// change, if not nil, alters this frame first. If the parameter instead is not "", sendHello sends
+// its bytes in place of the frame. It waits for an answer, or for the end of the connection.
 func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 84)

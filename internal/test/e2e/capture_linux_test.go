@@ -95,7 +95,7 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 				l := newHostNetwork(t, ranks)
 				root := fmt.Sprintf("10.77.0.10:%d", 7000+i)
 				o := instruction{Program: "marked", Bytes: size}
-				var key []byte // the job's secret: by tuttirun, one that tuttirun has made
+				var key []byte // the job's secret; in mode tuttirun, tuttirun has made it
 				seen := l.capture(func() {
 					var j *job
 					switch mode {
@@ -121,8 +121,7 @@ func TestACaptureBetweenHostsFindsNoPayloadAndNoSecret(t *testing.T) {
 					t.Fatalf("captured %d bytes, want at least a vector of %d", len(seen), size)
 				}
 				// In plain mode the capture must find the payload and the handshake. This shows
-				// that the search works, and that it would find them in the other mode if they were
-				// there.
+				// that the search works, and would find them in the other modes if they were there.
 				for what, text := range map[string]string{"the payload": strings.Repeat(mark, 3), "the handshake": "tuti"} {
 					if found := bytes.Contains(seen, []byte(text)); found != (mode == "plain") {
 						t.Errorf("%s is found: %v, want %v", what, found, mode == "plain")

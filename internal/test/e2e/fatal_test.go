@@ -16,9 +16,9 @@ import (
 )
 
 // exitOnError makes every rank end its process at its first error, as log.Fatal does: without
-// Close, and before other ranks may have learned of the error. The first error may happen in the
-// barrier, because some ranks leave the barrier before others have run, and their next calls end
-// all calls.
+// Close, and before other ranks may have learned of the error. A rank may get its first error in
+// the barrier: ranks that have left the barrier may have made their mistakes already, which end all
+// calls.
 func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	at, err := callHere(), c.Barrier(ctx)
 	if err == nil {

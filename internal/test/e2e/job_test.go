@@ -45,7 +45,7 @@ type job struct {
 	gate       [gates]*os.File
 	inherited  []*os.File
 	shm        []string
-	starving   map[int]time.Duration // by process, the last known time that it has starved
+	starving   map[int]time.Duration // by process ID, for how long the process had starved when last measured
 	wantPanics bool
 }
 
@@ -406,8 +406,8 @@ func (tr *output) notifyLocked() {
 	tr.changed = make(chan struct{})
 }
 
-// await returns true as soon as enough returns true for the lines. It returns false if no more
-// lines come, or if enough does not return true in time.
+// await returns true as soon as the function enough returns true for the lines. It returns false if
+// no more lines come, or if enough does not return true within the given time.
 func (tr *output) await(within time.Duration, enough func(lines []string) bool) bool {
 	late := time.After(within)
 	for {

@@ -75,7 +75,7 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	j := run(t, ranks, wire, o)
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
-	// Reason: the kill comes at any moment, because the ranks are inside a call nearly all the
+	// Reason: the pause chooses the moment of the kill. The ranks are inside a call nearly all the
 	// time.
 	time.Sleep(pause)
 	killed := j.signal(pids[victim], syscall.SIGKILL)

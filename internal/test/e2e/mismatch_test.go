@@ -245,9 +245,9 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
-// wantMismatch checks that an error names two calls and their locations, and came soon after the
-// later call: only then is there a mismatch. As in wantWithin, the limit is extended by the time
-// for which the ranks had no processor.
+// wantMismatch checks that an error names two calls and their locations. The error must come within
+// a second after the last rank's call, because there may be no mismatch before. As in wantWithin,
+// the limit is extended by the time for which the ranks had no processor.
 func (j *job) wantMismatch(e event, made []event) {
 	j.t.Helper()
 	if !e.is(fault.Mismatch) {

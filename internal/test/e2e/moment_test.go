@@ -22,8 +22,8 @@ type moment struct {
 
 // now returns this moment.
 func (j *job) now() moment {
-	// starved is called before the clock is read, so that its own time counts as starved, if at
-	// all.
+	// The starved time is read before the clock, so that starving between the two extends the
+	// limit.
 	total := j.starved()
 	now := time.Now()
 	return moment{now, now, total}

@@ -23,7 +23,7 @@ import (
 type instruction struct {
 	Program     string
 	Victim      int           // the rank that is killed, stopped or wrong
-	Phase       string        // the phase in which the victim is killed
+	Phase       string        // the phase in which the victim is killed; for the program rejoin, a file: see exitBeforeInit
 	Bytes       int           // the size of a vector or a message
 	ReadyAtOnce bool          // report readiness before heartbeats have reported this rank's call
 	Deadline    time.Duration // the deadline of the call under test; 0 if it has none

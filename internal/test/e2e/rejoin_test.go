@@ -237,6 +237,7 @@ func (j *job) awaitLauncher(text string, n int) {
 }
 
 // TestARankThatDoesNotComeToRejoinIsKilled stops a rank, for which the others wait in Rejoin.
+// tuttirun must kill the stopped rank.
 func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
 	j := run(t, 3, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--elastic-timeout", "5s")
 	first := j.summed(3, 3)
@@ -281,7 +282,7 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 	j.summed(ranks, ranks)
 	started := regexp.MustCompile(`rank \S+ is process (\d+),`)
 	for range kills {
-		// Reason: the kills shall hit all phases of the ranks, which no event could name.
+		// Reason: the kills must hit all phases of the ranks, and no event marks every phase.
 		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 		var alive []int
 		log := j.err.String()
@@ -304,7 +305,8 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 	}
 }
 
-// rejoinOften rejoins many times. After Close it must hold what it held after an earlier Close.
+// rejoinOften rejoins once and closes, and then rejoins 20 times and closes. After both closes the
+// process must hold the same number of descriptors and goroutines.
 func rejoinOften(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var before resources
 	for _, rejoins := range []int{1, 20} {

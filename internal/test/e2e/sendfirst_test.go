@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// The sizes in the tests are just below and above these limits. A message takes envelope bytes in
-// addition to its data.
+// The sizes in the tests are just below and above testCredit and testSendBuffer. A message takes
+// envelopeBytes in addition to its data.
 const (
 	testCredit     = 512 << 10
 	testSendBuffer = 1 << 20
