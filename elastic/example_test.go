@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/elastic"
 )
 
-// A training that needs no rollback: its state changes only in the second function of Step.
+// The training needs no rollback, because its state changes only in the second function of Step.
 func ExampleRun() {
 	weight, data := []float64{0}, elastic.NewSampler(100, 1)
 	state := elastic.States(elastic.Tensors(weight), data)

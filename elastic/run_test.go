@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// errDies is the error of a rank that plays dead: it leaves Run and closes.
+// errDies is the error that ends one rank in a test. The rank leaves Run and closes.
 var errDies = errors.New("this rank dies")
 
 // A world is the source of a rank that comm.Local has started. The process may begin as a member,
@@ -25,14 +25,15 @@ var errDies = errors.New("this rank dies")
 type world struct {
 	environment
 	*joins
-	base     *comm.Comm // all processes
+	base     *comm.Comm // the communicator of all processes
 	begins   int        // ranks of base below begins are members at first; 0: all are
 	complete bool       // the processes that waited have joined
 }
 
-// joins is what the processes of a test know about those that wait.
+// joins is shared by all processes of a test. It shows when a process waits to join, and when it
+// may join.
 type joins struct {
-	waiting, admitted     chan struct{} // closed when a process waits, and when the members let it join
+	waiting, admitted     chan struct{} // closed when a process waits; closed when the members let it join
 	closeWait, closeAdmit sync.Once
 }
 
@@ -244,7 +245,7 @@ func TestAllRanksGetTheStateOfTheRankThatIsFurthest(t *testing.T) {
 	})
 }
 
-// failing is a State whose Commit fails once, when fails says so.
+// failing is a State whose Commit fails once: the first time that the function fails returns true.
 type failing struct {
 	State
 	fails func() bool
@@ -262,7 +263,7 @@ func (s failing) Commit() error {
 // A rank whose Commit has failed has the copy of the Commit before. That copy must not win against
 // the states of ranks that have committed.
 func TestACommitThatHasFailedIsNoProgress(t *testing.T) {
-	var others sync.WaitGroup // the second Commits of the other ranks
+	var others sync.WaitGroup // done when the other ranks have made their second Commits
 	others.Add(2)
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		v, done := []int{0}, rank != 0
@@ -480,7 +481,8 @@ func TestTheNumberOfResetsIsLimited(t *testing.T) {
 	}
 }
 
-// fragile is a State whose Sync ends on one rank, once, after the other ranks may have got a part.
+// fragile is a State whose Sync first calls the function before, and fails if before fails. By then
+// other ranks may have received other parts of the state.
 type fragile struct {
 	State
 	before func() error
@@ -577,7 +579,8 @@ func TestACoordinatorWithAProcessSetIsMadeForEachAttempt(t *testing.T) {
 	})
 }
 
-// The context ends while one rank waits for the other one. Run must return fault.Canceled on both.
+// The context ends while one rank waits for the other one. Run must end with context.Canceled on
+// both ranks.
 func TestTheContextEndsRun(t *testing.T) {
 	leak.Check(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -603,7 +606,8 @@ func TestTheContextEndsRun(t *testing.T) {
 	}
 }
 
-// A rank that is alone needs no other rank to go on, and must not when its context has ended.
+// A job of one rank needs no other rank to go on. But its context has ended, so Run must not make a
+// second attempt.
 func TestNoAttemptBeginsAfterTheEndOfTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
@@ -705,7 +709,7 @@ func TestRunOfASingleProcess(t *testing.T) {
 	}
 }
 
-// Ranks die at random moments, at random places of Run. The result must be that of a run without
+// Ranks die at random calls of the function pass. The result must equal the result of a run without
 // deaths.
 func TestRandomDeathsDoNotChangeTheResult(t *testing.T) {
 	rounds := 20
@@ -722,7 +726,7 @@ func randomDeaths(t *testing.T, seed uint64) {
 	n := 3 + draw.IntN(4)
 	steps, every := 5+draw.IntN(20), 1+draw.IntN(6)
 	withStep := draw.IntN(2) == 0
-	// Each rank that dies counts the places that it passes, and dies at the given one.
+	// Rank r dies in call number dies[r] of its function pass. It does not die if dies[r] is 0.
 	dies := make([]int, n)
 	for r := range dies {
 		if draw.IntN(2) == 0 {

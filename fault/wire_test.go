@@ -58,7 +58,7 @@ func TestParseGivesBackWhatWasAppended(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			got := roundTrip(t, s.err)
 			want := *s.err
-			want.Err = got.Err // compared below, because its type does not travel
+			want.Err = got.Err // the texts are compared below; the concrete type does not travel
 			if !reflect.DeepEqual(*got, want) {
 				t.Errorf("got %+v, want %+v", *got, want)
 			}
