@@ -23,8 +23,8 @@ var abilities = map[flaky.StepKind][]flaky.StepKind{
 }
 
 // used lists, for each transport, the abilities that a job uses: all abilities of the transport,
-// and TrySend, which a job tries on every transport. One ability of shm is left out: shm exposes
-// only memory from Alloc, and the vectors of this test are in ordinary memory.
+// and TrySend, which a job tries on every transport. The ability Expose of shm is left out: shm
+// exposes only memory from Alloc, and the vectors of this test are in ordinary memory.
 var used = map[string][]flaky.StepKind{
 	"memory": {flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend},
 	"tcp":    {flaky.Parts, flaky.TrySend},
@@ -62,9 +62,9 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 }
 
 // runAllCalls makes every call on three ranks, with small vectors, and with vectors so large that
-// receivers request them. It returns how many steps of each kind the ranks took. A list of vectors
-// is reduced by messages, which gather the vectors, and by the ring algorithm even where ranks
-// share memory.
+// receivers request them. It returns how many steps of each kind the ranks took. The call that
+// reduces a list of vectors uses the ring algorithm, so it sends messages even where ranks share
+// memory. These messages gather the vectors.
 func runAllCalls(t *testing.T, wire string, hide []flaky.StepKind) *[flaky.TrySend + 1]atomic.Int64 {
 	t.Helper()
 	var counted [flaky.TrySend + 1]atomic.Int64

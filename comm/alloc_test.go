@@ -77,7 +77,7 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 		for _, n := range []int{2, 3} {
 			for _, count := range []int{1, 1000, 100_000} {
 				if n == 3 && count == 1000 {
-					continue // the other two bounds show everything that this one would
+					continue // the other two lengths show everything that this one would
 				}
 				often := 200
 				if count == 100_000 {

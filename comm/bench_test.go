@@ -27,7 +27,7 @@ func BenchmarkCallAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip is a round trip of a small message between two ranks of this process.
+// BenchmarkRoundTrip measures a round trip of a small message between two ranks of this process.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, wire := range []string{"memory", "shm", "tcp"} {
 		b.Run(wire, func(b *testing.B) {

@@ -96,7 +96,8 @@ func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
 		switch c.Rank() {
 		case victim:
-			// Reason: rank 0 has rank 2's fingerprint by then, in the bubble's clock.
+			// Reason: by then rank 0 has received rank 2's fingerprint. The bubble's clock passes
+			// the time at once.
 			time.Sleep(500 * time.Millisecond)
 			d.die(c)
 			return nil
@@ -264,7 +265,7 @@ func TestARankThatEndsLongAfterALossIsBlamed(t *testing.T) {
 		case 0:
 			err := wantLost(receive(ctx, c, victim), victim)
 			// Reason: rank 0 must end so late that its end cannot be a reaction to the loss. The
-			// bubble's clock passes it at once.
+			// bubble's clock passes the time at once.
 			time.Sleep(2 * reactionTime)
 			d.die(c)
 			return err
@@ -327,7 +328,7 @@ func TestAbortEndsEveryCallOfEveryRank(t *testing.T) {
 			return err
 		}
 		if c.Rank() == aborter {
-			// Reason: all other ranks wait by then, in the bubble's clock.
+			// Reason: by then all other ranks wait. The bubble's clock passes the time at once.
 			time.Sleep(time.Second)
 			c.Abort(errors.New("disk full"))
 			return wantLost(c.Barrier(ctx), aborter, "disk full")
@@ -442,13 +443,14 @@ func TestACollectiveThatACloseEndsGetsClosedOnAllRanks(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 2 {
-			// Reason: rank 1 has closed by then, in the bubble's clock.
+			// Reason: by then rank 1 has closed. The bubble's clock passes the time at once.
 			time.Sleep(75 * time.Millisecond)
 		}
 		began := time.Now()
 		r := IAllReduce(twin, make([]int32, 3<<16), Sum) // each rank sums up a part, which the others need
 		if c.Rank() == closer {
-			// Reason: rank 0 waits in the collective by then, in the bubble's clock.
+			// Reason: by then rank 0 waits in the collective. The bubble's clock passes the time at
+			// once.
 			time.Sleep(50 * time.Millisecond)
 			return twin.Close(ctx)
 		}
@@ -474,7 +476,8 @@ func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 2 {
-			// Reason: the other ranks have waited and closed by then, in the bubble's clock.
+			// Reason: by then the other ranks have waited and closed. The bubble's clock passes the
+			// time at once.
 			time.Sleep(2 * time.Second)
 		}
 		// The root only sends, so its call ends before the other ranks have begun theirs.
@@ -507,7 +510,7 @@ func TestErrorsOnASubCommunicatorNameRanksOfTheJob(t *testing.T) {
 		}
 		if c.Rank() == victim {
 			// Reason: by then the receive of rank 2 with the short context has ended, and rank 2
-			// waits in the next receive. The bubble's clock passes it at once.
+			// waits in the next receive. The bubble's clock passes the time at once.
 			time.Sleep(time.Second)
 			d.die(c)
 			return nil

@@ -17,10 +17,10 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// A rank of a coordinator dies at each frame that it sends in turn, from the first submission to
-// the last result. The frames include the first order, parts of a large tensor, and steps with a
-// cold and a warm cache. Within a second, each handle of the other ranks must succeed or report the
-// loss of that rank.
+// In each run one rank of a coordinator dies at one of the frames that it sends, from the first
+// submission to the last result. The frames include the first order, parts of a large tensor, and
+// steps with a cold and a warm cache. Within a second, each handle of the other ranks must succeed
+// or report the loss of that rank.
 func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 	leak.Check(t)
 	const ranks = 3
@@ -56,7 +56,7 @@ func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 type death struct {
 	ranks, victim int
 	script        *flaky.Script
-	gate          atomic.Bool // frames count while it is set
+	gate          atomic.Bool // frames count as steps only while gate is set
 	ready         sync.WaitGroup
 	errs          []error
 }
@@ -75,7 +75,7 @@ func (d *death) run() {
 	}, comm.WithTransportName("memory"), comm.WithLogger(discardLog), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithWrap(wrapBy(d.script)))
 }
 
-// rank submits three steps of tensors, of which the later steps come from the cache, and closes.
+// rank submits the tensors of three steps, and closes. The later steps come from the cache.
 func (d *death) rank(c *comm.Comm) error {
 	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithMaxFusedTensor(1024), coordinator.WithLogger(discardLog))
 	if err != nil {

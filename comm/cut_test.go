@@ -158,9 +158,9 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	return all
 }
 
-// preparedCase returns a case that sends named tensors step by step. The call and the static plan
-// prepare the receives. In a bubble it is certain that some tensors are written directly. The steps
-// resemble each other, so only one step in five gets a fault.
+// preparedCase returns a case that sends named tensors step by step. The call itself prepares
+// receives, and so does the parameter StaticTensors. In a bubble it is certain that some tensors
+// are written directly. The steps resemble each other, so only one step in five gets a fault.
 func preparedCase(wire string, n int) *faultCase {
 	drained := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
@@ -237,7 +237,7 @@ func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	})
 }
 
-// huge is a segment size above the limit for pushed messages. Receivers request such segments, and
+// huge is a segment size above the largest eager message. Receivers request such segments, and
 // expose their memory to the senders.
 const huge = 256 << 10
 
@@ -392,10 +392,10 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	return twice
 }
 
-// injectOverWire injects faults at a few steps of the cases. For each step it considers all
-// injections in turn, and makes one of every share of them; the seed shifts the choice. In a soak
-// it makes one injection at every step. Tests in memory cover every injection at every step,
-// because a run in memory takes a tenth of the time.
+// injectOverWire injects faults at a few steps of the cases. It goes through the injections of all
+// steps, and makes every injection whose number is a multiple of share; the seed shifts the
+// numbers. In a soak it makes one injection at every step. Tests in memory cover every injection at
+// every step, because a run in memory takes a tenth of the time.
 func injectOverWire(t *testing.T, share int, injections []injection, cases func(n int) []*faultCase) {
 	leak.Check(t)
 	if raceEnabled {

@@ -170,7 +170,7 @@ func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
-	const each = 16 // of this many cases one is run
+	const each = 16 // one of this many cases is run
 	var sum runCounts
 	injections, i := frameInjections(), 0
 	cases := frameCases(overDevice)(3)

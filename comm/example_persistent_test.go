@@ -18,7 +18,7 @@ func ExamplePersistent() {
 			if err := sum.Start(ctx); err != nil {
 				return err
 			}
-			// ... compute what does not need them ...
+			// ... compute what does not need grads ...
 			if _, err := sum.Wait(ctx); err != nil {
 				return err
 			}

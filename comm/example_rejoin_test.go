@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// tuttirun --restart-ranks starts a lost rank again. A rank that has lost another one rejoins. The
-// ranks of Local cannot be started again.
+// tuttirun --restart-ranks starts a lost rank again. A rank that learns of the loss calls Rejoin.
+// The ranks of Local cannot be started again.
 func ExampleComm_Rejoin() {
 	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
 		next, err := c.Rejoin(ctx)

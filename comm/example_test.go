@@ -463,7 +463,8 @@ func ExampleComm_Barrier() {
 	// <nil>
 }
 
-// A rank announces that it has reached the barrier, and goes on working until all ranks have.
+// A rank announces that it has reached the barrier, and goes on working until all ranks have
+// reached it.
 func ExampleComm_IBarrier() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		all := c.IBarrier()

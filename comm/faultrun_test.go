@@ -93,7 +93,7 @@ type faultRun struct {
 	counting atomic.Bool       // steps count while it is set
 	mu       sync.Mutex        // guards steps
 	steps    [][][]bool        // indexed by the ranks from and to; true for a step of a handshake
-	phases   [3]sync.WaitGroup // whether all ranks have started, returned, reported
+	phases   [3]sync.WaitGroup // done when all ranks have started, returned, and reported
 	outcomes []outcome
 	local    error
 }
@@ -114,7 +114,7 @@ func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
 const controlHead = 40
 
 // counts reports whether a step counts. It excludes the steps of other phases. During the call it
-// also excludes control messages, which are sent by the clock.
+// also excludes control messages, which timers send.
 func (p *faultRun) counts(st flaky.Step) bool {
 	if only := p.tc.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
 		return false
@@ -135,7 +135,8 @@ func (p *faultRun) counts(st flaky.Step) bool {
 	return true
 }
 
-// record records a step. A rank that publishes does so to itself and to all other ranks.
+// record records a step, and returns true. The step in which a rank publishes a fragment is
+// recorded from the rank to itself.
 func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +245,7 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	p.counting.Store(false)
 	// Nothing shows when the last frame has arrived. A frame that meets the fault only after the
 	// call does so during this sleep. Over memory the sleep uses the bubble's clock.
-	time.Sleep(frameDrain) // nobody waits for what is still on its way then
+	time.Sleep(frameDrain) // no call waits for frames that are in flight afterwards
 	if o.firedBefore = p.fired(); o.firedBefore {
 		p.awaitVerdict(c)
 	}
@@ -265,8 +266,8 @@ func (p *faultRun) barrier(phase int) {
 
 // awaitVerdict waits for the mesh's report, at most for a fixed time. Where real time passes, it
 // waits longer by the time for which this process was starved of the CPU. This extra time has a
-// limit. Starved threads add up to more than the time that passes, and a dial that succeeds in the
-// end is never reported.
+// limit: the starvation of several threads adds up to more than the elapsed time, and a dial that
+// succeeds in the end is never reported.
 func (p *faultRun) awaitVerdict(c *comm.Comm) {
 	since := func() time.Duration { return 0 }
 	if p.realTime() {

@@ -48,6 +48,7 @@ func startAll(t *testing.T, n int, script *flaky.Script) (errs []error, lasted [
 }
 
 // A rank dies in Init while the other ranks wait for it to map the memory that all ranks share.
+// Within a second, their Init must fail with the loss of that rank.
 func TestALossEndsTheWaitForSharedMemoryInInit(t *testing.T) {
 	const n, victim = 3, 1
 	script := flaky.New(flaky.Options{

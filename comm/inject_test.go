@@ -25,7 +25,8 @@ type injection struct {
 var (
 	linkCuts = []injection{cutAt(flaky.Before), cutAt(flaky.Within), cutAt(flaky.After)}
 	deaths   = []injection{dieAt(flaky.Before), dieAt(flaky.Within), dieAt(flaky.After)}
-	// A frame into exposed memory sends its body separately from its head.
+	// corruptHead may be harmless, because a frame into exposed memory sends its body separately
+	// from its head.
 	corruptHead = injection{rule: flaky.CorruptHead, kind: fault.LinkLost, mayBeHarmless: true}
 	corruptBody = injection{rule: flaky.CorruptBody, kind: fault.LinkLost}
 )
@@ -140,7 +141,7 @@ func (w *injectionPool) inject(t *testing.T, s *faultCase, sum *runCounts, b inj
 // check compares the outcomes of the ranks with the outcomes that the injection allows.
 func (p *faultRun) check(b injection, at step) error {
 	if steps := p.steps[at.from][at.to]; at.k <= len(steps) && steps[at.k-1] {
-		b.mayBeHarmless = true // of two Conns that were dialled at once, the ranks drop one
+		b.mayBeHarmless = true // the ranks drop one of two Conns that were dialled at the same time
 	}
 	v := expectedVerdict{injection: b, at: at, ranks: []int{min(at.from, at.to), max(at.from, at.to)}}
 	if b.kind == fault.PeerLost {
@@ -180,7 +181,8 @@ func (p *faultRun) bystanderVerdict(at step) *fault.Error {
 
 // splitVerdict reports whether the ranks made different reports of the fault. Three reports are
 // possible: the link, and each of its two ends. The ranks can differ only where real time passes.
-// Then the floods of the reports took so long that both sides had already resolved their own.
+// The floods of the reports may then take so long that each side has already decided on its own
+// report.
 func (p *faultRun) splitVerdict(at step) bool {
 	var a, b, link int
 	for r := range p.outcomes {
@@ -207,8 +209,8 @@ func (p *faultRun) bystander(at step) *outcome {
 	return &p.outcomes[at.to]
 }
 
-// closedAfterFailure reports whether err says that the receiver of a message closed without
-// receiving it, and that receiver had failed before.
+// closedAfterFailure reports whether two conditions hold: err says that the receiver of a message
+// closed without receiving it, and that receiver had failed before.
 func (p *faultRun) closedAfterFailure(err error) bool {
 	var f *fault.Error
 	for errors.As(err, &f) {

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Each heartbeat to each neighbour reads the last call. Reading it must not allocate, neither while
-// the program is idle nor while it calls from the same few call sites.
+// Each heartbeat to each neighbour reads the last call. This must not allocate, whether the program
+// is idle or calls from the same few call sites.
 func TestLastCallTextAllocatesNothing(t *testing.T) {
 	var w rankRuntime
 	if got := w.LastCall(nil); len(got) > 0 {

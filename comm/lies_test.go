@@ -194,7 +194,7 @@ func TestNoAlteredFrameGivesAWrongResultOrAHang(t *testing.T) {
 		tries = 10_000
 	}
 	var next atomic.Int64
-	var mu sync.Mutex // guards the fields below
+	var mu sync.Mutex // guards the maps below
 	lasted := map[string][]time.Duration{}
 	hits, failures := map[string]int{}, map[string]int{}
 	var workers sync.WaitGroup

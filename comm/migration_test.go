@@ -63,7 +63,8 @@ func addNames(names map[string]bool, d ast.Decl) {
 	}
 }
 
-// Every name in the second and third columns of the tables must exist in this module.
+// Every name in the second and third columns of the tables of docs/migration.md must exist in this
+// module.
 func TestMigrationTablesNameExistingCalls(t *testing.T) {
 	text, err := os.ReadFile("../docs/migration.md")
 	if err != nil {

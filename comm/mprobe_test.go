@@ -89,7 +89,8 @@ func receiveProbed(ctx context.Context, c *comm.Comm, each int, seen map[int]boo
 // wait for it.
 func TestAReservedMessageIsNotFoundByOtherCalls(t *testing.T) {
 	leak.Check(t)
-	// The sizes are in elements. The first message is sent at once, and the second is offered.
+	// The sizes are in elements. A message of the first size is sent at once. A message of the
+	// second size is offered.
 	for _, size := range []int{1, 100_000} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			first, second := make([]int32, size), make([]int32, size)
@@ -171,8 +172,8 @@ func TestReservedMessagesEndWithTheirSenderAndTheirCommunicator(t *testing.T) {
 		}
 		return nil
 	}, comm.WithParameters(comm.Parameters{SendBuffer: 1}))
-	// Rank 0 closes without receiving the last message. Rank 1 learns of it if it has not closed
-	// yet.
+	// Rank 0 closes without receiving the last message. Rank 1 gets fault.Closed for that message,
+	// unless rank 1 has closed before.
 	if err != nil && !errors.Is(err, fault.Closed) {
 		t.Error(err)
 	}

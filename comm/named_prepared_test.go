@@ -192,8 +192,8 @@ func TestSenderIntoAPreparedBufferSeesThatItsReceiverHasClosed(t *testing.T) {
 	}
 }
 
-// Two ranks have prepared receives from each other when a third one aborts. The end of a
-// preparation must not wait for the other rank, which waits, too.
+// Two ranks have prepared receives from each other when a third one aborts. The function stop must
+// not wait for the other rank, which also waits in stop.
 func TestPreparationsEndAfterAnAbort(t *testing.T) {
 	const size = 100_000
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {

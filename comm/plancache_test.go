@@ -60,7 +60,7 @@ func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	}
 }
 
-// SetTable must clear the plan cache, because the new table may choose other algorithms.
+// setTable must clear the plan cache, because the new table may choose other algorithms.
 func TestSetTableClearsThePlanCache(t *testing.T) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}

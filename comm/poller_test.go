@@ -16,7 +16,7 @@ import (
 // callbackRan is the condition that a callback has run.
 type callbackRan struct{ atomic.Bool }
 
-// Met implements bridge.Condition.
+// Met implements bridge.PollCondition.
 func (c *callbackRan) Met() bool { return c.Load() }
 
 // A poller that gives up must enable the transport's wake-ups again, so that no arrival between two

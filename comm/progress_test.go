@@ -13,8 +13,8 @@ import (
 )
 
 // Rank 0 computes without calling this module. Meanwhile the operations that it has started must
-// make progress, and the other ranks must complete. This must hold even if all goroutines share one
-// thread, which rank 0 never yields.
+// make progress, and must complete on the other ranks. This must hold even if all goroutines share
+// one thread, which rank 0 never yields.
 func TestNonBlockingCallsProgressWhileTheCallerComputes(t *testing.T) {
 	for _, threads := range []int{runtime.GOMAXPROCS(0), 1} {
 		for _, wire := range []string{"memory", "tcp", "shm"} {

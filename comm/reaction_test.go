@@ -37,7 +37,8 @@ func TestARankThatGoesOnAfterALossIsBlamedForItsOwnEnd(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 0 {
-					// Reason: the other ranks have returned by then, in the bubble's clock.
+					// Reason: by then the other ranks have returned. The bubble's clock passes the
+					// time at once.
 					time.Sleep(time.Second)
 					d.die(c)
 					return nil
@@ -65,7 +66,7 @@ func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			// Reason: the ranks 1 and 2 wait for rank 0 by then. The bubble's clock passes it at
+			// Reason: by then ranks 1 and 2 wait for rank 0. The bubble's clock passes the time at
 			// once.
 			time.Sleep(time.Second)
 			return c.Close(ctx)
@@ -125,8 +126,9 @@ func TestALostRankIsReportedAfterItsLostLink(t *testing.T) {
 	}
 }
 
-// Two calls of rank 0 fail because of one loss. Rank 1 is slow to handle the notice. Neither call
-// returns before that, because rank 0's program may exit after either.
+// Two calls of rank 0 fail because of one loss. Rank 1 is slow to handle the notice of the first
+// call. Both calls must wait for rank 1, or until fenceLimit, because rank 0's program may exit
+// after either call.
 func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
 	loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
 	other := make(chan *rankRuntime, 1)
@@ -199,8 +201,8 @@ func TestARankThatEndsBecauseOfALostLinkIsNotBlamed(t *testing.T) {
 	}
 }
 
-// A rank that closes because of a loss drops a message. The sender may learn of that before the
-// goodbye.
+// A rank that closes because of a loss drops a message. The sender may learn of the drop before the
+// goodbye. Its error must name the lost rank nevertheless.
 func TestAMessageThatIsDroppedBecauseOfALossNamesTheLostRank(t *testing.T) {
 	loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
 	rt := &rankRuntime{reactions: map[int]reaction{1: {loss, time.Now()}}}

@@ -54,8 +54,8 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 	return w.Transport.Dial(ctx, through)
 }
 
-// filters returns the Filters of one connection. They learn from its first frame whether it is a
-// data connection.
+// filters returns the Filters of one connection. The Filters learn from the connection's first
+// frame whether it is a data connection.
 func (w *relayedWire) filters(int) (up, down relay.Filter) {
 	var isData atomic.Bool
 	var first []byte

@@ -31,7 +31,8 @@ func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	}
 }
 
-// Results larger than the CPU caches are written past the caches. They must be right, too.
+// Results larger than the CPU caches are written by stores that bypass the caches. These results
+// must be right, too.
 func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	const n = 3
 	const count = cpu.MinNonTemporal/4/n/n*n + 7*n

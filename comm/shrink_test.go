@@ -99,8 +99,8 @@ func TestRevokeEndsEveryCallOfEveryMember(t *testing.T) {
 	}
 }
 
-// Rank 1 has closed a Dup before it could learn of any agreement of the other ranks. They must not
-// wait for it until their Timeout.
+// Rank 1 has closed a Dup before it could learn of any agreement of the other ranks. Agree and
+// Shrink on the other ranks must succeed without rank 1, before their Timeout.
 func TestAgreeAndShrinkDoNotWaitForARankThatHasClosedTheCommunicator(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, c *Comm) error{
 		"agree": func(ctx context.Context, c *Comm) error {

@@ -43,7 +43,7 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 						_, err := make1(ctx, c)
 						if c.Rank() == victim {
 							// Reason: if this rank returned, it would end the job in another way.
-							// It is the bubble's clock.
+							// The bubble's clock passes the time at once.
 							time.Sleep(20 * time.Second)
 							return err
 						}
@@ -57,8 +57,8 @@ func TestALossEndsTheWaitForSharedMemory(t *testing.T) {
 							t.Errorf("rank %d was told after %v, want at most 1 s", c.Rank(), elapsed)
 						}
 						survivors.Add(1)
-						// Reason: no rank may close before all ranks have been notified. It is the
-						// bubble's clock.
+						// Reason: no rank may close before all ranks have been notified. The
+						// bubble's clock passes the time at once.
 						time.Sleep(5 * time.Second)
 						return err
 					}, roundRobinHosts(hosts), comm.WithWrap(wrapBy(script)), comm.WithLogger(discardLog))

@@ -14,8 +14,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Rank 0 fills the credit and its spill buffer with messages that rank 1 does not receive. Then
-// both ranks exchange other messages and collectives, which must not block.
+// Rank 0 fills the credit and its send buffer with messages that rank 1 does not receive. Then both
+// ranks exchange other messages and collectives, which must not block.
 func TestUnreceivedMessagesDoNotBlockOthers(t *testing.T) {
 	const size = 1000
 	then := map[string]func(ctx context.Context, c *comm.Comm) error{
@@ -152,7 +152,7 @@ func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 }
 
 // EndStep must end the send of a tensor whose communicator is closed on the sender, and Close must
-// not wait for it.
+// not wait for that send.
 func TestEndStepEndsSendsOfAClosedCommunicator(t *testing.T) {
 	closed := make(chan struct{})
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

@@ -13,7 +13,7 @@ import (
 
 // A situation is the state of a few ranks. The exploration runs their Machines through every order
 // of events, and checks the promises of the package comment in every situation. A mandatory event
-// happens sooner or later in every run; the others may happen.
+// happens sooner or later in every run. Other events may happen.
 //
 //	event                                              mandatory
 //	a rank enters                                      yes
@@ -29,11 +29,11 @@ import (
 //	a rank learns that another was killed              no
 type situation struct {
 	nodes    []node
-	kills    int // how many ranks may still be killed
-	mistakes int // how many mistakes may still happen
-	sides    []int
-	records  bool // deaths are recorded, so ranks may learn of them
-	late     bool // a rank may lose a killed rank before it learns of the death
+	kills    int   // how many ranks may still be killed
+	mistakes int   // how many mistakes may still happen
+	sides    []int // the side of each rank; ranks of different sides may lose each other
+	records  bool  // deaths are recorded, so ranks may learn of them
+	late     bool  // a rank may lose a killed rank before it learns of the death
 }
 
 // A node is one rank of a situation. The field sent holds all States that the rank has flooded.
@@ -81,7 +81,7 @@ func (x *node) differs(y *node) bool {
 	return len(x.sent) != len(y.sent) || x.result != y.result || x.m.view() != y.m.view()
 }
 
-// newSituation returns the situation of n ranks before any event. Rank r is on side sides[r].
+// newSituation returns the situation of n ranks before any event. All ranks are on one side.
 func newSituation(n int) *situation {
 	w := &situation{sides: make([]int, n), records: true}
 	for r := range n {
@@ -100,7 +100,8 @@ func (w *situation) enterAll() *situation {
 
 func enter(r int) Input { return Enter{Shrink, ^uint64(1 << r)} }
 
-// with returns w with the node of rank r replaced by x, or an error if a promise is broken.
+// with returns a copy of w in which x is the node of rank r. It returns an error if x breaks a
+// promise.
 func (w *situation) with(r int, x node) (*situation, error) {
 	c := *w
 	c.nodes = slices.Clone(w.nodes)
@@ -306,8 +307,8 @@ func (e *explorer) visit(w *situation) error {
 // receive delivers States to rank r of w. The parameter x is the rank's node so far, and q is the
 // first rank whose States are delivered. receive stops at a State that has an effect on other
 // ranks, and explores the situations that follow. A State without such an effect concerns no other
-// rank, so it is enough to deliver it at the latest possible moment. If mandatory States alone have
-// had an effect, w is not quiet.
+// rank, so it is enough to deliver it at the latest possible moment. If States that must arrive
+// have an effect by themselves, receive sets quiet to false.
 func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet *bool) error {
 	for ; q < len(w.nodes); q++ {
 		sent := w.nodes[q].sent
@@ -335,7 +336,8 @@ func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet
 	return nil
 }
 
-// explore visits the situations that can follow w, up to a limit.
+// explore visits the situations that can follow w, and fails the test if a promise is broken. It
+// stops after the given number of situations.
 func explore(t *testing.T, w *situation, limit int) {
 	t.Helper()
 	e := &explorer{

@@ -116,9 +116,9 @@ func TestARankAcceptsOnlyAProposalWhoseSideIncludesIt(t *testing.T) {
 
 // TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths covers five ranks. Rank 0 has lost
 // rank 1 and proposes, and only rank 2 accepts. Ranks 1, 3 and 4 have lost rank 0 and decide
-// something else. Then rank 2 loses ranks 0 and 1, and decides the same as they, with ranks 3 and
-// 4. These die. Rank 0 learns of the three deaths. It must not decide by the vote that rank 2 has
-// given before.
+// something else. Then rank 2 loses ranks 0 and 1, and decides the same as ranks 1, 3 and 4. Ranks
+// 1, 3 and 4 die, and rank 0 learns of these deaths. Rank 0 must not decide by the vote that rank 2
+// gave before.
 func TestAVoteCountsForTheLastOnesAliveIfItsRankKnowsOfTheDeaths(t *testing.T) {
 	m := New(0, 5, All(5))
 	m.Step(Enter{Calls: Shrink})
@@ -161,7 +161,9 @@ func TestNewsOfADeathReachesAllMembers(t *testing.T) {
 	}
 }
 
-// TestTheOthersGoOnWithoutARankThatFails also checks that the rank's State is out.
+// TestTheOthersGoOnWithoutARankThatFails covers a rank that gives up. With a quorum, GiveUp must do
+// nothing. Without a quorum, the rank must flood a State that is out, and the other rank must
+// decide without it.
 func TestTheOthersGoOnWithoutARankThatFails(t *testing.T) {
 	m := New(1, 2, All(2))
 	m.Step(Enter{Calls: Agree})
