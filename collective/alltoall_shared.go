@@ -36,7 +36,7 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	read := func(p p2p.Fragment, i, rank int) {
 		if rank != me {
 			copyOut(blockOf(dst.of(rank), i, subrange), p.Slot(rank)[me*subrange:])
-		} else if i == count-1 { // copied at once, because no rank waits for this rank's share any more
+		} else if i == count-1 { // copied last, because no rank waits for this rank any more
 			copyCached(dst.of(me), src.of(me))
 		}
 	}

@@ -82,7 +82,8 @@ func shares[T number](rank, from, count int) []T {
 	return s
 }
 
-// sums returns count elements of the sum of the vectors of n ranks, beginning with element from.
+// sums returns count elements of the sum of the vectors of n ranks. The parameter from is the index
+// of the first element.
 func sums[T number](n, from, count int) []T {
 	return shares[T](n*(n+1)/2-1, from, count)
 }
@@ -277,7 +278,7 @@ func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x testCas
 	return verify(err, "dst", dst, sums[T](x.n, lo, hi-lo))
 }
 
-// payload returns the elements that rank from sends to rank to.
+// payload returns the elements that one rank (from) sends to another rank (to).
 func payload[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
 
 func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x testCase) error {

@@ -453,7 +453,7 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 // A copy that does not wait for its slot must be drawn differently from a copy that waits.
 func TestADrawingOfSlotsShowsWhatWaits(t *testing.T) {
 	a := find(t, VerbBroadcast, shared)
-	recorders := recordSlots(t, a, 2, 0) // a piece for each rank
+	recorders := recordSlots(t, a, 2, 0) // the vector has one fragment for each rank
 	if _, steps := inSteps(t, a, recorders); steps != 3 {
 		t.Errorf("two pieces take %d steps, want 3", steps)
 	}

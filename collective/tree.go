@@ -44,8 +44,8 @@ const maxChildren = 36
 // treeFrom returns the tree from root in the order of the round's layout.
 func treeFrom(r *p2p.Round, root int) tree { return treeOver(r, r.Layout(), root) }
 
-// treeInRankOrder returns the tree from rank 0 whose nodes are ranks. Operators that do not commute
-// need it. It equals the result of treeFrom if the layout keeps the order of the ranks.
+// treeInRankOrder returns the tree from rank 0 in which node numbers are ranks. Operators that do
+// not commute need it. It equals the result of treeFrom if the layout keeps the order of the ranks.
 func treeInRankOrder(r *p2p.Round) tree {
 	if l := r.Layout(); l.InOrder() {
 		return treeOver(r, l, 0)

@@ -76,8 +76,8 @@ func (p *parser) token(field string) json.Token {
 	return t
 }
 
-// delim reads a delimiter. If the delimiter differs from want, it records an error in which the
-// text what describes the expected delimiter.
+// delim reads a delimiter. If the delimiter differs from want, delim records an error. The
+// parameter what describes want in the error text.
 func (p *parser) delim(field string, want json.Delim, what string) {
 	if t := p.token(field); p.err == nil && t != want {
 		p.fail(field, "got %v, want %s", t, what)

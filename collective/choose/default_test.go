@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// behind bounds the predicted time of the default table's choice, divided by that of the best
-// algorithm. The bound is larger than the error of the model.
+// behind bounds the predicted time of the default table's choice, divided by the predicted time of
+// the best algorithm. The bound is larger than the error of the model.
 const behind = 2.5
 
-// The default model must predict at most behind times the best time for each choice of the default
-// table. So Explain lists the choice among the first algorithms.
+// By the default model, each choice of the default table must be slower than the best algorithm by
+// at most the factor behind. So Explain lists the choice among the first algorithms.
 func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 	m := DefaultModel()
 	for _, c := range []struct {
