@@ -252,7 +252,7 @@ func number(d tensor.DType, v float64) []byte {
 	return b
 }
 
-// integer returns the lowest size bytes of v, in host byte order.
+// integer returns v as an integer of the given size in bytes, in host byte order.
 func integer(size int, v int64) []byte {
 	switch size {
 	case 1:

@@ -75,8 +75,8 @@ func (co *Coordinator) wakeOwner() {
 	}
 }
 
-// inlineRanks is the largest number of ranks to which rank 0 sends an order on the program's
-// goroutine. For more ranks, rank 0 wakes the loop instead, because this takes the program less
+// inlineRanks is the largest number of ranks for which rank 0 sends an order on the program's
+// goroutine. With more ranks, rank 0 wakes the loop instead, because this takes the program less
 // time than many sends.
 const inlineRanks = 8
 

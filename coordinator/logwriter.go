@@ -53,8 +53,8 @@ func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 // entries.
 func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
-// add queues an entry, unless the number of waiting entries has reached the limit most. It starts
-// the goroutine if none is running.
+// add queues an entry, and starts the goroutine if none is running. If the number of waiting
+// entries has reached most, add drops the entry and counts it.
 func (s *logWriter) add(most int, job func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -165,7 +165,8 @@ func TestCompressedTensorsAreRoundedAndScaledBefore(t *testing.T) {
 			err := coordinator.WaitAll(ctx,
 				coordinator.AllReduce(co, "half", half, comm.Max, coordinator.Compress(tensor.F16)),
 				coordinator.AllReduce(co, "brain", brain, comm.Min, coordinator.Compress(tensor.BF16)),
-				// without the scale before the reduction, too large for float16
+				// Without the scale before the reduction, the elements would be too large for
+				// float16.
 				coordinator.AllReduce(co, "mean", mean, comm.Mean, coordinator.Compress(tensor.F16), coordinator.Scale(1./64, 64)))
 			if err != nil {
 				return err
@@ -206,7 +207,7 @@ func TestRanksThatRunOutGiveNothingAndAllLearnWhoWasLast(t *testing.T) {
 	})
 }
 
-// oneBatch runs one batch of the ranks that have data: ranks step and above.
+// oneBatch runs the batch with number step. The ranks from number step on have data for it.
 func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int) error {
 	givers := n - step
 	least, mean, prod := []float32{float32(10 + me)}, []float64{float64(me)}, []int8{2}

@@ -84,7 +84,7 @@ func TestATunerFindsWhatIsNearlyBestAndFinishes(t *testing.T) {
 // must find most of the gain, with and without noise.
 func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	const (
-		tensors, size = 600, 8 << 10 // bytes
+		tensors, size = 600, 8 << 10 // the number of tensors, and the bytes of each
 		call          = 40e-6        // seconds for each collective
 		perByte       = 1 / 2e9      // seconds for each byte of a collective
 		announce      = 0.2e-6       // seconds to negotiate a tensor by its name

@@ -93,7 +93,7 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends a live entry. The current list tells the Workers. A Worker may have sent a bit for the
+// evict ends a live entry. The next list tells the Workers. A Worker may have sent a bit for the
 // entry before it learned of the eviction. Therefore the Coordinator keeps the entry until all
 // Workers have acknowledged the eviction:
 //

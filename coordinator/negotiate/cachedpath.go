@@ -50,8 +50,8 @@ func (c *Coordinator) receiveCached(from int, set Bitset) {
 	}
 }
 
-// countCached counts a rank's submissions of eligible entries in word w. The bits of which select
-// the entries. It returns false after a protocol error.
+// countCached counts a rank's submissions of eligible entries in word w. The parameter which has
+// the bits of these entries. It returns false after a protocol error.
 func (c *Coordinator) countCached(from, w int, which uint64) bool {
 	if which == 0 {
 		return true
