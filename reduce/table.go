@@ -118,8 +118,9 @@ func addBFloat16(t *table) {
 	t.set(Max, d, over(bfloat16Order().max))
 }
 
-// addComplex must be called after addFloat, because it uses loops of the float type. A loop that
-// treats the two parts separately is the float's loop over twice as many elements.
+// addComplex adds the loops of the complex types. It must be called after addFloat, because it uses
+// loops of the float types. A sum treats the two parts of a number separately, so it is the float's
+// loop over twice as many elements.
 func addComplex(t *table) {
 	for _, c := range []struct{ whole, part tensor.DType }{
 		{tensor.Complex64, tensor.Float32},
@@ -132,7 +133,8 @@ func addComplex(t *table) {
 	t.set(Prod, tensor.Complex128, over(prodComplex128))
 }
 
-// addBool must be called after addInteger. A bool is a byte, and results are normalized to 0 and 1.
+// addBool adds the loops of bool. It must be called after addInteger, because it uses the logical
+// loops of uint8, whose results are 0 and 1.
 func addBool(t *table) {
 	for _, c := range sameOnBools() {
 		plain := t.loops[c.logical.definition().code][tensor.Uint8].plain

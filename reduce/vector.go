@@ -14,8 +14,8 @@ import (
 // negligible. It holds whole vectors and whole elements of all types.
 const vectorBlock = 256 << 10
 
-// foldVector folds with a vector loop. If the remainder would be too short for a vector loop, the
-// last block includes it.
+// foldVector folds with a vector loop. The last call includes the remainder, which could be too
+// short for a call of its own.
 func (l *loops) foldVector(dst, earlier, later []byte) {
 	raceWrite(dst)
 	raceRead(earlier)

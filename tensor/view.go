@@ -74,9 +74,9 @@ func (v View[T]) Contiguous() ([]T, bool) {
 	return v.data[:n:n], true
 }
 
-// Read copies elements to dst, beginning with element from. It returns the number of copied
-// elements, which is len(dst), or less at the end of the View. If from lies outside the View, it
-// copies no elements.
+// Read copies elements to dst. The parameter from is the number of the first element. Read returns
+// the number of copied elements, which is len(dst), or less at the end of the View. If from lies
+// outside the View, Read copies no elements.
 func (v View[T]) Read(dst []T, from int) int {
 	n := v.within(len(dst), from)
 	if n == 0 {
@@ -89,9 +89,9 @@ func (v View[T]) Read(dst []T, from int) int {
 	return n
 }
 
-// Write copies src into the View, beginning with element from. It returns the number of copied
-// elements, which is len(src), or less at the end of the View. If from lies outside the View, it
-// copies no elements.
+// Write copies src into the View. The parameter from is the number of the first element that it
+// replaces. Write returns the number of copied elements, which is len(src), or less at the end of
+// the View. If from lies outside the View, Write copies no elements.
 func (v View[T]) Write(src []T, from int) int {
 	n := v.within(len(src), from)
 	if n == 0 {
@@ -107,7 +107,8 @@ func (v View[T]) Write(src []T, from int) int {
 // row returns row i.
 func (v View[T]) row(i int) []T { return v.data[i*v.stride:][:v.cols] }
 
-// within returns the number of existing elements among the n elements that begin with element from.
+// within returns how many of n successive elements exist. The parameter from is the number of the
+// first element.
 func (v View[T]) within(n, from int) int {
 	if from < 0 || from >= v.Len() {
 		return 0

@@ -136,7 +136,7 @@ func (l *Layout) HostOf(rank int) int {
 	return l.hostOf[l.Position(rank)]
 }
 
-// Host returns the positions of a host's ranks as the half-open range from first to end.
+// Host returns the positions of a host's ranks as the half-open range [first, end).
 func (l *Layout) Host(host int) (first, end int) {
 	if l.hosts == nil {
 		return 0, l.n
@@ -144,7 +144,7 @@ func (l *Layout) Host(host int) (first, end int) {
 	return l.hosts[host], l.hosts[host+1]
 }
 
-// rack returns the hosts of a rack as the half-open range from first to end.
+// rack returns the hosts of a rack as the half-open range [first, end).
 func (l *Layout) rack(rack int) (first, end int) {
 	if l.racks == nil {
 		return 0, l.Hosts()

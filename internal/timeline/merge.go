@@ -56,7 +56,7 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 		return nil, fmt.Errorf("got an empty or unreadable file: %v", sc.Err())
 	}
 	// The line is the beginning of an object, whose list of events follows on later lines. With a
-	// closing bracket in place of the comma it is a complete object.
+	// closing brace in place of the comma, the line is a complete object.
 	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
 	if err := json.Unmarshal(line, &head); err != nil {
 		return nil, fmt.Errorf("the first line is not that of a timeline: %v", err)
