@@ -111,9 +111,9 @@ func (sig *signature) hash() uint64 {
 // is also the mesh.WaitPolicy of its own waits: it decides when a wait sends the fingerprint, logs
 // a warning, and gives up.
 //
-// The owner is the goroutine that begins or ends the call. It writes the call before the call is
-// listed. After that, only the owner and goroutines that hold calls.mu read the call. The stages of
-// a long wait:
+// The owner is the goroutine that begins the call, and then the goroutine that carries it out. The
+// first one writes the call before the call is listed. After that, only the owner and goroutines
+// that hold calls.mu read the call. The stages of a long wait:
 //
 //	stage             after                           how often
 //	stageFingerprint  100 ms, staggered by rank       each second, until another rank sends the same

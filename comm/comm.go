@@ -48,7 +48,7 @@ type Comm struct {
 	exited  atomic.Uint64
 	closing atomic.Bool // Close has begun: a call that returns now removes itself from the list
 
-	conflict      atomic.Pointer[conflict] // a mismatch that no other rank has detected so far
+	conflict      atomic.Pointer[conflict] // set by unexpected: a mismatch that perhaps only this rank knows
 	releaseMemory func() error             // unmaps the shared memory at Close; nil: there is none
 
 	mu *sync.Mutex // the runtime's calls.mu; guards the fields below

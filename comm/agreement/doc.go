@@ -10,8 +10,9 @@
 //
 //  1. Two members that are alive never decide differently.
 //  2. A member decides only with a quorum, so at most one side of a partitioned network goes on.
-//  3. An agreement that has begun on a member ends there once every member of its side has entered
-//     and all messages have arrived: the member decides, or it fails because there is no quorum.
+//  3. Once all members on one side of a partitioned network have entered, and all their messages
+//     have arrived, the agreement ends on each of them: the member decides, or it fails because
+//     there is no quorum.
 //
 // # Quorum
 //
