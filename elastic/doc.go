@@ -37,14 +37,13 @@
 // because another rank was lost before the end. Train then finds nothing left to do and returns nil
 // again.
 //
-// A rank makes progress by Commit and by Step. The rank that is furthest has the highest progress;
-// of several such ranks, it is the lowest one.
+// Each Commit and each Step of a rank counts as progress. The rank that is furthest is the lowest
+// of the ranks with the highest progress.
 //
-// The function train must make everything that belongs to a communicator: its children, its
-// requests, a coordinator and its process sets, and what depends on Comm.Layout. Train makes them
-// at its beginning and closes them by defer. So every attempt has new ones, on the new
-// communicator. A Sampler needs none of this: Batch divides the data by the rank and size of its
-// communicator.
+// Children of a communicator, its requests, a coordinator with its process sets, and what depends
+// on Comm.Layout belong to one attempt. Train must make them at its beginning and close them by
+// defer, so that every attempt has new ones on the new communicator. A Sampler needs none of this:
+// Batch divides the data by the rank and size of its communicator.
 //
 // # With and without rollback
 //

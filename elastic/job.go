@@ -28,9 +28,10 @@ func (j *Job) Resets() int { return int(j.r.resets) }
 
 // Commit saves the state at hand, so that Restore returns to it. All ranks must call Commit at the
 // same points of their programs. Commit costs a copy of the state. In a job that processes can
-// join, it is also an allreduce of 8 bytes on the Job's communicator. It returns ErrHostsUpdated if
-// a rank knows of a process that waits. The first rank that returns this error to Run revokes the
-// communicator, so Commit may fail with fault.Revoked on other ranks. Return either error.
+// join, Commit also makes an allreduce of 8 bytes on the Job's communicator. It returns
+// ErrHostsUpdated if a rank knows of a process that waits. The first rank that returns this error
+// to Run revokes the communicator, so Commit may fail with fault.Revoked on other ranks. Return
+// either error.
 func (j *Job) Commit(ctx context.Context) error {
 	r := j.r
 	r.progress++
