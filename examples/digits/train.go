@@ -145,7 +145,7 @@ func (s *stepper) gradient(ctx context.Context, data digits.Images, batch []int)
 	return digits.Tally{Loss: counts[0], Correct: counts[1]}, nil
 }
 
-// learn calls the network's learn. It also handles a rank that has no images in this step.
+// learn calls the network's Learn. It also handles a rank that has no images in this step.
 func (s *stepper) learn(data digits.Images, rows []int, ready func(layer int)) digits.Tally {
 	if len(rows) > 0 {
 		return s.net.Learn(data.Pick(rows), s.grad, ready)

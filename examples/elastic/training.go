@@ -32,7 +32,7 @@ type training struct {
 	training, testing digits.Images
 	stepsPerEpoch     int
 	steps             int  // of the whole training
-	isNew             bool // this process has made no step
+	isNew             bool // this process has not made a step yet
 
 	grad  *digits.Network
 	state elastic.State

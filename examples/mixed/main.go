@@ -55,7 +55,8 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	return run(ctx, c, comm.Mean, out)
 }
 
-// The colors of Split: rank 0 takes no part in what the workers do together.
+// workers is the color of the workers in Split. Rank 0 has no color, because it takes no part in
+// what the workers do together.
 const workers = 0
 
 // run runs the part of each rank. The parameter average is the operator for the workers' dense

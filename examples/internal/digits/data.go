@@ -20,7 +20,7 @@ import (
 const (
 	Pixels  = 64 // the pixels of one image, 8 by 8
 	Classes = 10 // the digits 0 to 9
-	maxInk  = 16 // the darkest pixel
+	maxInk  = 16 // the value of the darkest pixel
 )
 
 // packed is the data as it was published; DATA.md names its authors.
@@ -28,7 +28,7 @@ const (
 //go:embed digits.csv.gz
 var packed string
 
-// Images are some images, with the digits that they show. They do not change, so goroutines
+// An Images is a set of images, with the digits that they show. It does not change, so goroutines
 // may share it.
 type Images struct {
 	images *mat.Dense // one row per image, ink from 0 to 1
