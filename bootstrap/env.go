@@ -90,14 +90,14 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 }
 
 // newJob returns a job whose host layout is unknown. Most sources begin with such a job. Its name
-// is "tutti" until a source finds a better name.
+// is "tutti" until the source replaces it.
 func newJob(source string) *Job {
 	return &Job{LocalRank: -1, LocalSize: -1, listenFD: -1, Name: "tutti", Source: source}
 }
 
-// rankAndSize reads the two numbers that every source of several ranks needs. If only one of them
-// is set, rankAndSize returns an error: a launcher sets both, and a rank that guessed the missing
-// number would wait for ranks that do not exist.
+// rankAndSize reads the two numbers that every source of several ranks needs. If either is not set,
+// rankAndSize returns an error: a launcher sets both, and a rank that guessed the missing number
+// would wait for ranks that do not exist.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
 		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {

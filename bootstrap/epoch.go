@@ -117,8 +117,8 @@ func (j *Job) enterEpoch(ctx context.Context, addr string) error {
 	}
 }
 
-// announce replaces this process's address in the store. The launcher takes each new version for a
-// request.
+// announce replaces this process's address in the store. The launcher takes each new version of the
+// address as a request for the next epoch.
 func (m *membership) announce(ctx context.Context, addr string) error {
 	old, err := m.store.Get(ctx, store.ReadyKey)
 	if err != nil {
@@ -156,8 +156,8 @@ func (m *membership) watch(ctx context.Context, version uint64) (e store.Epoch, 
 	return e, entry.Version, nil
 }
 
-// become completes the job for an epoch. It returns false if this process is no member of it. Only
-// a member has credentials for it.
+// become fills in this process's part in epoch e: rank, size, addresses and credentials. It returns
+// false if this process is no member of e. Only a member of e has credentials for e.
 func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	entry, err := j.members.store.Get(ctx, store.CredentialsKey)
 	if err != nil || entry.Version == 0 {
@@ -184,22 +184,21 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	return true, nil
 }
 
-// AwaitBreak waits until the epoch of j can have no start any more: a member has ended, or has
-// asked for the next epoch. Otherwise its error is that of ctx or of the connection to the
-// launcher.
+// AwaitBreak returns nil once the epoch of j can no longer start: a member has ended, or has asked
+// for the next epoch. Its error is that of ctx or of the connection to the launcher.
 func (j *Job) AwaitBreak(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Finished })
 }
 
-// AwaitChange waits until the next epoch would have other members: a member's process has failed, a
-// member has asked for the next epoch, or another process has. A process that has exited with 0
-// does not count, because the job is about to end. The errors are those of AwaitBreak.
+// AwaitChange returns nil once the next epoch would have other members: a member's process has
+// failed, or a member or another process has asked for the next epoch. A member that has exited
+// with 0 does not count, because the job is about to end. The errors are those of AwaitBreak.
 func (j *Job) AwaitChange(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Waiting })
 }
 
-// await waits until the launcher has formed another epoch than that of j, or what the launcher has
-// written about this one satisfies changed.
+// await waits until the launcher has formed an epoch after j's, or until the function changed
+// returns true for the launcher's record of j's epoch.
 func (j *Job) await(ctx context.Context, changed func(store.Epoch) bool) error {
 	for version := uint64(0); ; {
 		e, at, err := j.members.watch(ctx, version)
@@ -227,8 +226,8 @@ func (j *Job) storeError(ctx context.Context, err error) error {
 	return fault.New(fault.Refused, op, unknown, "record of the launcher: %w", err)
 }
 
-// Close closes the listener that Join has opened, unless Listen has returned it. A job of one rank
-// needs no listener.
+// Close closes the listener that Join has opened, unless Listen has returned it. Without Close the
+// listener of a job of one rank, which does not call Listen, would stay open.
 func (j *Job) Close() {
 	if l := j.listening(); l != nil {
 		l.Close()

@@ -21,7 +21,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A fakeLauncher holds the record of a job for one process, which is this one.
+// A fakeLauncher holds the record of a job whose only process under test is this one.
 type fakeLauncher struct {
 	t           *testing.T
 	ca          *jobca.Authority
@@ -189,7 +189,7 @@ func TestJoinEndsWithoutAnEpoch(t *testing.T) {
 	}
 }
 
-// A launcher that went on to count this process as waiting would form an epoch that never begins.
+// If the launcher still counted this process as waiting, it could form an epoch that never begins.
 func TestAJoinWhoseContextEndsIsWithdrawn(t *testing.T) {
 	l := newFakeLauncher(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -5,10 +5,10 @@ import (
 )
 
 // exits reads the launcher's record of processes that have ended. It returns a function that
-// reports whether a rank has ended, or nil if there is no record. The parameter entries holds the
-// entry of each rank's process. The record may have further entries if grows is set. If the
-// descriptor is not such a record, exits does not touch it: the
-// variable may have reached a child of a rank, where the number means another file.
+// reports whether a rank has ended, or nil if there is no record. entries[r] is the index of the
+// entry of rank r's process. If grows is true, the record may have further entries. If the
+// descriptor is not such a record, exits does not touch it: the variable may have reached a child
+// of a rank, where the number means another file.
 func (f *finder) exits(rank int, entries []int, grows bool) func(rank int) bool {
 	fd, set, err := f.number(rank, vars.ExitsFD, 3, 1<<20)
 	if err != nil || !set || !f.own {

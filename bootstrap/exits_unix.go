@@ -13,9 +13,9 @@ import (
 
 // openExits writes this process's id into the record of fd, in the entry of the given rank. The
 // rank then counts as ended only if this very process was started by the launcher and has ended.
-// The parameter entries holds the entry of each rank. openExits returns a function that reports
-// whether a rank has ended, or nil if fd is no record of these entries, and of no others unless
-// grows is set.
+// entries[r] is the index of rank r's entry. openExits returns a function that reports whether a
+// rank has ended, or nil if fd is not a record with these entries. If grows is false, the record
+// must have no further entries.
 func openExits(fd, rank int, entries []int, grows bool) func(rank int) bool {
 	var st syscall.Stat_t
 	magic := make([]byte, len(vars.ExitsMagic))

@@ -26,8 +26,8 @@ func record(t *testing.T, n int) *os.File {
 	return f
 }
 
-// TestARankHasEndedWhenTheProcessThatJoinedHas covers a script whose child is the rank. The end of
-// the script does not mean that its child has ended.
+// TestARankHasEndedWhenTheProcessThatJoinedHas checks that only the end of the process that joined
+// counts. A script may run the rank as its child, and end before the child.
 func TestARankHasEndedWhenTheProcessThatJoinedHas(t *testing.T) {
 	f := record(t, 3)
 	number := func(at int64, n int) { f.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(n)), at) }

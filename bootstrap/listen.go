@@ -74,9 +74,9 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// ownAddr returns the address at which the other ranks expect this rank, or "" if they expect none.
-// If the job has only Root, all ranks except 0 may listen anywhere, because they send their
-// addresses to rank 0.
+// ownAddr returns the address at which the other ranks expect this rank, or "" if this rank may
+// listen anywhere. The latter holds for all ranks except 0 if the job has only Root, because they
+// send their addresses to rank 0.
 func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:

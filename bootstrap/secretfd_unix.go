@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher has written them
-// before it starts the rank, and has closed its end. A longer wait means that the number is now
-// another pipe's.
+// pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher writes them and closes
+// its end before it starts the rank. A longer wait means that the descriptor is now another pipe.
 const pipeTimeout = 2 * time.Second
 
 // readFD returns the content of a descriptor, and leaves the descriptor open. The parameter most is

@@ -104,8 +104,7 @@ func (f *finder) torch(source string) (*Job, error) {
 
 // checkForeignRank returns an error if a launcher that starts each rank itself reports a different
 // rank. RANK is then the rank of the pod or node, and all processes of a pod would claim the same
-// rank. checkForeignRank ignores srun, which often starts one process per node, which then starts
-// the ranks.
+// rank. checkForeignRank ignores srun.
 func (f *finder) checkForeignRank(j *Job) error {
 	for _, l := range vars.Launchers() {
 		switch {
