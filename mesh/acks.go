@@ -32,14 +32,14 @@ type ackState struct {
 	conn     transport.Conn // the Conn that the counts are about
 	asked    bool           // the peer was asked about this Conn
 	sent     uint64         // bytes sent at the last check
-	checked  time.Time      // when that was
+	checked  time.Time      // when the last check was
 	acked    uint64         // bytes that the peer has received
 	arrived  uint64         // the peer's count as of its last answer
 	since    time.Time      // when the standstill began
 	answered bool
 }
 
-// of returns a, and resets it if the link has another Conn.
+// of returns a. If the counts of a are about another Conn than c, of resets a first.
 func (a *ackState) of(c transport.Conn) *ackState {
 	if a.conn != c {
 		*a = ackState{conn: c}
@@ -48,7 +48,8 @@ func (a *ackState) of(c transport.Conn) *ackState {
 }
 
 // check reports whether the peer must be asked, because bytes that were sent before the last check
-// are not acknowledged. The time before the moment resumed does not count.
+// are not acknowledged. This process was last resumed at the time resumed, so no standstill counts
+// from an earlier time.
 func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
 	sent, acked, _, _ := c.Traffic()
 	if acked > a.acked {
@@ -140,7 +141,7 @@ func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	t, ok := parseTrafficAnswer(x.Body)
 	asked := l.acks.asked
 	l.acks.asked = false
-	if !asked { // about a Conn that has broken meanwhile
+	if !asked { // the question was about a Conn that has broken meanwhile
 		return
 	}
 	if !ok {
@@ -172,8 +173,8 @@ func diagnosis(c transport.Conn) string {
 }
 
 // reportTraffic answers a peer's question about its link to this rank. It calls the function reply
-// once, on any goroutine. The body is nil if there is nothing to report, or if another such
-// question is being answered. So a peer that asks too often costs only one goroutine.
+// once, on any goroutine. The body is nil if there is nothing to report, or while an earlier
+// question of this peer is being answered. So a peer that asks too often costs only one goroutine.
 func (ls *links) reportTraffic(from int, reply func(body []byte)) {
 	l := ls.peer[from]
 	t, ok := l.wire().(meter)

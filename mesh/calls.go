@@ -50,8 +50,8 @@ func (c *control) fence(ctx context.Context) {
 // all ranks have answered or are known to be gone, after about a second at the latest, or when ctx
 // ends. The neighbours of a silent rank answer for it.
 //
-// A question of more than MaxFlood bytes is not sent, and a rank that does not exist is not asked;
-// their Answers are empty.
+// Ask does not send a question of more than MaxFlood bytes, and does not ask ranks that do not
+// exist. In both cases, the Answer has only the Rank.
 func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	answers := make([]Answer, len(ranks))
 	var known []int
@@ -115,9 +115,9 @@ func (m *Mesh) Suspect(rank int, cause error) {
 }
 
 // Announce reports e to all ranks, this one included. e is a failure such as a panic, an abort or
-// an exit without Close. If several failures are announced concurrently, all ranks first report the
-// same one: the one that blames the lowest rank, or a lost link only if there is nothing else. They
-// then report the others.
+// an exit without Close. If several failures are announced concurrently, all ranks report the same
+// failure first. A lost link is first only if no other failure is announced. Otherwise the failure
+// that blames the lowest rank is first. The remaining failures follow.
 //
 // A fault.PeerLost that names this rank announces that this rank is about to exit. When its links
 // break afterwards, no other failure is reported.

@@ -168,9 +168,9 @@ func (c *control) detectSuspend() {
 	c.lastTurn = now
 }
 
-// idleTime returns how long the goroutine can wait for its next turn. It is never 0: in a synctest
-// bubble, goroutines that reach timers already expired, several at the same moment, crash the race
-// detector of Go 1.26.
+// idleTime returns how long the goroutine can wait for its next turn. It is never 0: the race
+// detector of Go 1.26 crashes when several goroutines of a synctest bubble wait at the same moment
+// for timers that have already expired.
 func (c *control) idleTime() time.Duration {
 	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxIdle)
 }
@@ -483,8 +483,9 @@ func (c *control) dial(rank int) {
 // permanent refusal also makes Start fail with an error that names the peer. Once all ranks have
 // started, a permanent refusal is only logged, because the job may go on without this link.
 //
-// A lack of file descriptors is announced as this rank's failure: at once during the start, and
-// after shortageTime later, because the job may go on if the lack is short.
+// dialFailed announces a lack of file descriptors as this rank's failure. During the start it does
+// so at once. Once all ranks have started, it does so only when the lack has lasted for
+// shortageTime, because the job may go on if the lack is short.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -544,8 +545,8 @@ func (c *control) retireLink(rank int) {
 // linkDown closes a link that broke. While another connection to that rank is being opened, the
 // break may only mean that the link was replaced. The peer closes the old connection when it has
 // the new connection, and this rank may get the new connection later. So linkDown reports the break
-// only if the new connection does not come up; see endOpening. The limit on silence bounds that
-// wait, too.
+// only if the new connection does not come up; see endOpening. The limit on silence bounds the wait
+// for the new connection, too.
 func (c *control) linkDown(l *controlLink, cause string) {
 	if l.brokenBecause = cause; c.isOpening(l.rank) && c.links[l.rank] == l {
 		l.conn.Close()

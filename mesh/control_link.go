@@ -69,8 +69,8 @@ func (l *controlLink) wakeUp() {
 //	has room   sent         sent
 //	full       dropped      dropped; once there is room, a Resync repeats the important messages
 //
-// Dropping is safe for two reasons: the machine's messages are idempotent floods, which the machine
-// remembers, and a peer that reads nothing for Config.Stall loses its link.
+// Dropping is safe for two reasons. The machine remembers the important messages, and a peer may
+// get them twice. A peer that reads nothing for Config.Stall loses its link.
 func (l *controlLink) send(m membership.Message) {
 	if l.queued.Load() >= maxQueuedBytes {
 		l.dropped = l.dropped || m.Kind != membership.Heartbeat

@@ -21,9 +21,9 @@
 // The control goroutine owns the membership machine and all control links. Everything else reaches
 // it by control.post, which never blocks, and it never waits for a Conn or for the layer above.
 // Data Conns have no goroutine of their own: a waiter moves the links it waits for, and the
-// transport's goroutine moves the others when their wake-up fires. A ticker leaves wake-ups with
+// transport's goroutine moves the others when their wake-up fires. A ticker arms the wake-ups of
 // links that waiters polled and then left. Each dial, each handshake and each connection of the mux
-// has a goroutine for as long as it takes.
+// has a goroutine of its own until it ends.
 //
 // # Handshake
 //
@@ -81,10 +81,10 @@
 // With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
 // RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0.
 // Rank 0 reports once a second which ranks are missing, and sends all records when all ranks have
-// joined. If the deadline of a rank ends before, the rank sends a REFUSE, and rank 0 answers with a
-// WAIT. From the TABLE on, every rank knows the instances of all ranks. In a job without a secret,
-// only a process that has joined knows them, so no other process can pose as a rank. A RECORD's
-// body is one record, a TABLE's as many as fit.
+// joined. A rank whose deadline ends first sends a REFUSE, and rank 0 answers with a WAIT. From the
+// TABLE on, every rank knows the instances of all ranks. In a job without a secret, only a process
+// that has joined knows them, so no other process can pose as a rank. A RECORD's body is one
+// record, a TABLE's as many as fit.
 //
 //	RECORD, kind 6, 12 bytes          record, at most 512 bytes
 //	 8 CRC-32C (4)                     0 instance (8)
@@ -143,10 +143,11 @@
 //
 // With Config.Redial, a data Conn over tcp or grpc that breaks is dialled again for that time. The
 // ranks number the frames of a link from 0, over all its Conns. A HELLO proposes the number of the
-// Conn, its epoch, one above that of the last Conn. The WELCOME settles it: at least the proposed
-// epoch, and above all that the accepting rank has had. Both carry the number of frames that have
-// arrived whole, and each rank sends the frames after these again. Epoch 0, in either of the two,
-// says that the link cannot be opened again, and then the frames carry nothing.
+// Conn, its epoch, one above that of the last Conn. The WELCOME decides it: the epoch is at least
+// the proposed epoch, and higher than every epoch that the accepting rank has had. Both carry the
+// number of frames that have arrived whole, and each rank sends the frames after these again. If
+// the epoch in the HELLO or in the WELCOME is 0, the link cannot be opened again, and the IDs of
+// its frames carry no counts.
 //
 // The ID of a frame on such a link holds the number of frames that its sender has received, in the
 // lower 31 bits. If bit 31 is set, the sender asks for an acknowledgement: a frame with an empty

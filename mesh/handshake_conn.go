@@ -36,7 +36,7 @@ func (t *handshakeConn) send(head, body []byte) {
 }
 
 // finish sends a last frame, and waits until the peer has read it and closed the Conn. If this side
-// closed first, the frame could be lost. It returns when ctx ends at the latest. It drops the
+// closed first, the frame could be lost. finish returns when ctx ends at the latest. It drops the
 // frames that arrive while it waits.
 func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
@@ -49,7 +49,7 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	}
 }
 
-// recv waits for the next frame. The argument is the maximum size of the body. If the body is
+// recv waits for the next frame. The argument most is the maximum size of the body. If the body is
 // larger, recv returns an error and allocates no memory for it, because the peer may have proven
 // nothing. The caller owns the returned slices.
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {

@@ -25,8 +25,8 @@ const (
 
 // A joinServer is rank 0's side of the address exchange. One goroutine serves each joining rank's
 // Conn. All of them end when the table has been sent. A rank has more than one Conn if it dialled
-// again and the break of the Conn before has not been noticed. The last Conn owns the rank's
-// record: only its break removes the rank.
+// again before rank 0 noticed that its last Conn broke. The newest Conn owns the rank's record:
+// only the break of this Conn removes the rank.
 //
 //	rank r                  rank 0
 //	RECORD    ->            add
@@ -74,8 +74,8 @@ func newJoinServer(size int) *joinServer {
 
 // add records a rank, whose record came on the connection t. A second process of the same rank is
 // refused. The same process may join again after its connection broke. Once the table is complete,
-// its record must be the same as before, because other ranks may have the table. When the last rank
-// is added, the wait of all ranks ends.
+// the process must send the same record as before, because other ranks may have the table. When the
+// last rank is added, the wait of all ranks ends.
 func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,13 +96,14 @@ func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 	return nil
 }
 
-// remove removes a rank again if its connection broke before all ranks had joined. The argument t
-// is the broken connection. If the rank has joined again on another connection, remove does nothing
-// and returns nil. The rank's process may have died, and another process may be started in its
-// place. If endOnLoss is set, remove also ends the exchange, and the ranks that have joined get the
-// reason. If the rank has left because its deadline has ended, the reason is the missing ranks, and
-// not that rank. Once the table is complete, remove does nothing and returns nil, because other
-// ranks may have the table.
+// remove removes the record of a rank whose connection t broke before all ranks had joined. The
+// rank's process may have died, and another process may be started in its place. If the rank has
+// joined again on another connection, remove does nothing and returns nil. It does nothing once the
+// table is complete, either, because other ranks may have the table.
+//
+// If endOnLoss is set, remove also ends the exchange, and the ranks that have joined get the
+// reason. The reason is that this rank has left. If the rank has left because its deadline has
+// ended, the reason is the list of missing ranks.
 func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -169,9 +170,9 @@ func (g *joinServer) drain() {
 	g.work.Wait()
 }
 
-// awaitLate waits for abortTimeout if some ranks have not joined yet. A rank that has left has
-// ended the exchange, and serve sends the reason to ranks that connect in this time. Ranks that
-// connect later find rank 0 gone, and blame rank 0.
+// awaitLate is called when the exchange has ended because a rank has left. If some ranks have not
+// joined yet, awaitLate waits for abortTimeout. Ranks that connect in this time get the reason from
+// serve. Ranks that connect later find rank 0 gone, and blame rank 0.
 func (g *joinServer) awaitLate(ctx context.Context) {
 	g.mu.Lock()
 	late := slices.Contains(g.everJoined, false)
@@ -222,9 +223,9 @@ func (g *joinServer) failure() *refusal {
 }
 
 // absentRanks returns the ranks that have never joined. If every rank has joined at some time, it
-// returns the ranks whose connections broke afterwards. Those ranks may only have reached their
-// deadlines earlier than this rank. So absentRanks returns them only if every rank has joined at
-// some time.
+// returns the ranks whose connections broke afterwards. While a rank has never joined, absentRanks
+// leaves out the ranks that have left, because they may only have reached their deadlines earlier
+// than this rank.
 func (g *joinServer) absentRanks() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -109,8 +109,8 @@ func parseWait(head, body []byte, size int) ([]int, error) {
 	return ranks, finish(&b)
 }
 
-// appendTable builds a TABLE frame. It starts with the record of the rank first, and adds as many
-// records as fit in one body. The result n is the number of records in the frame.
+// appendTable builds a TABLE frame. The argument first is the rank of the frame's first record. The
+// frame has as many records as fit in one body. The result n is the number of records in the frame.
 func appendTable(b []byte, records []record, first int) (head, body []byte, n int) {
 	for first+n < len(records) && len(body)+records[first+n].size() <= maxBody {
 		body = records[first+n].append(body)
@@ -124,8 +124,8 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 	return sealHead(b, start), body, n
 }
 
-// parseTable reads the records of one TABLE frame. The frame must start with the record of the rank
-// that the argument first names. The frames arrive in order, so a gap or a repetition is an error.
+// parseTable reads the records of one TABLE frame. The argument first is the rank that the first
+// record must belong to. The frames arrive in order, so a gap or a repetition is an error.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
 	h, err := openHead(head, kindTable)
 	if err != nil {

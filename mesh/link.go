@@ -67,8 +67,8 @@ const (
 // before the Conn is up wait in the Link. The credits of the layer above limit their number.
 //
 // Send may be called by any goroutine. At most one goroutine at a time is in Progress. That
-// goroutine claims inProgress by compare-and-swap, for one call. Only close waits until inProgress
-// is free.
+// goroutine claims inProgress by compare-and-swap, for one call. Only quiesce waits until
+// inProgress is free.
 //
 //	flag        set                           cleared                   meaning
 //	inProgress  before Conn.Progress          after it                  one goroutine reads
@@ -212,8 +212,8 @@ func (l *Link) dialOnce(ctx context.Context) (transport.Conn, position, error) {
 //	error                              limit
 //	the connection is refused          dialRefused: a rank listens before its address is known
 //	this process lacks descriptors     dialTimeout: the lack may be temporary
-//	the peer closed without an answer  dialUnanswered: it lacks slots, or a redial shows its death
-//	silence, or anything else          dialSilent, and longer if heartbeats say that it runs late
+//	the peer closed without an answer  dialUnanswered: it lacks slots; if it is dead, redials are refused
+//	silence, or anything else          dialSilent, and longer if heartbeats say that the peer runs late
 func (l *Link) retryLimit(err error) time.Duration {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -283,9 +283,9 @@ func (l *Link) awaitPeer(ctx context.Context) {
 //	linkOpening, linkUp         errDuplicate; accepted if the peer opens a broken link again
 //	linkFailed                  the link's error
 //
-// The epoch is the one that the peer proposes. It is higher than this rank's if the peer has had
-// the same Conn as this rank, and that Conn is broken. It is the same if the peer has dialled that
-// Conn, and no welcome has arrived.
+// The argument epoch is the one that the peer proposes. It is higher than this rank's epoch if the
+// peer had the same last Conn, and this Conn broke. It equals this rank's epoch if the peer dialled
+// the last Conn but never received the welcome.
 func (m *Mesh) mayAcceptData(rank int, epoch uint32) error {
 	l := m.Link(rank)
 	l.mu.Lock()
@@ -318,7 +318,7 @@ func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
 }
 
 // install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
-// has a Conn already, install closes c. The answer for c may have closed that Conn, too, and then
+// has a Conn already, install closes c. The method answer may have closed that Conn for c, and then
 // install begins to dial. The peer's position has the epoch that both ends have agreed on; if it is
 // not 0, c becomes the Conn below the link's replayConn.
 func (l *Link) install(c transport.Conn, from linkState, peer position) {

@@ -164,11 +164,11 @@ type peer struct {
 //	exchange          all ranks, if addresses are not given     all addresses and hosts
 //	control links     all ranks to have all their links         a Mesh
 //
-// Its errors are *fault.Error. The kind is Misuse for a wrong Config, Refused if a peer refused
-// this rank, Timeout if some ranks never started, and PeerLost if a rank died during the start. A
-// Timeout names the ranks that never started. Ranks that fail together report the same reason if
-// they can still reach each other. When Start returns an error, nothing is left running, and the
-// Transport and the Listener are closed.
+// The errors of Start are *fault.Error. The kind is Misuse for a wrong Config, Refused if a peer
+// refused this rank, Timeout if some ranks never started, and PeerLost if a rank died during the
+// start. A Timeout names the ranks that never started. Ranks that fail together report the same
+// reason if they can still reach each other. When Start returns an error, nothing is left running,
+// and the Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {

@@ -203,11 +203,10 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 }
 
 // victim returns the connection to evict when no slot or no descriptor is free, or nil if no
-// connection holds a slot. It selects the source address that
-// holds the most slots, and from that source the connection that is safe for the shortest time. So
-// connections from one host evict each other, and not a rank on another host. A connection from the
-// same host can evict a rank only after slotHold. Within that time the rank sends its hello. f.mu
-// is held.
+// connection holds a slot. It selects the source address that holds the most slots, and from that
+// source the connection whose safe time ends first. So connections from one host evict each other,
+// and not a rank on another host. A connection from the same host can evict a rank only after
+// slotHold. Within that time the rank sends its hello. f.mu is held.
 func (f *mux) victim() (v *pendingConn) {
 	slots := make(map[netip.Prefix]int)
 	for g := range f.pending {

@@ -34,7 +34,7 @@ func (l *Link) wire() transport.Conn {
 
 // proposal returns this rank's position for a hello on the Conn c. Nothing arrives on a broken link
 // before the next Conn is installed, so the position is final. If the peer's dial was faster, the
-// link is up, and the peer refuses the epoch.
+// link is up already. Then the proposed epoch is not new, and the peer refuses it.
 func (l *Link) proposal(c transport.Conn) position {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil {
 		return position{}
@@ -63,7 +63,7 @@ func (l *Link) answer(c transport.Conn, proposed uint32) position {
 	return l.fill(p)
 }
 
-// fill sets the number of frames that have arrived.
+// fill returns p with the number of frames that have arrived.
 func (l *Link) fill(p position) position {
 	if r := l.replay(); r != nil {
 		l.quiesce()
@@ -97,8 +97,8 @@ func (l *Link) spawnRedial(cause error) {
 	l.m.links.spawn(func(ctx context.Context) { l.redial(ctx, epoch, deadline, cause) })
 }
 
-// beginOutage records the time, unless the link was opened again before and has delivered nothing
-// since. l.mu is held.
+// beginOutage records when the link broke, unless the link was opened again before and has
+// delivered nothing since. l.mu is held.
 func (l *Link) beginOutage(r *replayConn) {
 	if !r.isStuck() {
 		l.outage = time.Now()
@@ -157,9 +157,10 @@ func (l *Link) redial(ctx context.Context, epoch uint32, deadline time.Time, cau
 	}
 }
 
-// errStale is the error of a position that a peer has sent before it received more on another Conn.
-// The peer closes the Conn.
+// errStale is the error of a position that is out of date: after the peer had sent it, the peer
+// received more frames on another Conn. This rank closes the Conn and dials again.
 var errStale = errors.New("the peer's position is out of date")
 
-// errNoReplay is the error of a link whose peer has changed its mind about opening it again.
+// errNoReplay is the error of a link that breaks and is dialled again, if the peer then answers
+// with epoch 0: it does not open the link again.
 var errNoReplay = errors.New("the peer does not open this connection again")

@@ -12,7 +12,7 @@ import (
 )
 
 // The bounds of a replay window. A frame of at most replayCopy bytes is copied while the memory has
-// room. It then costs at least replayMinimum bytes, which bounds the number of copies.
+// room. Each copy takes at least replayMinimum bytes, which bounds the number of copies.
 const (
 	replayMemory  = 256 << 10
 	replayCopy    = 16 << 10
@@ -28,7 +28,7 @@ const (
 
 // A position says how far one end of a link has got: the number of the Conn, counted from 1, and
 // how many frames have arrived whole. An epoch of 0 says that this end cannot open the link again.
-// The hello and the welcome of a data Conn carry one.
+// The hello and the welcome of a data Conn carry a position.
 //
 // The field after is not sent. It is the link's epoch when the position was taken. If another Conn
 // has come up since, frames may have arrived on it, and the position is void.
@@ -40,8 +40,8 @@ type position struct {
 
 // A replayConn is the Conn of a link that is opened again when it breaks. It outlives the Conns
 // below it, one after the other, and numbers the frames. It keeps each frame until the peer has
-// acknowledged it. When the next Conn is open, both ends know what the other has received, and each
-// sends the frames after that again.
+// acknowledged it. When the next Conn is open, each end knows what the other has received, and
+// sends the later frames again.
 //
 //	wire  meaning
 //	set   frames go to the Conn
@@ -55,7 +55,7 @@ type position struct {
 // A small frame is copied, and its Done runs at once. A large frame, and any frame for which the
 // copies have no room, stays in its sender's memory, and its Done runs at the acknowledgement. So
 // credits of the layer above bound what waits. Most acknowledgements travel on frames. A frame
-// without a head is nothing else, and answers a frame that asked for it.
+// without a head is only an acknowledgement. It answers a frame that asked for one.
 //
 // Two frames with the same number are equal. If a Conn breaks within a frame, the frame comes again
 // whole, into the buffer that the Sink has chosen before.
@@ -71,8 +71,8 @@ type replayConn struct {
 	opened  bool       // frames waited when the last Conn was opened
 	ready   func()     // the wake-up, while there is no Conn to arm
 	feeding bool       // a goroutine passes frames to the Conn, in order
-	ackSent uint64     // received, as of the last frame that was passed to the Conn
-	acking  bool       // a Conn has ack
+	ackSent uint64     // the value of received that the last frame or acknowledgement carried
+	acking  bool       // a Conn is sending ack
 	ackMore bool       // another acknowledgement was asked for meanwhile
 
 	first, last, unsent *sentFrame
@@ -104,8 +104,8 @@ type sentFrame struct {
 	next  *sentFrame
 }
 
-// An outFrame is the form in which a Conn gets a sentFrame. A Conn that has broken may keep it for
-// a while, and then the next Conn gets another one.
+// An outFrame is the form in which a Conn gets a sentFrame. A Conn that has broken may keep its
+// outFrame for a while. The next Conn then gets another outFrame.
 type outFrame struct {
 	transport.Frame
 	c    *replayConn
@@ -113,7 +113,8 @@ type outFrame struct {
 }
 
 // canReplay returns the Conn with its counts, or nil if links over such Conns are not opened again.
-// A Conn that exposes memory is not, because the peer's writes carry no number.
+// A link over a Conn that exposes memory is not opened again, because the peer's writes carry no
+// number.
 func canReplay(c transport.Conn) *meteredWire {
 	t, counts := c.(meter)
 	if _, exposes := c.(transport.Exposer); exposes || !counts {
@@ -212,8 +213,9 @@ func (c *replayConn) alloc(s *sentFrame, n int) []byte {
 	return c.mem[at : at : at+n]
 }
 
-// feed passes the unsent frames to the Conn. One goroutine at a time does so, and the frames of the
-// others follow, so the lock is free while the Conn writes.
+// feed passes the unsent frames to the Conn. Only one goroutine at a time does so. It also passes
+// the frames that other goroutines add meanwhile. So the frames keep their order, although the lock
+// is free while the Conn writes.
 func (c *replayConn) feed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,8 +246,9 @@ func (c *replayConn) feed() {
 	c.feeding = false
 }
 
-// done is called by the Conn. An error needs no action, because the Conn has failed, with one
-// exception: a Conn that refuses a frame goes on without it.
+// done is called by the Conn. Most errors need no action here, because they mean that the Conn has
+// failed. A fault.Misuse fails the link, because the Conn has refused the frame and goes on without
+// it.
 func (o *outFrame) done(err error) {
 	if errors.Is(err, fault.Misuse) {
 		o.c.l.DeferFailure(err)
@@ -255,8 +258,9 @@ func (o *outFrame) done(err error) {
 	o.c.releaseAndUnlock()
 }
 
-// releaseAndUnlock drops the frames that are no longer needed, oldest first: the peer has them, or
-// Close was called, and no Conn uses them. It unlocks mu before it calls the Done of their owners.
+// releaseAndUnlock drops the frames that are no longer needed, oldest first. A frame is no longer
+// needed when no Conn uses it, and the peer has it or Close was called. It unlocks mu before it
+// calls the Done of their owners.
 func (c *replayConn) releaseAndUnlock() {
 	var done, failed transport.Queue
 	for s := c.first; s != nil && s.uses == 0 && (c.base < c.acked || c.err != nil); s = c.first {
@@ -290,8 +294,8 @@ func finishFrames(q *transport.Queue, err error) {
 	}
 }
 
-// handleAck records that the peer has received n frames, modulo 1<<31. An acknowledgement may be
-// overtaken by a later one. The link's Progress calls it.
+// handleAck records that the peer has received n frames, modulo 1<<31. A newer acknowledgement may
+// overtake an older one. The link's Progress calls it.
 func (c *replayConn) handleAck(n uint32) {
 	if n == c.in.acked {
 		return
@@ -308,8 +312,9 @@ func (c *replayConn) handleAck(n uint32) {
 	c.releaseAndUnlock()
 }
 
-// sendAck sends an acknowledgement without a frame, unless a frame has carried it meanwhile. Only
-// one is under way at a time, so a peer that asks and does not read costs no memory.
+// sendAck sends an acknowledgement by itself, unless a frame has carried it meanwhile. Only one
+// such acknowledgement is in a Conn at a time, so a peer that asks and does not read costs no
+// memory.
 func (c *replayConn) sendAck() {
 	c.mu.Lock()
 	w, n := c.wire.Load(), c.received.Load()
@@ -345,9 +350,9 @@ func (c *replayConn) drop() bool {
 	return true
 }
 
-// resume makes w the Conn. The peer has received that many frames, and those after them are sent
-// again. The caller then calls start. The result moved says that the last Conn has delivered a
-// frame, perhaps without an acknowledgement.
+// resume makes w the Conn. The argument received is the number of frames that the peer has. The
+// frames after these are sent again. The caller then calls start. The result moved says that the
+// last Conn has delivered a frame, perhaps without an acknowledgement.
 func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err error) {
 	c.mu.Lock()
 	if received < c.acked || received > c.top {
@@ -405,7 +410,8 @@ func (c *replayConn) isStuck() bool {
 func (c *replayConn) TrySend(head, body []byte) bool { return false }
 
 // Progress implements transport.Conn. If the Conn below has failed, the first caller gets its
-// error. A Conn whose peer breaks the protocol is kept, because the link fails.
+// error. A Conn whose peer breaks the protocol (fault.Refused) is not replaced, because the link
+// fails.
 func (c *replayConn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	w := c.wire.Load()
 	if w == nil {
@@ -473,7 +479,7 @@ type inbound struct {
 	header transport.Header
 	head   [transport.MaxHead]byte
 	dst    []byte
-	most   int // the Sink knows of that many bytes
+	most   int // the number of bytes in the last call of the Sink's Arrived; 0: no call yet
 }
 
 // Buffer implements transport.Sink.

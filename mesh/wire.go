@@ -79,8 +79,7 @@ func beginHead(b []byte, k frameKind) []byte {
 	return binary.LittleEndian.AppendUint16(b, version)
 }
 
-// sealHead appends the checksum of the head that starts at start. It is the last step of every
-// append method.
+// sealHead appends the checksum of the head b[start:]. It is the last step of every append method.
 func sealHead(b []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }

@@ -91,9 +91,9 @@ func (s *Machine) remember(m Message) {
 	}
 }
 
-// sync sends a peer all messages that the peer may have missed. The order is Alives, Byes,
-// Failures, and then the latest floods. It matters, because later messages refer to earlier
-// messages. The peer drops messages that it has seen.
+// sync sends a peer all messages that the peer may have missed. First come the Alives and the Byes
+// of all ranks, then the Failures, and then the latest floods. The order matters, because later
+// messages refer to earlier messages. The peer drops messages that it has seen.
 func (s *Machine) sync(to int) {
 	for r := range s.ranks {
 		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {

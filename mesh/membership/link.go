@@ -22,9 +22,9 @@ type link struct {
 
 	// These fields are for a link that is wanted and not up.
 	wanted  bool
-	dialAt  Time // not dialled before
+	dialAt  Time // no dial before this time
 	dialing bool
-	retryAt Time // not dialled again before
+	retryAt Time // no further dial before this time
 	backoff Span
 	everUp  bool // the link was up at some time
 	givenUp bool // a LinkLost has been reported

@@ -136,7 +136,7 @@ type (
 )
 
 // A RankAnswer is the answer of one rank to a question. Body is nil unless the rank answered
-// itself; otherwise Last and Silent hold what a neighbour knows about the rank.
+// itself. If the rank was silent, Last and Silent hold what a neighbour knows about it.
 type RankAnswer struct {
 	Rank   int
 	Body   []byte

@@ -15,7 +15,7 @@ import (
 //	suspectSeq > retractSeq  refuteSeq >= suspectSeq  state
 //	no                       -                        none, or retracted
 //	yes                      no                       unanswered
-//	yes                      yes                      refuted: the rank lives, not its connection
+//	yes                      yes                      refuted: the rank is alive, its connection is broken
 type suspicion struct {
 	by         int    // the rank that suspects
 	data       bool   // a data connection; it cannot be retracted
@@ -24,7 +24,7 @@ type suspicion struct {
 	retractSeq uint32 // the last Retracted
 	refuteSeq  uint32 // the last Suspected that the suspected rank has refuted
 	since      Time   // when the Suspected arrived here
-	wait       Span   // how much time the suspected rank then has to refute
+	wait       Span   // how much time the suspected rank has to refute, from since
 	call       string // the last call that the rank in by had received
 	cause      string // what broke, if this rank suspects; else empty
 	redialBy   Time   // the link must be up again at this time; 0: not redialled yet
@@ -250,8 +250,8 @@ func (s *Machine) suspectedByAll(r int) bool {
 // confirmLink handles a suspicion by this rank that the suspected rank has refuted. A data
 // connection is lost at once, since messages may be lost with it. The messages of a control link
 // are repeated, so it may come up again. It is lost when it has been silent for the limit, and not
-// before RedialTimeout has passed. A link that was never up has the limit as its time, because it
-// may be slow and not cut.
+// before RedialTimeout has passed. A link that was never up is lost after the limit, because its
+// dial may be slow.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
