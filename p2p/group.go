@@ -55,7 +55,7 @@ type Group struct {
 
 // Options of a Group. All members must pass the same ID, Ranks and Segment.
 type Options struct {
-	ID      uint64 // the communicator's id, unique among those that share two ranks
+	ID      uint64 // the communicator's id; communicators that share two ranks have different ids
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment
@@ -244,7 +244,7 @@ func (g *Group) RecvReserved(ctx context.Context, p mesh.WaitPolicy, c Reservati
 
 // Exchange sends one message and receives another message at the same time. The two peers may be
 // different members. The parameter out is the message to send, and the parameter in is the buffer
-// for the received message. It never deadlocks, whatever the sizes are. The buffers must not
+// for the received message. Exchange never deadlocks, whatever the sizes are. The buffers must not
 // overlap.
 func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, fingerprint uint64) (MessageInfo, error) {
 	if err := g.check("exchange", "destination rank", to, tag, false); err != nil {

@@ -67,7 +67,7 @@ type vectorCursor struct {
 	rest      []byte
 }
 
-// next appends to the list into the slices that hold the next n bytes, and returns the longer list.
+// next returns the list into, extended by the slices that hold the next n bytes.
 func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	for n > 0 {
 		if len(c.rest) == 0 {
