@@ -110,22 +110,22 @@
 //
 //	eager     a message with its bytes in the body
 //	offer     a message whose bytes wait for a request; id is the offer's
-//	request   asks for the bytes of offer id, to arrive by the receive id
+//	request   asks for the bytes of the offer with this id, to be sent with the receive id
 //	data      bytes of the message that the receive with this id waits for
-//	credit    returns credit, and allows id more offers beyond it
-//	withdraw  takes the offer id back: its send was canceled
-//	drop      the receiver does not want offer id: its send is done; with id 0 and flag 32,
+//	credit    returns credit; id is the number of further offers that may exceed the credit
+//	withdraw  takes back the offer with this id: its send was canceled
+//	drop      the receiver does not want the offer with this id: its send is done; with id 0 and flag 32,
 //	          messages whose bytes had arrived were not received
-//	abandon   the send was aborted: no more data comes for receive id
+//	abandon   the send was aborted: no more data comes for the receive with this id
 //	bye       the last frame of a rank that closes
 //	bye ack   answers bye: all frames before it have been handled
-//	wake      check the conditions that this rank's goroutines await again
-//	name      the body is the text of name id on this link
+//	wake      the receiver's goroutines check again the conditions that they await
+//	name      the body is the name that has this id on this link
 //	prepare   the sender may write the tensor that the body names straight into the
 //	          memory that token exposes; id is the buffer's, on this link
-//	unprepare buffer id is taken back: its sender must not write there any more
+//	unprepare the buffer with this id is taken back: the sender must not write there any more
 //	unprepare
-//	ack       answers it: nothing is written there, and all that was is announced
-//	written   a message whose bytes lie in buffer id
-//	release   buffer id may be written again
+//	ack       answers unprepare: nothing more is written there, and every write was announced
+//	written   a message whose bytes lie in the buffer with this id
+//	release   the buffer with this id may be written again
 package rendezvous

@@ -149,8 +149,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return lost
 }
 
-// dropsUnmatched reports whether messages that no posted receive matches are dropped: this rank
-// closes. Contexts of collectives keep these messages, because collectives compare the
+// dropsUnmatched reports whether messages that no posted receive matches are dropped, because this
+// rank closes. Contexts of collectives keep these messages, because collectives compare the
 // fingerprints.
 func (mc *MatchContext) dropsUnmatched() bool { return mc.e.draining && !mc.ordered }
 

@@ -21,7 +21,7 @@ const exposeFrom = 16 << 10
 //	a send of this rank               they are copied from the sender's buffer
 //	an offer                          they are requested: acceptOffer
 //	an offer that was withdrawn       req is reposted (ordered contexts only)
-//	still arriving, or being moved    completeMessage copies them when they are in
+//	still arriving, or being moved    completeMessage copies them when they have arrived
 //	in the message                    they are copied
 //
 // e.mu is held.

@@ -30,7 +30,7 @@ import (
 //	connErr  gone      meaning
 //	nil      nil       the peer is there; there may be no Conn yet
 //	set      nil       the Conn has failed; requests wait for FailPeer
-//	any      Closed    the peer has said goodbye: sends that the Conn has got succeed
+//	any      Closed    the peer has said goodbye: sends that were passed to the Conn succeed
 //	any      others    the peer is lost
 type peer struct {
 	e    *Engine
@@ -182,8 +182,8 @@ func (e *Engine) getControl(p *peer) *controlFrame {
 	return c
 }
 
-// newControlFrame allocates a control frame. It is separate from getControl for the same reason as
-// newRequest.
+// newControlFrame allocates a control frame. It is separate from getControl; newRequest has the
+// reason.
 func newControlFrame(e *Engine) *controlFrame {
 	c := &controlFrame{}
 	c.Done = func(error) {
@@ -295,8 +295,9 @@ func (p *peer) grantExtra() {
 	}
 }
 
-// addCredit adds n bytes of credit and extra envelopes that the peer has granted. It then launches
-// pending sends as long as the credit allows it.
+// addCredit adds what the peer has granted: n bytes of credit, and envelopes beyond the credit,
+// whose number is the parameter extra. It then launches pending sends as long as the credit allows
+// it.
 func (p *peer) addCredit(n, extra uint32) {
 	p.credit += int64(n)
 	p.extraSends += int(min(extra, maxExtra))

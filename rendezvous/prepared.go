@@ -13,8 +13,8 @@ import (
 const maxPrepared = 1 << 12
 
 // A PreparedRecv is a buffer of this rank for the tensors of one name from one peer. The peer may
-// write them into the buffer, step after step, without an offer and a request. The engine's lock
-// guards it.
+// write these tensors into the buffer, step after step, without an offer and a request. The
+// engine's lock guards it.
 //
 // The program declares the buffer once, with PrepareNamed, and then calls RecvNamed without a
 // buffer. A tensor that the sender wrote directly stays in the prepared buffer until its Release,

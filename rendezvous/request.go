@@ -139,8 +139,8 @@ type requestState struct {
 	spillAt spillDeadline
 
 	// dropped says that the receiver has dropped the offer of a named send, because the step has
-	// ended there. The send waits for the flood of EndStep, at most until
-	// its context is closed or Drain begins.
+	// ended there. The send waits for the flood of EndStep, at most until its context is closed or
+	// Drain begins.
 	dropped bool
 
 	// tensor is the tensor of a named send, or the tensor that a named receive has received.
