@@ -311,7 +311,7 @@ func (in RequestsReceived) apply(c *Coordinator) {
 // sends. The cause is a bug or another version of the program, so no message of that rank can be
 // trusted.
 func (c *Coordinator) protocolError(rank int, format string, args ...any) {
-	c.abort(&fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: 0, Peers: []fault.Peer{{Rank: rank}}, Err: fmt.Errorf("rank %d "+format, append([]any{rank}, args...)...)})
+	c.abort(&fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: 0, Peers: []fault.Peer{{Rank: rank}}, Err: fmt.Errorf("rank %d "+format+"; run the same version of the program on all ranks", append([]any{rank}, args...)...)})
 }
 
 // abort ends the coordinator on all ranks. Only the first call has an effect.

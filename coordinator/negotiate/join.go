@@ -67,12 +67,12 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 		id = uint32(t.Shape[0])
 	}
 	if id == World || id == SetRegistry || c.sets[id] == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d does not exist", id)}, p.key.tensorName())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set does not exist, or was removed already")}, p.key.tensorName())
 		return
 	}
 	for _, o := range c.sortedPending() {
 		if o.key.set == id && o.live {
-			err := &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)}
+			err := &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor; wait for the tensors of a set before you remove it", t.Name)}
 			// The failure is not permanent, because later requests for a removed set fail anyway.
 			c.failWithGroup(o, err, false)
 		}

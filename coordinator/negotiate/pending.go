@@ -64,7 +64,7 @@ type group struct{ tensors []*pendingTensor }
 // rank sent the bit, the bit counts as a full request with the entry's spec.
 func (c *Coordinator) receiveCachedID(from, id int) {
 	if id >= len(c.cache) || c.cache[id].state == entryFree {
-		c.protocolError(from, "submitted by cache ID %d, which is unknown", id)
+		c.protocolError(from, "submitted cache ID %d, which is unknown", id)
 		return
 	}
 	s := &c.cache[id]
@@ -158,7 +158,7 @@ func (c *Coordinator) find(k key) *pendingTensor {
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d was removed", t.Set)}, t.key().tensorName())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set was removed; submit nothing to it after RemoveProcessSet")}, t.key().tensorName())
 		return nil
 	}
 	k := t.key()

@@ -51,7 +51,7 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 		}
 	}
 	if gone != nil {
-		err := &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting the tensor")}
+		err := &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting the tensor; a rank that has no more data must call Join before Close")}
 		c.failWithGroup(p, err, !c.failures.full())
 	}
 }

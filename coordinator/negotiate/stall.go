@@ -26,12 +26,12 @@ type RankLocation struct {
 // String returns one line of a report.
 func (s Stall) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s waits for %.1f s; submitted by ranks %v", s.Call, float64(s.Waited)/float64(Second), s.Submitted)
+	fmt.Fprintf(&b, "%s has waited for %.1f s; submitted by ranks %v", s.Call, float64(s.Waited)/float64(Second), s.Submitted)
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
 	if len(s.Missing) == 0 { // the asked ranks have submitted the tensor or joined meanwhile
-		b.WriteString("; nobody is missing any more")
+		b.WriteString("; no rank is missing any more")
 		return b.String()
 	}
 	b.WriteString("; missing:")

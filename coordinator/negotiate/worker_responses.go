@@ -34,7 +34,7 @@ func (in ResponsesReceived) applyWorker(w *Worker) {
 // protocolError ends the coordinator after an invalid message from the Coordinator. The cause is a
 // bug or another version of the program.
 func (w *Worker) protocolError(format string, args ...any) {
-	err := &fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: w.rank, Peers: []fault.Peer{{Rank: 0}}, Err: fmt.Errorf("rank 0 "+format, args...)}
+	err := &fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: w.rank, Peers: []fault.Peer{{Rank: 0}}, Err: fmt.Errorf("rank 0 "+format+"; run the same version of the program on all ranks", args...)}
 	Failed{err}.applyWorker(w)
 }
 

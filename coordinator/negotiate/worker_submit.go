@@ -71,13 +71,14 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 		set := w.sets[q.Set]
 		switch {
 		case !q.valid():
-			return bad("the request has values that no rank may send")
+			return bad("got a name of %d bytes, an operator's name of %d bytes and shape %v, want 1 to %d bytes, at most %d bytes, and at most %d elements",
+				len(q.Name), len(q.Op), q.Shape, MaxName, maxOp, maxElements)
 		case w.closed:
 			return bad("submitted after Close")
 		case w.joining:
 			return bad("submitted while this rank has joined; wait for Join first")
 		case set == nil || w.removing[q.Set]:
-			return bad("process set %d was removed", q.Set)
+			return bad("the process set was removed; submit nothing to it after RemoveProcessSet")
 		case set.indexOf(w.rank) < 0:
 			return bad("this rank is not a member of process set %d, of ranks %v", q.Set, set.ranks)
 		case q.Root >= len(set.ranks):
