@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 
@@ -60,9 +61,9 @@ func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	case !plain || !sums:
 		return "options: got TopK or OneBit, want them only in allreduces of float32 and float64 by comm.Sum or comm.Mean without other compression"
 	case h.residualType != q.DType || len(h.residual) != 0 && len(h.residual) != len(h.src):
-		return "residual: got another element type or length than that of the buffer, want equal ones"
+		return fmt.Sprintf("residual: got %d bytes of %v, want %d of %v, like the buffer", len(h.residual), h.residualType, len(h.src), q.DType)
 	case q.Codec == negotiate.TopK && (q.Keep < 1 || q.Keep > math.MaxUint32 || count > math.MaxUint32):
-		return "TopK: want 1 or more elements to keep, of a buffer of at most 4,294,967,295"
+		return fmt.Sprintf("TopK: got %d elements to keep of a buffer of %d, want 1 to %d of at most %[3]d", q.Keep, count, uint32(math.MaxUint32))
 	}
 	return ""
 }
@@ -104,7 +105,7 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	clear(dst)
 	for ; len(all) > 0; all = all[c.bytes():] {
 		if !c.add(dst, all[:c.bytes()]) {
-			return fault.New(fault.Mismatch, t.Call(), x.co.worldRank(x.co.rank), "got an element index from a rank that is beyond the %d elements", c.n)
+			return fault.New(fault.Mismatch, t.Call(), x.co.worldRank(x.co.rank), "TopK: got an element index beyond the tensor of %d elements; run the same version of the program on all ranks", c.n)
 		}
 	}
 	divide(t, it.h.dst, contributors)

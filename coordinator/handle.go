@@ -112,7 +112,7 @@ func (h *Handle) submit(at callsite.Site) {
 	case h.grouped:
 		h.misuse = h.misused("the tensor was submitted in a group; submit it in a new group")
 	case h.state != idle:
-		h.misuse = h.misused("Submit was called at %s before Wait had returned for the submission at %s", co.describeSite(at), h.requests[0].Site)
+		h.misuse = h.misused("Submit was called at %s before Wait had returned for the submission at %s; call Wait first", co.describeSite(at), h.requests[0].Site)
 	default:
 		h.restart()
 		if at != h.site {

@@ -85,7 +85,7 @@ func (co *Coordinator) broadcastObject(ctx context.Context, name string, root in
 	}
 	switch {
 	case failed != nil:
-		return bad("%w", failed)
+		return bad("cannot encode the object: %w", failed)
 	case size[0] < 0 || size[0] > maxObject:
 		return bad("rank %d cannot encode its object, or the encoding is larger than %d bytes", co.worldRank(root), maxObject)
 	}
@@ -96,7 +96,7 @@ func (co *Coordinator) broadcastObject(ctx context.Context, name string, root in
 		return err
 	}
 	if err := decode(body); err != nil {
-		return bad("%w", err)
+		return bad("cannot decode the object of rank %d: %w", co.worldRank(root), err)
 	}
 	return nil
 }

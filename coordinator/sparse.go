@@ -67,7 +67,7 @@ func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, r
 		return fault.New(fault.Misuse, call, co.worldRank(co.rank), format, args...)
 	}
 	if width < 1 || values != rows*width {
-		return bad("got %d indices, a width of %d and %d values, want indices times width values and a width above 0", rows, width, values)
+		return bad("rows: got %d indices, width %d and %d values, want a width of at least 1, and width values for each index", rows, width, values)
 	}
 	if op.ID() != comm.Sum.ID() && op.ID() != comm.Mean.ID() {
 		return bad("operator: got %s, want comm.Sum or comm.Mean", op.Name())
@@ -77,7 +77,7 @@ func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, r
 	}
 	for i := range opts {
 		if c := opts[i].code; c != optPriority && c != optSet {
-			return bad("options: got one other than Priority and In, want only these two")
+			return bad("options: got an option other than Priority and In, want only these")
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 	}
 	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
-		return bad("dst: got %d elements, want the %d of this rank's part, rows %d to %d", len(h.dst)/q.DType.Size(), want/q.DType.Size(), lo, hi)
+		return bad("dst: got %d elements, want %d, for rows [%d, %d), which are this rank's part", len(h.dst)/q.DType.Size(), want/q.DType.Size(), lo, hi)
 	}
 	if tensor.Overlap(h.dst, h.src) {
 		return bad("buffers: got dst of %d bytes at %p and src of %d bytes at %p, which overlap, want separate ones", len(h.dst), h.dst, len(h.src), h.src)

@@ -106,7 +106,7 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 		opts.Gain = 0.02
 	}
 	if opts.Most < 1 || opts.Gain < 0 {
-		return bad("got options %+v, want at least one sample and a gain from 0 on", opts)
+		return bad("got options %+v, want Most of at least 1 and Gain of at least 0", opts)
 	}
 	t := &Tuner{axes: slices.Clone(axes), opts: opts, step: firstStep, pairs: min(mostPairs, opts.Most/4)}
 	start := slices.Clone(opts.Start)
