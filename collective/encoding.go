@@ -81,7 +81,7 @@ func ParseTable(b []byte) (*Table, error) {
 	}
 	rules, tuned, forced := int(binary.LittleEndian.Uint16(b[1:])), int(binary.LittleEndian.Uint16(b[3:])), int(b[5])
 	if rules > MaxRules || tuned > rules {
-		return nil, malformed("rules: got %d, %d of them measured, want at most %d", rules, tuned, MaxRules)
+		return nil, malformed("rules: got %d in all and %d measured, want at most %d in all, and no more measured than in all", rules, tuned, MaxRules)
 	}
 	t := &Table{tuned: tuned}
 	d := &tableDecoder{Reader: wire.NewReader(b[tableHeaderSize:])}
@@ -99,7 +99,7 @@ func ParseTable(b []byte) (*Table, error) {
 	case d.err != nil:
 		return nil, d.err
 	case !d.OK():
-		return nil, malformed("table: got %d bytes, want more: its rules do not fit", len(b))
+		return nil, malformed("table: got %d bytes, want more, because the rules in its header do not fit; start all ranks from one build", len(b))
 	case d.Len() > 0:
 		return nil, malformed("table: got %d bytes after its last rule, want none", d.Len())
 	}

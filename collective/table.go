@@ -79,7 +79,7 @@ func NewTable(tuned, others []TableRule) (*Table, error) {
 
 // Check returns fault.Misuse for a rule that no Table may have.
 func (u TableRule) Check() error {
-	bad := func(format string, args ...any) error { return misuse("collective.Rule.Check", format, args...) }
+	bad := func(format string, args ...any) error { return misuse("collective.TableRule.Check", format, args...) }
 	switch {
 	case u.Algorithm == (Algorithm{}):
 		return bad("algorithm: got none, want one")
