@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -53,16 +54,16 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 		} `json:"otherData"`
 	}
 	if !sc.Scan() {
-		return nil, fmt.Errorf("got an empty or unreadable file: %v", sc.Err())
+		return nil, endedEarly(sc, "got an empty file, want a timeline")
 	}
 	// The line is the beginning of an object, whose list of events follows on later lines. With a
 	// closing brace in place of the comma, the line is a complete object.
 	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
 	if err := json.Unmarshal(line, &head); err != nil {
-		return nil, fmt.Errorf("the first line is not that of a timeline: %v", err)
+		return nil, fmt.Errorf("first line: got %.60q, want the beginning of a timeline: %w", sc.Bytes(), err)
 	}
 	if !sc.Scan() || sc.Text() != listHead {
-		return nil, fmt.Errorf("got no list of events")
+		return nil, endedEarly(sc, "second line: got no list of events, want one")
 	}
 	return head.OtherData.Ranks, nil
 }
@@ -88,5 +89,13 @@ func copyEvents(out *bufio.Writer, sc *bufio.Scanner, hasEvents *bool) error {
 		*hasEvents = true
 		out.Write(line)
 	}
-	return fmt.Errorf("the list of events has no end (%v)", sc.Err())
+	return endedEarly(sc, "got a list of events without an end; the file is cut off")
+}
+
+// endedEarly returns the error of a failed read or, if there is none, an error with the given text.
+func endedEarly(sc *bufio.Scanner, text string) error {
+	if err := sc.Err(); err != nil {
+		return fmt.Errorf("cannot be read: %w", err)
+	}
+	return errors.New(text)
 }
