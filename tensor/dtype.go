@@ -136,5 +136,5 @@ func unknown(s string) error {
 		names = append(names, f.name)
 	}
 	return fault.New(fault.Misuse, "tensor.ParseDType", -1,
-		"element type: got %q, want one of %s, or loc[…] of a real one", s, strings.Join(names, ", "))
+		"element type: got %q, want one of %s, or loc[…] of an integer or floating-point type", s, strings.Join(names, ", "))
 }

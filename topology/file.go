@@ -49,7 +49,7 @@ func ReadFile(path string) (Racks, error) {
 // ParseFile returns an error that names the line and the mistake.
 func ParseFile(text []byte) (Racks, error) {
 	if len(text) > MaxFile {
-		return nil, fmt.Errorf("got more than %d bytes, want at most that", MaxFile)
+		return nil, fmt.Errorf("size: got more than %d bytes, want at most %[1]d", MaxFile)
 	}
 	racks := make(Racks)
 	lines := make(map[string]int)
