@@ -344,7 +344,7 @@ func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
 	return alloc(p.shm, size)
 }
 
-// Explain implements transport.Selector: "wire: reason", or "no wire: reason".
+// Explain implements transport.Selector. It returns "wire: reason", or "no wire: reason".
 //
 // comm prints it for every peer if TUTTI_REPORT_TRANSPORT is set, and uses the word before the
 // colon as the wire's name.

@@ -14,7 +14,7 @@ import (
 // frames leave in the order in which they were counted, even if one of them is delayed.
 //
 //	pumping  timer  meaning
-//	no       nil    nothing is queued, or the goroutine that queued it is about to pump
+//	no       nil    nothing is queued, or the goroutine that queued a frame is about to call pump
 //	yes      nil    a goroutine passes frames to the inner Conn
 //	yes      set    a delay holds the queue; its timer, or endDelay, resumes it
 //

@@ -27,7 +27,7 @@ type node struct {
 	dialSlot chan struct{}  // has one slot; the Dial to this node holds it
 	timers   sync.WaitGroup // running delays
 
-	mu   sync.Mutex   // guards caller
+	mu   sync.Mutex   // guards dial
 	dial *pendingDial // the Dial that holds dialSlot
 }
 

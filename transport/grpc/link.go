@@ -57,8 +57,8 @@ func newLink(raw, above net.Conn, lost func(error)) *link {
 	return l
 }
 
-// The listener has already read the first bytes of a peeked connection. The peeked connection could
-// return these bytes again, but using the connection below it saves a call for each read and write.
+// A peeked is a connection whose first bytes the listener has already read. It could return these
+// bytes again, but using the connection below it saves a call for each read and write.
 type peeked interface {
 	Peeked() []byte
 	NetConn() net.Conn

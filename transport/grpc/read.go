@@ -28,7 +28,7 @@ type inbox struct {
 	room  int
 	ready func() // the armed callback
 	fires int    // goroutines that run a callback
-	over  bool   // the stream has ended; put adds nothing
+	over  bool   // the stream has ended; no message follows
 	gone  bool   // Close was called; Progress delivers nothing
 }
 

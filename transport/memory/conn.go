@@ -53,7 +53,7 @@ type conn struct {
 	// guarded by link.mu; the peer's Unsent uses these fields to report that this end receives
 	// nothing
 	received uint64    // calls of Progress that received something
-	seen     uint64    // received, as of the peer's last Unsent
+	seen     uint64    // the value of received at the peer's last Unsent
 	since    time.Time // when the peer's Unsent first saw that number
 
 	nextReady *conn // link in the notifier's list; guarded by home.mu

@@ -190,7 +190,7 @@ func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 }
 
 // backOff lets other goroutines run. Its argument is the number of consecutive polls that found
-// nothing. The larger this number is, the longer is the pause.
+// nothing. From 64 such polls on, backOff sleeps.
 func backOff(idle int) {
 	if idle < 64 {
 		runtime.Gosched()

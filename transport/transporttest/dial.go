@@ -77,8 +77,9 @@ func manyDialsAtOnce(t *testing.T, mk Maker) {
 	}
 }
 
-// countCallers checks that the node to has accepted total Conns, and that each other node has
-// dialled each of them. The first frame on a Conn names the node that has dialled it.
+// countCallers checks the Conns that one node has accepted. The argument to is the number of the
+// node, total is the number of its Conns, and each is the number of Conns from every other node.
+// The first frame on a Conn names the node that has dialled it.
 func (w *cluster) countCallers(to, total, each int) {
 	var ends []*endpoint
 	for range total {

@@ -20,9 +20,9 @@ func trySendTests() []testCase {
 	}
 }
 
-// trySendOrSend sends a frame by TrySend, or by Send if TrySend returns false. The result now
-// reports whether TrySend has sent the frame. In that case trySendOrSend overwrites the head and
-// the body, which TrySend no longer needs.
+// trySendOrSend sends a frame by TrySend, or by Send if TrySend returns false. If TrySend has sent
+// the frame, trySendOrSend overwrites the head and the body, which TrySend no longer needs, and
+// returns true.
 func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	s = e.w.frame(head, body, nil)
 	headNow, bodyNow := bytes.Clone(head), bytes.Clone(body)

@@ -20,9 +20,9 @@ import (
 // registers the whole arena again. If several parts are exposed at the same time, the first part
 // uses the arena's registration, and each other part gets a registration of its own from the cache.
 
-// Alloc implements transport.Allocator. The memory is outside Go's heap, and registered and pinned
-// from the start, until free or Close of the Transport. It returns fault.Exhausted if the device,
-// the limit on locked memory or the host has no room for the memory.
+// Alloc implements transport.Allocator. The memory is outside Go's heap. It is registered and
+// pinned from the start, until the returned function frees it or Close of the Transport. It returns
+// fault.Exhausted if the device, the limit on locked memory or the host has no room for the memory.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {

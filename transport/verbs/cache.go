@@ -19,8 +19,8 @@ import (
 //
 // A registration pins its memory. The garbage collector neither frees nor reuses pinned memory, so
 // an entry cannot become stale. The cost is that up to the cache's limit of bytes stay allocated
-// although the program no longer uses them. If memory is outside the Go heap and its owner may
-// unmap it, it must not be sent or exposed.
+// although the program no longer uses them. Memory outside the Go heap that the program may unmap
+// must not be sent or exposed.
 type registrationCache struct {
 	device rdma.Device
 	remote bool
@@ -100,7 +100,7 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 		return nil, err
 	}
 	added := &registration{cache: c, region: r, start: start, refs: 1, arena: arena}
-	// A peer is using the entry for this memory. The second use needs a key of its own. Its
+	// A peer is using the entry for this memory, so this use needs a key of its own. Its
 	// registration is not in entries, which has one entry per address.
 	if l != nil && (l.refs > 0 && c.remote) {
 		added.detached = true

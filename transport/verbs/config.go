@@ -136,7 +136,7 @@ func atMost(text string, most int) string {
 	return text
 }
 
-// set parses the text of variable name.
+// set parses text, the value of the environment variable with the given name.
 func (v *variable) set(name, text string) error {
 	if v.text != nil {
 		*v.text = text

@@ -74,10 +74,10 @@ type conn struct {
 	setupQueue transport.Queue  // for the set-up link
 	flushing   bool             // a goroutine is sending setupQueue
 	marker     *transport.Frame // the last frame of setupQueue: this end's READY or OVER
-	// Sending over the queue pair. A frame first waits in the queue out. Then it becomes the frame
-	// current: the flow has it, and its parts are being posted. Once all parts are posted, the
-	// frame belongs to the endpoint. Once the frame is acknowledged, it moves to finished, and its
-	// Done runs after mu is unlocked.
+	// Sending over the queue pair. A frame first waits in the queue out. Then it moves to current:
+	// the flow has it, and its parts are being posted. Once all parts are posted, the frame belongs
+	// to the endpoint. Once the frame is acknowledged, it moves to finished, and its Done runs
+	// after mu is unlocked.
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame // frame that is being posted; nil: none
 	currentReg *registration    // registration of current's body

@@ -255,7 +255,7 @@ func (d *ibDevice) release() error {
 		}
 	}
 	if d.events != nil {
-		d.events.Close() // see above
+		d.events.Close() // possibly a second call, too
 	}
 	if d.pd != nil {
 		check("ibv_dealloc_pd", C.ibv_dealloc_pd(d.pd))

@@ -117,8 +117,8 @@
 //
 //	1 ACK              grants credits, and nothing else
 //	2 BUFFER_IDLE      the handle's memory is no longer exposed
-//	3 BUFFER_REQUEST   a frame fits no message: where does its body go?
-//	4 BUFFER_RESPONSE  to this memory; or nowhere, the body is declined
+//	3 BUFFER_REQUEST   asks for a buffer for the body of a frame that fits no message
+//	4 BUFFER_RESPONSE  answers BUFFER_REQUEST: the body goes to this memory, or is declined
 //	5 TENSOR_REQUEST   this memory is exposed; frames that follow may name it
 //	6 TENSOR_WRITE     a whole frame, in the message
 //
@@ -128,35 +128,36 @@
 //	2 TENSOR_REQUEST   this memory is the sender's ring
 //	2 TENSOR_WRITE     a whole frame; its body lies in the receiver's ring at the address
 //	4 BUFFER_REQUEST   the handle's memory has been written to its size; renew it
-//	4 BUFFER_RESPONSE  it is renewed
+//	4 BUFFER_RESPONSE  the handle's memory is renewed
 //	8 TENSOR_REQUEST   this memory is written without notification, any number of times
 //
 // A body of middling size, which fits no message, goes to the receiver's eager ring. An end
 // allocates its ring when it is first asked for a buffer for such a body. The sender writes bodies
 // into the ring one after the other by plain writes, and sends a TENSOR_WRITE after each. A body is
-// at most a quarter of the ring and contiguous: if the rest of the ring is too short, it goes to
-// the beginning. The receiver copies it out at once. The freed field also counts a rest that stayed
-// empty. An ACK carries it once it is half of the ring.
+// at most a quarter of the ring and contiguous: if the rest of the ring is too short, the body goes
+// to the beginning. The receiver copies the body out at once. The field freed also counts a rest
+// that stayed empty. Once the freed bytes are half of the ring, an ACK reports them.
 //
-// Exposed memory is written up to its size in all. To write more, the sender renews the memory by a
-// BUFFER_REQUEST. A BUFFER_IDLE is also an answer to this request. So once as many bytes have
-// arrived as the memory has, the end that exposed the memory knows that no write is in flight.
+// The sender writes at most as many bytes to exposed memory as the memory has. To write more, the
+// sender renews the memory by a BUFFER_REQUEST. A BUFFER_IDLE is also an answer to this request. So
+// once as many bytes have arrived as the memory has, the end that exposed the memory knows that no
+// write is in flight.
 //
 // Memory without notification (transport.NoNotify) is written by plain writes. The end that exposed
 // it learns about these writes from messages that the sender sends after them. Nothing bounds those
 // writes, so the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any
 // other ID is a protocol error.
 //
-// A handle names memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 the generation
-// of that slot. A write has the handle as its immediate value, in which bit 31 means that more
-// writes of the same frame follow. A write into the memory of a BUFFER_RESPONSE is at the body's
-// offset; a write into exposed memory is where its frame says. A write has at most 256 KiB. Each
-// end sends its frames one after the other. It sends messages about memory before frames.
+// A handle names memory of the receiver: bits 0 to 11 are its slot, bits 12 to 30 the generation of
+// that slot. A write has the handle as its immediate value, in which bit 31 means that more writes
+// of the same frame follow. A write into the memory of a BUFFER_RESPONSE is at the body's offset; a
+// write into exposed memory is where its frame says. A write has at most 256 KiB. Each end sends
+// its frames one after the other. It sends messages about memory before frames.
 //
 // The messages of package rendezvous travel as follows. An envelope, and a message of up to about 8
 // KiB, is a TENSOR_WRITE. A longer message is BUFFER_REQUEST, BUFFER_RESPONSE and writes. A request
-// that exposes memory is a TENSOR_REQUEST, and a TENSOR_WRITE after it that has the Token; its data
-// are writes, and the end of the receive is a BUFFER_IDLE.
+// that exposes memory is a TENSOR_REQUEST, followed by a TENSOR_WRITE with the Token. The data of
+// the message are writes, and the end of the receive is a BUFFER_IDLE.
 //
 // # Memory
 //

@@ -159,7 +159,8 @@ func (l *endpoint) setError(err error) {
 	}
 }
 
-// abandon moves the frames of outstanding work requests to unfinished, after close.
+// abandon is called after close. It moves the frames of outstanding work requests to the queue
+// unfinished.
 func (l *endpoint) abandon(unfinished *transport.Queue) {
 	// Without completions this end cannot know which frames the peer has received. So all
 	// outstanding frames count as failed.

@@ -16,7 +16,7 @@ import (
 // step:
 //
 //	nextArrival        polls completions, posts what they make possible, pops the oldest arrival
-//	stepFlow           steps the flow: what does it mean?
+//	stepFlow           steps the flow, which interprets the arrival
 //	deliverArrival     calls the Sink, without mu
 //	repostAndUnlock    posts the buffer again, which is a credit for the peer
 func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
@@ -113,7 +113,7 @@ func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 	return true
 }
 
-// stepFlow passes one arrival to the state machine flow, and returns what flow wants done. mu is
+// stepFlow passes one arrival to the flow, and returns the action that the flow asks for. mu is
 // held.
 func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
 	if e.Write {

@@ -53,9 +53,9 @@ func (c *conn) postedCount() uint64 {
 //	flow.step          chooses: a message about memory, a part of the frame, or an ACK
 //	buildWorkRequest   encodes that into a send buffer, or refers to the frame's body
 //
-// A frame waits in the queue out and then becomes the frame current. Once all its work requests are
-// posted, the last of them refers to the frame. When that work request completes (completeThrough),
-// the frame moves to finished. Its Done runs after mu is unlocked.
+// A frame waits in the queue out, and then moves to current. Once all its work requests are posted,
+// the last of them refers to the frame. When that work request completes (completeThrough), the
+// frame moves to finished. Its Done runs after mu is unlocked.
 func (c *conn) pump() error {
 	l := c.endpoint
 	if c.stage != live || c.err != nil || l.err != nil {

@@ -27,9 +27,9 @@ var statusTexts = map[rdma.Status]statusText{
 	rdma.General:          {"general error", "the driver gives no reason", "look at the kernel's log (dmesg)"},
 }
 
-// completionError is the error of a Conn whose work request has failed. Its text names the device,
-// the status as in libibverbs, the most likely cause and the remedy. The status alone would say
-// little to most users.
+// completionError returns the error of a Conn whose work request has failed. Its text names the
+// device, the status as in libibverbs, the most likely cause and the remedy. The status alone would
+// say little to most users.
 func completionError(device string, c rdma.Completion) error {
 	e, ok := statusTexts[c.Status]
 	if !ok {

@@ -164,8 +164,8 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	return nil
 }
 
-// switchReceive begins to deliver arrivals of the queue pair. From now on the set-up link is
-// progressed only when it has fired.
+// switchReceive begins to deliver arrivals of the queue pair. From now on Progress of the set-up
+// link is called only after its Arm has fired.
 func (c *conn) switchReceive() {
 	c.recvSwitched.Store(true)
 	c.setupPending.Store(true)
@@ -254,7 +254,7 @@ func (c *conn) goLive(err error) {
 	c.pumpAndUnlock()
 }
 
-// connectError is the error of a queue pair that cannot be connected.
+// connectError returns the error of a queue pair that cannot be connected.
 func connectError(d rdma.Device, err error) error {
 	return failure(fault.LinkLost, "connect", fmt.Errorf("%s: %w; compare GID index, RoCE version and MTU of both ends", d.Describe(), err))
 }

@@ -57,7 +57,7 @@ func (p *SoftQueuePair) ask(w *rdma.WorkRequest, peer *SoftQueuePair) Break {
 	return hook(s)
 }
 
-// inject changes something, and fires all queue pairs that are armed.
+// inject calls change with mu held, and fires all queue pairs that are armed.
 func (f *Fabric) inject(change func()) {
 	f.mu.Lock()
 	defer f.unlock()
