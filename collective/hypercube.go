@@ -127,7 +127,7 @@ func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks
 // from the root's vertex in the bit of that step sends its chunks to its partner, and is then
 // finished.
 func (d foldedHypercube) gather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
-	// The bits in which this vertex differs from the root's.
+	// away has the bits in which this vertex differs from the root's vertex.
 	away := d.vertex() ^ foldedHypercube{me: d.root, root: d.root, extras: d.extras}.vertex()
 	for distance, held := d.power/2, 1; distance > 0; distance, held = distance/2, held*2 {
 		partner, other := d.partner(distance), own^held

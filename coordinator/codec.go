@@ -251,8 +251,8 @@ func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.A
 // kthLargest returns the k-th largest magnitude, and the number of elements with exactly that
 // magnitude among the k largest elements. It is a radix selection that starts at the highest byte.
 // Each pass looks only at the elements whose higher bytes equal the bytes found so far. It counts
-// the values of their next byte, and finds the next byte of the k-th largest magnitude. The number
-// of passes is the number of bytes in a magnitude. The only memory is the counters.
+// the values of their next byte, and finds the next byte of the k-th largest magnitude. There are 8
+// passes, or 5 for float32. The only memory is the counters.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 	var known uint64 // the bits of limit that are known so far
 	last := 0

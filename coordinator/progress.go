@@ -128,8 +128,8 @@ type pollEnd struct {
 	happened bool
 }
 
-// Met implements bridge.Condition. It also processes the events that callbacks have posted. Once
-// Met has returned true, it always returns true, even if the executor is idle again.
+// Met implements bridge.PollCondition. It also processes the events that callbacks have posted.
+// Once Met has returned true, it always returns true, even if the executor is idle again.
 func (e *pollEnd) Met() bool {
 	if e.happened {
 		return true

@@ -20,10 +20,10 @@ type Kernel struct{ loops *loops }
 //	bytes              loop
 //	below the minimum  plain, in Go
 //	from the minimum   vector, if the processor has one for the pair
-//	any, unaligned     plain on aligned copies; vector loops accept any alignment
+//	below, unaligned   plain, on aligned copies; vector loops accept any alignment
 //
-// The minimum is the length of one vector at the processor's level. A vector loop handles the last
-// bytes with a vector that may overlap the previous vector, so it needs at least one whole vector.
+// The minimum is Shortest of the level's vector.Kernels: 4 bytes with AVX2, and 1 byte with
+// AVX-512.
 type loops struct {
 	op    Op
 	dtype tensor.DType

@@ -27,8 +27,8 @@ type pendingTensor struct {
 	submittedCount int    // the number of these ranks
 	rows           []int  // AllGather: first dimensions, by index in the set
 	cacheID        int    // -1: no cache ID
-	// redefine is set when a rank has sent its request in full. The cache entry must then be sent
-	// again.
+	// redefine is set when a rank has sent its request in full, or the bit of an evicted entry. The
+	// cache entry must then be sent again.
 	redefine bool
 	since    Time
 	stall    stallState
@@ -274,8 +274,8 @@ func (c *Coordinator) sortedPending() []*pendingTensor {
 	return list
 }
 
-// eachPending yields the pending tensors in no particular order. All of them must be on the slow
-// path.
+// eachPending moves all tensors to the slow path. Then it yields the pending tensors in no
+// particular order.
 func (c *Coordinator) eachPending(yield func(*pendingTensor) bool) {
 	c.allToSlowPath()
 	for _, p := range c.pending {

@@ -48,8 +48,8 @@ type step func(args ...value) value
 // A builder generates a kernel's constants, and returns its step.
 type builder func(v *vec) step
 
-// A quick generates a fast path of the main loop for the unroll vectors at off. If the vectors
-// need the ordinary step, the generated code jumps to notQuick before it stores anything.
+// A quick generates a fast path of the main loop, for unroll vectors, beginning at off. If the
+// vectors need the ordinary step, the generated code jumps to notQuick before it stores anything.
 type quick func(dst, off reg.Register, sources []reg.Register)
 
 const notQuick = "careful"

@@ -49,8 +49,9 @@ func (v *vec) where16(a, b, x, y value) value {
 	return d
 }
 
-// float16 uses the conversions of F16C and AVX-512, which handle subnormals in all modes of the
-// processor. A NaN stays a NaN.
+// float16 returns the builder of a kernel that applies p to float16s, which it widens to float32s.
+// It uses the conversions of F16C and AVX-512. These handle subnormals in all modes of the
+// processor, and a NaN stays a NaN.
 //
 // look generates the code by which the fast path finds NaNs.
 func float16(p pair, look func(v *vec, wide []value)) builder {
@@ -159,9 +160,10 @@ func (v *vec) carefulIfNaNClings(wide []value) {
 	v.carefulIfNaN([]value{sum, sum})
 }
 
-// bfloat16 separates even and odd elements by a shift and a mask, because a bfloat16 is the
-// upper half of a float32. The processors' own instructions flush subnormals to zero, so they
-// cannot be used.
+// bfloat16 returns the builder of a kernel that applies p to bfloat16s, which it widens to
+// float32s. A bfloat16 is the upper half of a float32, so a shift widens the even elements, and a
+// mask the odd elements. The processors' own instructions flush subnormals to zero, so they cannot
+// be used.
 //
 // look generates the code by which the fast path finds NaNs.
 func bfloat16(p pair, look func(v *vec, wide []value)) builder {
