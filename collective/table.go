@@ -20,7 +20,7 @@ type TableRule struct {
 	Wire      string // the name of the communicator's wires, as passed to Table.Chooser
 }
 
-// appliesTo reports whether the rule covers any call of a communicator with the given number of
+// appliesTo reports whether the rule can cover calls of a communicator with the given number of
 // ranks and the given wire.
 func (u TableRule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)

@@ -58,11 +58,11 @@
 // A handle is done when its tensor is done or has failed. The loss of any rank ends the coordinator
 // on all ranks. Every handle then ends with fault.PeerLost, which names the lost rank. A tensor
 // that some ranks have submitted and others have not is reported after 60 s in the log of rank 0,
-// with the file:line where the missing ranks are now. After comm.DefaultTimeout it ends the
-// coordinator on all ranks with fault.Timeout, which names the missing ranks. If a Wait is
-// cancelled, its tensor stays in flight. An error inside a collective of the coordinator ends the
-// coordinator on all ranks. The communicator that Start was given is not affected, and other
-// coordinators go on.
+// with the file:line where the missing ranks are now. After 10 minutes it ends the coordinator on
+// all ranks with fault.Timeout, which names the missing ranks. WithStallLimits changes both times.
+// If a Wait is cancelled, its tensor stays in flight. An error inside a collective of the
+// coordinator ends the coordinator on all ranks. The communicator that Start was given is not
+// affected, and other coordinators go on.
 //
 // # Cost
 //

@@ -22,8 +22,8 @@ type Float16 struct{ bits uint16 }
 // Its use and comparison are the same as for Float16.
 type BFloat16 struct{ bits uint16 }
 
-// The encodings to which every NaN is narrowed: quiet, positive, without payload. They are equal on
-// all processors.
+// The encodings to which every NaN of a float32 is narrowed: quiet, positive, without payload. They
+// are equal on all processors.
 const (
 	float16NaN  = 0x7e00
 	bfloat16NaN = 0x7fc0

@@ -20,8 +20,8 @@ func TestRulesFollowTheFastest(t *testing.T) {
 	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.TableRule {
 		return collective.TableRule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
 	}
-	// The number table is the largest size for which the default table chooses recursive_doubling.
-	// Above 8 MiB the default table does not choose ring.
+	// The constant table is the largest size for which the default table chooses
+	// recursive_doubling. Above 8 MiB the default table does not choose ring.
 	const table = 64 << 10
 	for _, c := range []struct {
 		name  string

@@ -80,8 +80,8 @@ func TestATunerFindsWhatIsNearlyBestAndFinishes(t *testing.T) {
 }
 
 // The job has many small tensors and poor initial settings. Fusion is so small that a step takes
-// many calls, and the cycle is longer than the computation. Better settings exist, and the search
-// must find most of the gain, with and without noise.
+// many calls, and the cycle is longer than the computation. The search must find settings that at
+// least double the rate, with and without noise.
 func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	const (
 		tensors, size = 600, 8 << 10 // the number of tensors, and the bytes of each
