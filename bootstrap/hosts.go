@@ -31,7 +31,7 @@ func (f *finder) hosts() (*Job, error) {
 	if size, ok, err := f.number(unknown, vars.Size, 1, MaxRanks); err != nil {
 		return nil, err
 	} else if ok && size != len(peers) {
-		return nil, refuse(unknown, "%s=%d, but %s lists %d: correct one, or unset %s", vars.Size, size, vars.Hosts, len(peers), vars.Size)
+		return nil, refuse(unknown, "%s=%d, but %s lists %d addresses: correct one, or unset %s", vars.Size, size, vars.Hosts, len(peers), vars.Size)
 	}
 	rank, ok, err := f.number(unknown, vars.Rank, 0, int64(len(peers))-1)
 	if err != nil {
@@ -97,7 +97,7 @@ func checkPeers(peers []string) error {
 	seen := make(map[string]int, len(peers))
 	for i, p := range peers {
 		if err := checkAddr(p); err != nil {
-			return fmt.Errorf("entry %d, %.80q, %w", i, p, err)
+			return fmt.Errorf("is wrong in entry %d: %.80q %w", i, p, err)
 		}
 		if first, ok := seen[p]; ok {
 			return fmt.Errorf("lists %.80q twice, for ranks %d and %d", p, first, i)

@@ -215,7 +215,7 @@ func (r *run) advance() {
 	}
 	for _, id := range s.surplus(r.now()) {
 		if !s.finishing {
-			r.note("rank %s (process %d) gets TERM, because this host has slots for %d only", r.ranks[id].label(), r.ranks[id].pid, s.usable)
+			r.note("rank %s (process %d) gets TERM, because this host has only %d slots now", r.ranks[id].label(), r.ranks[id].pid, s.usable)
 		}
 		r.ranks[id].replaced = true
 		signalGroup(r.ranks[id].pid, syscall.SIGTERM)
@@ -291,7 +291,7 @@ func (r *run) begin(members []*member) error {
 			err = swap(k.link.own, store.CredentialsKey, text)
 		}
 		if err != nil {
-			return fmt.Errorf("rank %s: cannot give it its certificate: %w", k.label(), err)
+			return fmt.Errorf("certificate for rank %s: %w", k.label(), err)
 		}
 	}
 	if r.job.Verbose {
@@ -415,7 +415,7 @@ type limitedBuffer []byte
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
 	if len(*b)+len(p) > maxDiscovery {
-		return 0, fmt.Errorf("output: got more than %d bytes, want at most that", maxDiscovery)
+		return 0, fmt.Errorf("output: got %d bytes or more, want at most %d", len(*b)+len(p), maxDiscovery)
 	}
 	*b = append(*b, p...)
 	return len(p), nil

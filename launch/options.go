@@ -261,7 +261,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 		return "", false, fmt.Errorf("got %q, want NAME or NAME=VALUE", s)
 	}
 	if slices.Contains(reservedVars(), name) {
-		p.warn("-x %s: ignored; tuttirun itself sets %s for each rank", name, name)
+		p.warn("variable %s: ignored; tuttirun itself sets it for each rank", name)
 		return "", false, nil
 	}
 	if has {
@@ -269,7 +269,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	}
 	v, ok := lookup(p.env, name)
 	if !ok {
-		p.warn("-x %s: ignored; the variable is not set in this environment", name)
+		p.warn("variable %s: ignored; it is not set in tuttirun's environment", name)
 		return "", false, nil
 	}
 	return name + "=" + v, true, nil

@@ -108,7 +108,7 @@ func TestParseWarnsOnceAboutWhatItIgnores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(req.warnings) != 2 || !strings.Contains(req.warnings[0], "-x NOT_SET") || !strings.HasSuffix(req.warnings[1], ": --mca, -map-by") {
+	if len(req.warnings) != 2 || !strings.Contains(req.warnings[0], "variable NOT_SET") || !strings.HasSuffix(req.warnings[1], ": --mca, -map-by") {
 		t.Errorf("got %q", req.warnings)
 	}
 	if set := req.job.Apps[0].Set; len(set) != 0 {

@@ -52,10 +52,10 @@ func (r *run) outcome() Outcome {
 	// before failures of ranks that it caused.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
-			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and have been ended", r.started(), len(r.ranks))}}
+			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and were ended", r.started(), len(r.ranks))}}
 	case r.policy.timedOut:
 		return Outcome{Code: exitTimeout, Verdict: []string{
-			fmt.Sprintf("the job has not ended within %v (--timeout), and has been ended", r.job.Timeout), r.reportsOfOthers(nil)}}
+			fmt.Sprintf("the job has not ended within %v (--timeout), and was ended", r.job.Timeout), r.reportsOfOthers(nil)}}
 	case r.absent != nil:
 		return Outcome{Code: 1, Verdict: []string{
 			r.absent.describe() + ", and never called Init, in which other ranks waited for it", r.reportsOfOthers(nil)}}
@@ -250,7 +250,7 @@ func (k *rank) report() string {
 	state := " " + describeStatus(k.status)
 	switch {
 	case !k.ended:
-		state = " survived even KILL"
+		state = " was still running after KILL"
 	case k.killed:
 		state = " did not end in time"
 	}

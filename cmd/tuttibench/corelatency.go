@@ -14,10 +14,10 @@ const (
 	exchangeLimit  = 100 * time.Millisecond
 )
 
-// coreLatency returns the round-trip time of a number between two cores, in seconds. Each core
-// writes the number to its own cache line, and polls the other core's line until that line holds
-// the same number. No collective, and no message in one direction, can be faster. The result is
-// the median of many rounds, and 0 if only one goroutine can run at a time.
+// coreLatency returns the time in which two cores exchange a number, in seconds. Each core writes
+// the number to its own cache line, and polls the other core's line until that line holds the same
+// number. No collective, and no message in one direction, can be faster. The result is the median
+// of many rounds, and 0 if only one goroutine can run at a time.
 //
 // The result depends on the two cores, which a hypervisor may change while the program runs.
 func coreLatency() float64 {

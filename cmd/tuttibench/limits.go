@@ -62,9 +62,9 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), version.Commit())
 	if c.Rank() == 0 { // the other ranks sleep in the next barrier, so their cores are idle
 		if s := coreLatency(); s > 0 {
-			fmt.Fprintf(out, "# two cores show each other a number in %.0f ns\n", 1e9*s)
+			fmt.Fprintf(out, "# latency between two cores: %.0f ns\n", 1e9*s)
 		} else {
-			fmt.Fprintln(out, "# one core shows itself nothing: give rank 0 two")
+			fmt.Fprintln(out, "# latency between two cores: not measured, because rank 0 has only one core; give it two")
 		}
 	}
 	fmt.Fprintf(out, "%10s %-9s %-18s %11s %11s %11s %12s %6s\n", "bytes", "transport", "algorithm", "copy us", "add us", "bound us", "allreduce us", "ratio")

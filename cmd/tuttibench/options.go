@@ -84,7 +84,7 @@ func (o *options) check() error {
 	case !knownModel(o.model):
 		return fmt.Errorf("-model %q: want one of %s", o.model, strings.Join(models(), ", "))
 	case o.op == named && (o.dtype != tensor.Float32 || o.algorithm != "" || o.plot != ""):
-		return fmt.Errorf("-op %s reduces float32 by algorithms of its own, and has no sizes to draw", named)
+		return fmt.Errorf("-op %s: got -algorithm, -plot or a -dtype other than float32, want none of them", named)
 	case !slices.Contains(dtypeNames(), o.dtype.String()):
 		return fmt.Errorf("-dtype %v has no sum; want one of %s", o.dtype, strings.Join(dtypeNames(), ", "))
 	case o.min < 1 || o.max < o.min:
@@ -100,7 +100,7 @@ func (o *options) check() error {
 	case newReporter(o.format, nil, nil) == nil:
 		return fmt.Errorf("-format %q: want table, csv or json", o.format)
 	case o.local < 0:
-		return fmt.Errorf("-local %d: want the number of ranks", o.local)
+		return fmt.Errorf("-local %d: want a number of ranks, or 0 for one rank per process", o.local)
 	case o.algorithm != "" && o.op == "pingpong":
 		return fmt.Errorf("-algorithm %s: a pingpong has no algorithms", o.algorithm)
 	case o.plot != "" && o.op == "barrier":

@@ -114,7 +114,7 @@ func exactUpTo(d tensor.DType) int {
 // vectorsFor makes the buffers for an element type.
 func vectorsFor(c *comm.Comm, o options, largest int) (vectors, error) {
 	if most := exactUpTo(o.dtype) / maxAddend; c.Size() > most {
-		return nil, fmt.Errorf("got %d ranks, want at most %d: sums of %v are exact up to there", c.Size(), most, o.dtype)
+		return nil, fmt.Errorf("got %d ranks, want at most %d: with more ranks, sums of %v are not exact", c.Size(), most, o.dtype)
 	}
 	switch o.dtype {
 	case tensor.Int8:

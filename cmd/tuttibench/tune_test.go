@@ -99,7 +99,7 @@ func TestLimitsSetsAnAllReduceBesideItsBound(t *testing.T) {
 	}
 	var seconds float64
 	if runtime.GOMAXPROCS(0) > 1 {
-		if _, err := fmt.Sscanf(lines[1], "# two cores show each other a number in %f ns", &seconds); err != nil || seconds <= 0 {
+		if _, err := fmt.Sscanf(lines[1], "# latency between two cores: %f ns", &seconds); err != nil || seconds <= 0 {
 			t.Errorf("got %q: %v", lines[1], err)
 		}
 	}

@@ -86,7 +86,7 @@ func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 			}
 			total += time.Since(begin)
 			if st.Bytes != size || string(back) != string(sent) {
-				return fmt.Errorf("a message of %d bytes: got other bytes back, or %d of them", size, st.Bytes)
+				return fmt.Errorf("message of %d bytes: got %d bytes back, want the same bytes", size, st.Bytes)
 			}
 		}
 		fmt.Fprintf(out, "%7d bytes there and back, %d times: %v each\n", size, rounds, (total / rounds).Round(100*time.Nanosecond))

@@ -24,7 +24,7 @@ import (
 // The check is a snapshot, so the kernel may still kill the process, but that is unlikely.
 func Check(bytes int64) error {
 	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
-		return fmt.Errorf("this host or container has %d bytes of memory left, and one call may take half of them: allocate less, or raise the container's limit", left)
+		return fmt.Errorf("memory: got a request for %d bytes, want at most %d, half of what this host or container has left: allocate less, or raise the container's limit", bytes, left/2)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func ParseBundle(text []byte) (*Bundle, error) {
 	}
 	private, ok := key.(ed25519.PrivateKey)
 	if public, isEd := c.own.Leaf.PublicKey.(ed25519.PublicKey); !ok || !isEd || !public.Equal(private.Public()) {
-		return nil, errors.New("block 1: the private key is not that of the certificate")
+		return nil, errors.New("block 1: the private key does not match the certificate")
 	}
 	if len(content[0]) < MinSecret {
 		return nil, fmt.Errorf("block 0: got a secret of %d bytes, want at least %d", len(content[0]), MinSecret)

@@ -38,7 +38,7 @@ func (n Name) uri() *url.URL {
 // String spells it, so that equal names have equal texts.
 func nameIn(cert *x509.Certificate) (Name, error) {
 	if len(cert.URIs) != 1 {
-		return Name{}, fmt.Errorf("certificate: got %d URIs, want one, that of a rank", len(cert.URIs))
+		return Name{}, fmt.Errorf("certificate: got %d URIs, want one, %s:JOB/INCARNATION/RANK", len(cert.URIs), scheme)
 	}
 	uri := cert.URIs[0]
 	wrong := fmt.Errorf("certificate: got the URI %.80q, want %s:JOB/INCARNATION/RANK", uri, scheme)
@@ -113,7 +113,7 @@ func (c *Credentials) Config(protos ...string) *tls.Config {
 // differences it is a *tls.CertificateVerificationError, because they remain.
 func (c *Credentials) Check(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("certificate: the peer has sent none")
+		return errors.New("certificate: got none from the peer, want one")
 	}
 	peer, err := nameIn(state.PeerCertificates[0])
 	if err == nil {
@@ -131,7 +131,7 @@ func (c *Credentials) compare(peer Name) error {
 	case peer.Job != c.name.Job:
 		return fmt.Errorf("job: got a certificate of job %.8s…, want %.8s…: set the same TUTTI_JOB on all ranks", peer.Job, c.name.Job)
 	case peer.Incarnation != c.name.Incarnation:
-		return fmt.Errorf("incarnation: got a certificate of incarnation %d, want %d", peer.Incarnation, c.name.Incarnation)
+		return fmt.Errorf("incarnation: got a certificate of incarnation %d, want %d: the process belongs to another start of the job", peer.Incarnation, c.name.Incarnation)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (c *Credentials) Explain(err error) error {
 		if peer, no := nameIn(refused.UnverifiedCertificates[0]); no == nil && peer.Job != c.name.Job {
 			return fmt.Errorf("%w (%w)", err, c.compare(peer))
 		}
-		return fmt.Errorf("%w (the ranks have different secrets, or were started by different launchers)", err)
+		return fmt.Errorf("%w (the ranks have different secrets, or were started by different launchers: set one secret on all ranks, or start all of them by one tuttirun)", err)
 	}
 	return err
 }

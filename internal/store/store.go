@@ -92,7 +92,7 @@ func (m *Memory) watched(key string, value []byte) (*watched, error) {
 	w := m.entries[key]
 	if w == nil {
 		if len(m.entries) >= MaxKeys {
-			return nil, fmt.Errorf("store: got key number %d, want at most %d", len(m.entries)+1, MaxKeys)
+			return nil, fmt.Errorf("store: keys: got %d, want at most %d", len(m.entries)+1, MaxKeys)
 		}
 		w = &watched{changed: make(chan struct{})}
 		m.entries[key] = w

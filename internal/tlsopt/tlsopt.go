@@ -92,7 +92,7 @@ func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	}
 	if o.Mutual {
 		if cfg.ClientCAs == nil {
-			return nil, misuse("server", errors.New("option Mutual needs CAFile, to check the certificates of those who dial"))
+			return nil, misuse("server", errors.New("option Mutual: got no CAFile, want one, to check the certificates of ranks that dial"))
 		}
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}
@@ -109,7 +109,7 @@ func (o *Options) base() (*tls.Config, error) {
 		cfg.MinVersion = tls.VersionTLS13
 	}
 	if (o.CertFile == "") != (o.KeyFile == "") {
-		return nil, misuse("certificate", errors.New("CertFile and KeyFile are given together or not at all"))
+		return nil, misuse("certificate", errors.New("CertFile and KeyFile: got only one of them, want both together or none"))
 	}
 	if o.CertFile == "" {
 		return cfg, nil

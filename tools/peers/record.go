@@ -66,7 +66,7 @@ func choose(all []row, pattern string) (chosen []row, err error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-rows %q matches none", pattern)
+		return nil, fmt.Errorf("-rows %q: matches no row", pattern)
 	}
 	return chosen, nil
 }

@@ -33,7 +33,7 @@ func (f *versionFlag) Set(text string) error {
 	name, dir, _ := strings.Cut(text, "=")
 	duplicate := name == ours || slices.ContainsFunc(*f, func(v version) bool { return v.name == name })
 	if name == "" || dir == "" || duplicate || strings.ContainsAny(name, ", ") {
-		return errors.New("want NAME=DIR, with a name of its own")
+		return errors.New("want NAME=DIR, with a name that no other version has")
 	}
 	*f = append(*f, version{name: name, dir: dir})
 	return nil
