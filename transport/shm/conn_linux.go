@@ -309,7 +309,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// exit leaves the gate. Only roles other than the reader's use it.
+// exit leaves the gate. The reader calls gate.ExitReader instead.
 func (c *conn) exit() {
 	if c.gate.Exit() {
 		c.release()

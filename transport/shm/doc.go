@@ -61,7 +61,7 @@
 //	the peer closes                  delivers what has arrived, then fails with fault.LinkLost
 //	the peer's process dies          the same, with another text, within milliseconds: the
 //	                                 kernel closes its socket
-//	the peer's process is stopped    nothing; Unsent shows it when frames wait, and mesh judges
+//	the peer's process is stopped    nothing; Unsent shows it when frames wait, and mesh decides
 //	the peer breaks the protocol     fails at once with fault.LinkLost
 //	the peer sends into memory that  fails with fault.Misuse; a sound sender has written nothing
 //	is not exposed                   there

@@ -264,7 +264,7 @@ func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 }
 
 // unsent implements Conn.Unsent. The outbox updates stalledSince whenever the ring accepts bytes.
-// So it is old only if the consumer has returned no space since then.
+// So stalledSince is old only if the consumer has returned no space since then.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

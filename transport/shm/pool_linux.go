@@ -79,8 +79,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return []byte{}, func() error { return nil }, nil
 	}
 	// Alloc fills the pages at once. So a lack of memory is an error here, and not a fatal signal
-	// at a later access.
-	// The kernel kills processes rather than refuse to fill a memfd.
+	// at a later access. headroom.Check comes first, because the kernel kills processes instead of
+	// refusing to fill a memfd.
 	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}

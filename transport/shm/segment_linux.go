@@ -21,7 +21,7 @@ const (
 	// both cores to their shared cache before they are used again. Only the used pages of a ring
 	// need memory. A Transport with many Conns gives smaller rings to each new Conn.
 	ringSize       = 1 << 20   // the size of each ring that this side asks for
-	smallRing      = 256 << 10 // the same, if its Transport has manyConns
+	smallRing      = 256 << 10 // the same, if its Transport has at least smallRingConns Conns
 	smallRingConns = 32
 	minRing        = 64 << 10 // the smallest ring that is accepted
 	maxRing        = 64 << 20

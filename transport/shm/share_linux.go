@@ -255,8 +255,8 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 	}
 }
 
-// mismatch returns the error of ranks that ask for different memory. The error of each rank also
-// names a different request of another rank.
+// mismatch returns the error of ranks that ask for different memory. The error of each rank names
+// its own request and a differing request of another rank.
 func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as on this rank", theirs, mine))
 }

@@ -33,8 +33,8 @@ func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
 func (s *swappable) NetConn() net.Conn { return s.Conn }
 
 // A closerSetter is an accepted connection. Its listener closes it if the peer does not
-// authenticate in time. Once a raw owns the descriptor, the listener cannot close the connection
-// directly. So SetCloser gives the listener a function that closes the Conn.
+// authenticate in time. Once a raw Conn owns the descriptor, the listener cannot close the
+// connection directly. So SetCloser gives the listener a function that closes the Conn.
 type closerSetter interface{ SetCloser(end func() error) }
 
 // A connCloser closes a connection on behalf of its listener, before and after the connection has
@@ -209,9 +209,9 @@ func (e *pendingConn) admit() {
 
 // newConn makes a Conn of e. It closes e on failure.
 //
-// On a system with epoll, a plain connection becomes a raw. A connection under TLS also becomes a
-// raw if its handshake is done and the connection below TLS can be taken over. Every other
-// connection becomes a stream.
+// On a system with epoll, a plain connection becomes a raw Conn. A connection under TLS also
+// becomes a raw Conn if its handshake is done and the connection below TLS can be replaced. Every
+// other connection becomes a stream.
 func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()

@@ -29,9 +29,8 @@ func (b *inbox) open(size int, first []byte) {
 	b.filled.Store(int64(copy(b.buf, first)))
 }
 
-// grow lets the reader make the ring larger.
-// grow only sets the new size. The reader makes the larger ring, because it may be writing into the
-// current ring without the lock.
+// grow sets a new size for the ring. The reader makes the larger ring, because it may be writing
+// into the current ring without the lock.
 func (b *inbox) grow(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

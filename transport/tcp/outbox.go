@@ -145,7 +145,7 @@ func (o *outbox) fill() {
 }
 
 // advance records that n bytes of the batch were written, and moves the frames that are complete to
-// done.
+// the queue done.
 func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -187,7 +187,7 @@ func (c *cursor) advance(n int) {
 
 // next gives the writer its next batch. It returns false if nothing is left, if the outbox is
 // closed, or if the argument stop says that the socket is full. The caller is then no longer the
-// writer. If the outbox is closed, next moves the queued frames to failed.
+// writer. If the outbox is closed, next moves the waiting frames to the queue failed.
 func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -208,8 +208,9 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 }
 
 // close makes err the Conn's first error, unless the Conn already has a first error. Every later
-// frame fails with the first error, so Send also fails for a caller that has seen the error. The
-// waiting frames are moved to failed, here or by the writer if there is one.
+// frame fails with the first error, so Send also fails for a caller that has seen the error. If
+// there is no writer, close moves the waiting frames to the queue failed. Otherwise the writer does
+// so.
 //
 // The first error is set under the same lock as err. Otherwise a goroutine could see the Conn's
 // error, and a later Send could still succeed.
@@ -226,7 +227,7 @@ func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queu
 	return o.err
 }
 
-// drain moves all waiting frames to failed. The lock is held, and there is no writer.
+// drain moves all waiting frames to the queue failed. The lock is held, and there is no writer.
 func (o *outbox) drain(failed *transport.Queue) {
 	*failed = o.queue
 	o.queue, o.first = transport.Queue{}, cursor{}

@@ -333,7 +333,7 @@ func (c *raw) Send(f *transport.Frame) {
 		return
 	}
 	// Close has shut the gate after push, so this writer must fail the frames.
-	var failed transport.Queue // Close came first
+	var failed transport.Queue
 	_, err := c.out.next(true, &failed)
 	finish(&failed, err)
 }

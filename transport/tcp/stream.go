@@ -254,7 +254,7 @@ func (c *stream) Send(f *transport.Frame) {
 func (c *stream) TrySend(head, body []byte) bool { return false }
 
 // write is the writer goroutine. It is the outbox's writer whenever it is not in the select,
-// because push has appointed it and sent the signal.
+// because push has appointed it, and Send has sent the signal.
 func (c *stream) write() {
 	stage := make([]byte, 0, streamPending)
 	for {

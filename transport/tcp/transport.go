@@ -28,7 +28,8 @@ type TLS = tlsopt.Options
 // Options configure a Transport. The zero Options are good for most programs: no TLS, and buffers
 // that the kernel adapts.
 type Options struct {
-	// TLS, if not nil, secures the connections for which TLS.Secures, dialled or accepted.
+	// TLS, if not nil, secures the dialled and accepted connections for which TLS.Secures
+	// returns true.
 	TLS *TLS
 	// ReceiveBuffer is the size in bytes of the socket's receive buffer for an admitted peer, on
 	// Linux. Elsewhere the system chooses.
