@@ -10,8 +10,8 @@
 //
 // # Wire form
 //
-// At most MaxWire bytes. Integers are little endian; a text is a uint16 length and that many bytes
-// of UTF-8.
+// The wire form of an error has at most MaxWire bytes. Integers are little endian. A text is a
+// uint16 length and that many bytes of UTF-8.
 //
 //	offset  bytes  field
 //	0       1      version, 1
@@ -29,5 +29,5 @@
 //	        text     At
 //
 // The cause travels as words and marks, so that on the receiving rank errors.Is still finds a
-// Mismatch below a Revoked. Its concrete type does not travel.
+// Mismatch below a Revoked. The concrete type of the cause does not travel.
 package fault

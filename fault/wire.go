@@ -111,17 +111,17 @@ func cut(s string, limit int) string {
 // different programs, or a component between them is broken.
 func ParseWire(b []byte) (*Error, error) {
 	if len(b) > MaxWire {
-		return nil, malformed("got %d bytes, want at most %d", len(b), MaxWire)
+		return nil, malformed("length: got %d bytes, want at most %d", len(b), MaxWire)
 	}
 	if len(b) < wireFixed {
-		return nil, malformed("got %d bytes, want at least %d", len(b), wireFixed)
+		return nil, malformed("length: got %d bytes, want at least %d", len(b), wireFixed)
 	}
 	if b[0] != wireVersion {
-		return nil, malformed("version %d, want %d", b[0], wireVersion)
+		return nil, malformed("version: got %d, want %d", b[0], wireVersion)
 	}
 	e := &Error{Kind: Kind(b[1])}
 	if !e.Kind.Valid() {
-		return nil, malformed("unknown kind %d", b[1])
+		return nil, malformed("kind: got %d, want 1 to %d", b[1], len(kindNames)-1)
 	}
 	r := wire.NewReader(b[2:])
 	e.Rank = r.Int32()
@@ -131,11 +131,11 @@ func ParseWire(b []byte) (*Error, error) {
 	e.Peers = peers(&r)
 	switch {
 	case !r.OK():
-		return nil, malformed("cut short, or a text that is not UTF-8")
+		return nil, malformed("got an error that is cut short, has more than %d peers, or has a text that is not UTF-8", MaxPeers)
 	case r.Len() > 0:
-		return nil, malformed("%d bytes too many", r.Len())
+		return nil, malformed("length: got %d bytes after the last peer, want none", r.Len())
 	case seen&^knownMarks != 0:
-		return nil, malformed("unknown marks %#x", seen&^knownMarks)
+		return nil, malformed("marks: got unknown bits %#x", seen&^knownMarks)
 	}
 	if cause != "" || seen != 0 {
 		e.Err = &wireCause{text: cause, marks: seen}
