@@ -64,7 +64,7 @@ func Run(ctx context.Context, state State, train func(ctx context.Context, job *
 	case state == nil || train == nil:
 		return fault.New(fault.Misuse, opRun, -1, "state and train: got nil, want both")
 	case o.maxResets < 0:
-		return fault.New(fault.Misuse, opRun, -1, "WithMaxResets: got %d, want 0, for no limit, or more", o.maxResets)
+		return fault.New(fault.Misuse, opRun, -1, "WithMaxResets: got %d, want 0 (no limit) or more", o.maxResets)
 	}
 	return run(ctx, &environment{options: o.comm}, state, train, o)
 }
@@ -272,7 +272,7 @@ func (r *runner) tooMany() error {
 		return fault.New(fault.Exhausted, opRun, rank, "resets: got %d, want at most %d (WithMaxResets)", r.resets, r.o.maxResets)
 	case r.same >= maxSame:
 		return fault.New(fault.Exhausted, opRun, rank,
-			"resets without progress and without a change of the members: got %d in a row, want less than %d", r.same, maxSame)
+			"resets without progress and without a change of the members: got %d in a row, want fewer than %d", r.same, maxSame)
 	case r.idle > maxIdle:
 		return fault.New(fault.Exhausted, opRun, rank, "resets without progress: got %d in a row, want at most %d", r.idle, maxIdle)
 	}
