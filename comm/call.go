@@ -82,7 +82,7 @@ func (sig signature) details() string {
 		fmt.Fprintf(&b, " with lengths of hash %08x", uint32(sig.operatorID))
 	}
 	if _, err := collective.ParseVerb(sig.callName); err == nil && sig.callID&noSharedFlag != 0 {
-		b.WriteString(", beside other calls")
+		b.WriteString(", without shared memory")
 	}
 	return b.String()
 }

@@ -201,7 +201,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 func lastKnownCall(a meshAnswer) string {
 	s := a.Last
 	if s == "" {
-		s = "no call that others know of"
+		s = "an unknown call"
 	}
 	if a.Silent > 0 {
 		s += fmt.Sprintf(" (silent for %.1f s)", a.Silent.Seconds())

@@ -205,7 +205,7 @@ func recvReserved[T Element](c *Comm, st Status, reservation p2p.Reservation) fu
 			return err
 		}
 		if received {
-			return c.misuse("mrecv", "the message was received by an earlier call")
+			return c.misuse("mrecv", "reserved message: got a second receive, want one; probe for the next message")
 		}
 		received = true
 		cl := c.beginMessage(ctx, signature{callName: "mrecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: c.sourceRank(st.Source), tag: st.Tag})

@@ -91,7 +91,7 @@ func (c *Comm) EndStep(step uint64, cause error) { c.group.EndStep(step, cause) 
 // that sends no tensor.
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {
-		return c.misuse(op, "name of the tensor: got an empty name, want the name by which the sender and the receiver match the tensor")
+		return c.misuse(op, "name of the tensor: got an empty name, want the name that sender and receiver use")
 	}
 	if rank < 0 || rank >= c.Size() {
 		return c.misuse(op, "rank: got %d, want 0 to %d", rank, c.Size()-1)

@@ -83,11 +83,11 @@ func (o *options) check(rank int) error {
 	case slices.Contains(o.extra, nil):
 		return bad("WithTransport: got nil, want a Transport")
 	case o.timeout < 0:
-		return bad("WithTimeout: got %v, want 0, for none, or more", o.timeout)
+		return bad("WithTimeout: got %v, want 0 (no limit) or more", o.timeout)
 	case o.stallWarning < 0:
-		return bad("WithStallWarning: got %v, want 0, for none, or more", o.stallWarning)
+		return bad("WithStallWarning: got %v, want 0 (no warning) or more", o.stallWarning)
 	case o.redial < 0:
-		return bad("WithRedial: got %v, want 0, for not at all, or more", o.redial)
+		return bad("WithRedial: got %v, want 0 (no redial) or more", o.redial)
 	}
 	return o.params.check(rank)
 }

@@ -130,7 +130,7 @@ func (p *Parameters) check(rank int) error {
 		{"StepBytes", p.StepBytes}, {"StaticTensors", p.StaticTensors},
 	} {
 		if size.bytes < 0 {
-			return bad("parameter %s: got %d bytes, want 0, for the default, or more", size.name, size.bytes)
+			return bad("parameter %s: got %d bytes, want 0 (the default) or more", size.name, size.bytes)
 		}
 	}
 	switch {
@@ -138,8 +138,10 @@ func (p *Parameters) check(rank int) error {
 		return bad("parameter StaticTensors: got %d bytes, want at most %d", p.StaticTensors, int64(maxStaticTensors))
 	case p.Segment < 64 || p.Segment%16 != 0:
 		return bad("parameter Segment: got %d bytes, want a multiple of 16, at least 64", p.Segment)
-	case p.Heartbeat <= 0 || p.Silence < 2*p.Heartbeat:
-		return bad("parameters Heartbeat and Silence: got a heartbeat every %v and a loss after %v of silence, want both above 0 and the second at least twice the first", p.Heartbeat, p.Silence)
+	case p.Heartbeat <= 0:
+		return bad("parameter Heartbeat: got %v, want more than 0", p.Heartbeat)
+	case p.Silence < 2*p.Heartbeat:
+		return bad("parameter Silence: got %v, want at least %v, twice the parameter Heartbeat", p.Silence, 2*p.Heartbeat)
 	}
 	if _, ok := protocols()[p.Protocol]; !ok {
 		return bad("parameter Protocol: got %q, want auto, eager or rendezvous", p.Protocol)

@@ -50,12 +50,15 @@ func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topolo
 	if err != nil {
 		return nil, err
 	}
-	if records, err = broadcastBytes(ctx, c, records, rt.size*topology.RecordSize); err != nil {
+	if records, err = broadcastBytes(ctx, c, "places", records, rt.size*topology.RecordSize); err != nil {
 		return nil, err
 	}
 	places, err := topology.ParseRecords(records)
-	if err != nil || len(places) != rt.size {
-		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: got %d bytes that hold no %d places (%v), want the same program on all ranks", len(records), rt.size, err)
+	switch {
+	case err != nil:
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: %w; run the same program on all ranks", err)
+	case len(places) != rt.size:
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: got %d, want %d, one for each rank; run the same program on all ranks", len(places), rt.size)
 	}
 	return places, nil
 }
@@ -66,7 +69,7 @@ func (rt *rankRuntime) exchangePlacement(ctx context.Context, c *Comm) ([]topolo
 func (rt *rankRuntime) resolvePlacement(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {
-		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places of the ranks: %w", err)
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places of the ranks: %w; run the same program on all ranks", err)
 	}
 	if rt.opt.params.Topology != "" {
 		racks, err := topology.ReadFile(rt.opt.params.Topology)

@@ -33,7 +33,7 @@ func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 		return nil, err
 	}
 	if c.rt.rejoin == nil {
-		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one that was started by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery; start the job so, or call Shrink")
+		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one with a record; start it by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery, or call Shrink")
 	}
 	limited, cancel := context.WithTimeout(ctx, departLimit)
 	c.rt.close(limited) // what was not delivered is lost, as the caller expects
@@ -84,7 +84,7 @@ func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 
 // errEpochBroken is the reason why a start is given up: the epoch has lost a member, so another
 // epoch will be formed.
-var errEpochBroken = &fault.Error{Kind: fault.PeerLost, Op: "init", Rank: -1, Err: errors.New("a member of this epoch has left before the epoch had begun")}
+var errEpochBroken = &fault.Error{Kind: fault.PeerLost, Op: "init", Rank: -1, Err: errors.New("a member of this epoch has left before the epoch began")}
 
 // lostDuringInit reports whether Init has failed in a way that another epoch can mend.
 func lostDuringInit(err error) bool {

@@ -123,11 +123,11 @@ func (r *Request) Start(ctx context.Context) error {
 	case r.bad != nil:
 		return r.bad
 	case !r.persistent:
-		return r.c.misuse("start "+r.sig.callName, "the request is not persistent, and was started when it was made; give its call the option Persistent")
+		return r.c.misuse("start "+r.sig.callName, "request: got one that its call has started already, want a persistent one; give the call the option Persistent")
 	case r.freed:
-		return r.c.misuse("start "+r.sig.callName, "the request was freed")
+		return r.c.misuse("start "+r.sig.callName, "request: got a freed one, want one that is not freed")
 	case r.active:
-		return r.c.misuse("start "+r.sig.callName, "the request is active; call Wait, or Test until it reports true, first")
+		return r.c.misuse("start "+r.sig.callName, "request: got an active one, want an inactive one; first call Wait, or Test until it reports true")
 	}
 	if r.work != nil {
 		if err := r.work.start(ctx); err != nil {
@@ -148,7 +148,7 @@ func (r *Request) Free() error {
 	case !r.persistent || r.freed:
 		return nil
 	case r.active:
-		return r.c.misuse("free "+r.sig.callName, "the request is active; call Wait first")
+		return r.c.misuse("free "+r.sig.callName, "request: got an active one, want an inactive one; first call Wait, or Test until it reports true")
 	}
 	r.freed = true
 	if r.work != nil {
@@ -253,7 +253,7 @@ func (r *Request) watch(w *p2p.Waiter) {
 func checkRequests(op string, rs []*Request) error {
 	for i, r := range rs {
 		if r == nil {
-			return fault.New(fault.Misuse, op, -1, "request with index %d of %d: got nil, want a request; omit requests that were never made", i, len(rs))
+			return fault.New(fault.Misuse, op, -1, "request with index %d of %d: got nil, want a request; omit it", i, len(rs))
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	seen := make(map[int]bool)
 	for _, r := range ranks {
 		if r < 0 || r >= c.Size() || seen[r] {
-			return nil, c.misuse("sub", "ranks: got %d in %v, want each once, and from 0 to %d", r, ranks, c.Size()-1)
+			return nil, c.misuse("sub", "ranks: got %d in %v, want different ranks from 0 to %d", r, ranks, c.Size()-1)
 		}
 		seen[r] = true
 	}

@@ -36,14 +36,14 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 		rules = t.AppendEncoded(nil)
 		speed = (&choose.TuningFile{Model: tuning.Model}).Encode()
 	}
-	rules, err := broadcastBytes(ctx, c, rules, collective.MaxEncodedTable)
+	rules, err := broadcastBytes(ctx, c, "tuning rules", rules, collective.MaxEncodedTable)
 	if err != nil {
 		return nil, err
 	}
-	if speed, err = broadcastBytes(ctx, c, speed, maxModel); err != nil {
+	if speed, err = broadcastBytes(ctx, c, "tuning model", speed, maxModel); err != nil {
 		return nil, err
 	}
-	tuning, err := choose.Decode("tuning from rank 0", speed)
+	tuning, err := choose.Decode("tuning model from rank 0", speed)
 	if err != nil {
 		return nil, err
 	}
@@ -53,13 +53,14 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 
 // broadcastBytes sends rank 0's bytes to all ranks, their length first. It refuses a length above
 // most before it allocates memory, because a rank that runs another program may send any length.
-func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
+// The parameter content names the bytes in that error.
+func broadcastBytes(ctx context.Context, c *Comm, content string, b []byte, most int) ([]byte, error) {
 	length := []int64{int64(len(b))}
 	if err := Broadcast(ctx, c, length, 0); err != nil {
 		return nil, err
 	}
 	if length[0] < 0 || length[0] > int64(most) {
-		return nil, fault.New(fault.Mismatch, "init", c.rt.rank, "tuning from rank 0: got %d bytes, want at most %d, and the same program on all ranks", length[0], most)
+		return nil, fault.New(fault.Mismatch, "init", c.rt.rank, "%s from rank 0: got %d bytes, want 0 to %d; run the same program on all ranks", content, length[0], most)
 	}
 	if c.Rank() != 0 {
 		b = make([]byte, length[0])
@@ -82,7 +83,7 @@ func readTuning(file string) (*choose.TuningFile, error) {
 		return nil, unreadable(err)
 	}
 	if !info.Mode().IsRegular() { // opening a pipe may block without a limit
-		return nil, unreadable(fmt.Errorf("%s: want a regular file", file))
+		return nil, unreadable(fmt.Errorf("%s: got a file of mode %v, want a regular file", file, info.Mode()))
 	}
 	f, err := os.Open(file)
 	if err != nil {
