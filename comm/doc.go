@@ -67,10 +67,10 @@
 // Only transports.go knows transports. Only init.go knows the mesh and the matching engine, and
 // assembles them. The other files send messages by package p2p. The archtest checks these imports.
 //
-// The rankRuntime holds what all communicators of a rank share. Its field calls lists what is under
-// way, so that an error, a stall warning or another rank can say where this rank is. Locks are
-// taken in this order: first calls.mu, which is also the mu of every Comm, then rankRuntime.mu or
-// call.mu.
+// The rankRuntime holds what all communicators of a rank share. Its list of the calls under way
+// (calls) shows where this rank is, for errors, stall warnings and questions of other ranks. Locks
+// are taken in this order: first calls.mu, which is also the mu of every Comm, then rankRuntime.mu
+// or call.mu.
 //
 // A mismatch is detected in three ways. A message carries a different fingerprint (p2p reports it).
 // A rank that waits sends its fingerprint over the control links (failure.go). A message arrives

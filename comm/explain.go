@@ -9,11 +9,11 @@ import (
 )
 
 // Explain describes how c carries out a collective on vectors of the given number of bytes. The
-// lines name the algorithm that runs, the reason, and the cost of the other algorithms. For a
-// collective whose vector consists of one part per rank, bytes is the size of all parts together.
-// For gatherv, scatterv and alltoallv, whose size a rank may not know, bytes is 0. The parameter op
-// is the collective's name in the form that errors use, such as "reduce_scatter"; other names are
-// fault.Misuse. Explain sends nothing, and any rank may call it at any time.
+// lines of the result name the algorithm that runs, the reason, and the cost of the other
+// algorithms. For a collective whose vector consists of one part per rank, bytes is the size of all
+// parts together. For gatherv, scatterv and alltoallv, whose size a rank may not know, bytes is 0.
+// The parameter op is the collective's name in the form that errors use, such as "reduce_scatter";
+// other names are fault.Misuse. Explain sends nothing, and any rank may call it at any time.
 //
 // Times are predicted from α, β and γ of the tuning file. Without a tuning file, round figures are
 // used. The predicted times only order the list; they do not decide which algorithm runs.

@@ -78,11 +78,11 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 }
 
 // fenceLimit bounds how long a failed call waits for the other ranks to receive its error. A rank
-// that is gone does not answer the fence, so the limit is too short for a user to notice.
+// that is gone does not answer, so the limit is short enough not to be noticed.
 const fenceLimit = 100 * time.Millisecond
 
 // fence waits until the neighbours of this rank have received and forwarded everything that it has
-// sent over the control links, or until fenceLimit. The program may then exit.
+// sent over the control links, but at most fenceLimit. The program may then exit.
 func (rt *rankRuntime) fence() {
 	ctx, cancel := context.WithTimeout(rt.ctx, fenceLimit)
 	defer cancel()

@@ -56,8 +56,8 @@ func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 func (c *Comm) endMessage(cl *call, err error) error {
 	if err != nil {
 		err = typeError(err, cl)
-		// This comes before the call is removed from the list, because other ranks may be about to
-		// ask for the call.
+		// messageFailed runs before the call is removed from the list, because other ranks may be
+		// about to ask for the call.
 		err = c.messageFailed(cl, err)
 	}
 	c.rt.calls.endMessage(cl)

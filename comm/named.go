@@ -22,7 +22,7 @@ func NewTensor[T Element](data []T, shape ...int) Tensor {
 }
 
 // Values returns a Tensor's elements without copying them. It returns nil if they are not of type
-// T.
+// T, or not aligned for it.
 func Values[T Element](t Tensor) []T {
 	if t.DType != tensor.TypeOf[T]() || !tensor.Aligned[T](t.Data) {
 		return nil
@@ -50,8 +50,8 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 	return nil
 }
 
-// RecvNamed receives the tensor with a step and a name from another rank. It waits until the tensor
-// arrives, the step ends, or ctx ends. The parameter buf decides where the bytes go:
+// RecvNamed receives the tensor with the given step and name from another rank. It waits until the
+// tensor arrives, the step ends, or ctx ends. The parameter buf decides where the bytes go:
 //
 //	buf         Data of the result
 //	not nil     in buf, which must be large enough; else fault.Misuse

@@ -2,10 +2,10 @@ package comm
 
 import "context"
 
-// PrepareRecvNamed declares once where the tensors with a name from another rank arrive. It exposes
-// buf to that rank, which writes each tensor straight into buf without offering it first. RecvNamed
-// without a buffer then returns the tensor with Data in buf. The sender may write the next tensor
-// only after Tensor.Release.
+// PrepareRecvNamed prepares one receive buffer for all tensors of one name from another rank. It
+// exposes buf to that rank, which writes each tensor straight into buf without offering it first.
+// RecvNamed without a buffer then returns the tensor with Data in buf. The sender may write the
+// next tensor only after Tensor.Release.
 //
 // Some tensors do not arrive in buf, but in other memory: tensors that are small enough to be sent
 // eagerly (Parameters.Threshold), tensors larger than buf, and tensors sent before the tensor in

@@ -150,7 +150,7 @@ func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
 // TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
 
-// WithLogger sends the library's log to log: warnings of stalls, refused connections and
-// shared memory that cannot be mapped, and the order of the ranks at level Info. The default
-// prints warnings on standard error.
+// WithLogger sets the library's logger. It gets warnings of stalls, refused connections and shared
+// memory that cannot be mapped, and the order of the ranks at level Info. The default logger prints
+// warnings on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
