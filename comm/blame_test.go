@@ -88,7 +88,7 @@ func receive(ctx context.Context, c *Comm, from int) error {
 	return err
 }
 
-// Rank 2 waits in a collective, and rank 0 has received rank 2's fingerprint. Then the victim dies.
+// Rank 2 waits in a collective, and rank 0 has received rank 2's fingerprint. Then rank 1 dies.
 // Rank 0 learns of the death from a message call, and goes on with a different collective. No rank
 // may report a mismatch.
 func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {

@@ -369,8 +369,8 @@ func publishCases(wire string, n int) []*faultCase {
 	return all
 }
 
-// A rank dies at each flag that it sets in shared memory. The other ranks wait for the flag, and no
-// frame tells them of the death. Their calls must end all the same.
+// In each run a rank dies at one of the flags that it sets in shared memory. The other ranks wait
+// for the flag, and no frame tells them of the death. Their calls must end all the same.
 func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
 	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }

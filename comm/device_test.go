@@ -29,8 +29,8 @@ const overDevice = "grpc+verbs"
 func needsDevice(t *testing.T) {
 	t.Helper()
 	if _, err := rdma.Explain(); err != nil {
-		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices'
-		// tests need none.
+		// Reason: the test is for a real device, which `make test-verbs` has. Other tests use
+		// software devices.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 }
@@ -146,7 +146,8 @@ func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 // must give the right result.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {
-		// Reason: it needs a second machine and a launcher; tools/test-verbs.sh starts it on two.
+		// Reason: the test needs a second machine and a launcher. tools/test-verbs.sh starts it on
+		// two machines.
 		t.Skip("this process is no rank of a job: `make test-verbs` runs this test on two machines")
 	}
 	needsDevice(t)

@@ -110,7 +110,7 @@ func ExampleComm_OnNamed() {
 	// <nil>
 }
 
-// Aborting a step aborts it on every rank. A receive of that step returns the cause.
+// Rank 0 aborts a step, which aborts it on every rank. A receive of that step fails.
 func ExampleComm_EndStep() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 3

@@ -29,7 +29,7 @@ type lie struct {
 	wire       string
 	protection string
 	fault      relay.Fault
-	conn       int  // the connection, in the order in which the job dials
+	conn       int  // the number of the connection, in the order in which the job dials
 	up         bool // the direction is away from the dialling rank
 	frame      int
 }

@@ -145,7 +145,8 @@ func runRelayed(t *testing.T, alter func(f relay.Framing, up bool) relay.Filter)
 	return runOver(t, func(w *relayedWire) { w.alter = alter })
 }
 
-// Connections are reset again and again. With WithRedial, all calls succeed, with right results.
+// Connections are reset again and again. With WithRedial, all calls must succeed, with right
+// results.
 func TestBrokenConnectionsAreReplacedUnderCalls(t *testing.T) {
 	leak.Check(t)
 	for _, most := range []int{50_000, 300_001} {
