@@ -29,7 +29,7 @@ type meteredConn struct {
 	scriptedConn
 	mu                             sync.Mutex
 	sent, acked, received, arrived uint64
-	reading                        uint64 // what the next Progress delivers
+	reading                        uint64 // bytes that the next Progress delivers
 	// If finds is not Idle, Progress returns finds and delivers nothing.
 	finds transport.State
 	polls int // calls of Progress

@@ -62,7 +62,8 @@ func (s *shortWire) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return s.Transport.Dial(ctx, addr)
 }
 
-// isShortage reports whether e blames a rank for its lack of file descriptors, and says what to do.
+// isShortage reports whether err blames a rank for its lack of file descriptors, and says what to
+// do.
 func isShortage(err error, rank int) bool {
 	var e *fault.Error
 	return errors.As(err, &e) && blames(e, fault.Exhausted, rank) && strings.Contains(err.Error(), "raise ulimit -n")

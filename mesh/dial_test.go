@@ -237,7 +237,7 @@ func TestADataDialThatAFirewallStopsIsReportedToAllRanks(t *testing.T) {
 				wires[1].rule.Store(&tc.rule)
 				start := time.Now()
 				r.meshes[1].Link(5).Open()
-				// Reason: the test is about what happens before this time. The bubble's clock
+				// Reason: all ranks must report the failure within this time. The bubble's clock
 				// passes it at once.
 				time.Sleep(tc.most + time.Second)
 				for i := range r.events {

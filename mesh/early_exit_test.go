@@ -144,7 +144,7 @@ func TestARankThatComesAfterALossBlamesTheLostRank(t *testing.T) {
 		// bubble's clock passes these times at once.
 		time.Sleep(100 * time.Millisecond)
 		start(2)
-		time.Sleep(abortTimeout / 2) // Reason: as above
+		time.Sleep(abortTimeout / 2) // Reason: rank 3 comes later than rank 2
 		start(3)
 		work.Wait()
 		for i, limit := range map[int]time.Duration{0: time.Second + abortTimeout, 2: 0, 3: 0} {

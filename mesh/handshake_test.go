@@ -32,7 +32,8 @@ func connPair(t *testing.T) (dialled, accepted transport.Conn) {
 	return dialled, <-conns
 }
 
-// runHandshake runs both sides of a handshake, 1 dialling 0, and returns their errors.
+// runHandshake runs both sides of a handshake in which rank 1 dials rank 0, and returns their
+// errors.
 func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccept error) {
 	t.Helper()
 	near, far := connPair(t)
@@ -199,7 +200,7 @@ func TestProofsCannotBeUsedAgain(t *testing.T) {
 	}
 }
 
-// This test checks that a rank does not take an accepting rank that does not prove the secret.
+// This test checks that a rank refuses an accepting rank that does not prove the secret.
 func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 	id := newIdentity(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
 	asks := appendChallenge(nil, [nonceSize]byte{1})
@@ -451,7 +452,7 @@ func TestARankJoinsOnce(t *testing.T) {
 		if elapsed := time.Since(start); elapsed > time.Second {
 			t.Errorf("it took %v", elapsed)
 		}
-		synctest.Wait() // rank 0 has noticed that it left
+		synctest.Wait() // rank 0 has noticed that the second rank 1 left
 		if got := r.logs.all(); len(got) != 1 || !strings.Contains(got[0], "another process has joined as rank 1") {
 			t.Errorf("logged %q, want one line about it", got)
 		}
@@ -480,7 +481,7 @@ func TestARankThatDiesWhileJoiningMayBeStartedAgain(t *testing.T) {
 		if _, err := Start(ctx, first); !errors.Is(err, fault.Timeout) {
 			t.Errorf("the first rank 1: %v", err)
 		}
-		synctest.Wait() // rank 0 has noticed that it left
+		synctest.Wait() // rank 0 has noticed that the first rank 1 left
 		r.start(t.Context(), []int{1, 2}, nil)
 		<-done
 		defer r.close()
@@ -537,8 +538,8 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline, giveUp := context.WithCancel(t.Context())
 		go func() {
-			// It waits for rank 1 of its incarnation. The rank 1 that dials belongs to the next
-			// incarnation.
+			// Rank 0 waits for rank 1 of its own incarnation. The rank 1 that dials belongs to the
+			// next incarnation.
 			old.start(ctx, []int{0}, nil)
 			close(done)
 		}()

@@ -40,7 +40,7 @@ func FuzzControlStream(f *testing.F) {
 				script = script[controlSize-sumSize+1:]
 				body := script[:min(size, len(script))]
 				script = script[len(body):]
-				if size%2 == 0 { // the right length, so that the body counts; else the script's
+				if size%2 == 0 { // the head gets the body's length; otherwise it keeps the script's
 					binary.LittleEndian.PutUint32(head[28:], uint32(len(body)))
 				}
 				deliverFrame(t, m, head, body)

@@ -197,7 +197,7 @@ func TestAStartWithAnotherJobsCAFailsAtOnce(t *testing.T) {
 }
 
 // Rank 0 refuses the certificate of rank 1, and rank 1 accepts that of rank 0. Rank 1 must log why
-// it keeps retrying, and its error must say it.
+// it keeps retrying, and its error must contain the reason.
 func TestARefusedCertificateIsNamedByItsRank(t *testing.T) {
 	for _, wire := range []string{"tcp", "grpc"} {
 		t.Run(wire, func(t *testing.T) {

@@ -91,8 +91,8 @@ func numbered(i int) *transport.Frame {
 	return &transport.Frame{Head: binary.LittleEndian.AppendUint64(nil, uint64(i)), Body: body, Parts: nil}
 }
 
-// stream sends numbered frames, at most eight at a time, until the context ends, and returns how
-// many. Each body is destroyed once its frame is done.
+// stream sends numbered frames, at most eight at a time, until the context ends, and returns their
+// number. Each body is destroyed once its frame is done.
 func stream(ctx context.Context, l *Link) int {
 	room := make(chan struct{}, 8)
 	for i := 0; ; i++ {
@@ -334,7 +334,8 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 		f := numbered(1)
 		f.Done = func(err error) { sent <- err }
 		r.meshes[0].Link(1).Send(f)
-		// Reason: the test is about a cut of this length.
+		// Reason: the cut lasts this long, and no rank must report a failure. A failure that is not
+		// reported has no event to wait for.
 		time.Sleep(2 * limit)
 		for _, w := range wires {
 			w.closed.Store(false)
@@ -401,7 +402,7 @@ func TestAnIdleLinkIsDialledAgainAtEachBreak(t *testing.T) {
 	}
 }
 
-// A link that breaks now and then must leave a trace before it fails.
+// A rank must log each break of a link, and that the link is open again.
 func TestBreaksAreLogged(t *testing.T) {
 	leak.Check(t)
 	r, _, wires, breakLink := startBroken(t, 10*time.Second)
@@ -421,8 +422,8 @@ func (c *replayConn) isEmpty() bool {
 	return c.first == nil
 }
 
-// A connection breaks while more small frames are under way than the window has copies of. The rest
-// stays in the memory of the sender, which destroys each body once its frame is done.
+// A connection breaks while more small frames are under way than the window has room to copy. The
+// rest stays in the memory of the sender, which destroys each body once its frame is done.
 func TestAFullWindowSurvivesABreak(t *testing.T) {
 	leak.Check(t)
 	r, layers, wires, breakLink := startBroken(t, 10*time.Second)
@@ -454,8 +455,8 @@ func TestAFullWindowSurvivesABreak(t *testing.T) {
 	}
 }
 
-// A WELCOME is lost with its connection, in silence. The accepting rank has the Conn, and the
-// dialling rank proposes the same epoch again.
+// A WELCOME is lost with its connection. The accepting rank does not notice it and keeps the Conn,
+// and the dialling rank proposes the same epoch again. The accepting rank must accept that epoch.
 func TestALostWelcomeDoesNotKeepThePeerOut(t *testing.T) {
 	leak.Check(t)
 	r, layers, wires, _ := startBroken(t, 10*time.Second)
@@ -487,7 +488,8 @@ func (l *Link) atEpoch(epoch uint32) bool {
 }
 
 // A process that was stopped serves two dials of its peer at once, and the peer has given up both.
-// The second one closes the Conn of the first one, and is a duplicate itself.
+// The second dial closes the Conn of the first dial, and is refused as a duplicate. The link must
+// then be dialled.
 func TestALinkWithoutAConnAfterTwoDialsIsDialled(t *testing.T) {
 	leak.Check(t)
 	r, layers, wires, _ := startBroken(t, 10*time.Second)
@@ -543,7 +545,7 @@ func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {
 			start := time.Now()
 			breakLink()
 			if !lost {
-				// Reason: the test is about a silence of this length.
+				// Reason: rank 1 is silent for this time, and no rank must report a failure.
 				time.Sleep(DefaultSilence / 2)
 				thaw()
 				for _, w := range wires {
@@ -574,7 +576,7 @@ func TestALinkThatStallsAgainIsNotDialledAThirdTime(t *testing.T) {
 			var conns atomic.Int64
 			r, recorders := startRelayed(t, func(cfg *Config) {
 				b := &breaker{Transport: tcp.New(tcp.Options{})}
-				b.closed.Store(cfg.Rank == 1) // it would dial around the relay
+				b.closed.Store(cfg.Rank == 1) // rank 1 would dial around the relay
 				cfg.Transport, cfg.Redial = b, 10*time.Second
 			}, func() (up, down relay.Filter) {
 				conns.Add(1)

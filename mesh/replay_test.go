@@ -66,7 +66,8 @@ func startReplay(t *testing.T, c transport.Conn) (*testJob, *Link) {
 	return r, l
 }
 
-// accept makes c the next Conn of a link, opened by the peer, which has received that many frames.
+// accept makes c the next Conn of a link. The peer has opened c, and has received the given number
+// of frames.
 func (l *Link) accept(c transport.Conn, received uint64) {
 	if r := l.replay(); r != nil {
 		r.drop()
@@ -78,7 +79,7 @@ func (l *Link) accept(c transport.Conn, received uint64) {
 	l.install(c, linkAccepting, peer)
 }
 
-// sendSmall sends frames of no more than a head, and returns how many are done.
+// sendSmall sends n frames that have only a head. The result counts the frames that are done.
 func (l *Link) sendSmall(n int) (done *int) {
 	done = new(int)
 	for range n {
@@ -87,7 +88,8 @@ func (l *Link) sendSmall(n int) (done *int) {
 	return done
 }
 
-// An answer may come when the Conn of the question has broken and another Conn is open.
+// An answer may come when the Conn of the question has broken and another Conn is open. The answer
+// must not end the open Conn.
 func TestAStallOfABrokenConnDoesNotEndTheNextOne(t *testing.T) {
 	leak.Check(t)
 	broken, open := newHeldConn(), newHeldConn()
@@ -110,7 +112,7 @@ func TestAStallOfABrokenConnDoesNotEndTheNextOne(t *testing.T) {
 	}
 }
 
-// The Done of a frame that the next Conn's peer has received may use the link.
+// The Done of a frame that the next Conn's peer has received must be able to use the link.
 func TestDoneRunsWithoutTheLocksOfTheLink(t *testing.T) {
 	leak.Check(t)
 	_, l := startReplay(t, newHeldConn())
@@ -152,7 +154,7 @@ func TestSmallFramesAskBeforeTheWindowIsFull(t *testing.T) {
 	}
 }
 
-// A rank with the option names the ranks without it.
+// A rank with Config.Redial must log the ranks without it.
 func TestARankThatDoesNotDialAgainIsNamed(t *testing.T) {
 	leak.Check(t)
 	for redial, want := range map[time.Duration]int{0: 0, time.Hour: 1} {

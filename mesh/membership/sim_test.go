@@ -93,7 +93,7 @@ func newCluster(n int, seed uint64, joined bool) *cluster {
 	return w
 }
 
-// start lets rank r take its first step after a while.
+// start lets rank r take its first step after the given time.
 func (w *cluster) start(r int, after Span) {
 	w.after(after, func() { w.step(r, Tick{}) })
 }
