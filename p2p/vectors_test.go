@@ -14,7 +14,8 @@ import (
 // links do not gather, each message is first assembled by copying. All messages must use the same
 // stage for that.
 func TestMessagesWithoutGatherShareOneStage(t *testing.T) {
-	// n is the number of ranks. A chunk of three vectors of each elements is longer than a frame.
+	// n is the number of ranks, and each is the number of elements of a vector. A chunk of three
+	// such vectors is longer than a frame.
 	const n, each = 5, 100_000
 	tm := teamtest.New(t, n, 1<<20)
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
