@@ -35,7 +35,7 @@ func (h inlineTransport) Dial(ctx context.Context, addr string) (transport.Conn,
 
 type inlineConn struct {
 	transport.Conn
-	refuse       bool // the next TrySend
+	refuse       bool // the next TrySend returns false
 	sends, spins hook
 	sink         bufferingSink
 }

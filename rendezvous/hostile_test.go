@@ -182,7 +182,7 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 	}
 }
 
-// A scriptSource is a source of random numbers that takes them from a script, as long as it lasts.
+// A scriptSource is a source of random numbers that takes them from a script until the script ends.
 type scriptSource struct {
 	script []byte
 	rest   *rand.PCG
@@ -198,7 +198,7 @@ func (s *scriptSource) Uint64() uint64 {
 }
 
 // FuzzMember lets a rank of the job, which has proven its identity, send any frames while this rank
-// makes any calls: the frames of a script, and one frame whose head is given, with a right
+// makes any calls: the frames of a script, and one frame whose head is given, with a valid
 // checksum. The peer must not make this rank allocate more than its credit, and every call must end
 // once the peer's link has failed.
 func FuzzMember(f *testing.F) {

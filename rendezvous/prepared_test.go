@@ -581,7 +581,8 @@ func TestCloseReturnsWhenTheEngineEnds(t *testing.T) {
 				waits = len(mc.waiters) > 0
 				e.mu.Unlock()
 			}
-			// Reason: nothing tells that Close sleeps. If it does not yet, the test checks less.
+			// Reason: no event shows that Close sleeps. If Close does not sleep yet, the test
+			// passes, but checks less.
 			time.Sleep(20 * time.Millisecond)
 			e.End(errEnded)
 			if err := <-closed; !errors.Is(err, errEnded) {
