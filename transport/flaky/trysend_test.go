@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A tryConn accepts each frame of TrySend, unless its test makes it refuse. It has no other methods
+// A tryConn accepts each frame of TrySend, unless its field refuse is set. It has no other methods
 // of a Conn.
 type tryConn struct {
 	transport.Conn

@@ -472,7 +472,7 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 }
 
 // runWithoutStdin reads one message with a descriptor, which gets the number 0, and one message
-// without.
+// without a descriptor.
 func runWithoutStdin() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	memory, err2 := createMemfd(8192, growingSeals)

@@ -39,8 +39,8 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
 		t.Error("the write is not where the memory was exposed")
 	}
-	// The three are the requested buffer, the ring that came with it, and the body that was
-	// written.
+	// The three new registrations are for the requested buffer, the ring that came with it, and the
+	// body that was written.
 	if got := registrations(b.fabric); got > before+3 {
 		t.Errorf("%d registrations, before %d", got, before)
 	}

@@ -149,7 +149,8 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 	}
 }
 
-// TestDeviceSpreadsItsQueuesOverItsWaiters tests the same for the queues of a device.
+// New queues must go to the waiter with the fewest queues. TestDeviceSpreadsItsQueuesOverItsWaiters
+// tests this with a device.
 func TestNewQueuesGoToTheLeastLoadedWaiter(t *testing.T) {
 	load := make([]int, 3)
 	for range 7 {

@@ -132,7 +132,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 	spread(3, 2, 2)
 	shut(5)
-	shut(2) // both of the third waiter
+	shut(2) // both queues of the third waiter
 	spread(3, 2, 0)
 	open()
 	spread(3, 2, 1)
