@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"hash/fnv"
 	"slices"
 
@@ -14,9 +15,14 @@ import (
 // group fail. All ranks must submit the same groups. The tensors of groups that differ fail with
 // fault.Mismatch, and so does every later submission of them. Only one goroutine may use a
 // TensorGroup.
+//
+// If a tensor is invalid on one rank, no tensor of the group is submitted there. That rank gets
+// fault.Misuse, and the other ranks fault.Mismatch, unless the rank makes the call again within a
+// second.
 type TensorGroup struct {
 	co      *Coordinator
 	handles []*Handle
+	invalid *Handle // the first invalid handle, or nil
 }
 
 // Group calls collect, and then submits together the operations that collect has submitted to g.
@@ -31,24 +37,27 @@ func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 // coordinator implements Submitter.
 func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
-// submit adds a handle to the group. An invalid handle fails instead.
+// submit adds a handle to the group. An invalid handle fails at once, and the whole group with it.
 func (g *TensorGroup) submit(h *Handle, at callsite.Site) {
 	g.co.mu.Lock()
 	defer g.co.mu.Unlock()
 	h.restart()
 	h.grouped = true
-	if h.invalid != nil {
-		h.complete(h.invalid)
-		return
-	}
 	h.requests[0].Site = g.co.describeSite(at)
 	g.handles = append(g.handles, h)
+	if h.invalid != nil && g.invalid == nil {
+		g.invalid = h
+	}
 }
 
 // submitAll submits the handles as a group. The group's number is computed from the names of the
 // handles, so that all ranks use the same number.
 func (g *TensorGroup) submitAll() {
 	if len(g.handles) == 0 {
+		return
+	}
+	if h := g.invalid; h != nil {
+		g.co.refuse(g.handles, fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank), "no tensor of the group was submitted: %w", h.invalid))
 		return
 	}
 	var names []string
@@ -65,7 +74,7 @@ func (g *TensorGroup) submitAll() {
 	for _, h := range g.handles {
 		q := &h.requests[0]
 		if q.Set != first.Set {
-			g.co.completeHandles(g.handles, fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank),
+			g.co.refuse(g.handles, fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank),
 				"tensors %q and %q are of different process sets; submit a group for each set", first.Name, q.Name))
 			return
 		}
@@ -74,13 +83,26 @@ func (g *TensorGroup) submitAll() {
 	g.co.submitTogether(g.handles)
 }
 
-// completeHandles completes handles that were not submitted. Their outcome is err.
-func (co *Coordinator) completeHandles(hs []*Handle, err error) {
+// refuse ends a call that is not submitted, because of cause. It tells the other ranks, which may
+// wait for this one. The outcome of an invalid handle is its own error, and cause that of the
+// others.
+func (co *Coordinator) refuse(hs []*Handle, cause error) {
+	in := negotiate.Refused{Site: hs[0].requests[0].Site, Call: hs[0].requests[0].Call(), Err: cause}
+	if f := (*fault.Error)(nil); errors.As(cause, &f) {
+		in.Err = f.Err
+	}
 	co.mu.Lock()
-	defer co.mu.Unlock()
 	for _, h := range hs {
+		q := &h.requests[0]
+		in.Tensors = append(in.Tensors, negotiate.TensorName{Set: q.Set, Name: q.Name})
+		err := cause
+		if h.invalid != nil {
+			err = h.invalid
+		}
 		h.complete(err)
 	}
+	co.mu.Unlock()
+	co.stepInline(in)
 }
 
 // submitTogether submits the requests of handles in flight as one input.

@@ -31,7 +31,6 @@ func TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce(t *testing.T) {
 		{"one by one, the last one only", []call{{"a", "b"}}, []call{{"b"}}, []string{"rank 1, last in allreduce b float64 [1] sum at"}},
 		{"refused by itself", []call{{"a", "b"}}, []call{{"b"}, {"a", "b"}}, []string{"rank 1, last in allreduce b float64 [1] sum at"}},
 		{"more members", []call{{"a", "b"}, {"c"}}, []call{{"a", "b", "c"}}, []string{"in a group of 2", "in a group of 3"}},
-		{"without the invalid one", []call{{"a", "b"}}, []call{{"invalid", "b"}}, []string{"in a group of 1"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			leak.Check(t)
@@ -76,19 +75,117 @@ func TestRanksThatGroupDifferentlyAllGetAMismatchAtOnce(t *testing.T) {
 	}
 }
 
-// submitNames submits tensors together. The tensor called "invalid" is refused.
+// submitNames submits tensors together.
 func submitNames(co *coordinator.Coordinator, names []string) (hs []*coordinator.Handle) {
 	if len(names) == 1 {
 		return []*coordinator.Handle{coordinator.AllReduce(co, names[0], make([]float64, 1), comm.Sum)}
 	}
 	co.Group(func(g *coordinator.TensorGroup) {
 		for _, name := range names {
-			var opts []coordinator.CallOption
-			if name == "invalid" {
-				opts = append(opts, coordinator.Shape(2))
-			}
-			hs = append(hs, coordinator.AllReduce(g, name, make([]float64, 1), comm.Sum, opts...))
+			hs = append(hs, coordinator.AllReduce(g, name, make([]float64, 1), comm.Sum))
 		}
 	})
 	return hs
+}
+
+// TestACallThatOneRankRefusesEndsOnTheOthers lets rank 1 of three ranks make a wrong call that it
+// does not repeat. The others get an error that names rank 1 and what is wrong, after the second
+// within which rank 1 may repeat the call. Then all ranks use the same names again.
+func TestACallThatOneRankRefusesEndsOnTheOthers(t *testing.T) {
+	type calls func(co *coordinator.Coordinator, odd *coordinator.ProcessSet) []*coordinator.Handle
+	group := func(add func(g *coordinator.TensorGroup, odd *coordinator.ProcessSet) []*coordinator.Handle) calls {
+		return func(co *coordinator.Coordinator, odd *coordinator.ProcessSet) (hs []*coordinator.Handle) {
+			co.Group(func(g *coordinator.TensorGroup) { hs = add(g, odd) })
+			return hs
+		}
+	}
+	reduce := func(to coordinator.Submitter, name string, opts ...coordinator.CallOption) *coordinator.Handle {
+		return coordinator.AllReduce(to, name, make([]float64, 1), comm.Sum, opts...)
+	}
+	two := group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {
+		return []*coordinator.Handle{reduce(g, "a"), reduce(g, "b")}
+	})
+	sparse := func(width int) calls {
+		return func(co *coordinator.Coordinator, _ *coordinator.ProcessSet) []*coordinator.Handle {
+			var dst coordinator.Sparse[float64]
+			return []*coordinator.Handle{coordinator.AllReduceSparse(co, "s", &dst, coordinator.Sparse[float64]{Width: width}, comm.Sum)}
+		}
+	}
+	for _, tc := range []struct {
+		what         string
+		right, wrong calls
+		want         string // part of every error of ranks 0 and 2
+	}{
+		{"a shape", two, group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {
+			return []*coordinator.Handle{reduce(g, "a"), reduce(g, "b", coordinator.Shape(2))}
+		}), "got 1 elements, want 2"},
+		{"every tensor", two, group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {
+			return []*coordinator.Handle{reduce(g, "a", coordinator.Shape(2)), reduce(g, "b", coordinator.Shape(3))}
+		}), "got 1 elements, want 2"},
+		{"the wrong one has another name", two, group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {
+			return []*coordinator.Handle{reduce(g, "c", coordinator.Shape(2)), reduce(g, "b")}
+		}), "got 1 elements, want 2"},
+		{"process sets", two, group(func(g *coordinator.TensorGroup, odd *coordinator.ProcessSet) []*coordinator.Handle {
+			return []*coordinator.Handle{reduce(g, "a"), reduce(g, "b", coordinator.In(odd))}
+		}), "different process sets"},
+		{"one tensor twice", two, group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {
+			return []*coordinator.Handle{reduce(g, "a"), reduce(g, "a")}
+		}), "is in flight"},
+		{"a single tensor",
+			func(co *coordinator.Coordinator, _ *coordinator.ProcessSet) []*coordinator.Handle {
+				return []*coordinator.Handle{reduce(co, "a")}
+			},
+			func(co *coordinator.Coordinator, _ *coordinator.ProcessSet) []*coordinator.Handle {
+				return []*coordinator.Handle{reduce(co, "a", coordinator.Shape(2))}
+			}, "got 1 elements, want 2"},
+		{"rows", sparse(2), sparse(0), "want a width of at least 1"},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			leak.Check(t)
+			synctest.Test(t, func(t *testing.T) {
+				err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+					odd, err := co.AddProcessSet(ctx, "odd", 1)
+					if err != nil {
+						return err
+					}
+					began, call := time.Now(), tc.right
+					if c.Rank() == 1 {
+						call = tc.wrong
+					}
+					for _, h := range call(co, odd) {
+						err := h.Wait(ctx)
+						if c.Rank() == 1 {
+							if !errors.Is(err, fault.Misuse) {
+								return fmt.Errorf("rank 1: got %v, want misuse", err)
+							}
+							continue
+						}
+						if !errors.Is(err, fault.Mismatch) {
+							return fmt.Errorf("got %v, want a mismatch", err)
+						}
+						for _, want := range []string{"[rank 1, last in ", "group_test.go:", "has refused its call", tc.want} {
+							if !strings.Contains(err.Error(), want) {
+								return fmt.Errorf("%q does not say %q", err, want)
+							}
+						}
+					}
+					if elapsed := time.Since(began); elapsed > 1100*time.Millisecond {
+						return fmt.Errorf("the call ended after %v, want 1 s", elapsed)
+					}
+					if err := c.Barrier(ctx); err != nil { // or rank 1 would repeat the call in time
+						return err
+					}
+					for range 2 {
+						if err := coordinator.WaitAll(ctx, tc.right(co, odd)...); err != nil {
+							return fmt.Errorf("the same names again: %w", err)
+						}
+					}
+					return nil
+				}))
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

@@ -118,8 +118,13 @@ func (h *Handle) submit(at callsite.Site) {
 		if at != h.site {
 			h.site, h.requests[0].Site = at, co.describeSite(at)
 		}
-		if h.invalid != nil || co.closed {
-			h.complete(h.refusal())
+		if h.invalid != nil {
+			co.mu.Unlock()
+			co.refuse([]*Handle{h}, h.invalid)
+			return
+		}
+		if co.closed {
+			h.complete(co.closedError(h.describe()))
 			break
 		}
 		h.submittedAt = now
@@ -138,15 +143,6 @@ func (h *Handle) misused(format string, args ...any) error {
 
 // restart puts an idle handle in flight. co.mu is held.
 func (h *Handle) restart() { h.state, h.err, h.misuse, h.done = inFlight, nil, nil, nil }
-
-// refusal returns the reason why a submission fails at once: the handle is invalid, or the
-// coordinator has ended. co.mu is held.
-func (h *Handle) refusal() error {
-	if h.invalid != nil {
-		return h.invalid
-	}
-	return h.co.closedError(h.describe())
-}
 
 // complete ends a submission. co.mu is held.
 func (h *Handle) complete(err error) {
@@ -243,11 +239,6 @@ func (h *Handle) wait(ctx context.Context) error {
 }
 
 const noContext = "the context is nil; context.Background() waits without a limit"
-
-// failedHandle returns a handle that has failed and cannot be submitted.
-func failedHandle(co *Coordinator, call string, err error) *Handle {
-	return &Handle{co: co, call: call, state: done, err: err, grouped: true}
-}
 
 // detach removes the waiter of a goroutine that stops waiting. co.mu is held.
 func (h *Handle) detach(w *waiter) {

@@ -31,9 +31,6 @@ type Sparse[T comm.Element] struct {
 func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], src Sparse[T], op comm.Op, opts ...CallOption) *Handle {
 	co := to.coordinator()
 	call := "sparse allreduce " + name
-	if err := co.validateSparse(call, tensor.TypeOf[T](), op, len(src.Indices), len(src.Values), src.Width, opts); err != nil {
-		return failedHandle(co, call, err)
-	}
 	s := &sparseSum[T]{call: call, op: op, width: src.Width}
 	// The leading index -1 has no row. It shows that the rank has not joined.
 	indices := append([]int64{-1}, src.Indices...)
@@ -41,6 +38,9 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 	parts := []*Handle{
 		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/indices", root: -1}, &s.indices, indices), opts),
 		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/values", root: -1}, &s.values, src.Values), rows),
+	}
+	if err := co.validateSparse(call, tensor.TypeOf[T](), op, len(src.Indices), len(src.Values), src.Width, opts); err != nil {
+		parts[0].invalid, parts[1].invalid = err, err
 	}
 	h := newParent(call, func() (err error) { *dst, err = s.combine(co); return err }, parts...)
 	var at callsite.Site

@@ -32,10 +32,10 @@ type cachedCount struct {
 	ranks int
 }
 
-// receiveCached handles a rank's bits. After a join or shutdown of any rank, every tensor takes the
-// slow path, because only the slow path handles absent ranks.
+// receiveCached handles a rank's bits. After a join, a shutdown or a refused call of any rank, every
+// tensor takes the slow path, because only the slow path handles ranks that do not submit it.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
-	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
+	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty() || len(c.refusals) > 0
 	for w, all := range set {
 		var fast uint64
 		if !slow && w < len(c.fast.eligible) {

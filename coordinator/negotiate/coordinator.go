@@ -81,9 +81,14 @@ type Coordinator struct {
 	groups       map[groupKey]*group
 	// conflicts holds the submissions of the current list that cannot wait for other ranks; see
 	// checkGroup.
-	conflicts   []groupConflict
-	failures    permanentFailures
-	pendingPool []*pendingTensor // for reuse
+	conflicts []groupConflict
+	failures  permanentFailures
+	// refusals holds the refused calls that are not paired yet, by tensor. refused lists the tensors
+	// that wait only for ranks that have refused them.
+	refusals     map[key][]nextRefusal
+	refusalCount int
+	refused      []key
+	pendingPool  []*pendingTensor // for reuse
 	// lastRequest is the previous request of the list being handled. Its field next predicts the
 	// next request, because most ranks submit in the same order.
 	lastRequest *pendingTensor
@@ -242,6 +247,7 @@ func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 		return nil
 	}
 	in.apply(c)
+	c.failRefused()
 	c.checkStalls()
 	c.launch()
 	c.checkShutdown()
@@ -296,6 +302,9 @@ func (in RequestsReceived) apply(c *Coordinator) {
 		c.receiveRequest(in.From, &m.Requests[i])
 	}
 	c.failConflicts()
+	if m.Refused != nil {
+		c.receiveRefusal(in.From, m.Refused)
+	}
 	if m.HasLocation {
 		c.receiveLocation(in.From, m.Location)
 	}

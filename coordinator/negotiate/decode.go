@@ -36,6 +36,15 @@ func (r *reader) idRanges(n int) []IDRange {
 	return list
 }
 
+// names reads a list of tensors that appendNames has written.
+func (r *reader) names() []TensorName {
+	list := make([]TensorName, r.Count(2))
+	for i := range list {
+		list[i] = TensorName{r.Uvarint32(), r.text(MaxName)}
+	}
+	return list
+}
+
 // ints reads a list of signed numbers. An empty list is nil.
 func (r *reader) ints() []int {
 	n := r.Count(1)

@@ -71,8 +71,12 @@
 // unknown which submissions of different ranks belong together. Other tensors are not affected.
 //
 // A name that is submitted again while it is in flight is refused on that rank, with all tensors of
-// its group. The error names both calls, and the first submission goes on. For the other ranks, a
-// refused tensor counts as not submitted, so they wait for it.
+// its group. The error names both calls, and the first submission goes on.
+//
+// A call that a rank refuses, for this or another reason, counts as its call for the other ranks.
+// The rank may repeat the call within a second after all others have made it. If it does not, the
+// others get fault.Mismatch, which names the rank, its call and what is wrong with it. The names can
+// be used again. If all ranks refuse the call, no rank waits for it, and it has no further effect.
 //
 // # Ranks that run out of data
 //
@@ -94,7 +98,8 @@
 //	ranks disagree about a tensor       fault.Mismatch for that tensor, on all ranks
 //	ranks disagree about a group        the same for all tensors of the groups, from then on
 //	a rank has closed                   fault.Closed for all tensors that need it, from then on
-//	a rank misuses a call by itself     fault.Misuse for that call, on that rank
+//	a rank misuses a call by itself     fault.Misuse for that call, on that rank; fault.Mismatch on
+//	                                    the others that make the call
 //	a rank is lost, or fails            ResponseAbort: the coordinator ends on all ranks
 //	a list breaks the protocol          the same, with fault.Mismatch that blames the sender
 //
@@ -110,6 +115,7 @@
 //	cache IDs given to others   yes                    no                schedule_test.go
 //	joins                       yes                    no                schedule_test.go
 //	groups that differ          no                     yes, of 2 names   groups_test.go, by an oracle
+//	calls that a rank refuses   no                     yes, not repeated testdata/refused.txt
 //	process sets                no                     yes, one          groups_test.go
 //	sizes, parts, credit, time  no                     no                schedule_test.go, groups_test.go
 //
@@ -118,8 +124,8 @@
 // Integers are unsigned varints, signed ones zigzag. Texts and lists begin with their length. A
 // request list has at most 512 requests; a Worker that has more sends several:
 //
-//	byte       version, 2
-//	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault
+//	byte       version, 3
+//	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault, 16 refused
 //	varint     the number of the last response list applied
 //	bytes      a bit for each cached tensor that is submitted, least significant
 //	           first, without the zero bytes at its end
@@ -127,6 +133,8 @@
 //	text       with flag 4: where this rank's program is
 //	bytes      with flag 8: an error that ends the coordinator, as package fault
 //	           writes it
+//	list       with flag 16: (set, name) of the tensors of a refused call, then
+//	           an error for the ranks that wait for it
 //
 // A request is a spec, then the rows (signed), the list of splits (signed) and
 // the text of the call site. A spec is
@@ -147,7 +155,7 @@
 //
 // A response list:
 //
-//	byte       version, 2
+//	byte       version, 3
 //	varint     its number, from 1 on
 //	list       cache entries: varint ID, byte 1 if transient, a spec,
 //	           the list of rows (signed)

@@ -27,7 +27,8 @@ func sampleRequestList() *RequestList {
 			{Spec: sampleTensor(), Site: "train.go:12"},
 			{Spec: gather, Rows: 5, Splits: []int{1, 4}, Site: "train.go:13"},
 		},
-		Fault: &fault.Error{Kind: fault.PeerLost, Op: "allreduce", Rank: 2, Peers: []fault.Peer{{Rank: 1, Host: "b"}}},
+		Fault:   &fault.Error{Kind: fault.PeerLost, Op: "allreduce", Rank: 2, Peers: []fault.Peer{{Rank: 1, Host: "b"}}},
+		Refused: &Refusal{[]TensorName{{0, "w1"}, {3, "w2"}}, fault.New(fault.Mismatch, "allreduce w1", 2, "refused")},
 	}
 }
 

@@ -15,6 +15,8 @@ type RequestList struct {
 	// Requests holds the submissions in full: new names, changed requests, groups, and all
 	// submissions while the cache is off.
 	Requests []TensorRequest
+	// Refused is set if the rank has refused a call. It applies after the submissions of this list.
+	Refused *Refusal
 	// Join says that this rank has no more data. It applies after the submissions of this list.
 	Join bool
 	// Shutdown says that this rank submits nothing more.

@@ -31,8 +31,11 @@ type pendingTensor struct {
 	// cache entry must then be sent again.
 	redefine bool
 	since    Time
-	stall    stallState
-	live     bool // not removed
+	// repeatUntil is when the tensor fails if the ranks that have refused it do not submit it; 0: it
+	// waits for another rank. See awaitRepeat.
+	repeatUntil Time
+	stall       stallState
+	live        bool // not removed
 	// next is the tensor that followed this tensor in the last list that had both in full. It
 	// predicts the order in the lists of the next ranks.
 	next   *pendingTensor
@@ -241,6 +244,7 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 func (c *Coordinator) removePending(p *pendingTensor) {
 	p.live = false
 	c.pendingCount--
+	c.pairRefusals(p)
 	if p.cacheID >= 0 && c.cache[p.cacheID].pending == p {
 		c.cache[p.cacheID].pending = nil
 		c.updateEligible(p.cacheID)

@@ -26,6 +26,7 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 //	the ranks that have not submitted it       what happens
 //	none                                       resolve
 //	have all joined                            resolve, with these absent
+//	have all refused the call                  it waits for repeatTime, and then fails
 //	some have shut down and have not joined    it fails with fault.Closed that names them
 //	others                                     it goes on waiting
 func (c *Coordinator) checkReady(p *pendingTensor) {
@@ -35,6 +36,9 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 	if p.submittedCount == len(p.set.ranks) {
 		c.resolve(p, nil)
 		return
+	}
+	if len(c.refusals) > 0 {
+		c.awaitRepeat(p)
 	}
 	if c.joined.Empty() && c.shutdown.Empty() {
 		return

@@ -107,6 +107,9 @@ func (m *RequestList) String() string {
 		}
 		parts = append(parts, s)
 	}
+	if m.Refused != nil {
+		parts = append(parts, fmt.Sprintf("refuses %v: %v", m.Refused.Tensors, m.Refused.Err))
+	}
 	if m.HasLocation {
 		parts = append(parts, "located at "+m.Location)
 	}

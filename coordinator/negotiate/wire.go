@@ -10,7 +10,7 @@ import (
 )
 
 // wireVersion is the first byte of every list. A rank that runs another version is refused.
-const wireVersion = 2
+const wireVersion = 3
 
 // The flags of a request list. A decoder refuses flags that it does not know.
 const (
@@ -18,6 +18,7 @@ const (
 	listShutdown
 	listLocation
 	listFault
+	listRefused
 )
 
 // AppendRequestList appends m in its wire form, which the package comment describes.
@@ -26,7 +27,7 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	for _, f := range [...]struct {
 		on   bool
 		mark byte
-	}{{m.Join, listJoins}, {m.Shutdown, listShutdown}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}} {
+	}{{m.Join, listJoins}, {m.Shutdown, listShutdown}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}, {m.Refused != nil, listRefused}} {
 		if f.on {
 			marks |= f.mark
 		}
@@ -43,6 +44,9 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	}
 	if m.Fault != nil {
 		b = appendFault(b, m.Fault)
+	}
+	if m.Refused != nil {
+		b = appendFault(appendNames(b, m.Refused.Tensors), m.Refused.Err)
 	}
 	return b
 }
@@ -67,7 +71,10 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	if marks&listFault != 0 {
 		m.Fault = r.fault()
 	}
-	if marks > listJoins|listShutdown|listLocation|listFault {
+	if marks&listRefused != 0 {
+		m.Refused = &Refusal{r.names(), r.fault()}
+	}
+	if marks > listJoins|listShutdown|listLocation|listFault|listRefused {
 		r.Fail()
 	}
 	return m, r.end("a request list")
@@ -143,12 +150,7 @@ func appendResponse(b []byte, it *Response) []byte {
 		b = binary.AppendUvarint(b, uint64(it.Parts))
 		b = appendInts(b, it.Ranks)
 	case ResponseFail:
-		b = binary.AppendUvarint(b, uint64(len(it.Failed)))
-		for _, n := range it.Failed {
-			b = binary.AppendUvarint(b, uint64(n.Set))
-			b = appendText(b, n.Name)
-		}
-		b = appendFault(b, it.Err)
+		b = appendFault(appendNames(b, it.Failed), it.Err)
 	case ResponseJoined:
 		b = binary.AppendUvarint(b, uint64(it.Rank))
 	case ResponseAddSet, ResponseRemoveSet:
@@ -182,11 +184,7 @@ func (r *reader) response(it *Response) {
 		it.Part, it.Parts = int(r.Uvarint32()), int(r.Uvarint32())
 		it.Ranks = r.ints()
 	case ResponseFail:
-		it.Failed = make([]TensorName, r.Count(2))
-		for i := range it.Failed {
-			it.Failed[i] = TensorName{r.Uvarint32(), r.text(MaxName)}
-		}
-		it.Err = r.fault()
+		it.Failed, it.Err = r.names(), r.fault()
 	case ResponseJoined:
 		it.Rank = int(r.Uvarint32())
 	case ResponseAddSet, ResponseRemoveSet:
@@ -304,6 +302,15 @@ func flagByte(on bool) byte {
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendNames(b []byte, names []TensorName) []byte {
+	b = binary.AppendUvarint(b, uint64(len(names)))
+	for _, n := range names {
+		b = binary.AppendUvarint(b, uint64(n.Set))
+		b = appendText(b, n.Name)
+	}
+	return b
 }
 
 func appendInts(b []byte, list []int) []byte {

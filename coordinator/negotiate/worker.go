@@ -160,6 +160,12 @@ type (
 		Requests    []TensorRequest
 		Submissions []SubmissionID
 	}
+	// Refused says that the caller has refused a call for these tensors. Err says why.
+	Refused struct {
+		Tensors    []TensorName
+		Call, Site string // of the first tensor
+		Err        error
+	}
 	// Flush says that a goroutine waits for submissions.
 	Flush struct{}
 	// ResponsesReceived brings the next list of the Coordinator.

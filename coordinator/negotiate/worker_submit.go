@@ -2,6 +2,7 @@ package negotiate
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tutti-go/tutti/fault"
 )
@@ -13,6 +14,11 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 	if err := w.validate(in.Requests); err != nil {
 		w.outputs = append(w.outputs, Fail{in.Submissions, err})
+		var names []TensorName
+		for i := range in.Requests {
+			names = append(names, in.Requests[i].key().tensorName())
+		}
+		Refused{names, in.Requests[0].Call(), in.Requests[0].Site, err.Err}.applyWorker(w)
 		return
 	}
 	for i := range in.Requests {
@@ -21,6 +27,20 @@ func (in Submit) applyWorker(w *Worker) {
 	if q := &in.Requests[0]; q.GroupSize > 0 || q.Operation >= Barrier {
 		w.urgent = true
 	}
+}
+
+// applyWorker reports the call to the Coordinator at once, because other ranks may wait for it.
+func (in Refused) applyWorker(w *Worker) {
+	if w.closed {
+		return // no rank waits for this one
+	}
+	names := slices.DeleteFunc(in.Tensors, func(n TensorName) bool { return len(n.Name) > MaxName })
+	w.outgoing.Refused = &Refusal{Tensors: names[:min(len(names), maxRefusedTensors)], Err: &fault.Error{
+		Kind: fault.Mismatch, Op: in.Call, Rank: w.rank, Peers: []fault.Peer{{Rank: w.rank, Call: in.Call, At: in.Site}},
+		Err: fmt.Errorf("the rank has refused its call; make equal and valid calls on all ranks: %w", in.Err),
+	}}
+	w.markOutgoing()
+	w.urgent = true
 }
 
 // submitCached submits a request by its cache bit. Nearly all submissions take this path. If one of

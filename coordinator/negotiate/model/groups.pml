@@ -2,6 +2,7 @@
  * Groups and process sets of package negotiate for the model checker spin: ranks submit two names,
  * each by itself or both as a group, as each rank chooses. They wait for all of them before the next
  * step. With -DMISSING the last rank submits name 0 only, and the others a group. With -DSET a process set: name 1 belongs to some ranks only. Messages are in flight both ways.
+ * With -DREFUSED the last rank refuses a call of both names in each step, and does not repeat it.
  * The cache, joins, and what negotiation.pml has of them, are left out, and so are sizes, fusion and time.
  *
  * Checked, over all interleavings within the bounds:
@@ -9,7 +10,7 @@
  *                group runs as a whole; no name is submitted twice;
  *   no deadlock  every rank ends all its steps: nobody waits for what others never submit.
  *
- * -DBUG=1 to 4 plant bugs that must be found; see check.sh.
+ * -DBUG=1 to 5 plant bugs that must be found; see check.sh.
  */
 
 #ifndef RANKS
@@ -24,6 +25,9 @@
 #ifndef MISSING
 #define MISSING 0 /* 1: the last rank submits name 0 only, and the others a group */
 #endif
+#ifndef REFUSED
+#define REFUSED 0 /* 1: the last rank refuses all its calls */
+#endif
 #ifndef BUG
 #define BUG 0
 #endif
@@ -34,13 +38,22 @@
 
 mtype = { RUN, FAIL };
 
-/* Request lists: names, and whether they are a group. A step has at most two. */
+/* Request lists: names, and whether they are a group. A step has at most two. No names: a refused call. */
 chan requestLists[RANKS] = [2 * STEPS + 2] of { byte, bool };
 
 /* Response lists: kind and names. */
 chan responseLists[RANKS] = [4 * RANKS * STEPS] of { mtype, byte };
 
 byte ended;
+
+/* refuse is what the last rank does in a step with -DREFUSED. */
+inline refuse()
+{
+	if
+	:: REFUSED && me == RANKS - 1 -> requestLists[me] ! 0, true
+	:: else
+	fi
+}
 
 proctype Worker(byte me)
 {
@@ -58,6 +71,12 @@ proctype Worker(byte me)
 #if MISSING
 		if
 		:: me == RANKS - 1 -> mine = 1; left = 1
+		:: else
+		fi
+#endif
+#if REFUSED
+		if
+		:: me == RANKS - 1 -> mine = 0; left = 0
 		:: else
 		fi
 #endif
@@ -89,8 +108,8 @@ end:	do	/* responses may still come when all steps have ended */
 			fi
 		fi;
 		names = 0 }
-	:: atomic { left == 0 && inFlight == 0 && step < STEPS - 1 -> step++; left = mine }
-	:: atomic { left == 0 && inFlight == 0 && step == STEPS - 1 && unsent == 0 -> step++; ended++ }
+	:: atomic { left == 0 && inFlight == 0 && step < STEPS - 1 -> step++; left = mine; refuse() }
+	:: atomic { left == 0 && inFlight == 0 && step == STEPS - 1 && unsent == 0 -> step++; ended++; refuse() }
 	od
 }
 
@@ -100,6 +119,7 @@ proctype Coordinator()
 	byte grouped[NAMES];   /* of these, those that have submitted it in a group */
 	byte failed;           /* names that have failed for good */
 	bool group;            /* the group has failed for good */
+	byte refusals;         /* calls that the last rank has refused and that no call of the others has met */
 	byte r, names, i, now, ready;
 	bool g;
 
@@ -147,6 +167,25 @@ end:	do
 				fi
 			}
 			for (i : 0 .. RANKS - 1) { responseLists[i] ! FAIL, now }
+		:: else
+		fi;
+		if	/* receiveRefusal */
+		:: names == 0 && BUG == 5 -> refusals = 1
+		:: names == 0 && BUG != 5 -> refusals++
+		:: else
+		fi;
+		now = 0;
+		for (i : 0 .. 1) {	/* failRefused; time is left out: the rank does not repeat the call */
+			if
+			:: refusals > 0 && submitted[i] == ALL - (1 << (RANKS - 1)) -> now = now | (1 << i)
+			:: else
+			fi
+		}
+		if	/* a refusal is for both names */
+		:: now == BOTH ->
+			refusals--;
+			for (i : 0 .. 1) { submitted[i] = 0; grouped[i] = 0 }
+			for (i : 0 .. RANKS - 1) { responseLists[i] ! FAIL, BOTH }
 		:: else
 		fi;
 		ready = (submitted[0] == ALL -> 1 : 0) | (submitted[1] == SET && SET != 0 -> 2 : 0);
