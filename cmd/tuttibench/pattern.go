@@ -17,8 +17,8 @@ type pattern[T comm.Element] [period]T
 // A number converts an integer of at least 0 to an element. Integers wrap, as their sums do.
 type number[T comm.Element] func(v int) T
 
-// The largest numbers that ranks send. Small numbers keep sums exact in every type. Operations
-// that add nothing use larger numbers, which distinguish more ranks.
+// maxAddend and maxMoved are the largest numbers that ranks send. Small numbers keep sums exact in
+// every type. Operations that add nothing use larger numbers, which distinguish more ranks.
 const (
 	maxAddend = 3
 	maxMoved  = 120

@@ -104,7 +104,8 @@ func TestKilledGuardianIsReplaced(t *testing.T) {
 	j.ends(-1)
 }
 
-// The usual ways to kill by name or group must reach the launcher, and must not reach the guardian.
+// Signals to the launcher's process group, or to processes with the launcher's name, must not reach
+// the guardian.
 func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "1", "sh", "-c", family+"wait")
@@ -122,7 +123,8 @@ func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 	j.ends(-1)
 }
 
-// When a rank fails, tuttirun must end the children of all ranks, whatever group they have joined.
+// When a rank fails, tuttirun must end the children of all ranks, whatever process group they have
+// joined.
 func TestFailedJobEndsDetachedChildren(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", family+`[ $TUTTI_RANK = 1 ] && wait; read line; exit 7`)

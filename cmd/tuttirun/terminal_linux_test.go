@@ -44,8 +44,8 @@ func terminal(t *testing.T) (user, process *os.File) {
 	return user, process
 }
 
-// At a terminal the ranks are in background groups. Rank 0 therefore cannot read the terminal by
-// itself. The interrupt key reaches only the launcher, which must forward the signal.
+// At a terminal the ranks are in background process groups. Rank 0 therefore cannot read the
+// terminal by itself. The interrupt key reaches only the launcher, which must forward the signal.
 func TestTerminalReachesRankZeroAndItsInterruptEveryRank(t *testing.T) {
 	t.Parallel()
 	user, process := terminal(t)
