@@ -5,8 +5,8 @@
 //	bin/tuttirun -np 4 bin/digits -out out -coordinator
 //
 // Read train.go first: a step computes the gradient of a share of the batch, runs an
-// all-reduce, and moves the parameters alike on every rank. teamOf, below, has all
-// that the ranks do together.
+// all-reduce, and moves the parameters alike on every rank. teamOf, below,
+// makes the collective calls.
 package main
 
 import (

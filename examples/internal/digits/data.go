@@ -89,8 +89,9 @@ func parse(r io.Reader) (Images, error) {
 	return all, nil
 }
 
-// Split returns the rows to train on and those to test with. The test rows are a fifth of every
-// digit, rounded, drawn by the seed alone, so all ranks with the same seed get the same rows.
+// Split returns the rows to train on and those to test with. The test rows are a fifth of each
+// digit's rows, rounded. The seed alone decides which, so all ranks with the same seed get the same
+// rows.
 func Split(digits []int, seed uint64) (train, test []int) {
 	var rows [Classes][]int
 	for row, digit := range digits {
