@@ -4,7 +4,8 @@ package cpu
 
 import "runtime"
 
-// Yield gives the core to another goroutine, because this system offers nothing stronger.
+// Yield gives the core to another goroutine, because this package knows no stronger call on this
+// system.
 func Yield() { runtime.Gosched() }
 
 // CurrentCore returns -1, because this system does not report the core.

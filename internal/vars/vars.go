@@ -43,5 +43,6 @@ func Identity() []string {
 // ExitsMagic are the first bytes of the file that ExitsFD refers to.
 const ExitsMagic = "tutti exits 1\n\x00\x00"
 
-// ExitsSize returns the size of that file for n ranks, which is also the offset of rank n's part.
+// ExitsSize returns the size of the file that ExitsFD refers to, for n ranks, which is also the
+// offset of rank n's part.
 func ExitsSize(n int) int { return len(ExitsMagic) + 8*n }

@@ -257,8 +257,8 @@ func (e answerSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// intruder starts a process as rank 1 with settings of another job, and waits until rank 0 refuses
-// the process.
+// intruder starts a process that claims to be rank 1, with the variables env in its environment,
+// and waits until rank 0 refuses the process.
 func (j *job) intruder(wire string, env ...string) {
 	j.t.Helper()
 	reported := j.out.count(`"Name":"refused"`)

@@ -28,9 +28,10 @@ type phase struct {
 	run   func(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult
 }
 
-// A callResult is the outcome of a rank's calls. These are the call in which the rank waited, and
-// submissions that must have ended together with it. At most maxSucceeded submissions may have
-// succeeded before the victim was killed. The others must fail, because they need the victim.
+// A callResult is the outcome of a rank's calls. It holds the call in which the rank waited, and
+// the submissions that must have ended together with that call. At most maxSucceeded submissions
+// may have succeeded before the victim was killed. The others must fail, because they need the
+// victim.
 type callResult struct {
 	at           callSite
 	err          error

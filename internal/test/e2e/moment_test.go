@@ -14,7 +14,8 @@ import (
 )
 
 // A moment is the time from which a limit counts, with the time for which the processes of the job
-// had starved by then. An action that takes time has two ends, before and after.
+// had starved by then. For an action that takes time, before is when it began and after is when it
+// ended.
 type moment struct {
 	before, after time.Time
 	starved       time.Duration

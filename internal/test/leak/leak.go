@@ -49,9 +49,9 @@ func startPoller() {
 	}
 }
 
-// waitUntilNone calls left until it returns nothing. After timeout it returns the last result.
-// Goroutines and descriptors may end a little after the call that closed them has returned, so a
-// single check would report false leaks.
+// waitUntilNone calls the function left until it returns nothing. After timeout it returns the last
+// result. Goroutines and descriptors may end a little after the call that closed them has returned,
+// so a single check would report false leaks.
 func waitUntilNone(left func() []string) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {

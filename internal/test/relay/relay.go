@@ -48,7 +48,8 @@ func (f Filter) whole(p []byte) ([]byte, bool) {
 	return f(p), false
 }
 
-// limit returns a cutter that passes n bytes unchanged, or all if n is negative.
+// limit returns a cutter that passes n bytes unchanged and then cuts the connection. If n is
+// negative, it passes all bytes.
 func limit(n int) cutter {
 	return func(p []byte) ([]byte, bool) {
 		if n < 0 {
@@ -137,7 +138,7 @@ func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr
 }
 
 // StartCutting is like Start, but the Relay passes a limited number of bytes of connection conn in
-// each direction, and then resets both of its ends. A negative number is no limit.
+// each direction, and then resets both ends of the connection. A negative number is no limit.
 func StartCutting(tb TB, target string, limits func(conn int) (up, down int)) (addr string) {
 	tb.Helper()
 	r, err := newRelay(target, func(conn int) (up, down cutter) {
