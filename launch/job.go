@@ -49,8 +49,8 @@ type Job struct {
 	// for the verdict.
 	Stdout, Stderr io.Writer
 
-	// Guardian is a program whose main function calls Main, as tuttirun itself. Run starts it as
-	// the guardian, which ends the job if this process is killed. "" means no guardian.
+	// Guardian is a program whose main function calls Main, such as tuttirun itself. Run starts it
+	// as the guardian, which ends the job if this process is killed. "" means no guardian.
 	Guardian string
 }
 

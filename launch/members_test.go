@@ -185,8 +185,8 @@ func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 	}
 }
 
-// wantEnd lets all processes ask, and those that were told to end, end. The membership must then
-// form an epoch or fail, unless the job is finishing and no process is left.
+// wantEnd makes every process ask for the next epoch, or end if it was told to end. The membership
+// must then form an epoch or fail, unless the job is finishing and no process is left.
 func (j *jobModel) wantEnd() {
 	epochs := len(j.formed)
 	for range 40 {
