@@ -113,7 +113,8 @@ func has(events []event, name string) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Name == name })
 }
 
-// checkRank checks rank r. The time of the fault for this rank is at, from which the limit counts.
+// checkRank checks rank r. The parameter at is the time of the fault for this rank, from which the
+// limit counts.
 func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	o, delay, reported := &outcomes[r], delay(outcomes), false
 	for _, e := range o.events {
@@ -190,7 +191,7 @@ func (c *tally) fail(rule string, n int) {
 	c.broken[rule] += n
 }
 
-// A summary adds up the trials of one fault, and when they ran.
+// A summary adds up the trials of one fault, and numbers them.
 type summary struct {
 	fault         *injection
 	next, running int // the number of the next trial, and how many are running

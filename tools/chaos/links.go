@@ -26,7 +26,7 @@ type links struct {
 	conns  []*conn
 }
 
-// newLinks makes the transport.
+// newLinks returns the transport of a rank.
 func newLinks(in *instruction) *links {
 	l := &links{in: in, relays: make(map[string]*relay.Relay)}
 	if in.Wire == grpc.Name {
@@ -147,7 +147,8 @@ const (
 	handshakeFrames = 2 // in each direction
 )
 
-// identify looks for the hello in the bytes of the dialling side.
+// identify reads from the hello, in the bytes of the dialling side, the peer and the channel of the
+// connection.
 func (c *conn) identify(p []byte) {
 	if c.peer.Load() >= 0 {
 		return

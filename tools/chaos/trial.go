@@ -25,7 +25,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// asRank holds the instruction of a process that is a rank.
+// asRank is the environment variable that makes a process a rank, and holds its instruction.
 const asRank = "TUTTI_CHAOS_RANK"
 
 // Limits of a trial.

@@ -192,8 +192,8 @@ func (r *comparison) means() (all, small, noise, smallNoise float64) {
 // their times.
 func noiseOf(ratio float64) float64 { return max(ratio, 1/ratio) - 1 }
 
-// meanRatio returns the geometric mean of a over b. It includes the sizes up to most that both
-// have. If there are none, it returns NaN.
+// meanRatio returns the geometric mean of a over b. It includes the sizes that both have, up to the
+// parameter most. If there are none, it returns NaN.
 func meanRatio(a, b map[int]float64, most int) float64 {
 	sum, n := 0.0, 0
 	for bytes, us := range a {

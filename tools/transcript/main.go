@@ -8,10 +8,10 @@
 //	hello from rank 1 of 2 in ...
 //	...
 //
-// A line that begins with "$ " is a command, which runs without a shell in the current
-// directory. The lines below it are its standard output. Ranks print at any time, so the order
-// of the lines is free; but each must appear, and no others. "..." is any text within a line
-// and, alone on a line, any number of other lines. The command must exit with 0.
+// A line that begins with "$ " is a command, which runs without a shell in the current directory.
+// The lines below it are its standard output. Ranks print at any time, so the lines may come in any
+// order; each of them must appear, and no others. "..." is any text within a line and, alone on a
+// line, any number of other lines. The command must exit with 0.
 package main
 
 import (
