@@ -11,7 +11,7 @@
 //	1  tuttirun   TUTTI_STORE_FD, TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
 //	1  hosts      TUTTI_HOSTS is set: a static list of addresses
 //	2  torchrun   TORCHELASTIC_RUN_ID and RANK are set
-//	3  (PMI-1)    room for PMI_FD that is an open socket, PMI_PORT
+//	3  pmi1       PMI_FD is an open socket, or PMI_PORT and PMI_ID are set
 //	4  (PMIx)     room for PMIX_NAMESPACE with a server's address
 //	5  env        MASTER_ADDR and RANK or WORLD_SIZE are set
 //	5  tf_config  TF_CONFIG is set and describes a cluster
@@ -51,9 +51,20 @@
 // rank, size and secret open, and Job.Join asks the launcher for them, once for each epoch of the
 // job. The socket belongs to the whole process, as the secret does, and no child inherits it.
 //
+// # Launchers with a key-value store
+//
+// A launcher that speaks PMI tells each process its rank, and keeps a value of rank 0 until the
+// other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and exchanges
+// the value: rank 0's addresses, a random name for the job and, if the ranks have no secret, the
+// job's secret. Then it ends the connection, so that the launcher accepts any end of this process.
+// The secret is published only through a connection that the launcher has opened itself (PMI_FD).
+// Any process may connect to PMI_PORT, so it carries no secret, and a job on several hosts needs
+// TUTTI_SECRET_FILE.
+//
 // # What it does not know
 //
 // The package does not know transports or the handshake. It uses the secret only in
-// Job.Credentials, which returns the certificate derived from the secret. It never talks to another
-// rank: Find only reads, Listen opens the one listener, and Join talks to the launcher.
+// Job.Credentials, which returns the certificate derived from the secret. It never sends
+// anything to another rank: Find only reads, Listen opens the one listener, and Join talks to the
+// launcher.
 package bootstrap

@@ -64,8 +64,13 @@ func (f *finder) joining() (*Job, error) {
 // has no rank, size or secret before Join.
 func (j *Job) Elastic() bool { return j.members != nil }
 
-// Join asks the launcher for the next epoch, and waits until it is formed with this process as a
-// member. It returns the job of that epoch, which has its own rank, size, secret and certificate.
+// Join returns the complete job. If Find has completed it, Join returns j. If the launcher has a
+// key-value store (PMI, PMIx), Join waits until all ranks have called Join, and learns rank, size,
+// rank 0's address and the secret; it waits five minutes at most, unless ctx has a deadline.
+//
+// In an elastic job, Join asks the launcher for the next epoch, and waits until it is formed with
+// this process as a member. It returns the job of that epoch, which has its own rank, size, secret
+// and certificate.
 // Its incarnation is the number of the epoch, so processes of other epochs are refused. Join also
 // opens the listener that Listen of the result returns.
 //
@@ -74,6 +79,12 @@ func (j *Job) Elastic() bool { return j.members != nil }
 // fault.Timeout or fault.Canceled when ctx ends; a later Join of this process goes on. One
 // goroutine at a time may call Join.
 func (j *Job) Join(ctx context.Context) (*Job, error) {
+	switch {
+	case j.meeting != nil:
+		return j.meet(ctx)
+	case !j.Elastic():
+		return j, nil
+	}
 	next := *j
 	next.Loopback = true // tuttirun starts ranks on one host; TUTTI_LISTEN takes precedence
 	l, err := next.Listen(ctx)

@@ -146,7 +146,7 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 		"torchrun, restarts":    {torchBase + " MASTER_ADDR=n0 GROUP_WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=x", []string{"TORCHELASTIC_RESTART_COUNT", `"x"`}},
 		"N singletons: ompi":    {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4", []string{"OMPI_COMM_WORLD_SIZE=4", "Open MPI", "tuttirun", "TUTTI_BOOTSTRAP=single"}},
 		"N singletons: pmi":     {"PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
-		"N singletons: port":    {"PMI_PORT=n0:1 PMI_ID=1", []string{"PMI_ID=1", "Hydra"}},
+		"N singletons: stale":   {"PMI_FD=1048577 PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
 		"N singletons: pmix":    {"PMIX_NAMESPACE=x PMIX_RANK=1", []string{"PMIX_RANK=1", "PMIx"}},
 		"N singletons: slurm":   {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0", []string{"SLURM_STEP_NUM_TASKS=4", "srun"}},
 		"N singletons: torch":   {"WORLD_SIZE=8", []string{"WORLD_SIZE=8", "MASTER_ADDR"}},

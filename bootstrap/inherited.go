@@ -32,6 +32,12 @@ type keeper struct {
 	bundle *jobca.Bundle
 
 	members *membership // from TUTTI_STORE_FD
+
+	// metBy is the source by whose store Join has met the other ranks, or "". The field met is what
+	// Join has learned. It is nil if Join has failed; unfinished is then the connection.
+	metBy      string
+	met        *Job
+	unfinished launcherStore
 }
 
 // proof reads the secret from the first source that is set: TUTTI_SECRET_FD, TUTTI_SECRET_FILE,

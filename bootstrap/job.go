@@ -81,6 +81,7 @@ type Job struct {
 	Algorithm       string // operation:algorithm[,...]
 	Tuning          string // a file that tuttibench tune wrote
 	ReportTransport bool   // print which transport connects which ranks
+	ReportBootstrap bool   // print by which source each rank has found the job
 	Plain           bool   // connections between hosts are not encrypted
 	Rack            string // the rack of this host
 	Topology        string // a file that says which rack each host is in
@@ -104,6 +105,10 @@ type Job struct {
 	members  *membership
 	finder   *finder      // set with members; reads what belongs to an epoch
 	listener net.Listener // opened by Join, until Listen returns it
+
+	// meeting is how Join completes the job. It is nil if Find has completed it, or if the job is
+	// elastic.
+	meeting *meeting
 }
 
 // String returns the rank, the size, the host and the source of the job, without the secret.
@@ -151,20 +156,32 @@ func (f *finder) find(o Options) (*Job, error) {
 	if j.listen == "" || o.Listen != "" {
 		j.listen = o.Listen
 	}
-	if j.Elastic() {
+	switch { // Join gives the job the rest
+	case j.Elastic():
 		j.Secret = o.Secret
-		return j, nil // Join gives it the rest
+		return j, nil
+	case j.meeting != nil:
+		j.meeting.options = o
+		return j, nil
 	}
+	if err := f.secretOf(j, o); err != nil {
+		return nil, err
+	}
+	j.Exited = f.exits(j.Rank, upTo(j.Size), false)
+	return j, j.confineToLoopback(o.Insecure)
+}
+
+// secretOf gives the job the secret of the options, or else that of the environment. A job may have
+// a secret already, from an earlier Join. It keeps this secret if there is no other.
+func (f *finder) secretOf(j *Job, o Options) error {
 	p, err := f.proof(j) // runs even with Options.Secret, so that no child inherits another secret
 	if len(o.Secret) > 0 {
 		p, err = proof{secret: o.Secret}, nil
 	}
-	if err != nil {
-		return nil, err
+	if err == nil && len(p.secret) > 0 {
+		j.Secret, j.credentials = p.secret, p.credentials
 	}
-	j.Secret, j.credentials = p.secret, p.credentials
-	j.Exited = f.exits(j.Rank, upTo(j.Size), false)
-	return j, j.confineToLoopback(o.Insecure)
+	return err
 }
 
 // decide asks the sources in order, or only the source that TUTTI_BOOTSTRAP names. If the named
@@ -210,6 +227,9 @@ func (f *finder) settings(j *Job) error {
 	if j.ReportTransport, err = f.flag(j.Rank, vars.Report); err != nil {
 		return err
 	}
+	if j.ReportBootstrap, err = f.flag(j.Rank, vars.ReportBootstrap); err != nil {
+		return err
+	}
 	if j.Plain, err = f.flag(j.Rank, vars.Plain); err != nil {
 		return err
 	}
@@ -243,7 +263,7 @@ func (j *Job) confineToLoopback(insecure bool) error {
 	for _, a := range append([]string{j.Root, j.listen}, j.Peers...) {
 		if a != "" && !isLoopback(a) {
 			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
-				"give all ranks the same %s (or %s), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",
+				"give all ranks the same %s (or %s), written with (umask 077; openssl rand -hex 16 > FILE), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",
 				a, vars.SecretFile, vars.Secret)
 		}
 	}

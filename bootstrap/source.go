@@ -20,6 +20,8 @@ type source struct {
 //	           own entry; the list
 //	torchrun   RANK, WORLD_SIZE       Root: MASTER_ADDR, and a     from the run's id and
 //	                                  derived port                 MASTER_PORT
+//	pmi1       PMI_RANK, PMI_SIZE,    Root: rank 0's value in      from rank 0's value
+//	           or the launcher        the launcher's store
 //	env        RANK, WORLD_SIZE       Root: MASTER_ADDR, and       from Root
 //	                                  MASTER_PORT
 //	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
@@ -32,6 +34,7 @@ func sources() []source {
 		{"tuttirun", vars.StoreFD + ", or " + vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
 		{"hosts", vars.Hosts + " is set", (*finder).hosts},
 		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
+		{"pmi1", "PMI_FD is an open socket, or PMI_PORT and PMI_ID are set", (*finder).pmi1},
 		{"env", vars.TorchAddr + " and " + vars.TorchRank + " are set", (*finder).env},
 		{"tf_config", vars.TFConfig + " is set and describes a cluster", (*finder).tfConfig},
 		{"single", "always", (*finder).single},

@@ -51,9 +51,6 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range job.Warnings {
-		o.log.Warn("tutti: " + warning)
-	}
 	if !initOpen.CompareAndSwap(false, true) {
 		return nil, fault.New(fault.Misuse, "init", job.Rank, "process: got a second Init while the communicator of the first is open, want one job at a time; Close it first, or use Local for several ranks in one process")
 	}

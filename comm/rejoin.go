@@ -3,6 +3,8 @@ package comm
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
@@ -64,6 +66,11 @@ func (c *Comm) Changed() <-chan struct{} { return c.rt.changed }
 // processes are ranks, join takes part in the launcher's epochs until one has begun.
 func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	if !job.Elastic() {
+		job, err := job.Join(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer job.Close()
 		return o.joinEpoch(ctx, job)
 	}
 	for {
@@ -143,6 +150,12 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 // joinEpoch makes this process the rank of the epoch that job describes. It works on a copy of the
 // options, because the job completes them.
 func (o *options) joinEpoch(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
+	for _, warning := range job.Warnings {
+		o.log.Warn("tutti: " + warning)
+	}
+	if job.ReportBootstrap {
+		fmt.Fprintf(os.Stderr, "tutti: %v\n", job)
+	}
 	own := *o
 	own.applyEnvironment(job)
 	own.exited = job.Exited

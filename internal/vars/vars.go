@@ -29,6 +29,8 @@ const (
 	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"
 	Plain       = "TUTTI_INSECURE_PLAIN" // connections between hosts are not encrypted
+
+	ReportBootstrap = "TUTTI_REPORT_BOOTSTRAP" // print by which source each rank has found the job
 )
 
 // Identity returns the variables that say which job and rank a process is. A launcher that runs

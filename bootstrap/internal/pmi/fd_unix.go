@@ -1,0 +1,28 @@
+//go:build unix
+
+package pmi
+
+import (
+	"net"
+	"os"
+	"syscall"
+)
+
+// isConnected reports whether a descriptor is a connected stream socket.
+func isConnected(fd int) bool {
+	kind, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_TYPE)
+	if err != nil || kind != syscall.SOCK_STREAM {
+		return false
+	}
+	_, err = syscall.Getpeername(fd)
+	return err == nil
+}
+
+// adopt makes an inherited socket a connection of this process. It closes the descriptor itself.
+// The copy in the connection has close-on-exec set.
+func adopt(fd int) (net.Conn, error) {
+	syscall.CloseOnExec(fd)
+	file := os.NewFile(uintptr(fd), varFD)
+	defer file.Close()
+	return net.FileConn(file)
+}
