@@ -99,7 +99,8 @@
 // TUTTI_ROOT, TUTTI_LISTEN_FD, TUTTI_SECRET_FD and TUTTI_INCARNATION. TUTTI_RANK is then the slot,
 // and TUTTI_SIZE the number of processes that have begun.
 //
-// --transport, --report-transport, --timeline and --insecure-plain also set environment variables.
+// --transport, --report-transport, --report-bootstrap, --timeline and --insecure-plain also set
+// environment variables.
 //
 // # Standard streams
 //

@@ -20,6 +20,8 @@ type Job struct {
 	Report    bool   // the ranks print their choice of transports
 	Plain     bool   // connections between hosts are not encrypted
 
+	ReportBootstrap bool // the ranks print how they have found the job
+
 	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
 	// events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string

@@ -33,6 +33,7 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 		"per node":               {"-N 3 p", Job{Apps: []App{{Ranks: 3, Args: []string{"p"}}}}},
 		"np before slots":        {"-host localhost:2 -np 4 p", Job{Apps: []App{{Ranks: 4, Args: []string{"p"}}}}},
 		"transport":              {"-n 1 --transport tcp --report-transport p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Transport: "tcp", Report: true}},
+		"report of the source":   {"-n 1 --report-bootstrap p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, ReportBootstrap: true}},
 		"tags":                   {"-l -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: RankTag}},
 		"mpi tags":               {"-tag-output -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: MPITag}},
 		"times":                  {"--timeout 90 --grace 1m30s -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeout: 90 * time.Second, Grace: 90 * time.Second}},
@@ -57,7 +58,7 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 				t.Errorf("got programs %+v, want %+v", got.Apps, want.Apps)
 			}
 			if got.Tags != want.Tags || got.Timeout != want.Timeout || got.Grace != want.Grace || got.Quiet != want.Quiet ||
-				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Timeline != want.Timeline || got.Report != want.Report {
+				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Timeline != want.Timeline || got.Report != want.Report || got.ReportBootstrap != want.ReportBootstrap {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 			if len(req.warnings) != 0 {

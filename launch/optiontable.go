@@ -46,6 +46,8 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
 			set: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
+		{names: []string{"report-bootstrap"}, help: "have the ranks print how they have found their job",
+			set: func(p *parser, _ []string) error { p.req.job.ReportBootstrap = true; return nil }},
 		{names: []string{"insecure-plain"}, help: "INSECURE: do not encrypt connections between hosts\n" + strings.Repeat(" ", 26) + "(sets TUTTI_INSECURE_PLAIN)",
 			set: func(p *parser, _ []string) error {
 				p.req.job.Plain = true

@@ -85,6 +85,9 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if j.Report {
 		env = append(env, vars.Report+"=1")
 	}
+	if j.ReportBootstrap {
+		env = append(env, vars.ReportBootstrap+"=1")
+	}
 	if j.Plain {
 		env = append(env, vars.Plain+"=1")
 	}

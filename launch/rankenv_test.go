@@ -19,10 +19,10 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	}
 	w := jobInfo{size: 2, job: "job-x", root: "127.0.0.1:5"}
 	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8"}}
-	env := rankEnv(base, &Job{Transport: "tcp", Report: true, Plain: true}, a, w, 1)
+	env := rankEnv(base, &Job{Transport: "tcp", Report: true, ReportBootstrap: true, Plain: true}, a, w, 1)
 	for _, want := range []string{
 		"A=new", "RANK=8", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_LOCAL_RANK=1", "TUTTI_LOCAL_SIZE=2", "TUTTI_ROOT=127.0.0.1:5",
-		"TUTTI_JOB=job-x", "TUTTI_SECRET_FD=3", "TUTTI_TRANSPORT=tcp", "TUTTI_INSECURE_PLAIN=1", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_INCARNATION=0",
+		"TUTTI_JOB=job-x", "TUTTI_SECRET_FD=3", "TUTTI_TRANSPORT=tcp", "TUTTI_INSECURE_PLAIN=1", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_REPORT_BOOTSTRAP=1", "TUTTI_INCARNATION=0",
 	} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%q is missing in %q", want, env)
