@@ -146,6 +146,11 @@ fuzz: ## run every fuzz target for FUZZTIME (10s) each, one per core
 examples: build ## run every program in examples/ and check its output
 	$(GO) run ./tools/transcript examples
 
+# The launchers of other projects; those that cannot be had are skipped, with a line.
+.PHONY: e2e-launch
+e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (1 minute)
+	@tools/e2e-launch.sh
+
 # The tutorial's transport is a module of its own, as a user's would be.
 UNIXSOCK := docs/transports/unixsock
 

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Runs hello and digits under other launchers, as docs/launchers.md says, and checks what they
+# print. It needs root and Debian's apt for the launchers that are missing, and root for several
+# hosts. What cannot be had is skipped, with a line. The last line counts; as root with apt, a skip
+# is a failure.
+#
+#   e2e-launch.sh        needs bin/hello and bin/digits: make build
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+for name in ${!TUTTI_@}; do unset "$name"; done
+export TUTTI_REPORT_BOOTSTRAP=1
+work=$(mktemp -d)
+export HOSTS_LAB=$work/hosts
+trap 'tools/hosts down; rm -rf "$work"' EXIT
+ran=0 skipped=()
+
+# have installs a Debian package if its program is missing, and succeeds if the program is there.
+have() {
+	command -v "$1" >/dev/null && return
+	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
+	timeout -k 10 180 env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$2" >"$work/apt" 2>&1 </dev/null
+	command -v "$1" >/dev/null
+}
+
+# skip records a case that cannot run, and why.
+skip() {
+	echo "SKIPPED: $1: $2"
+	skipped+=("$1")
+}
+
+# job NAME PATTERN COUNT COMMAND... runs a command, which ends within 60 s with exit code 0, and
+# prints COUNT lines that match the pattern.
+job() {
+	local name=$1 pattern=$2 count=$3 code=0 lines
+	shift 3
+	timeout -k 5 60 "$@" >"$work/out" 2>&1 </dev/null || code=$?
+	lines=$(grep -cE "$pattern" "$work/out" || :)
+	if [ "$code" != 0 ] || [ "$lines" != "$count" ]; then
+		cat "$work/out"
+		echo "FAILED: $name: got exit code $code and $lines lines of \"$pattern\", want 0 and $count: $*"
+		exit 1
+	fi
+	echo "ok: $name"
+	ran=$((ran + 1))
+}
+
+# fails NAME PATTERN COMMAND... runs a command, which ends within 60 s with another exit code than
+# 0, and prints a line that matches the pattern. The launcher may end other ranks before they print.
+fails() {
+	local name=$1 pattern=$2 code=0
+	shift 2
+	timeout -k 5 60 "$@" >"$work/out" 2>&1 </dev/null || code=$?
+	if [ "$code" = 0 ] || [ "$code" = 124 ] || ! grep -qE "$pattern" "$work/out"; then
+		cat "$work/out"
+		echo "FAILED: $name: got exit code $code, want an error and \"$pattern\": $*"
+		exit 1
+	fi
+	echo "ok: $name"
+	ran=$((ran + 1))
+}
+
+# hydra is MPICH's mpiexec. Under the name mpiexec there may be another launcher's.
+hydra_cases() {
+	if ! have mpiexec.hydra mpich; then
+		skip hydra "mpiexec.hydra is missing, and Debian's package mpich cannot be had"
+		return
+	fi
+	job "hydra: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 mpiexec.hydra -n 4 bin/hello
+	job "hydra: the report" 'rank [01] of 2 on .*, by PMI-1 at PMI_FD' 2 mpiexec.hydra -n 2 bin/hello
+	job "hydra: PMI_PORT" 'rank [01] of 2 on .*, by PMI-1 at PMI_PORT' 2 mpiexec.hydra -pmi-port -n 2 bin/hello
+	# Rank 0 waits for rank 1, which has failed. Hydra ends it.
+	fails "hydra: a secret file that is missing" 'TUTTI_SECRET_FILE=.*cannot be read' \
+		mpiexec.hydra -n 1 bin/hello : -n 1 env TUTTI_SECRET_FILE="$work/none" bin/hello
+	job "hydra: digits" "$digits_line" 1 mpiexec.hydra -n 2 bin/digits -out "$work/digits"
+	# The shell closes PMI_FD, and the variables are left over.
+	fails "hydra: a stale PMI_FD" 'PMI_SIZE=2 says that mpiexec' \
+		mpiexec.hydra -n 2 bash -c 'exec {PMI_FD}>&-; bin/hello'
+	if [ "$hosts" = no ]; then
+		skip "hydra on two hosts" "no pseudo-hosts here: they need root, iproute2 and network namespaces"
+		return
+	fi
+	local remote=(tools/hosts in n0 mpiexec.hydra -launcher ssh -launcher-exec "$work/remote" -hosts n1:2,n2:2 -n 4)
+	job "hydra on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
+	job "hydra on two hosts: the warning" 'the job.s secret has passed through the launcher' 1 "${remote[@]}" "$PWD/bin/hello"
+	(umask 077; openssl rand -hex 16 >"$work/secret")
+	job "hydra on two hosts: a secret file, no warning" 'the job.s secret has passed' 0 \
+		"${remote[@]}" -genv TUTTI_SECRET_FILE "$work/secret" "$PWD/bin/hello"
+	job "hydra on two hosts: digits" "$digits_line" 1 "${remote[@]}" "$PWD/bin/digits" -out "$work/digits"
+	fails "hydra on two hosts: PMI_PORT without a secret" 'no secret.*openssl rand -hex 16' \
+		"${remote[@]}" -pmi-port "$PWD/bin/hello"
+}
+
+# up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would.
+up() {
+	hosts=no
+	[ "$(id -u)" = 0 ] && have ip iproute2 && tools/hosts up 3 >"$work/up" 2>&1 || return 0
+	hosts=yes
+	cat >"$work/remote" <<END
+#!/usr/bin/env bash
+# OPTIONS HOST COMMAND..., with a login's few variables.
+while [[ \$1 == -* ]]; do shift; done
+host=\$1
+shift
+exec env -i PATH="\$PATH" HOME="\$HOME" HOSTS_LAB="$HOSTS_LAB" "$PWD/tools/hosts" in "\$host" sh -c "\$*"
+END
+	chmod +x "$work/remote"
+}
+
+digits_line='all [24] ranks hold identical parameters'
+up
+hydra_cases
+echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
+if [ "${#skipped[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && timeout 60 apt-get -q update >/dev/null 2>&1; then
+	exit 1
+fi
