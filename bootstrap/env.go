@@ -100,7 +100,7 @@ func newJob(source string) *Job {
 // would wait for ranks that do not exist.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
-		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {
+		if !f.has(pair[1]) {
 			v, _ := f.get(pair[0])
 			return refuse(unknown, "%s=%q, but %s is not set: set both for each rank", pair[0], v, pair[1])
 		}
