@@ -22,8 +22,9 @@ type Relay struct {
 	cutters  func(conn int) (up, down cutter)
 	work     sync.WaitGroup
 
-	mu    sync.Mutex // guards conns
-	conns []net.Conn
+	mu     sync.Mutex // guards the fields below
+	conns  []net.Conn
+	closed bool
 }
 
 // New starts a Relay. The function filters returns the Filters of connection number conn, counted
@@ -84,8 +85,14 @@ func (r *Relay) accept() {
 			continue
 		}
 		r.mu.Lock()
+		closed := r.closed
 		r.conns = append(r.conns, near, far)
 		r.mu.Unlock()
+		if closed { // Close has closed only the earlier connections
+			near.Close()
+			far.Close()
+			return
+		}
 		up, down := r.cutters(n)
 		reset := func() { resetAll(near, far) }
 		r.work.Go(func() { forward(far, near, up, reset) })
@@ -116,6 +123,7 @@ func resetAll(conns ...net.Conn) {
 func (r *Relay) Close() {
 	r.listener.Close()
 	r.mu.Lock()
+	r.closed = true
 	for _, c := range r.conns {
 		c.Close()
 	}
