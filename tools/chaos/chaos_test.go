@@ -32,6 +32,9 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	lost := func(d time.Duration, peers ...int) event {
 		return event{Name: "error", Time: at(d), Peers: peers, Text: "lost"}
 	}
+	broken := func(d time.Duration, peers ...int) event {
+		return event{Name: "error", Kind: fault.LinkLost.Error(), Time: at(d), Peers: peers, Text: "broken"}
+	}
 	failed := func(events ...event) outcome { return outcome{ended: true, code: 1, events: events} }
 	done := outcome{ended: true, events: []event{{Name: "done"}}}
 	killed := outcome{ended: true, code: -1}
@@ -63,25 +66,35 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 		{"nothing lost", "pause", done, done, ""},
 		{"lost for a pause", "pause", done, failed(lost(soon, 0)), "blame"},
 		{"the paused rank loses", "pause", failed(lost(soon, 1)), done, "blame"},
-		{"the link is named", "cut", failed(lost(soon, 0, 1)), failed(lost(soon, 1, 0)), ""},
+		{"the link is named", "cut", failed(broken(soon, 0, 1)), failed(broken(soon, 1, 0)), ""},
+		{"one end is named", "cut", failed(broken(soon, 0, 1)), failed(broken(soon, 0)), "blame"},
+		{"both ends are named as lost", "cut", failed(broken(soon, 0, 1)), failed(lost(soon, 0, 1)), "blame"},
+		{"the link is not mended", "mend", failed(broken(soon, 0, 1)), done, "blame"},
+		{"the link is not mended in R", "outage", failed(broken(redialTime+soon, 0, 1)), done, ""},
+		{"the link is lost late", "outage", failed(broken(redialTime+S, 0, 1)), done, "hang"},
 		{"nothing lost by a cut", "cut", done, done, ""},
-		{"a third rank is named", "cut", failed(lost(soon, 0, 2)), done, "blame"},
-		{"the link is named late", "cut", failed(lost(2*S, 0, 1)), done, "hang"},
+		{"a third rank is named", "cut", failed(broken(soon, 0, 2)), done, "blame"},
+		{"the link is named late", "cut", failed(broken(2*S, 0, 1)), done, "hang"},
 		{"a shortage of one's own", "ulimit", failed(event{Name: "error", Kind: fault.Exhausted.Error()}), failed(lost(S, 0)), ""},
 		{"a shortage of others", "ulimit", done, failed(event{Name: "error", Kind: fault.Exhausted.Error()}), "blame"},
-		{"a lie", "drop", failed(event{Name: "altered", Time: at(0)}, lost(soon, 0, 1)), failed(lost(soon, 0, 1)), ""},
-		{"a lie that nobody has told", "drop", done, failed(lost(soon, 0, 1)), "blame"},
+		{"a lie", "drop", failed(event{Name: "altered", Time: at(0)}, broken(soon, 0, 1)), failed(broken(soon, 0, 1)), ""},
+		{"a lie that nobody has told", "drop", done, failed(broken(soon, 0, 1)), "blame"},
 	} {
 		over := injected
 		if c.fault == "stop" {
 			over = resumed
 		}
+		redial := c.fault == "mend" || c.fault == "outage"
+		if c.fault == "mend" {
+			c.fault = "cut"
+		}
 		tr := &trial{fault: faultNamed(t, c.fault), ranks: 2, other: 1}
+		tr.Redial = redial
 		if c.fault == "drop" {
 			tr.Lie = relay.Drop
 		}
 		if c.fault == "ulimit" {
-			tr.Descriptors = 5
+			tr.Descriptors, tr.inInit = 5, true
 		}
 		v := check(tr, &result{injected: injected, over: over, outcomes: []outcome{c.victim, c.other}})
 		if c.want == "" && len(v.broken) > 0 || c.want != "" && (len(v.broken) != 1 || v.broken[c.want] == 0) {
@@ -133,9 +146,6 @@ func TestATrialIsRepeatedByItsSeedFaultAndNumber(t *testing.T) {
 			programs[a.Program], wires[a.wire] = true, true
 		}
 		want := len(programNames())
-		if f.link {
-			want -= len(messagePrograms())
-		}
 		if len(programs) != want || len(wires) != len(f.wires) {
 			t.Errorf("%s: 400 trials have %d programs and %d transports, want %d and %d", f.name, len(programs), len(wires), want, len(f.wires))
 		}

@@ -135,8 +135,8 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
 			case !t.allows(r, e):
 				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
-			case late > t.fault.limit+delay:
-				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.fault.limit, delay, e.Text)
+			case late > t.limit()+delay:
+				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.limit(), delay, e.Text)
 			}
 		}
 	}
@@ -159,18 +159,21 @@ func (t *trial) allows(r int, e event) bool {
 		return t.Descriptors > 0 && r == t.victim && e.Kind == fault.Exhausted.Error()
 	case t.fault.lost:
 		return len(e.Peers) == 1 && e.Peers[0] == t.victim
-	case t.fault.link:
-		return !slices.ContainsFunc(e.Peers, func(p int) bool { return p != t.victim && p != t.other })
+	case t.losesLink():
+		return e.Kind == fault.LinkLost.Error() && len(e.Peers) == 2 && slices.Contains(e.Peers, t.victim) && slices.Contains(e.Peers, t.other)
 	}
 	return false
 }
+
+// losesLink reports whether ranks may report that they have lost the link.
+func (t *trial) losesLink() bool { return t.fault.link && !(t.fault.mended && t.Redial) }
 
 // wanted returns what allows accepts.
 func (t *trial) wanted() string {
 	switch {
 	case t.fault.lost:
 		return fmt.Sprintf("rank %d", t.victim)
-	case t.fault.link:
+	case t.losesLink():
 		return fmt.Sprintf("the link between ranks %d and %d", t.victim, t.other)
 	}
 	return "no error"

@@ -7,17 +7,21 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/internal/test/relay"
 )
 
-// S is how long a rank may be silent before it counts as lost, and reportTime is how long a rank
-// may take to report a loss that another rank has noticed.
+// The times from which all limits follow. The letters are the rows of the table in
+// docs/fault-tolerance.md.
 const (
-	S          = 4 * time.Second
-	reportTime = time.Second
+	reportTime = time.Second                      // (a), (c): from a loss that is known to the last report
+	S          = 4 * time.Second                  // (b): a rank that is silent for longer is lost
+	silentTime = S + reportTime                   // (b): until the last report of that loss
+	stallTime  = (1+1+5)*time.Second + reportTime // (c): of a data link that fails because it delivers nothing
+	redialTime = 2 * time.Second                  // (c): R, the time of WithRedial
 )
 
 // An injection is a row of the table of faults: what a trial does to its job, and what the ranks
@@ -29,12 +33,14 @@ type injection struct {
 	share int      // how many of about 100 trials inject it
 	jobs  int      // trials at a time; more than one if the ranks mostly wait
 
-	lost  bool // ranks may report that they have lost the victim
-	link  bool // ranks may report that they have lost the trial's link, or a rank at one of its ends
-	none  bool // the ranks need not report anything
-	lives bool // the victim lives, and reports what the others report
+	lost   bool // ranks may report that they have lost the victim
+	link   bool // ranks may report that they have lost the trial's link
+	none   bool // the ranks need not report anything
+	lives  bool // the victim lives, and reports what the others report
+	mended bool // with WithRedial, ranks report nothing
 
-	// limit is how long after the injection the last rank may report, on an idle machine.
+	// limit is how long after the injection all ranks that lose a rank or a link have noticed that;
+	// see trial.limit.
 	limit time.Duration
 	// rest is how long after the injection the programs go on before they are told to end; 0: until
 	// they have an error.
@@ -45,19 +51,18 @@ type injection struct {
 }
 
 // faults returns the table. A trial's random numbers depend on the seed, on the index of its fault
-// in the table and on its number. The fault "kill" stays first, so that its trials are those of
-// older versions.
+// in the table and on its number.
 func faults() []*injection {
 	network := []string{"tcp", "grpc"}
 	rows := []*injection{
 		{
 			name: "kill", does: "kills a rank by SIGKILL", wires: transports(), share: 60, jobs: 1,
-			lost: true, limit: 5 * time.Second,
+			lost: true, limit: reportTime,
 			inject: func(t *trial, ps []*process) { ps[t.victim].signal(syscall.SIGKILL) },
 		},
 		{
 			name: "stop", does: "stops a rank by SIGSTOP for longer than S = 4 s, and resumes it", wires: transports(), share: 4, jobs: 4,
-			lost: true, lives: true, limit: S + reportTime,
+			lost: true, lives: true, limit: silentTime,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = S + 1500*time.Millisecond + random(rng, 2*time.Second) },
 			inject: stop,
 		},
@@ -77,13 +82,29 @@ func faults() []*injection {
 			},
 		},
 		{
-			name: "cut", does: "resets all connections between two ranks; new ones work", wires: network, share: 6, jobs: 2,
-			none: true, link: true, lives: true, limit: S + reportTime, rest: 2 * time.Second,
-			inject: func(t *trial, ps []*process) { t.betweenBoth(ps, command{Do: "cut"}) },
+			name: "cut", does: "resets all connections between two ranks; with WithRedial, new ones, too, for less than R = 2 s", wires: network, share: 8, jobs: 2,
+			none: true, link: true, mended: true, lives: true, limit: reportTime, rest: 2 * time.Second,
+			choose: func(t *trial, rng *rand.Rand) {
+				t.ranks = max(t.ranks, 3)
+				if t.Redial = rng.IntN(2) == 0; t.Redial {
+					t.lasts = random(rng, redialTime-800*time.Millisecond)
+				}
+			},
+			inject: cutOff,
+		},
+		{
+			name: "outage", does: "resets all connections between two ranks for more than R = 2 s, with WithRedial", wires: network, share: 4, jobs: 4,
+			none: true, link: true, lives: true, limit: reportTime, rest: 2 * time.Second,
+			choose: func(t *trial, rng *rand.Rand) {
+				t.ranks = max(t.ranks, 3)
+				t.Redial, t.lasts = true, redialTime+500*time.Millisecond+random(rng, 700*time.Millisecond)
+			},
+			inject: cutOff,
 		},
 		{
 			name: "silence", does: "drops all bytes on the data connections between two ranks; new ones work", wires: network, share: 4, jobs: 4,
-			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
+			none: true, link: true, mended: true, lives: true, limit: stallTime, rest: time.Second,
+			choose: func(t *trial, rng *rand.Rand) { t.Redial = rng.IntN(2) == 0 },
 			inject: func(t *trial, ps []*process) { t.betweenBoth(ps, command{Do: "silence"}) },
 		},
 		{
@@ -103,15 +124,16 @@ func faults() []*injection {
 		},
 		{
 			name: "ulimit", does: "starts a rank with a low limit on descriptors", wires: transports(), share: 4, jobs: 2,
-			none: true, lost: true, lives: true, limit: initLimit + reportTime, rest: 200 * time.Millisecond,
+			none: true, lost: true, lives: true, limit: reportTime, rest: 200 * time.Millisecond,
 			choose: func(t *trial, rng *rand.Rand) { t.Descriptors, t.inInit = 4+rng.IntN(24), true },
 		},
 	}
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap, relay.Corrupt} {
 		rows = append(rows, &injection{
 			name: string(lie), does: "lets a relay " + string(lie) + " one frame between two ranks", wires: network, share: 4, jobs: 4,
-			none: true, link: true, lives: true, limit: stallLimit, rest: time.Second,
+			none: true, link: true, lives: true, limit: stallTime, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
+				t.Redial = rng.IntN(2) == 0 // a link that has lied is not always opened again
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
 				// Only checksums detect a corrupted body and, over gRPC, a change to an HTTP/2
 				// frame.
@@ -122,9 +144,24 @@ func faults() []*injection {
 	return rows
 }
 
-// stallLimit is the time until a silent link is given up: 1 s until an acknowledgement is asked
-// for, 5 s without one, 10 s in which the link is dialled again, and the time of the checks.
-const stallLimit = 18 * time.Second
+// limit returns how long after the injection the last rank may report, on an idle machine.
+func (t *trial) limit() time.Duration {
+	limit := t.fault.limit
+	if t.inInit { // a rank that has not joined may be replaced, so the others wait for their deadline
+		limit += initLimit
+	}
+	if t.Redial {
+		limit += redialTime
+	}
+	if t.Redial && t.Lie != "" { // (d): the relay alters the same frame of the next connection, too
+		limit += stallTime
+	}
+	// A rank that only passes messages along learns of the loss when its neighbour ends.
+	if t.Reaction == "stay" && slices.Contains([]string{"chain", "named", "ring"}, t.Program) {
+		limit += time.Duration(t.ranks-2) * stay
+	}
+	return limit
+}
 
 // random returns a duration below the limit.
 func random(rng *rand.Rand, limit time.Duration) time.Duration {
@@ -137,6 +174,13 @@ func (t *trial) betweenBoth(ps []*process, c command) {
 		c.To = end[1]
 		ps[end[0]].order(c)
 	}
+}
+
+// cutOff cuts the two ranks off from each other for the trial's time. There must be a third rank: a
+// rank whose connections to all other ranks are reset counts as dead, by row (a).
+func cutOff(t *trial, ps []*process) {
+	t.betweenBoth(ps, command{Do: "cut", For: t.lasts})
+	time.Sleep(t.lasts)
 }
 
 // stop stops the victim for the trial's time.

@@ -21,14 +21,15 @@ type links struct {
 	transport.Transport
 	in *instruction
 
-	mu     sync.Mutex // guards relays and conns
+	mu     sync.Mutex // guards the fields below
 	relays map[string]*relay.Relay
 	conns  []*conn
+	cutOff map[int]time.Time // by rank: until when its connections are reset
 }
 
 // newLinks returns the transport of a rank.
 func newLinks(in *instruction) *links {
-	l := &links{in: in, relays: make(map[string]*relay.Relay)}
+	l := &links{in: in, relays: make(map[string]*relay.Relay), cutOff: make(map[int]time.Time)}
 	if in.Wire == grpc.Name {
 		l.Transport = grpc.New(grpc.Options{})
 	} else {
@@ -79,6 +80,9 @@ func (l *links) close() {
 func (l *links) carryOut(c command) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c.Do == "cut" {
+		l.cutOff[c.To] = time.Now().Add(c.For)
+	}
 	for _, conn := range l.conns {
 		if int(conn.peer.Load()) != c.To {
 			continue
@@ -118,9 +122,23 @@ func (l *links) filters(cut func()) (up, down relay.Filter) {
 	lieUp, lieDown := l.lies(c, true), l.lies(c, false)
 	up = func(p []byte) []byte {
 		c.identify(p)
+		if l.resets(c) {
+			return nil
+		}
 		return c.pass(p, lieUp)
 	}
 	return up, func(p []byte) []byte { return c.pass(p, lieDown) }
+}
+
+// resets resets a connection to a rank that is cut off. It reports whether it has done so.
+func (l *links) resets(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !time.Now().Before(l.cutOff[int(c.peer.Load())]) {
+		return false
+	}
+	c.cut()
+	return true
 }
 
 // pass returns the bytes to forward in place of p.

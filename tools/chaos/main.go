@@ -19,7 +19,8 @@
 //	no file in /dev/shm, and after Close no goroutine and    left
 //	no descriptor is left behind
 //
-// Limits grow by the delays that a busy machine has caused, as the kernel has measured them.
+// The limits follow from the table of times in docs/fault-tolerance.md; see trial.limit. They grow
+// by the delays that a busy machine has caused, as the kernel has measured them.
 //
 // The seed, the fault and the number of a trial determine all its choices. Only the scheduler
 // decides where in the program the fault meets the rank. A trial that breaks a rule is printed with

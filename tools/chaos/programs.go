@@ -61,11 +61,6 @@ func runProgram(ctx context.Context, c *comm.Comm, in *instruction, over *atomic
 
 func programNames() []string { return slices.Sorted(maps.Keys(programs())) }
 
-// messagePrograms returns the programs that only pass messages along. In these, a rank that loses
-// no link itself sees that other ranks leave because of a lost link, and names those. So these
-// programs are not tried with lost links.
-func messagePrograms() []string { return []string{"chain", "named", "ring"} }
-
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
 // size returns a random number of elements: often small, sometimes a hundred thousand.

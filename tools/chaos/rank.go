@@ -48,6 +48,9 @@ func runRank(text string) int {
 	} else {
 		opts = append(opts, comm.WithTransport(wires.All()...))
 	}
+	if in.Redial {
+		opts = append(opts, comm.WithRedial(redialTime))
+	}
 	var over atomic.Bool
 	go obey(links, &over)
 	if in.Descriptors > 0 && in.Victim == thisRank() { // the limit bounds descriptor numbers, and open ones stay open
@@ -59,7 +62,7 @@ func runRank(text string) int {
 	}
 	limit := initLimit
 	if in.Lie != "" { // a frame may be altered during Init, and a lost frame takes longer to notice
-		limit += stallLimit
+		limit += stallTime
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -202,7 +205,7 @@ func libraryGoroutines() string {
 	stacks := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
 	var left []string
 	for _, stack := range stacks[1:] { // the first stack belongs to this goroutine
-		if strings.Contains(stack, "github.com/tutti-go/tutti/") {
+		if strings.Contains(stack, "\ngithub.com/tutti-go/tutti/") { // functions are at the start of a line, and files are not
 			left = append(left, stack)
 		}
 	}

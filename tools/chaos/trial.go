@@ -45,6 +45,7 @@ type instruction struct {
 
 	// The part of the fault that the ranks inject themselves; see faults. The zero values inject
 	// nothing.
+	Redial      bool // WithRedial
 	Relayed     bool // dial through relays, over Wire
 	Wire        string
 	Lie         relay.Fault // of the relays between Victim and Other, in one direction
@@ -91,9 +92,6 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 	t.other = (t.victim + 1 + rng.IntN(t.ranks-1)) % t.ranks
 	t.inInit = false
 	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.rest > 0, f.link || f.name == "delay"
-	for f.link && slices.Contains(messagePrograms(), t.Program) {
-		t.Program = programNames()[rng.IntN(len(programNames()))]
-	}
 	if f.choose != nil {
 		f.choose(t, rng)
 	}
@@ -121,6 +119,9 @@ func (t *trial) String() string {
 		text += fmt.Sprintf("; the link to rank %d", t.other)
 	case t.Descriptors > 0:
 		text += fmt.Sprintf("; %d descriptors", t.Descriptors)
+	}
+	if t.Redial {
+		text += ", WithRedial"
 	}
 	if t.lasts > 0 {
 		text += fmt.Sprintf(", for %v", t.lasts.Round(time.Millisecond))
@@ -247,7 +248,7 @@ func (t *trial) run() *result {
 // awaitEnds waits until all ranks have ended, and ends those that are late.
 func (t *trial) awaitEnds(ps []*process, res *result) {
 	// A rank must report in time, and then close.
-	over := time.After(t.fault.limit + stay + closeLimit + startLimit)
+	over := time.After(t.limit() + stay + closeLimit + startLimit)
 	for r, p := range ps {
 		o := &res.outcomes[r]
 		select {
