@@ -103,6 +103,37 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 	}
 }
 
+// The ranks of a program that shrinks must go on without the lost rank. The victim is rank 0.
+func TestCheckNoticesARankThatDoesNotGoOn(t *testing.T) {
+	injected := time.Unix(100, 0)
+	joined := event{Name: "joined"}
+	lost := event{Name: "error", Time: injected.UnixNano(), Peers: []int{0}}
+	shrunk := func(d time.Duration, peers ...int) event {
+		return event{Name: "shrunk", Time: injected.Add(d).UnixNano(), Peers: peers}
+	}
+	ended := func(code int, events ...event) outcome { return outcome{ended: true, code: code, events: events} }
+	victim, other := ended(-1, joined), ended(0, joined, lost, shrunk(0, 0), event{Name: "done"})
+	for _, c := range []struct {
+		name   string
+		ranks  []outcome
+		broken string // the broken rule; "" if none
+	}{
+		{"all go on", []outcome{victim, other, other}, ""},
+		{"one ends", []outcome{victim, ended(1, joined, lost), other}, "wrong"},
+		{"one goes on alone", []outcome{victim, ended(0, joined, lost, shrunk(0, 0, 2), event{Name: "done"}), other}, "blame"},
+		{"one goes on late", []outcome{victim, ended(0, joined, lost, shrunk(2*reportTime+1, 0), event{Name: "done"}), other}, "hang"},
+		{"half without the lowest rank ends", []outcome{victim, ended(1, joined, lost)}, ""},
+		{"a loss in Init", []outcome{ended(-1), ended(1, lost), ended(1, lost)}, ""},
+	} {
+		tr := &trial{fault: faultNamed(t, "kill"), ranks: len(c.ranks)}
+		tr.Program = shrinks
+		v := check(tr, &result{injected: injected, over: injected, outcomes: c.ranks})
+		if c.broken == "" && len(v.broken) > 0 || c.broken != "" && (len(v.broken) != 1 || v.broken[c.broken] == 0) {
+			t.Errorf("%s: got %v, want %q", c.name, v.notes, c.broken)
+		}
+	}
+}
+
 // The limit grows by the time for which the rank that starved longest had no processor, and by no
 // more.
 func TestLimitsGrowByMeasuredDelays(t *testing.T) {

@@ -117,12 +117,21 @@ func has(events []event, name string) bool {
 // limit counts.
 func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	o, delay, reported := &outcomes[r], delay(outcomes), false
+	shrunk := has(o.events, "shrunk")
 	for _, e := range o.events {
 		switch e.Name {
 		case "wrong":
 			v.fail("wrong", "rank %d: %s", r, e.Text)
 		case "goroutines", "descriptors":
 			v.fail("left", "rank %d: %s after Close: %s", r, e.Name, e.Text)
+		case "shrunk":
+			late := time.Unix(0, e.Time).Sub(at)
+			switch want, limit := t.leftOut(), t.limit()+reportTime; {
+			case !v.injected || len(e.Peers) != 1 || e.Peers[0] != want:
+				v.fail("blame", "rank %d goes on without ranks %v, want %d", r, e.Peers, want)
+			case late > limit+delay:
+				v.fail("hang", "rank %d goes on after %v, want at most %v and %v for delays", r, late.Round(time.Millisecond), limit, delay)
+			}
 		case "error":
 			if reported {
 				continue // only the first error counts
@@ -148,7 +157,28 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 		v.fail("wrong", "rank %d exits with code %d: %s", r, o.code, o.stderr)
 	case !reported && !done:
 		v.fail("wrong", "rank %d has reported nothing: %s", r, o.stderr)
+	case t.Program == shrinks && reported && !(shrunk && done) && t.goesOn(r, outcomes):
+		v.fail("wrong", "rank %d does not go on: %v", r, o.events)
 	}
+}
+
+// leftOut returns the rank that Shrink leaves out.
+func (t *trial) leftOut() int {
+	if t.fault.link {
+		return max(t.victim, t.other)
+	}
+	return t.victim
+}
+
+// goesOn reports whether the rank must go on after a loss, in a job in which all ranks had joined.
+func (t *trial) goesOn(r int, outcomes []outcome) bool {
+	for _, o := range outcomes {
+		if !has(o.events, "joined") {
+			return false
+		}
+	}
+	// Nobody records the deaths of these processes, so half of the ranks need the lowest one.
+	return r != t.leftOut() && (t.ranks > 2 || r == 0)
 }
 
 // allows reports whether the error of a rank names the right ranks. An error that names none is

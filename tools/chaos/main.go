@@ -3,19 +3,20 @@
 // Command chaos injects faults into jobs at random moments, and checks what the ranks report.
 //
 //	chaos [-count N] [-faults LIST] [-seed S] [-time D] [-only I] [-transport NAME] [-np N]
-//	      [-record FILE] [-v]
+//	      [-program NAME] [-record FILE] [-v]
 //
 // Each trial starts a job of 2 to 7 processes over a random transport. All ranks run one random
-// program: collectives, messages, named tensors, communicators that are made and closed, or a
-// coordinator. At a random moment, which may lie in Init or Close, the trial injects one fault. The
-// table in faults.go lists the faults, and what the ranks may report after each of them. The trial
-// checks every rank, except one that was killed:
+// program: collectives, messages, named tensors, communicators that are made and closed, a
+// coordinator, or collectives that go on after a Shrink. At a random moment, which may lie in Init
+// or Close, the trial injects one fault. The table in faults.go lists the faults, and what the ranks
+// may report after each of them. The trial checks every rank, except one that was killed:
 //
 //	rule                                                     when broken, counts in
 //	it reports its error within the fault's limit, and ends  hang
 //	its first error names the right rank, or both ends of    blame
 //	the right link; without a loss it has no error
 //	no call returns a wrong result                           wrong
+//	a program that shrinks goes on without the lost rank     wrong
 //	no file in /dev/shm, and after Close no goroutine and    left
 //	no descriptor is left behind
 //
@@ -58,6 +59,7 @@ func main() {
 	flag.IntVar(&d.only, "only", -1, "run the trials with this number only")
 	flag.StringVar(&d.transport, "transport", "", "run only the trials over this transport")
 	flag.IntVar(&d.np, "np", 0, "run only the trials with this number of ranks")
+	flag.StringVar(&d.program, "program", "", "run only the trials of this program")
 	record := flag.String("record", "", "the page that keeps the tables")
 	flag.BoolVar(&d.verbose, "v", false, "print every trial")
 	flag.Parse()
@@ -96,6 +98,7 @@ type director struct {
 	seed      uint64
 	only, np  int
 	transport string
+	program   string
 	verbose   bool
 	began     time.Time
 	deadline  time.Time
@@ -172,7 +175,7 @@ func (d *director) next(s *summary, wanted int) *trial {
 	for s.total.faults+s.running < wanted && time.Now().Before(d.deadline) {
 		t := newTrial(s.fault, d.seed, s.next)
 		s.next++
-		if (d.transport == "" || t.wire == d.transport) && (d.np == 0 || t.ranks == d.np) {
+		if (d.transport == "" || t.wire == d.transport) && (d.np == 0 || t.ranks == d.np) && (d.program == "" || t.Program == d.program) {
 			s.running++
 			return t
 		}

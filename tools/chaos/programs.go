@@ -32,11 +32,15 @@ func programs() map[string]program {
 		"split":       makers,
 		"close":       closeSoon,
 		"coordinator": coordinate,
+		shrinks:       nil, // see runShrinking
 	}
 }
 
 // runProgram runs a program until it fails, or until rank 0 sets over.
 func runProgram(ctx context.Context, c *comm.Comm, in *instruction, over *atomic.Bool) error {
+	if in.Program == shrinks {
+		return runShrinking(ctx, c, in, over)
+	}
 	step := programs()[in.Program](c, newRandom(in.Seed))
 	for i := 1; ; i++ {
 		err := step(ctx)
@@ -49,14 +53,20 @@ func runProgram(ctx context.Context, c *comm.Comm, in *instruction, over *atomic
 		if !in.Ends || i%4 != 0 {
 			continue
 		}
-		flag := []int32{0}
-		if over.Load() {
-			flag[0] = 1
-		}
-		if err := comm.AllReduce(ctx, c, flag, comm.Max); err != nil || flag[0] == 1 {
+		if end, err := agreeToEnd(ctx, c, over); err != nil || end {
 			return err
 		}
 	}
+}
+
+// agreeToEnd reports on all ranks whether rank 0 has set over.
+func agreeToEnd(ctx context.Context, c *comm.Comm, over *atomic.Bool) (bool, error) {
+	flag := []int32{0}
+	if over.Load() {
+		flag[0] = 1
+	}
+	err := comm.AllReduce(ctx, c, flag, comm.Max)
+	return flag[0] == 1, err
 }
 
 func programNames() []string { return slices.Sorted(maps.Keys(programs())) }

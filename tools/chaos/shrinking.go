@@ -1,0 +1,112 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// shrinks is the program that goes on after a loss.
+const shrinks = "shrink"
+
+// runShrinking runs collectives in rounds. Between two rounds one rank revokes the communicator, and
+// all ranks shrink it, so that faults meet these calls, too. After a loss, the ranks that are left
+// run a last round without the lost rank.
+func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *atomic.Bool) error {
+	c, told := job, false
+	for round := uint64(0); ; round++ {
+		err := runRound(ctx, job, c, newRandom(in.Seed+round), func() (bool, error) {
+			if c.Size() < job.Size() || !in.Ends {
+				return c.Size() < job.Size(), nil
+			}
+			return agreeToEnd(ctx, c, over)
+		})
+		switch {
+		case err == errEnd:
+			return nil
+		case errors.Is(err, fault.PeerLost), errors.Is(err, fault.LinkLost):
+			if !told {
+				report(err)
+			}
+			told = true
+		case !errors.Is(err, fault.Revoked):
+			return err
+		}
+		c.Revoke()
+		next, err := c.Shrink(ctx)
+		if err != nil {
+			return err
+		}
+		if c != job {
+			c.Close(ctx) // it is revoked, so nothing is left to deliver
+		}
+		c = next
+	}
+}
+
+// errRevoke makes a rank revoke the communicator.
+var errRevoke = &fault.Error{Kind: fault.Revoked, Op: "revoke", Rank: -1}
+
+// runRound runs some calls, and returns errEnd if the program then ends. Otherwise it returns an
+// error, because one rank revokes the communicator.
+func runRound(ctx context.Context, job, c *comm.Comm, rng *rand.Rand, end func() (bool, error)) error {
+	if err := checkMembers(ctx, job, c); err != nil {
+		return err
+	}
+	for range 1 + rng.IntN(20) {
+		if err := collective(ctx, c, rng); err != nil {
+			return err
+		}
+	}
+	if over, err := end(); err != nil {
+		return err
+	} else if over {
+		return errEnd
+	}
+	if c.Rank() == rng.IntN(c.Size()) {
+		return errRevoke
+	}
+	if err := c.Barrier(ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: a barrier has ended that one rank did not enter", errWrong)
+}
+
+// checkMembers reports which ranks of the job are not in c. It checks the result of an Agree, too.
+func checkMembers(ctx context.Context, job, c *comm.Comm) error {
+	bits, err := c.Agree(ctx, ^(uint64(1) << c.Rank()))
+	if err != nil {
+		return err
+	}
+	all := make([]uint64, 2*c.Size())
+	if err := comm.AllGather(ctx, c, all, comm.From([]uint64{uint64(job.Rank()), bits})); err != nil {
+		return err
+	}
+	left := make(map[uint64]bool)
+	for r := range c.Size() {
+		left[all[2*r]] = true
+		if all[2*r+1] != bits {
+			return fmt.Errorf("%w: agree: got %b, and %b on rank %d", errWrong, bits, all[2*r+1], r)
+		}
+	}
+	if want := ^uint64(0) << c.Size(); bits != want { // all ranks have come out of Agree alive
+		return fmt.Errorf("%w: agree: got %b, want %b", errWrong, bits, want)
+	}
+	e := event{Name: "shrunk"}
+	for r := range job.Size() {
+		if !left[uint64(r)] {
+			e.Peers = append(e.Peers, r)
+		}
+	}
+	if len(e.Peers) > 0 {
+		e.write()
+	}
+	return nil
+}
