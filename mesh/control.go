@@ -417,7 +417,7 @@ func (c *control) departJob(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have acknowledged the goodbye: %w", ctx.Err())
+	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "some ranks with a control link to this one have not acknowledged that it closes, and may report it as lost: %w; give Close more time", ctx.Err())
 }
 
 // isDialing reports whether this rank is dialling its control link to the given rank.

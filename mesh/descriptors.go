@@ -44,7 +44,7 @@ func descriptorShortage(limit, open, size int, joinServer bool) error {
 	if limit < 0 || limit >= want {
 		return nil
 	}
-	return fmt.Errorf("file descriptors: got a limit of %d, want at least %d for a rank of %d, and %d for messages between all ranks (%d are open now): raise ulimit -n",
+	return fmt.Errorf("file descriptors: got a limit of %d, want at least %d on this rank of a job of %d ranks, or %d if it exchanges messages with all ranks (%d are open now): raise ulimit -n",
 		limit, want, size, all, open)
 }
 

@@ -27,13 +27,13 @@ func TestALimitThatIsTooLowIsNamedWithTheNumberNeeded(t *testing.T) {
 		joinServer        bool
 		want              string // a part of the error; "": none
 	}{
-		{24, 8, 7, false, "got a limit of 24, want at least 28 for a rank of 7"},
+		{24, 8, 7, false, "got a limit of 24, want at least 28 on this rank of a job of 7 ranks"},
 		{27, 8, 7, true, "want at least 28"},
 		{28, 8, 7, true, ""},
 		{1024, 10, 1000, true, ""},
-		{50, 10, 1000, false, "want at least 58 for a rank of 1000, and 1037 for messages between all ranks (10 are open now): raise ulimit -n"},
+		{50, 10, 1000, false, "want at least 58 on this rank of a job of 1000 ranks, or 1037 if it exchanges messages with all ranks (10 are open now): raise ulimit -n"},
 		{58, 10, 1000, false, ""},
-		{1016, 10, 1000, true, "got a limit of 1016, want at least 1017 for a rank of 1000, and 1037 for messages between all ranks"},
+		{1016, 10, 1000, true, "got a limit of 1016, want at least 1017 on this rank of a job of 1000 ranks, or 1037 if it exchanges messages with all ranks"},
 		{1017, 10, 1000, true, ""},
 		{-1, 8, 7, true, ""},
 		{10, 2, 1, true, ""},

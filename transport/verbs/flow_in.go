@@ -240,7 +240,10 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 		return output{}, fmt.Errorf("got a write to handle %#x within another frame", imm)
 	// A body must be complete exactly when its last write has arrived.
 	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
-		return output{}, fmt.Errorf("body of %d bytes: got %d bytes so far, and more to follow: %v", l.size, l.frameBytes, goesOn)
+		if goesOn {
+			return output{}, fmt.Errorf("body of %d bytes: got all bytes and a mark that more follow, want the mark of the last write", l.size)
+		}
+		return output{}, fmt.Errorf("body of %d bytes: got the mark of the last write after %d bytes, want all bytes first", l.size, l.frameBytes)
 	case l.holdsOne:
 		out := output{op: outBodyPart, handle: l.handle, size: l.frameBytes}
 		if !goesOn {
