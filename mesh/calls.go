@@ -17,7 +17,7 @@ import (
 // repeats the last 64 floods of all ranks, so only older floods are lost.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
-		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)
+		m.log.Error("flood dropped: longer than max, or too many tasks wait for the control goroutine", "bytes", len(body), "max", MaxFlood)
 		return
 	}
 	body = append([]byte(nil), body...)

@@ -155,7 +155,7 @@ func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 		p.instance = instance
 	}
 	if p.instance != instance {
-		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this process has by an earlier Init", rank)}
+		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or an earlier Init of this process; give each process its own rank", rank)}
 	}
 	return nil
 }

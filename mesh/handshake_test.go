@@ -355,8 +355,8 @@ func TestATableUncoversWhoPosesAsARank(t *testing.T) {
 		<-done
 		defer r.close()
 		var e *fault.Error
-		if err := r.errs[1]; !errors.As(err, &e) || !blames(e, fault.Refused, 2) || !strings.Contains(err.Error(), "another process") {
-			t.Errorf("got %v, want that another process poses as rank 2", err)
+		if err := r.errs[1]; !errors.As(err, &e) || !blames(e, fault.Refused, 2) || !strings.Contains(err.Error(), "another has opened a connection as rank 2") {
+			t.Errorf("got %v, want that two processes run as rank 2", err)
 		}
 	})
 }

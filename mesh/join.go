@@ -87,7 +87,7 @@ func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 	case old.instance == 0:
 		g.missing--
 	default:
-		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this process has by an earlier Init", rank)}
+		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or an earlier Init of this process; give each process its own rank", rank)}
 	}
 	g.everJoined[rank], g.records[rank], g.owners[rank] = true, r, t
 	if g.missing == 0 {

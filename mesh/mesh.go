@@ -325,7 +325,7 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	for r := range m.peers {
 		p := &m.peers[r]
 		if p.instance != 0 && p.instance != records[r].instance {
-			e := m.failure(fault.Refused, fmt.Errorf("rank: another process than the one that has joined as rank %d has opened a connection as rank %d", r, r))
+			e := m.failure(fault.Refused, fmt.Errorf("rank: one process has joined as rank %d, and another has opened a connection as rank %d; give each process its own rank", r, r))
 			e.Peers = []fault.Peer{{Rank: r, Host: records[r].host}}
 			return e
 		}

@@ -148,10 +148,10 @@ func (l *Link) redial(ctx context.Context, epoch uint32, deadline time.Time, cau
 		case !l.isDialing(epoch):
 			return
 		case final:
-			l.fail(fmt.Errorf("%w; dialled again: %w", cause, err))
+			l.fail(fmt.Errorf("%w; the link could not be opened again: %w", cause, err))
 			return
 		case late:
-			l.fail(fmt.Errorf("%w; dialled again for %v: %w", cause, l.m.cfg.Redial, err))
+			l.fail(fmt.Errorf("%w; the link could not be opened again within %v: %w", cause, l.m.cfg.Redial, err))
 			return
 		}
 	}
@@ -163,4 +163,4 @@ var errStale = errors.New("the peer's position is out of date")
 
 // errNoReplay is the error of a link that breaks and is dialled again, if the peer then answers
 // with epoch 0: it does not open the link again.
-var errNoReplay = errors.New("the peer does not open this connection again")
+var errNoReplay = errors.New("the peer does not open this link again")

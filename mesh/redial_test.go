@@ -359,7 +359,7 @@ func TestABrokenLinkIsDialledAgainWithinTheLimit(t *testing.T) {
 			if after := when.Sub(start); !blames(e, fault.LinkLost, 0, 1) || after < limit {
 				t.Errorf("rank %d reports %v after %v, want a lost link of ranks 0 and 1 after %v", i, e, after, limit)
 			}
-			if !strings.Contains(e.Error(), "dialled again for 2s") {
+			if !strings.Contains(e.Error(), "could not be opened again within 2s") {
 				t.Errorf("got %q, want a text that says how long the link was dialled", e)
 			}
 		}

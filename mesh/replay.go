@@ -492,7 +492,7 @@ func (in *inbound) Buffer(h transport.Header) []byte {
 	in.asks = h.ID&ackWanted != 0
 	if in.active {
 		if h.Size != in.header.Size || !bytes.Equal(h.Head, in.header.Head) {
-			in.c.l.DeferFailure(fault.New(fault.Refused, "receive", in.c.l.m.Rank(), "rank %d has sent another frame again", in.c.l.Rank))
+			in.c.l.DeferFailure(fault.New(fault.Refused, "receive", in.c.l.m.Rank(), "rank %d has repeated a frame with another head or size", in.c.l.Rank))
 			in.bare = true
 			return nil
 		}

@@ -243,8 +243,8 @@ func TestAPeerThatLiesAboutItsFramesIsRefused(t *testing.T) {
 			return c.l.deferred()
 		}, ""},
 		{"the same frame comes again", again(head), ""},
-		{"a longer frame comes again", again(transport.Header{Head: head.Head, Size: 9}), "another frame"},
-		{"a frame with another head comes again", again(transport.Header{Head: []byte("HEAD"), Size: 8}), "another frame"},
+		{"a longer frame comes again", again(transport.Header{Head: head.Head, Size: 9}), "has repeated a frame with another"},
+		{"a frame with another head comes again", again(transport.Header{Head: []byte("HEAD"), Size: 8}), "has repeated a frame with another"},
 		{"it does not open the link again", func(c *replayConn) error {
 			c.drop()
 			c.l.mu.Lock()
