@@ -140,11 +140,11 @@ func (e *Engine) Drain(ctx context.Context) error {
 	e.unlock()
 	if err != nil {
 		peers := d.pendingPeers()
-		var ranks strings.Builder
+		var ranks []string
 		for _, p := range peers {
-			fmt.Fprintf(&ranks, " %d", p.Rank)
+			ranks = append(ranks, fmt.Sprintf("rank %d", p.Rank))
 		}
-		return &fault.Error{Kind: fault.Timeout, Op: "close", Rank: e.cfg.Rank, Peers: peers, Err: fmt.Errorf("messages not taken by rank%s: %w", &ranks, err)}
+		return &fault.Error{Kind: fault.Timeout, Op: "close", Rank: e.cfg.Rank, Peers: peers, Err: fmt.Errorf("not all messages have been received by %s: %w; receive them there, or give Close more time", strings.Join(ranks, ", "), err)}
 	}
 	return lost
 }

@@ -116,7 +116,7 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 		return nil, e.misuse("prepare", "tensor %q from rank %d: got a second buffer, want one; close the first", name, from)
 	case max(len(p.prepared), len(p.preparedByID)) >= maxPrepared:
 		e.unlock()
-		return nil, fault.New(fault.Exhausted, "prepare", e.cfg.Rank, "prepared buffers for rank %d: got more than %d, want at most that many; close some", from, maxPrepared)
+		return nil, fault.New(fault.Exhausted, "prepare", e.cfg.Rank, "prepared buffers for tensors from rank %d: got %d, want at most %d; close one first", from, maxPrepared+1, maxPrepared)
 	}
 	pr := &PreparedRecv{mc: mc, peer: p, name: name, buf: buf}
 	p.prepared[k] = pr
@@ -446,7 +446,7 @@ func (p *peer) dropPrepared() {
 func (p *peer) handleWritten(h *frameHeader) {
 	e, pr := p.e, p.preparedByID[h.id]
 	if pr == nil || pr.mc.id != h.context || pr.name != p.namesIn[h.name] || pr.filled || h.size > uint64(len(pr.buf)) {
-		p.protocolError("written: got %d bytes in buffer %d, want a free buffer of that tensor, and large enough", h.size, h.id)
+		p.protocolError("written: got %d bytes in buffer %d, want a free buffer for that tensor, of at least that size", h.size, h.id)
 		return
 	}
 	pr.filled = true

@@ -33,7 +33,7 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	// The bound is twice maxPrepared, because the peer stops counting earlier: when it sends the
 	// unprepare frame.
 	case len(p.remote) >= 2*maxPrepared:
-		p.protocolError("prepare: got more than %d buffers, want at most that many", 2*maxPrepared)
+		p.protocolError("prepare: got %d buffers, want at most %d", 2*maxPrepared+1, 2*maxPrepared)
 	default:
 		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}
 		p.remote[h.id], p.remoteByKey[k] = rb, rb
