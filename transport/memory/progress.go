@@ -131,5 +131,5 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 // link fails with this error, as a connection of real hardware does.
 func errNotExposed(size int) error {
 	return failure(fault.Misuse, fmt.Sprintf("a frame of %d bytes into exposed memory", size),
-		errors.New("got a token of memory that is not exposed, or not that large"))
+		errors.New("got a token of memory that is not exposed or too small"))
 }

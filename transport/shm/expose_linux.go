@@ -112,8 +112,8 @@ type exposure struct {
 // rendezvous tries to expose the buffer of every large receive.
 var (
 	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
-	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure than the %d that a connection may have; release one first", slotCount))
-	errNoPrepared   = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure for many writes than the %d that a connection may have; release one first", preparedSlots))
+	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("exposures: got %d, want at most %d per Conn; release one first", slotCount+1, slotCount))
+	errNoPrepared   = failure(fault.Exhausted, "expose", fmt.Errorf("exposures for many writes: got %d, want at most %d per Conn; release one first", preparedSlots+1, preparedSlots))
 	errNotSent      = failure(fault.Exhausted, "expose", errors.New("the descriptor of the memory could not be sent"))
 )
 

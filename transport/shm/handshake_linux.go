@@ -179,7 +179,7 @@ func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 		return unix.Ucred{}, err
 	}
 	if me := os.Geteuid(); int(peer.Uid) != me {
-		return *peer, failure(fault.Refused, "meet",
+		return *peer, failure(fault.Refused, "check the peer",
 			fmt.Errorf("got process %d of user %d, want one of user %d: run all ranks as one user", peer.Pid, peer.Uid, me))
 	}
 	return *peer, nil

@@ -179,7 +179,7 @@ func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 
 // The reasons why a fragment was not written.
 var (
-	errNoPool     = errors.New("the peer's pool has not come")
+	errNoPool     = errors.New("the descriptor of the peer's memory has not arrived")
 	errNotExposed = errors.New("the memory is not exposed any more, or never was")
 )
 
@@ -234,7 +234,7 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		n, err := c.peerMemory.write(to, at, b)
 		if err == errNoPool {
 			if n, err = c.drainAndWrite(to, at, b); err == errNoPool {
-				return 0, false, protocolError("got a token for memory whose pool never came")
+				return 0, false, protocolError("got a token for memory whose descriptor has not arrived")
 			}
 		}
 		if err != errNotExposed {
@@ -292,7 +292,7 @@ func (c *consumer) completeWritten(w recordHeader, in transport.Sink) (int, bool
 	id, ok := c.exposures.lookup(v[0], v[1], v[2], v[3])
 	if !ok {
 		return 0, false, failure(fault.Misuse, "receive",
-			fmt.Errorf("got a frame of %d bytes at offset %d of memory that is not exposed, or not that large", int64(v[3]), int64(v[2])))
+			fmt.Errorf("got a frame of %d bytes at offset %d, want memory that is exposed and large enough", int64(v[3]), int64(v[2])))
 	}
 	size := int(v[3])
 	c.header = transport.Header{ID: id, Size: size}

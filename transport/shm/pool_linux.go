@@ -72,7 +72,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
 	case size < 0 || int64(size) > MaxBody:
-		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("size: want 0 to %d bytes", MaxBody))
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("got a size of %d bytes, want 0 to %d", size, MaxBody))
 	case t.unavailable != nil:
 		return nil, nil, failure(fault.Refused, op, t.unavailable)
 	case size == 0:

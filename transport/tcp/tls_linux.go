@@ -3,6 +3,7 @@ package tcp
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -231,7 +232,7 @@ func (s *tlsConn) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.out) > maxUnsent {
-		return 0, errors.New("too many bytes wait for a peer that reads none")
+		return 0, fmt.Errorf("unsent bytes: got %d, want at most %d; the peer reads nothing", len(s.out), maxUnsent)
 	}
 	s.out = append(s.out, p...)
 	return len(p), nil

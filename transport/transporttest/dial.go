@@ -101,7 +101,7 @@ func (w *cluster) countCallers(to, total, each int) {
 	}
 	for from := range w.nodes {
 		if from != to && got[fmt.Sprint(from)] != each {
-			w.tb.Errorf("node %d heard %d Conns from node %d, want %d", to, got[fmt.Sprint(from)], from, each)
+			w.tb.Errorf("node %d accepted %d Conns from node %d, want %d", to, got[fmt.Sprint(from)], from, each)
 		}
 	}
 }

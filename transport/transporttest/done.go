@@ -122,6 +122,6 @@ func sendingKeepsFrame(t *testing.T, mk Maker) {
 	s := near.send(pattern(60, 1), pattern(500_000, 2))
 	w.exchange([]*sentFrame{s}, far)
 	if err := (arrival{head: head, body: body}).differs(arrival{head: s.Head, body: s.Body, id: s.ID}); err != nil {
-		t.Errorf("the frame changed by being sent: %v", err)
+		t.Errorf("Send changed the frame: %v", err)
 	}
 }

@@ -67,7 +67,7 @@ func arrivedBytesAreIn(t *testing.T, mk Maker) {
 	far.sink.buffer = func(transport.Header) []byte { return buf }
 	far.sink.partly = func(_ transport.Header, n int) {
 		if !bytes.Equal(buf[seen:n], body[seen:n]) {
-			t.Errorf("bytes %d to %d are reported, but not in", seen, n)
+			t.Errorf("Arrived reported the bytes %d to %d, which are not in the buffer", seen, n)
 		}
 		seen = n
 	}

@@ -154,7 +154,7 @@ func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 	}
 }
 
-var errUndelivered = errors.New("nothing was said behind it that is Done")
+var errUndelivered = errors.New("no later frame is done, so this frame may be lost")
 
 // spinningConn is a Conn whose Progress spins.
 type spinningConn struct{ transport.Conn }

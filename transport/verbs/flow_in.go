@@ -83,7 +83,7 @@ func (f *flow) handleRenew(p packet) error {
 	// being written to it. The last condition bounds the number of answers that a peer can
 	// provoke.
 	case f.locals[slot].holdsOne || f.locals[slot].noNotify || f.locals[slot].frameBytes > 0 || len(f.controls)-f.controlsSent >= maxControls:
-		return fmt.Errorf("%v: handle %#x cannot be renewed now", p.kind, p.handle)
+		return fmt.Errorf("%v: got handle %#x, want memory for many writes with notification, no write in progress, and fewer unread answers", p.kind, p.handle)
 	}
 	f.locals[slot].renewed, f.locals[slot].totalBytes = true, 0
 	f.queueControl(packet{kind: bufferResponse, flag: flagRenew, handle: p.handle})
@@ -212,7 +212,7 @@ func (f *flow) expose(in input) (output, error) {
 
 var (
 	errNotExposed = errors.New("got a write into memory that is not exposed")
-	errNotified   = errors.New("got a write with notification into memory that was exposed without")
+	errNotified   = errors.New("got a write with notification into memory that was exposed without notification")
 )
 
 // handleWrite counts n bytes that a write has put into memory of this end. The argument imm is the
