@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,6 +99,26 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 				t.Errorf("source %q does not name %q", j.Source, src)
 			}
 		})
+	}
+}
+
+func TestFindReturnsTheRoleOfTFConfigOnly(t *testing.T) {
+	cluster := `TF_CONFIG={"cluster":{"chief":["127.0.0.1:1"],"worker":["127.0.0.1:2","127.0.0.1:3"],"ps":["127.0.0.1:4"]},"task":{"type":%q,"index":0}}`
+	for env, want := range map[string]string{
+		fmt.Sprintf(cluster, "chief"):  "chief",
+		fmt.Sprintf(cluster, "worker"): "worker",
+		fmt.Sprintf(cluster, "ps"):     "ps",
+		`TF_CONFIG={"cluster":{"master":["127.0.0.1:1"]},"task":{"type":"master","index":0}}`: "master",
+		`TF_CONFIG={"task":{"type":"worker","index":0}}`:                                      "",
+		// The role belongs to the job that TF_CONFIG describes, and not to another one.
+		"TUTTI_RANK=0 TUTTI_SIZE=1 " + fmt.Sprintf(cluster, "worker"): "",
+	} {
+		j, err := finderOf(strings.Split(env, " ")...).find(Options{})
+		if err != nil {
+			t.Errorf("%s: %v", env, err)
+		} else if j.Role != want {
+			t.Errorf("%s: got the role %q, want %q", env, j.Role, want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,9 +15,12 @@ func FuzzParseTFConfig(f *testing.F) {
 	f.Add(`{"cluster":{"worker":{"0":"a:1"}},"task":{"type":"worker","index":-1}}`)
 	f.Add(`[]`)
 	f.Fuzz(func(t *testing.T, text string) {
-		rank, peers, err := parseTFConfig(text)
+		rank, role, peers, err := parseTFConfig(text)
 		if err == nil && len(peers) > 0 {
 			checkFound(t, rank, peers)
+			if !slices.Contains(tfRoles[:], role) {
+				t.Errorf("got the role %q, want one of %v", role, tfRoles)
+			}
 		}
 	})
 }

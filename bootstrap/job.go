@@ -51,6 +51,10 @@ type Job struct {
 	// the source does not provide them.
 	LocalRank, LocalSize int
 
+	// Role is the role of this process in the job: the type of its task in TF_CONFIG. It is "" if
+	// the source has no roles.
+	Role string
+
 	// Name is unique among the jobs that run on these hosts; it has at most 64 bytes. Incarnation
 	// counts the restarts of one job, so that ranks refuse a process left over from an earlier
 	// incarnation.

@@ -22,7 +22,7 @@ func (f *finder) tfConfig() (*Job, error) {
 	if !ok {
 		return nil, nil
 	}
-	rank, peers, err := parseTFConfig(text)
+	rank, role, peers, err := parseTFConfig(text)
 	if err != nil {
 		return nil, badVariable(unknown, vars.TFConfig, text, err.Error(),
 			`give {"cluster":{"worker":["host:port",...]},"task":{"type":"worker","index":0}}, or unset it`)
@@ -31,6 +31,7 @@ func (f *finder) tfConfig() (*Job, error) {
 		return nil, nil
 	}
 	j := jobOfList(vars.TFConfig, "tf", rank, peers)
+	j.Role = role
 	return j, f.identity(j)
 }
 
@@ -47,13 +48,13 @@ func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// parseTFConfig returns the task's rank and the addresses of all ranks. If there is no cluster, it
-// returns no addresses. Ranks are numbered by role in the order of tfRoles, then by index, so that
-// the chief is rank 0. A task of type evaluator is an error, because evaluators do not train, and
-// have no rank.
-func parseTFConfig(text string) (rank int, peers []string, err error) {
+// parseTFConfig returns the task's rank and role, and the addresses of all ranks. If there is no
+// cluster, it returns no addresses. Ranks are numbered by role in the order of tfRoles, then by
+// index, so that the chief is rank 0. A task of type evaluator is an error, because evaluators do
+// not train, and have no rank.
+func parseTFConfig(text string) (rank int, role string, peers []string, err error) {
 	if len(text) > maxText {
-		return 0, nil, fmt.Errorf("has more than %d bytes", maxText)
+		return 0, "", nil, fmt.Errorf("has more than %d bytes", maxText)
 	}
 	var c struct {
 		Cluster map[string]json.RawMessage `json:"cluster"`
@@ -63,25 +64,25 @@ func parseTFConfig(text string) (rank int, peers []string, err error) {
 		} `json:"task"`
 	}
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return 0, nil, fmt.Errorf("is malformed (%w)", err)
+		return 0, "", nil, fmt.Errorf("is malformed (%w)", err)
 	}
 	if len(c.Cluster) == 0 {
-		return 0, nil, nil
+		return 0, "", nil, nil
 	}
 	if c.Task == nil || c.Task.Index == nil {
-		return 0, nil, errors.New("has a cluster, but does not say which task this is")
+		return 0, "", nil, errors.New("has a cluster, but does not say which task this is")
 	}
 	first, count, peers, err := tfCluster(c.Cluster, c.Task.Type)
 	if err != nil {
-		return 0, nil, err
+		return 0, "", nil, err
 	}
 	if c.Task.Type == "evaluator" {
-		return 0, nil, errors.New("makes this process an evaluator, which has no rank")
+		return 0, "", nil, errors.New("makes this process an evaluator, which has no rank")
 	}
 	if i := int(*c.Task.Index); i < count {
-		return first + i, peers, nil
+		return first + i, c.Task.Type, peers, nil
 	}
-	return 0, nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
+	return 0, "", nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
 }
 
 // tfCluster returns the addresses in rank order, and which of them belong to the given role. It

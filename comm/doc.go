@@ -34,6 +34,19 @@
 // the transport does not need. Named tensors (SendNamed, RecvNamed, OnNamed) match by step and name
 // instead. A named send never blocks, and a named receive may come before or after it.
 //
+// # Hosts
+//
+// Ranks are on one host if they report the same host name (os.Hostname) when they join the job.
+// Therefore a container that has its own host name is a host, even if other containers run on the
+// same machine. Containers that use the name of their machine are one host with it, even if they
+// cannot share memory. Machines need different names, because machines of one name count as one
+// host. Hierarchical algorithms use the same hosts.
+//
+// LocalRank, LocalSize and HostRank count the ranks and hosts of one communicator. So a rank may
+// get other values from a communicator that Split, Sub, Shrink or Rejoin has made. The values of a
+// communicator never change, not even after a loss or after Close. The three calls and Host send no
+// message and cannot fail. They ignore the variables of launchers, such as LOCAL_RANK.
+//
 // # Faults
 //
 // A deadline or a cancellation inside a collective revokes the communicator on every rank, because

@@ -118,6 +118,7 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 		o.timeout = job.Timeout
 	}
 	o.report = o.report || job.ReportTransport
+	o.role = job.Role
 }
 
 // A member is a rank that has not joined its job yet. It owns its wire and its listener.

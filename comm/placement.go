@@ -16,6 +16,55 @@ import (
 // names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
+// LocalRank returns the number of this rank among the ranks of c on its host, from 0, in the order
+// of their ranks in c (hvd.local_rank). The package comment says, under Hosts, what a host is.
+func (c *Comm) LocalRank() int {
+	l := c.Layout()
+	first, _ := l.Host(c.HostRank())
+	return l.Position(c.Rank()) - first
+}
+
+// LocalSize returns the number of ranks of c on this rank's host, including this rank
+// (hvd.local_size).
+func (c *Comm) LocalSize() int {
+	first, end := c.Layout().Host(c.HostRank())
+	return end - first
+}
+
+// Host returns the name of this rank's host. All ranks of a host get the same name, and ranks of
+// other hosts get other names. The name is the result of os.Hostname, cut to 64 bytes, with "?" in
+// place of every blank and every character that is not printable ASCII. It need not resolve to an
+// address.
+func (c *Comm) Host() string { return c.rt.places[c.rt.rank].Host }
+
+// HostRank returns the number of this rank's host among the hosts of c, from 0, in the order of the
+// Layout: rack by rack, and in each rack by the lowest rank of c on a host. Layout().Hosts() is the
+// number of hosts, and Layout().HostOf returns the number of another rank's host.
+//
+// If all hosts have the same number of ranks, HostRank is Horovod's cross_rank. Otherwise the
+// numbers can differ, because Horovod counts only hosts that have a rank with the same LocalRank.
+// Split(ctx, c.LocalRank(), c.HostRank()) makes a communicator of these ranks, in which Rank and
+// Size are cross_rank and cross_size.
+func (c *Comm) HostRank() int { return c.Layout().HostOf(c.Rank()) }
+
+// SplitByHost makes one communicator for each host, of the ranks of c on that host in the order of
+// their ranks in c (MPI_Comm_split_type with MPI_COMM_TYPE_SHARED). All ranks of c must call it. It
+// is Split(ctx, c.HostRank(), 0). On the new communicator Rank equals LocalRank of c, and Size
+// equals LocalSize of c.
+//
+// MPI groups ranks that can share memory, and SplitByHost groups ranks whose hosts have the same
+// name. If these ranks can share memory, the new communicator uses it. Otherwise its collectives
+// use messages.
+func (c *Comm) SplitByHost(ctx context.Context) (*Comm, error) {
+	return c.Split(ctx, c.HostRank(), 0)
+}
+
+// Role returns the role of this process in its job: the type of its task in TF_CONFIG, which is
+// "chief", "master", "worker" or "ps". All of them are ordinary ranks here. Role returns "" if Init
+// has not used TF_CONFIG, and for Local. It returns the same on all communicators of the process. A
+// rank does not know the roles of other ranks.
+func (c *Comm) Role() string { return c.rt.opt.role }
+
 // setLayout gives the group the places of the communicator's ranks, if they are known. The places
 // are exchanged over the job's communicator, which assumes one host until they arrive.
 func (c *Comm) setLayout() {

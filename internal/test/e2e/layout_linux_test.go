@@ -44,6 +44,13 @@ func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 		{7201, func(int) string { return "TUTTI_TOPOLOGY=" + file }, "left/n0[0 2 4] right/n1[1 3 5]"},
 	} {
 		j := l.startRoundRobin(ranks, count, "auto", fmt.Sprintf("10.77.0.10:%d", c.port), instruction{Program: "places"}, c.env)
+		for _, e := range j.events("place", ranks) {
+			host := e.Rank % count
+			want := fmt.Sprintf("n%d, host %d, local %d of 3, with [%d %d %d]", host, host, e.Rank/count, host, host+2, host+4)
+			if e.Text != want {
+				t.Errorf("rank %d is at %q, want %q", e.Rank, e.Text, want)
+			}
+		}
 		for _, e := range j.events("placed", ranks) {
 			if want := c.want + " hierarchical hierarchical_split shm"; e.Text != want {
 				t.Errorf("rank %d sees %q, want %q", e.Rank, e.Text, want)
