@@ -13,11 +13,11 @@
 //	2  torchrun   TORCHELASTIC_RUN_ID and RANK are set
 //	3  pmi1       PMI_FD is an open socket, or PMI_PORT and PMI_ID are set
 //	4  (PMIx)     room for PMIX_NAMESPACE with a server's address
-//	5  env        MASTER_ADDR and RANK or WORLD_SIZE are set
+//	5  env        MASTER_ADDR and RANK or WORLD_SIZE, or another launcher's rank and size, are set
 //	5  tf_config  TF_CONFIG is set and describes a cluster
-//	6  (slurm)    room for SLURM_STEP_ID with its node list
+//	6  slurm      SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS are set, for several tasks
 //	7  (ompi)     room for Open MPI 4 without PMIx
-//	8  (k8s)      room for JOB_COMPLETION_INDEX with a given size
+//	8  k8s        JOB_COMPLETION_INDEX and WORLD_SIZE are set: an Indexed Job of Kubernetes
 //	9  single     nothing else applies, and no known launcher started several
 //
 // torchrun comes before PMI, PMIx and Slurm, because under "srun torchrun" the variables of the

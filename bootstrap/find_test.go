@@ -29,7 +29,8 @@ func finderOf(env ...string) *finder {
 			}
 			return "", false
 		},
-		hostname: func() (string, error) { return "n1.lab", nil },
+		hostname:  func() (string, error) { return "n1.lab", nil },
+		hostsFile: func() (string, error) { return "", nil },
 		addrs: func() ([]net.Addr, error) {
 			return []net.Addr{
 				&net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)},
@@ -38,6 +39,8 @@ func finderOf(env ...string) *finder {
 		},
 	}
 }
+
+const srunBase = "SLURM_JOB_ID=5 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=0"
 
 const torchBase = "TORCHELASTIC_RUN_ID=none MASTER_PORT=29500 RANK=1 WORLD_SIZE=4 TUTTI_SECRET=" + testSecret
 
@@ -73,13 +76,27 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 		"tf_config, ps":           {`TF_CONFIG={"cluster":{"worker":["127.0.0.1:2"],"ps":["localhost:4"]},"task":{"type":"ps","index":"0"}}`, want{1, 2, 0, 1, "", "127.0.0.1:2,localhost:4", "TF_CONFIG"}},
 		"tf_config, no cluster":   {`TF_CONFIG={"task":{"type":"worker","index":0}}`, want{0, 1, 0, 1, "", "", "no launcher"}},
 		"slurm batch script":      {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", want{0, 1, 0, 1, "", "", "no launcher"}},
+		"srun, one host":          {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
+		"srun, two hosts":         {srunBase + " SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=n[1-2] TUTTI_SECRET=" + testSecret, want{1, 4, -1, -1, "n1:*", "", "SLURM_STEP_ID"}},
+		"srun, rank of pmi2":      {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7 PMI_RANK=1 PMI_SIZE=4 PMI_FD=1048577", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
+		"srun forced":             {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7 OMPI_COMM_WORLD_RANK=0 TUTTI_BOOTSTRAP=slurm", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
+		"env under srun":          {srunBase + " MASTER_ADDR=127.0.0.1", want{1, 4, -1, -1, "127.0.0.1:29500", "", "MASTER_ADDR, SLURM_PROCID"}},
+		"env under mpirun":        {"MASTER_ADDR=127.0.0.1 MASTER_PORT=81 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", want{2, 4, -1, -1, "127.0.0.1:81", "", "MASTER_ADDR, OMPI_COMM_WORLD_RANK"}},
+		"env in an indexed job":   {"MASTER_ADDR=pi-0.pi JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 TUTTI_SECRET=" + testSecret, want{2, 3, -1, -1, "pi-0.pi:29500", "", "MASTER_ADDR, JOB_COMPLETION_INDEX"}},
+		"env, no launcher":        {"MASTER_ADDR=n0 SLURM_PROCID=0 SLURM_NTASKS=4", want{0, 1, 0, 1, "", "", "no launcher"}},
+		"indexed job":             {"JOB_COMPLETION_INDEX=1 WORLD_SIZE=3 MASTER_PORT=81 TUTTI_SECRET=" + testSecret, want{1, 3, -1, -1, "n-0.lab:81", "", "JOB_COMPLETION_INDEX"}},
+		"indexed job of one pod":  {"JOB_COMPLETION_INDEX=0 WORLD_SIZE=1", want{0, 1, -1, -1, "", "", "JOB_COMPLETION_INDEX"}},
 		"srun -n 1":               {"SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", want{0, 1, 0, 1, "", "", "no launcher"}},
 		"forced to be alone":      {"TUTTI_BOOTSTRAP=single OMPI_COMM_WORLD_SIZE=4", want{0, 1, 0, 1, "", "", "TUTTI_BOOTSTRAP"}},
 		"indexed job, no size":    {"JOB_COMPLETION_INDEX=3", want{0, 1, 0, 1, "", "", "no launcher"}},
 		"garbage of a stranger's": {"PMI_SIZE=many PMIX_NAMESPACE=x PMIX_RANK=4294967294", want{0, 1, 0, 1, "", "", "no launcher"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, err := finderOf(strings.Split(c.env, " ")...).find(Options{})
+			f := finderOf(strings.Split(c.env, " ")...)
+			if strings.HasPrefix(name, "indexed job") {
+				f.hostname = func() (string, error) { return "n-1.lab", nil }
+			}
+			j, err := f.find(Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +186,16 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 		"N singletons: pmi":     {"PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
 		"N singletons: stale":   {"PMI_FD=1048577 PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
 		"N singletons: pmix":    {"PMIX_NAMESPACE=x PMIX_RANK=1", []string{"PMIX_RANK=1", "PMIx"}},
-		"N singletons: slurm":   {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0", []string{"SLURM_STEP_NUM_TASKS=4", "srun"}},
+		"N singletons: slurm":   {"SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4", []string{"SLURM_STEP_NUM_TASKS=4", "srun"}},
+		"N singletons: salloc":  {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", []string{"OMPI_COMM_WORLD_SIZE=4", "Open MPI"}},
+		"srun, no list":         {srunBase, []string{"SLURM_STEP_NODELIST", `""`}},
+		"srun, bad list":        {srunBase + " SLURM_STEP_NODELIST=n[1", []string{"SLURM_STEP_NODELIST", `"n[1"`, "bracket"}},
+		"srun, no secret":       {srunBase + " SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_NUM_NODES=2", []string{"no secret", "n1:", "TUTTI_SECRET_FILE", "(umask 077; openssl rand -hex 16 > FILE)"}},
+		"srun, arbitrary":       {"SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-2]", []string{"SLURM_NODEID=1", "MASTER_ADDR", "distribution"}},
+		"mpirun in salloc":      {srunBase + " OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 SLURM_STEP_NODELIST=n[1-2]", []string{"OMPI_COMM_WORLD_RANK=2", "SLURM_PROCID=1", "TUTTI_BOOTSTRAP=slurm"}},
+		"hydra in salloc":       {srunBase + " PMI_RANK=1 PMI_SIZE=8 SLURM_STEP_NODELIST=n[1-2]", []string{"PMI_SIZE=8", "SLURM_STEP_NUM_TASKS=4", "TUTTI_BOOTSTRAP=slurm"}},
+		"indexed job, name":     {"JOB_COMPLETION_INDEX=1 WORLD_SIZE=3", []string{"JOB_COMPLETION_INDEX=1", `"n1.lab"`, "MASTER_ADDR", "headless service"}},
+		"indexed job, index":    {"JOB_COMPLETION_INDEX=3 WORLD_SIZE=3", []string{"JOB_COMPLETION_INDEX", `"3"`}},
 		"N singletons: torch":   {"WORLD_SIZE=8", []string{"WORLD_SIZE=8", "MASTER_ADDR"}},
 		"tf_config, no json":    {"TF_CONFIG={", []string{"TF_CONFIG", `"{"`, "index"}},
 		"tf_config, evaluator":  {`TF_CONFIG={"cluster":{"worker":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}`, []string{"TF_CONFIG", "evaluator"}},
@@ -374,5 +400,40 @@ func TestSourcesStandInTheDocumentedOrder(t *testing.T) {
 	}
 	if !slices.Equal(inDoc, inCode) {
 		t.Errorf("documented %v, in code %v", inDoc, inCode)
+	}
+}
+
+func TestFirstHostOfSlurmsList(t *testing.T) {
+	for list, want := range map[string]string{
+		"n7":                    "n7",
+		"n[1-2,7],gpu[001-003]": "n1",
+		"gpu[001-003]-ib,n1":    "gpu001-ib",
+		"r[3,5]c[0-1]":          "r3c0",
+		"a.b-c,d":               "a.b-c",
+		"":                      "",
+		"n[1":                   "",
+		",n1":                   "",
+		"n 1":                   "",
+	} {
+		if got, err := firstHost(list); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: got %q, %v, want %q", list, got, err, want)
+		}
+	}
+}
+
+// A pod's own entry in /etc/hosts has the domain of its headless service.
+func TestIndexedJobFindsItsDomain(t *testing.T) {
+	f := finderOf("JOB_COMPLETION_INDEX=2", "WORLD_SIZE=3", "TUTTI_SECRET="+testSecret)
+	f.hostname = func() (string, error) { return "pi-2", nil }
+	f.hostsFile = func() (string, error) {
+		return "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n10.244.1.5\tpi-2.pi.default.svc.cluster.local\tpi-2\n", nil
+	}
+	j, err := f.find(Options{})
+	if err != nil || j.Root != "pi-0.pi.default.svc.cluster.local:29500" || j.Rank != 2 || j.Size != 3 {
+		t.Errorf("got %+v, %v, want pi-0.pi.default.svc.cluster.local:29500", j, err)
+	}
+	f.hostsFile = func() (string, error) { return "# pi-2.no\n10.244.1.5 pi-2\n", nil }
+	if j, err := f.find(Options{}); !errors.Is(err, fault.Refused) {
+		t.Errorf("no headless service: got %+v, %v, want Refused", j, err)
 	}
 }

@@ -48,11 +48,24 @@ func checkFound(t *testing.T, rank int, peers []string) {
 	}
 }
 
+func FuzzFirstHost(f *testing.F) {
+	f.Add("n[1-2,7],gpu[001-003]-ib,r[1-2]c[0-1]")
+	f.Add("n[1")
+	f.Fuzz(func(t *testing.T, list string) {
+		host, err := firstHost(list)
+		if err == nil && checkAddr(host+":1") != nil && checkAddr("["+host+"]:1") != nil {
+			t.Errorf("%q: accepted %q", list, host)
+		}
+	})
+}
+
 // The fuzz test checks that for any values of the variables, Find returns either a job with
 // consistent numbers or a *fault.Error.
 func FuzzFind(f *testing.F) {
 	f.Add("TUTTI_RANK=1\nTUTTI_SIZE=2\nTUTTI_ROOT=127.0.0.1:1\nTUTTI_LISTEN_FD=3")
 	f.Add("TORCHELASTIC_RUN_ID=x\nRANK=1\nWORLD_SIZE=2\nMASTER_ADDR=h\nLOCAL_WORLD_SIZE=2\nLOCAL_RANK=0")
+	f.Add("SLURM_STEP_ID=0\nSLURM_PROCID=1\nSLURM_STEP_NUM_TASKS=2\nSLURM_STEP_NODELIST=n[1-2]\nTUTTI_SECRET=00112233445566778899aabbccddeeff")
+	f.Add("JOB_COMPLETION_INDEX=1\nWORLD_SIZE=2\nMASTER_ADDR=h")
 	f.Add("TUTTI_HOSTS=a:1,b:1\nTUTTI_RANK=0\nTUTTI_SECRET=00\nTUTTI_LISTEN=[::1]:0\nTUTTI_BOOTSTRAP=hosts")
 	f.Fuzz(func(t *testing.T, env string) {
 		if strings.Contains(env, "SECRET_FILE") {

@@ -127,7 +127,7 @@ func (j Job) String() string {
 //
 // Without a Lookup it removes the secret from what children inherit; see the package comment.
 func Find(o Options) (*Job, error) {
-	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs}
+	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs, hostsFile: hostsFile}
 	if f.lookup == nil {
 		f.lookup, f.own = os.LookupEnv, true
 	}
@@ -141,6 +141,8 @@ type finder struct {
 	lookup   func(string) (string, bool)
 	hostname func() (string, error)
 	addrs    func() ([]net.Addr, error)
+
+	hostsFile func() (string, error) // the text of /etc/hosts
 }
 
 // find runs the sources, then reads what does not depend on the source: settings, secret, and

@@ -173,7 +173,7 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 	}
 	j.Name = m.source + "." + in.token
 	if j.Rank == 0 && in.secret != nil && !oneHost {
-		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher's own connections, which may not be encrypted between hosts: whoever reads them can join the job; set TUTTI_SECRET_FILE for all ranks if others share the network")
+		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher's own connections, which may not be encrypted between hosts: an attacker who reads them can join the job; set TUTTI_SECRET_FILE for all ranks if others share the network")
 	}
 	return m.finder.identity(j)
 }

@@ -22,9 +22,13 @@ type source struct {
 //	                                  derived port                 MASTER_PORT
 //	pmi1       PMI_RANK, PMI_SIZE,    Root: rank 0's value in      from rank 0's value
 //	           or the launcher        the launcher's store
-//	env        RANK, WORLD_SIZE       Root: MASTER_ADDR, and       from Root
-//	                                  MASTER_PORT
+//	env        RANK, WORLD_SIZE, or   Root: MASTER_ADDR, and       from Root
+//	           a launcher's           MASTER_PORT
 //	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
+//	slurm      SLURM_PROCID,          Root: the step's first       from the step
+//	           SLURM_STEP_NUM_TASKS   host, and a derived port
+//	k8s        JOB_COMPLETION_INDEX,  Root: the name of pod 0,     from Root
+//	           WORLD_SIZE             and MASTER_PORT
 //	single     0 of 1                 none                         "single"
 //
 // Local ranks come from TUTTI_LOCAL_RANK or LOCAL_RANK and their sizes. With a list of addresses,
@@ -35,8 +39,10 @@ func sources() []source {
 		{"hosts", vars.Hosts + " is set", (*finder).hosts},
 		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
 		{"pmi1", "PMI_FD is an open socket, or PMI_PORT and PMI_ID are set", (*finder).pmi1},
-		{"env", vars.TorchAddr + " and " + vars.TorchRank + " are set", (*finder).env},
+		{"env", vars.TorchAddr + " and a launcher's rank and size, such as " + vars.TorchRank + " and " + vars.TorchSize + ", are set", (*finder).env},
 		{"tf_config", vars.TFConfig + " is set and describes a cluster", (*finder).tfConfig},
+		{"slurm", vars.SlurmStep + ", " + vars.SlurmRank + " and " + vars.SlurmSize + " above 1 are set", (*finder).slurm},
+		{"k8s", vars.PodIndex + " and " + vars.TorchSize + " are set", (*finder).kubernetes},
 		{"single", "always", (*finder).single},
 	}
 }

@@ -23,7 +23,7 @@ func (f *finder) torchrun() (*Job, error) {
 	if !ok || !f.has(vars.TorchRank) {
 		return nil, nil
 	}
-	j, err := f.torch(vars.TorchRunID + ", " + vars.TorchRank + ", " + vars.TorchSize)
+	j, err := f.torch(vars.TorchRunID+", ", vars.TorchRank, vars.TorchSize)
 	if err != nil {
 		return nil, err
 	}
@@ -49,28 +49,47 @@ func (f *finder) torchrun() (*Job, error) {
 }
 
 // env reads MASTER_ADDR, and the rank and the size under torch's names, as scripts and training
-// operators set them. With this source no other process listens on MASTER_PORT, so rank 0 uses it.
+// operators set them, or under those of another launcher, as in mpirun -x MASTER_ADDR=n1. With this
+// source no other process listens on MASTER_PORT, so rank 0 uses it.
 func (f *finder) env() (*Job, error) {
-	if !f.has(vars.TorchAddr) || !f.has(vars.TorchRank) && !f.has(vars.TorchSize) {
+	rankVar, sizeVar := f.rankNames()
+	if !f.has(vars.TorchAddr) || rankVar == "" {
 		return nil, nil
 	}
-	j, err := f.torch(vars.TorchAddr + ", " + vars.TorchRank + ", " + vars.TorchSize)
+	j, err := f.torch(vars.TorchAddr+", ", rankVar, sizeVar)
 	if err != nil {
 		return nil, err
 	}
 	if only, _ := f.get(vars.Bootstrap); only != "env" {
-		err = f.checkForeignRank(j)
+		err = f.checkForeignRank(j, rankVar)
 	}
 	j.Name = nameFrom("env", j.Root)
 	return j, err
 }
 
+// rankNames returns the variables that hold the rank and the size: torch's if one of them is set,
+// or else those of a launcher that has set both, or else the index of a pod and torch's size.
+func (f *finder) rankNames() (rankVar, sizeVar string) {
+	if f.has(vars.PodIndex) && !f.has(vars.TorchRank) {
+		return vars.PodIndex, vars.TorchSize
+	}
+	if f.has(vars.TorchRank) || f.has(vars.TorchSize) {
+		return vars.TorchRank, vars.TorchSize
+	}
+	for _, l := range vars.Launchers() {
+		if f.has(l.Rank) && f.has(l.Size) && (l.Requires == "" || f.has(l.Requires)) {
+			return l.Rank, l.Size
+		}
+	}
+	return "", ""
+}
+
 // torch reads what the sources torchrun and env have in common: rank, size, local rank and rank 0's
 // address. If all ranks are on this host, torch replaces the host of rank 0's address by loopback,
 // so that such a job needs no secret.
-func (f *finder) torch(source string) (*Job, error) {
-	j := newJob(source)
-	if err := f.rankAndSize(j, vars.TorchRank, vars.TorchSize); err != nil {
+func (f *finder) torch(source, rankVar, sizeVar string) (*Job, error) {
+	j := newJob(source + rankVar + ", " + sizeVar)
+	if err := f.rankAndSize(j, rankVar, sizeVar); err != nil {
 		return nil, err
 	}
 	if err := f.localRank(j, vars.TorchLocalRank, vars.TorchLocalSize); err != nil {
@@ -81,7 +100,7 @@ func (f *finder) torch(source string) (*Job, error) {
 	}
 	host, ok := f.get(vars.TorchAddr)
 	if !ok {
-		return nil, refuse(j.Rank, "%s=%d, but %s is not set: set it to the host of rank 0", vars.TorchSize, j.Size, vars.TorchAddr)
+		return nil, refuse(j.Rank, "%s=%d, but %s is not set: set it to the host of rank 0", sizeVar, j.Size, vars.TorchAddr)
 	}
 	port, ok := f.get(vars.TorchPort)
 	if !ok {
@@ -105,18 +124,18 @@ func (f *finder) torch(source string) (*Job, error) {
 // checkForeignRank returns an error if a launcher that starts each rank itself reports a different
 // rank. RANK is then the rank of the pod or node, and all processes of a pod would claim the same
 // rank. checkForeignRank ignores srun.
-func (f *finder) checkForeignRank(j *Job) error {
+func (f *finder) checkForeignRank(j *Job, rankVar string) error {
 	for _, l := range vars.Launchers() {
 		switch {
 		// srun often starts one process per node, which then starts the ranks.
-		case l.Rank == vars.TorchRank, l.Name == "srun":
+		case l.Rank == rankVar, l.Rank == vars.TorchRank, l.Name == "srun":
 			continue
 		case l.Requires != "" && !f.has(l.Requires):
 			continue
 		}
 		if n, ok, err := f.number(j.Rank, l.Rank, 0, MaxRanks); ok && err == nil && n != j.Rank {
 			return refuse(j.Rank, "%s=%d, but %s=%d of %s says otherwise: give each process its own %s and %s (or %s and %s), or set %s=env if %s is right",
-				vars.TorchRank, j.Rank, l.Rank, n, l.Name, vars.TorchRank, vars.TorchSize, vars.Rank, vars.Size, vars.Bootstrap, vars.TorchRank)
+				rankVar, j.Rank, l.Rank, n, l.Name, vars.TorchRank, vars.TorchSize, vars.Rank, vars.Size, vars.Bootstrap, rankVar)
 		}
 	}
 	return nil

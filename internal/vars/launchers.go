@@ -15,6 +15,20 @@ const (
 	TorchGroupSize = "GROUP_WORLD_SIZE"
 )
 
+// The variables of srun, which sets them for each task of a step.
+const (
+	SlurmJob       = "SLURM_JOB_ID"
+	SlurmStep      = "SLURM_STEP_ID" // not set outside a step
+	SlurmRank      = "SLURM_PROCID"
+	SlurmSize      = "SLURM_STEP_NUM_TASKS"
+	SlurmNodes     = "SLURM_STEP_NODELIST"
+	SlurmNodeCount = "SLURM_STEP_NUM_NODES"
+	SlurmNode      = "SLURM_NODEID" // which of the nodes this is
+)
+
+// PodIndex is the index of a pod in an Indexed Job of Kubernetes.
+const PodIndex = "JOB_COMPLETION_INDEX"
+
 // TFConfig describes a TensorFlow cluster and one task in it, in JSON.
 const TFConfig = "TF_CONFIG"
 
@@ -35,7 +49,7 @@ func Launchers() []Launcher {
 		{Name: "mpiexec (Hydra, PMI)", Rank: "PMI_RANK", Size: "PMI_SIZE"},
 		{Name: "mpiexec (Hydra, -pmi-port)", Rank: "PMI_ID", Requires: "PMI_PORT"},
 		{Name: "a PMIx launcher", Rank: "PMIX_RANK", Requires: "PMIX_NAMESPACE"},
-		{Name: "srun", Rank: "SLURM_PROCID", Size: "SLURM_STEP_NUM_TASKS", Requires: "SLURM_STEP_ID"},
+		{Name: "srun", Rank: SlurmRank, Size: SlurmSize, Requires: SlurmStep},
 		{Name: "horovodrun", Rank: "HOROVOD_RANK", Size: "HOROVOD_SIZE"},
 		{Name: "torchrun", Rank: TorchRank, Size: TorchSize},
 	}

@@ -28,7 +28,7 @@ func parse(line string) (message, error) {
 		m[k] = v
 	}
 	if m["cmd"] == "" {
-		return nil, fmt.Errorf("got %.80q, want cmd=...", line)
+		return nil, fmt.Errorf("got %.80q, want cmd=NAME", line)
 	}
 	return m, nil
 }
