@@ -20,7 +20,7 @@ const shrinks = "shrink"
 // all ranks shrink it, so that faults meet these calls, too. After a loss, the ranks that are left
 // run a last round without the lost rank.
 func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *atomic.Bool) error {
-	c, told := job, false
+	c, reported := job, false
 	for round := uint64(0); ; round++ {
 		err := runRound(ctx, job, c, newRandom(in.Seed+round), func() (bool, error) {
 			if c.Size() < job.Size() || !in.Ends {
@@ -32,10 +32,10 @@ func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *at
 		case err == errEnd:
 			return nil
 		case errors.Is(err, fault.PeerLost), errors.Is(err, fault.LinkLost):
-			if !told {
+			if !reported {
 				report(err)
 			}
-			told = true
+			reported = true
 		case !errors.Is(err, fault.Revoked):
 			return err
 		}
