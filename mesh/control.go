@@ -89,6 +89,7 @@ func (c *control) run(joined bool) {
 	c.state = membership.New(membership.Config{
 		Me: cfg.Rank, Size: cfg.Size, Host: cfg.Host, Joined: joined,
 		Heartbeat: membership.Span(cfg.Heartbeat), Silence: membership.Span(cfg.Silence),
+		Redial: cfg.Redial > 0,
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -464,7 +465,7 @@ func (c *control) dial(rank int) {
 	c.setDialing(rank, true)
 	c.beginOpening(rank)
 	c.m.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.m.ctx, handshakeTimeout)
+		ctx, cancel := context.WithTimeout(c.m.ctx, c.dialTimeout())
 		defer cancel()
 		conn, _, err := c.m.dialChannel(ctx, rank, channelControl)
 		c.setDialing(rank, false)
@@ -477,6 +478,16 @@ func (c *control) dial(rank int) {
 			c.endOpening(rank)
 		})
 	})
+}
+
+// dialTimeout bounds one attempt to dial a control link. With Config.Redial, several attempts fit
+// into the limit on silence once all ranks have started, because the kernel would wait longer and
+// longer between its own attempts.
+func (c *control) dialTimeout() time.Duration {
+	if c.m.cfg.Redial > 0 && c.started() {
+		return min(c.m.cfg.Silence/4, handshakeTimeout)
+	}
+	return handshakeTimeout
 }
 
 // dialFailed reports a failed dial to the machine, which retries later. During the start, a

@@ -157,6 +157,10 @@
 //	0 at one of them, or at both     the link fails at once
 //	more than 0 at both              dialled by each rank that notices; the lower rank's dial wins
 //
+// With Config.Redial, control links are dialled again as well if all links of a rank break at once,
+// or the only link between two ranks. Without it, the rank is lost then. A dial that is refused, as
+// no process listens, shows that the rank is dead. See package membership.
+//
 // # Bounds on unauthenticated peers
 //
 // A connection whose peer has proven nothing holds one of 64 slots, for at most 5 s, and at most 4

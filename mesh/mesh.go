@@ -58,7 +58,8 @@ type Config struct {
 	Silence   time.Duration // a silent link counts as broken after this; 0: DefaultSilence
 	Stall     time.Duration // how long a peer may read no waiting bytes; 0: DefaultStall
 	// Redial is how long a data Conn over tcp or grpc that broke is dialled again, if both ranks
-	// set it; 0: never.
+	// set it; 0: never. If it is set, control links that all break at once are dialled again, too,
+	// until Silence has passed.
 	Redial time.Duration
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.

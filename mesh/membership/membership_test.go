@@ -76,8 +76,10 @@ func TestARankThatNeverStartsIsMissing(t *testing.T) {
 
 func TestAnyKilledRankIsReportedByAllWithin500ms(t *testing.T) {
 	for n := 2; n <= 9; n++ {
-		for victim := range n {
+		for i := range 2 * n {
+			victim := i / 2
 			w := started(t, n, uint64(n*10+victim))
+			w.redial(i%2 == 1)
 			start := w.now
 			w.kill(victim)
 			w.run(start + Time(500*Millisecond))
@@ -188,6 +190,65 @@ func TestABrokenControlLinkIsRedialled(t *testing.T) {
 		}
 		if !w.nodes[0].state.ranks[1].link.up() || !w.nodes[1].state.ranks[0].link.up() {
 			t.Errorf("%d ranks: the link is not up again", n)
+		}
+	}
+}
+
+// With Config.Redial, a rank all of whose links are reset at once is not lost, and its links come up
+// again. Without the option it is lost: nothing tells it from a rank that is dead.
+func TestARankWhoseLinksAreAllResetIsRedialled(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for _, redial := range []bool{true, false} {
+			w := started(t, n, uint64(n))
+			w.redial(redial)
+			w.run(w.now + Time(2*Second))
+			for range 3 {
+				for r := range n - 1 {
+					w.reset(r, n-1)
+				}
+				w.run(w.now + Time(Second))
+			}
+			for r, x := range w.nodes {
+				if lost := x.firstFailure() != nil; lost == redial {
+					t.Errorf("%d ranks, redial %v: rank %d reports %v", n, redial, r, x.firstFailure())
+				}
+			}
+			for _, r := range Neighbours(w.nodes[n-1].state.ranksThat(func(int) bool { return true }), n-1) {
+				if redial && !(w.nodes[n-1].state.ranks[r].link.up() && w.nodes[r].state.ranks[n-1].link.up()) {
+					t.Errorf("%d ranks: the link of ranks %d and %d is not up again", n, r, n-1)
+				}
+			}
+		}
+	}
+}
+
+// A network that lets no connection through for less than the limit closes all links of a rank. With
+// Config.Redial the rank is not lost. It is lost after the limit if the network stays like this.
+func TestARankWhoseLinksAreResetIsLostAtTheLimit(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for _, heals := range []bool{true, false} {
+			w := started(t, n, uint64(n))
+			w.redial(true)
+			w.run(w.now + Time(2*Second))
+			start := w.now
+			for r := range n - 1 {
+				w.reset(r, n-1)
+			}
+			w.isolate(n - 1)
+			w.run(start + Time(3*Second))
+			if heals {
+				clear(w.cut)
+			}
+			w.run(start + Time(5*Second))
+			for r, x := range w.nodes {
+				e := x.firstFailure()
+				if heals && e != nil {
+					t.Errorf("%d ranks, healed: rank %d reports %v", n, r, e)
+				}
+				if !heals && r != n-1 && (e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{n - 1}) || x.failures[0].at < start+Time(3*Second)) {
+					t.Errorf("%d ranks, not healed: rank %d reports %v", n, r, e)
+				}
+			}
 		}
 	}
 }

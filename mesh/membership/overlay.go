@@ -66,7 +66,11 @@ func (s *Machine) fullyLinked() bool {
 // higher rank dials, because the lower rank may not know yet that the link is wanted. A rank that
 // is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
-	if !s.mayDial() || !s.reached(s.overlayAt) {
+	if !s.mayDial() {
+		return
+	}
+	s.redialSuspected()
+	if !s.reached(s.overlayAt) {
 		return
 	}
 	for _, r := range s.wantedLinks() {
@@ -83,6 +87,24 @@ func (s *Machine) maintainOverlay() {
 		if s.reached(l.dialAt) {
 			s.dial(r)
 		}
+	}
+}
+
+// redialSuspected dials, with Config.Redial, the ranks that this rank suspects because a link has
+// closed. If all links of a rank close at once, no other link brings its Refute.
+func (s *Machine) redialSuspected() {
+	if !s.cfg.Redial {
+		return
+	}
+	for r := range s.ranks {
+		k := &s.ranks[r]
+		if l := &k.link; l.open || l.dialing || k.gone() || !slices.ContainsFunc(k.suspicions, func(d suspicion) bool {
+			return d.by == s.cfg.Me && d.code == brokenLink && d.unanswered()
+		}) || !s.reached(l.retryAt) {
+			continue
+		}
+		k.link.dialing = true
+		s.emit(Dial{r})
 	}
 }
 

@@ -210,7 +210,11 @@ func (w *cluster) dial(from, to int) {
 	switch {
 	case w.nodes[from].dead:
 	case w.cut[pair(from, to)] || w.nodes[to].stopped:
-		w.after(2*Second, func() { w.step(from, DialFailed{Rank: to}) })
+		attempt := 2 * Second
+		if w.nodes[from].state.cfg.Redial {
+			attempt = Second
+		}
+		w.after(attempt, func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].dead:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, NoProcess: true}) })
 	case w.nodes[to].ended() || w.nodes[to].tickID == 0:
@@ -271,6 +275,27 @@ func (w *cluster) kill(r int) {
 
 // end closes a rank that has left.
 func (w *cluster) end(r int) { w.kill(r) }
+
+// redial sets Config.Redial of all ranks.
+func (w *cluster) redial(on bool) {
+	for _, x := range w.nodes {
+		x.state.cfg.Redial = on
+	}
+}
+
+// reset closes the pipe between two ranks at both ends.
+func (w *cluster) reset(a, b int) {
+	p := w.pipes[pair(a, b)]
+	if p == nil {
+		return
+	}
+	for _, r := range []int{a, b} {
+		if p.open[side(r, a+b-r)] {
+			p.open[side(r, a+b-r)] = false
+			w.after(w.latency(), func() { w.step(r, LinkDown{Rank: a + b - r, Cause: "reset"}) })
+		}
+	}
+}
 
 // sever cuts a pair without notice.
 func (w *cluster) sever(a, b int) {

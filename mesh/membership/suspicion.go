@@ -233,7 +233,8 @@ func (s *Machine) peerConfirmedDead(r int) (dead bool, waited Span) {
 // Neighbours that are suspected themselves, or dead, do not count, so that ranks that die together
 // do not delay the failure. Dead ranks keep their positions in the ring, because the ranks that
 // take these positions may have no link to r. If no neighbour is left in this ring, the neighbours
-// in the ring of the present ranks count.
+// in the ring of the present ranks count. With Config.Redial a link that has only closed does not
+// count, because the result of a dial tells whether the process is dead.
 func (s *Machine) suspectedByAll(r int) bool {
 	counts := func(j int) bool { return s.ranks[j].present() && (j == s.cfg.Me || !s.suspected(j)) }
 	started := s.ranksThat(func(j int) bool { return s.ranks[j].status != departed && !s.ranks[j].exiting })
@@ -242,8 +243,13 @@ func (s *Machine) suspectedByAll(r int) bool {
 		present := s.ringMembers(func(int) bool { return true })
 		neighbours = slices.DeleteFunc(Neighbours(present, slices.Index(present, r)), func(j int) bool { return !counts(j) })
 	}
+	if s.cfg.Redial && len(neighbours) == 0 {
+		neighbours = []int{s.cfg.Me}
+	}
 	return !slices.ContainsFunc(neighbours, func(j int) bool {
-		return !slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == j && !d.data && d.stands() })
+		return !slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool {
+			return d.by == j && !d.data && d.stands() && !(s.cfg.Redial && d.code == brokenLink)
+		})
 	})
 }
 

@@ -21,6 +21,7 @@ type Relay struct {
 	target   string
 	cutters  func(conn int) (up, down cutter)
 	work     sync.WaitGroup
+	accepted chan struct{} // closed when accept has ended
 
 	mu     sync.Mutex // guards the fields below
 	conns  []net.Conn
@@ -67,13 +68,14 @@ func newRelay(target string, cutters func(conn int) (up, down cutter)) (*Relay, 
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{listener: l, target: target, cutters: cutters}
+	r := &Relay{listener: l, target: target, cutters: cutters, accepted: make(chan struct{})}
 	r.work.Go(r.accept)
 	return r, nil
 }
 
 // accept forwards each connection until Close.
 func (r *Relay) accept() {
+	defer close(r.accepted)
 	for n := 0; ; n++ {
 		near, err := r.listener.Accept()
 		if err != nil {
@@ -122,6 +124,7 @@ func resetAll(conns ...net.Conn) {
 // Close ends all connections, and waits until no Filter runs any more.
 func (r *Relay) Close() {
 	r.listener.Close()
+	<-r.accepted // it may add two more connections
 	r.mu.Lock()
 	r.closed = true
 	for _, c := range r.conns {
