@@ -12,7 +12,7 @@
 //	1  hosts      TUTTI_HOSTS is set: a static list of addresses
 //	2  torchrun   TORCHELASTIC_RUN_ID and RANK are set
 //	3  pmi1       PMI_FD is an open socket, or PMI_PORT and PMI_ID are set
-//	4  (PMIx)     room for PMIX_NAMESPACE with a server's address
+//	4  pmix       PMIX_NAMESPACE, PMIX_RANK and a PMIX_SERVER_URI are set
 //	5  env        MASTER_ADDR and RANK or WORLD_SIZE, or another launcher's rank and size, are set
 //	5  tf_config  TF_CONFIG is set and describes a cluster
 //	6  slurm      SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS are set, for several tasks
@@ -53,11 +53,15 @@
 //
 // # Launchers with a key-value store
 //
-// A launcher that speaks PMI tells each process its rank, and keeps a value of rank 0 until the
+// A launcher that speaks PMI or PMIx tells each process its rank, and keeps a value of rank 0 until the
 // other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and exchanges
 // the value: rank 0's addresses, a random name for the job and, if the ranks have no secret, the
 // job's secret. Then it ends the connection, so that the launcher accepts any end of this process.
-// The secret is published only through a connection that the launcher has opened itself (PMI_FD).
+// The secret is published only through a connection that the launcher has opened itself (PMI_FD),
+// and to a PMIx server that listens on loopback only.
+//
+// If a PMIx server cannot be reached, Join goes on to the sources after it, and takes the first that
+// applies if it gives the same rank, and the size that mpirun or srun has set. Otherwise Join fails.
 // Any process may connect to PMI_PORT, so it carries no secret, and a job on several hosts needs
 // TUTTI_SECRET_FILE.
 //

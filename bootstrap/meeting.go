@@ -42,6 +42,10 @@ type meeting struct {
 	dial    func(context.Context) (launcherStore, error)
 	finder  *finder
 	options Options
+
+	// otherwise returns a job of the same rank and size that needs no store, or nil. It is used if
+	// dial fails. The function is nil if there is no such source.
+	otherwise func() *Job
 }
 
 // meetingLimit bounds a meeting if neither the context nor TUTTI_TIMEOUT does. Some launchers do
@@ -107,7 +111,7 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 	next.meeting = nil
 	store, err := m.dial(ctx)
 	if err != nil {
-		return nil, next.meetingError(ctx, err)
+		return m.meetOtherwise(&next, next.meetingError(ctx, err))
 	}
 	next.Rank, next.Size, next.LocalRank, next.LocalSize = store.Layout()
 	if err := m.enter(ctx, &next, store); err != nil {

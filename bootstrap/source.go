@@ -22,6 +22,8 @@ type source struct {
 //	                                  derived port                 MASTER_PORT
 //	pmi1       PMI_RANK, PMI_SIZE,    Root: rank 0's value in      from rank 0's value
 //	           or the launcher        the launcher's store
+//	pmix       PMIX_RANK; the         the same                     the same
+//	           server
 //	env        RANK, WORLD_SIZE, or   Root: MASTER_ADDR, and       from Root
 //	           a launcher's           MASTER_PORT
 //	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
@@ -39,6 +41,7 @@ func sources() []source {
 		{"hosts", vars.Hosts + " is set", (*finder).hosts},
 		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
 		{"pmi1", "PMI_FD is an open socket, or PMI_PORT and PMI_ID are set", (*finder).pmi1},
+		{"pmix", "PMIX_NAMESPACE, PMIX_RANK and a PMIX_SERVER_URI are set", (*finder).pmix},
 		{"env", vars.TorchAddr + " and a launcher's rank and size, such as " + vars.TorchRank + " and " + vars.TorchSize + ", are set", (*finder).env},
 		{"tf_config", vars.TFConfig + " is set and describes a cluster", (*finder).tfConfig},
 		{"slurm", vars.SlurmStep + ", " + vars.SlurmRank + " and " + vars.SlurmSize + " above 1 are set", (*finder).slurm},

@@ -1,0 +1,83 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tutti-go/tutti/bootstrap/internal/pmix"
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// pmix finds a launcher with a PMIx server on each host. A process of another user on the same host
+// can lie to the server about its user. Nobody else reaches a server that listens on loopback only.
+func (f *finder) pmix() (*Job, error) {
+	if !pmix.Present(f.lookup) {
+		return nil, nil
+	}
+	j, err := f.meetBy("pmix", "PMIx", pmix.Local(f.lookup), func(ctx context.Context) (launcherStore, error) {
+		return pmix.Dial(ctx, f.lookup)
+	})
+	if err == nil && j.meeting != nil && !f.has(vars.Bootstrap) {
+		j.meeting.otherwise = f.withoutPMIx
+	}
+	return j, err
+}
+
+// withoutPMIx returns the job that a later source describes, if it has the rank and the size that
+// the launcher of a PMIx server has set. Otherwise it returns nil: the variables of that source may
+// belong to an outer job.
+func (f *finder) withoutPMIx() *Job {
+	rank, _, err := f.number(unknown, "PMIX_RANK", 0, MaxRanks-1)
+	if err != nil {
+		return nil
+	}
+	size := f.launchedSize()
+	later := false
+	for _, s := range sources() {
+		if later && s.name != "single" {
+			j, err := s.find(f)
+			if err != nil || j != nil && (j.Rank != rank || j.Size != size) {
+				return nil
+			}
+			if j != nil {
+				return j
+			}
+		}
+		later = later || s.name == "pmix"
+	}
+	return nil
+}
+
+// launchedSize returns the number of ranks by the variable of a launcher, or 0. Under an mpirun
+// that has started its daemons by srun, those of srun belong to the daemons.
+func (f *finder) launchedSize() int {
+	for _, l := range vars.Launchers() {
+		if l.Size == "" || l.Size == vars.TorchSize || l.Requires != "" && !f.has(l.Requires) {
+			continue
+		}
+		if n, ok, err := f.number(unknown, l.Size, 1, MaxRanks); ok && err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// meetOtherwise completes the job by a source that needs no launcher's store, because the store
+// cannot be reached. If there is none, it returns the error of the store.
+func (m *meeting) meetOtherwise(j *Job, err error) (*Job, error) {
+	var plain *Job
+	if m.otherwise != nil {
+		plain = m.otherwise()
+	}
+	if plain == nil {
+		return nil, err
+	}
+	j.Rank, j.Size, j.LocalRank, j.LocalSize = plain.Rank, plain.Size, plain.LocalRank, plain.LocalSize
+	j.Root, j.Peers = plain.Root, plain.Peers
+	j.Name, j.Incarnation, j.Source = plain.Name, plain.Incarnation, plain.Source
+	j.Warnings = append(j.Warnings, fmt.Sprintf("using %s, because: %v", j.Source, err))
+	if err := m.finder.protect(j, m.options, false); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
