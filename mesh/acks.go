@@ -39,7 +39,8 @@ type ackState struct {
 	answered bool
 }
 
-// of returns a. If the counts of a are about another Conn than c, of resets a first.
+// of returns the counts about the Conn c. If a has the counts about another Conn, it is reset
+// first.
 func (a *ackState) of(c transport.Conn) *ackState {
 	if a.conn != c {
 		*a = ackState{conn: c}
@@ -135,8 +136,8 @@ func (ls *links) askTraffic(c *control, ranks []int) {
 	})
 }
 
-// handleTraffic handles the answer of a peer, and fails the link if the standstill has lasted for
-// Config.Stall.
+// handleTraffic handles the answer of a peer. If the standstill has lasted for Config.Stall, it
+// fails the link or opens it again; see failStalled.
 func (l *Link) handleTraffic(c *control, x membership.RankAnswer) {
 	t, ok := parseTrafficAnswer(x.Body)
 	asked := l.acks.asked

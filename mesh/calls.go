@@ -104,8 +104,9 @@ func (c *control) ask(ctx context.Context, ranks []int, code byte, question []by
 	}
 }
 
-// Suspect reports that this rank's data Conn to rank broke. Within a second all ranks get a failure
-// that blames the rank or the link, unless the rank has said goodbye.
+// Suspect reports that this rank's data Conn to rank broke. If the rank still answers over the
+// control links, all ranks get a failure that blames the link, within a second. Otherwise they get
+// a failure that blames the rank. If the rank has said goodbye, Suspect does nothing.
 func (m *Mesh) Suspect(rank int, cause error) {
 	why := "data connection broke"
 	if cause != nil {

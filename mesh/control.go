@@ -21,8 +21,8 @@ const (
 	maxFramesPerTurn = 64        // frames read from one link before the other links have their turn
 )
 
-// drainTimeout is how long the link to a rank that was marked dead stays open. The rank may not be
-// dead but suspended. When it resumes, it learns from the messages queued on the link that it was
+// drainTimeout bounds how long a retired link stays open for its queued messages. A rank that was
+// marked dead may only be suspended. When it resumes, it learns from these messages that it was
 // marked dead.
 const drainTimeout = 30 * time.Second
 
@@ -131,8 +131,8 @@ func (c *control) full() bool {
 	return len(c.posted) >= maxTasks
 }
 
-// loop runs a turn whenever something was posted, a control link has something to read, or the
-// machine has a timer.
+// loop runs a turn when something was posted, when a control link has something to read, when a
+// timer of the machine is due, and at least once per maxIdle.
 func (c *control) loop() {
 	defer close(c.done)
 	timer := time.NewTimer(time.Nanosecond)

@@ -46,10 +46,11 @@ const refusalTimeout = time.Second
 // dialChannel opens a Conn to the given rank and does the handshake. It makes one attempt, and the
 // handshake may take at most handshakeTimeout. The caller decides whether to retry.
 //
-// If the peer refuses, the error is a fault.Refused that names the peer's rank. The only exception
-// is errDuplicate: the peer already has such a Conn, or is opening one. If the peer refuses because
-// it has marked this rank dead, dialChannel also tells the membership machine. So this rank learns
-// that it was evicted, even if no failure report has reached it.
+// If the peer refuses this rank, or this rank refuses the peer, the error is a fault.Refused that
+// names the peer's rank. The only exception is errDuplicate: the peer already has such a Conn, or
+// is opening one. If the peer refuses because it has marked this rank dead, dialChannel also tells
+// the membership machine. So this rank learns that it was evicted, even if no failure report has
+// reached it.
 //
 // On a data Conn, dialChannel also returns the peer's position.
 func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, position, error) {
@@ -84,8 +85,8 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 }
 
 // address returns the address at which a rank is dialled. For a dead rank, it returns the failure
-// that marked the rank dead. For a closed rank, it returns fault.Closed. Checking first avoids a
-// dial that can only time out, and gives a better error.
+// that marked the rank dead. If the rank has closed, or this Mesh has ended, it returns
+// fault.Closed. Checking first avoids a dial that can only time out, and gives a better error.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -242,7 +243,7 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 //	any      another process is that rank (not for join: ranks may restart while others are missing)
 //	join     this rank does not serve addresses
 //	control  this rank is lower and dials itself: of two concurrent dials the lower rank's wins
-//	data     there is no layer above, or a Conn is up, or this rank's own dial wins
+//	data     there is no layer above, or mayAcceptData refuses: for example, this rank's dial wins
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
 	if no := m.checkLive(rank); no != nil {

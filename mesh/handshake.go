@@ -13,8 +13,8 @@ import (
 // A reason is a number on the wire that says why a peer is refused. The refusal's text says the
 // same for people.
 //
-// The reasons of the first group say which field of the two identities differs; see checkProtocol
-// and checkHello. The reasons of the second group depend on what has happened in the job.
+// The reasons up to reasonSecret say which field of the two identities differs; see checkProtocol
+// and checkHello. The later reasons depend on what has happened in the job.
 type reason uint16
 
 const (
@@ -33,7 +33,7 @@ const (
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
 	reasonAbsent    // the deadline of a rank has ended with ranks missing
-	reasonLeft      // the address exchange ended because a rank has left; the value is that rank
+	reasonLeft      // the address exchange ended because a rank has left; the refusal's theirs is that rank
 	reasonName      // the peer's certificate belongs to another rank
 	reasonExhausted // the address exchange ended because rank 0 lacks file descriptors
 )
@@ -225,7 +225,7 @@ func (id *identity) welcome(g greeting, w welcome) []byte {
 //	checked                        refused
 //	version, byte order, secret    at once
 //	the proof, if there is secret  at once
-//	all other fields               after the proof
+//	all other fields               after the proof; without a secret, at once
 func (id *identity) accept(ctx context.Context, t *handshakeConn, named func()) (g greeting, err error) {
 	if g.head, _, err = t.recv(ctx, 0); err != nil {
 		return g, err

@@ -102,8 +102,8 @@ func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 // table is complete, either, because other ranks may have the table.
 //
 // If endOnLoss is set, remove also ends the exchange, and the ranks that have joined get the
-// reason. The reason is that this rank has left. If the rank has left because its deadline has
-// ended, the reason is the list of missing ranks.
+// reason: the rank has left. If the rank has left because its deadline has ended, the reason is the
+// list of missing ranks instead.
 func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -449,7 +449,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	defer end(nil)
 	m.progress.update(func(a *startProgress) { a.endJoin = end })
 	var last error
-	var rejected int // attempts that ended with a temporary refusal, or that the peer closed without an answer
+	var rejected int // attempts that the peer refused for now, closed without an answer, or ended with a TLS alert
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
 		records, err := m.joinOnce(ctx, own)
 		var no *refusal

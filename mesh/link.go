@@ -227,8 +227,8 @@ func (l *Link) retryLimit(err error) time.Duration {
 }
 
 // isFinal reports whether a retry of a failed dial is useless: the peer refused the dial, the peer
-// is known to be gone, or the TLS options do not fit. A lack of file descriptors is not final,
-// because it may be temporary.
+// is known to be gone, this Mesh is closing, or cannotSucceed holds. A lack of file descriptors is
+// not final, because it may be temporary.
 func isFinal(err error) bool {
 	var no *refusal
 	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
@@ -253,8 +253,8 @@ func (l *Link) isDialing(epoch uint32) bool {
 }
 
 // awaitPeer waits for the Conn that the peer opens, because the peer's dial has won. If that Conn
-// has not come after dialTimeout or when ctx ends, awaitPeer fails the link. By then the peer has
-// reported a failure of its dial. It runs on the goroutine of the dial.
+// has not come after dialTimeout or when ctx ends, awaitPeer fails the link. awaitPeer runs on the
+// goroutine of this rank's dial.
 func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
 	if l.state == linkDialing && l.epoch == 0 {
@@ -317,10 +317,15 @@ func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
 	m.Link(rank).install(c, linkAccepting, peer)
 }
 
-// install makes c the link's Conn, sends the frames that waited, and arms the wake-up. If the link
-// has a Conn already, install closes c. The method answer may have closed that Conn for c, and then
-// install begins to dial. The peer's position has the epoch that both ends have agreed on; if it is
-// not 0, c becomes the Conn below the link's replayConn.
+// install makes c the link's Conn, sends the frames that waited, and arms the wake-up. The
+// parameter from is linkDialing if this rank dialled c, and linkAccepting if the peer did.
+//
+// If the link does not wait for c any more, install closes c: another Conn is up or being opened,
+// the link has failed, or the epoch has changed. The link may then have no Conn, because the method
+// answer has closed the old one to make room for c. In this case install dials again.
+//
+// The parameter peer is the peer's position. If its epoch is not 0, both ends can open the link
+// again after a break, and c becomes the Conn below the link's replayConn.
 func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.mu.Lock()
 	if l.state != from && !(from == linkDialing && l.state == linkAccepting) || peer.epoch > 0 && peer.after != l.epoch {
@@ -454,8 +459,9 @@ func (l *Link) detach(err error) bool {
 	return first
 }
 
-// quiesce is called after detach. It returns once no goroutine is in the Progress of the Conn. From
-// then on nothing writes into the buffer of a receive. Progress never blocks, so the wait is short.
+// quiesce returns once no goroutine is in the Progress of the Conn. If the link is detached, or a
+// broken link has no Conn, nothing writes into the buffer of a receive from then on. Progress never
+// blocks, so the wait is short.
 func (l *Link) quiesce() {
 	for !l.inProgress.CompareAndSwap(0, 1) {
 		runtime.Gosched()

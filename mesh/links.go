@@ -136,9 +136,9 @@ func (ls *links) armResting(seen []uint32) (again bool) {
 // stallEvery is the time between two checks for stalled data Conns.
 const stallEvery = time.Second
 
-// checkStall fails links whose peer has read nothing for longer than Config.Stall while bytes
-// waited, and asks the peers about bytes that are on their way. The control goroutine calls it in
-// each of its turns.
+// checkStall fails a link, or opens it again, if its peer has read nothing for longer than
+// Config.Stall while bytes waited. It asks the peers about bytes that are on their way. The control
+// goroutine calls it in each of its turns.
 //
 // A Conn learns what the peer has read only in its next Progress. Therefore the time before
 // c.resumed does not count. For the same reason, checkStall calls Progress in the last two

@@ -166,10 +166,11 @@ type peer struct {
 //	control links     all ranks to have all their links         a Mesh
 //
 // The errors of Start are *fault.Error. The kind is Misuse for a wrong Config, Refused if a peer
-// refused this rank, Timeout if some ranks never started, and PeerLost if a rank died during the
-// start. A Timeout names the ranks that never started. Ranks that fail together report the same
-// reason if they can still reach each other. When Start returns an error, nothing is left running,
-// and the Transport and the Listener are closed.
+// refused this rank, Timeout or Canceled if ctx ended before all ranks had started, PeerLost if a
+// rank died during the start, and Exhausted if a rank lacks file descriptors. A Timeout names the
+// ranks that never started. Ranks that fail together report the same reason if they can still reach
+// each other. When Start returns an error, nothing is left running, and the Transport and the
+// Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {

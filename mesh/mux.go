@@ -49,7 +49,8 @@ var errDescriptorNeeded = errors.New("the peer has not proven its identity, and 
 
 // A mux is this process's one listener. It reads the first bytes of every connection, does the TLS
 // handshake if there is one, and passes a connection that speaks the transport's protocol to the
-// transport, as a transport.Pending. It closes every other connection and logs one line for it.
+// transport, as a transport.Pending. It closes every other connection, and logs at most one line
+// for it.
 //
 // A connection holds its slot from reserve until release. Admit calls release when the peer has
 // proven its identity. drop calls release when the connection is refused, expires or is closed.

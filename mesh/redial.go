@@ -81,7 +81,7 @@ func (l *Link) reopen(cause error) bool {
 	l.mu.Lock()
 	if state := l.state; state != linkUp || r.wire.Load() != nil {
 		l.mu.Unlock()
-		return state != linkFailed // another goroutine, or the peer, opens it
+		return state != linkFailed // another goroutine, or the peer, opens it or has opened it
 	}
 	l.beginOutage(r)
 	l.state = linkDialing

@@ -78,7 +78,7 @@ type replayConn struct {
 	first, last, unsent *sentFrame
 	base, fed           uint64 // the numbers of first and unsent
 	acked               uint64 // frames that the peer has; at least base, at most fed
-	top                 uint64 // the highest value of fed; a position that is out of date lowers fed
+	top                 uint64 // the highest value that fed has had; resume may lower fed
 	mark                uint64 // acked, when the last Conn was opened
 	unasked             int    // bytes of mem taken since a frame asked for an acknowledgement
 	free                *sentFrame
@@ -351,8 +351,8 @@ func (c *replayConn) drop() bool {
 }
 
 // resume makes w the Conn. The argument received is the number of frames that the peer has. The
-// frames after these are sent again. The caller then calls start. The result moved says that the
-// last Conn has delivered a frame, perhaps without an acknowledgement.
+// frames after these are sent again. The caller then calls start. The result moved reports whether
+// the last Conn delivered a frame to the peer, acknowledged or not.
 func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err error) {
 	c.mu.Lock()
 	if received < c.acked || received > c.top {

@@ -34,9 +34,6 @@ const maxBody = 4 << 10
 //	TABLE      rank 0              nothing; the rank closes when it has all records
 type frameKind uint8
 
-// The lengths of the parts that all heads have, and of the head of a control message. doc.go has
-// the lengths of handshake heads. A decoder checks the length: it must read all fields, and no byte
-// may be left.
 const (
 	kindHello frameKind = iota + 1
 	kindChallenge
@@ -48,6 +45,9 @@ const (
 	kindTable
 )
 
+// The lengths of the parts that all heads have, and of the head of a control message. doc.go has
+// the lengths of handshake heads. A decoder checks the length: it must read all fields, and no byte
+// may be left.
 const (
 	prefixSize  = 8  // magic, kind, version
 	sumSize     = 4  // the CRC-32C at the end of a head

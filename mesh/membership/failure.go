@@ -126,8 +126,9 @@ func (s *Machine) enqueueProposal(h proposal) {
 	s.changed = true
 }
 
-// stale reports whether a failure adds no information: it was reported, it is a candidate, or it
-// blames a rank that is gone by now. In the last case, the lost rank explains the failure.
+// stale reports whether a failure adds no information: it was reported, it is a candidate, or it is
+// a lost rank or link that blames a rank that is gone by now. In the last case, the rank that is
+// gone explains the failure.
 func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
@@ -186,8 +187,8 @@ func (s *Machine) announceNext() {
 // A rank parses the wire form of its own failure, too, so that all ranks report the same error with
 // the same shortened texts.
 //
-// If the announcing rank exits (Code 1), the break of its link raises no suspicion. This rank then
-// marks the announcing rank dead. Without an open link it does so at once.
+// If the announcing rank exits (Code 1), the break of its link raises no suspicion. When the link
+// breaks, this rank marks the announcing rank dead. If no link is open, it does so at once.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures
