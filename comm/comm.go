@@ -209,8 +209,8 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	return c.withOp(describeCall(sig, true, seq), err)
 }
 
-// jobRank converts a rank of c to the rank in the job, for texts and errors. It returns a number
-// that is not a rank of c unchanged.
+// jobRank converts a rank of c to the rank in the job, for texts and errors. It returns every other
+// number unchanged.
 func (c *Comm) jobRank(rank int) int {
 	if uint(rank) >= uint(c.Size()) {
 		return rank

@@ -293,8 +293,8 @@ func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {
 	})
 }
 
-// Frames sent before Close are still in flight when the ranks close. Close must end wherever one of
-// them is cut.
+// The call opens all Conns, and its frames have arrived before the ranks close. Close must end
+// wherever one of the frames that are sent during Close is cut.
 func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths, []injection{corruptHead}), func(n int) []*faultCase {
 		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.BufferTracker) error {

@@ -669,8 +669,8 @@ func (w *collectiveWork) run() {
 }
 
 // runAbandoned completes a start that was made while the job closed. If the worker ended before it
-// took the start, runAbandoned runs the start itself, which fails at once. It receives the result
-// from finished.
+// took the start, runAbandoned runs the start itself, which fails at once. In both cases it then
+// empties finished, as after every start.
 func (w *collectiveWork) runAbandoned() {
 	select {
 	case <-w.started:
