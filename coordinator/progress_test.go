@@ -10,7 +10,8 @@ import (
 	"github.com/tutti-go/tutti/internal/bridge"
 )
 
-// fakeWires records whether the wires are armed. Arm arms them, and every Poll disarms them.
+// fakeWires records whether the wires are armed. Arm arms them. Poll disarms them when it begins,
+// and arms them again before it returns, unless the condition is met before that.
 type fakeWires struct {
 	during func(ev bridge.PollCondition) // what happens while a goroutine polls
 	armed  atomic.Bool
