@@ -80,9 +80,10 @@ func longest(all []*message, steps int) int {
 	return bytes
 }
 
-// In every algorithm, the busiest rank must fold exactly as many bytes as the cost counts. Then no
-// other fold is on the critical path. If each rank passes its fold on to the next rank, no rank may
-// fold more than one vector.
+// The cost must count as many bytes of folds as the busiest rank folds, except for rounding: no
+// fold of another rank may lie on the critical path. Exception: if each rank passes its fold on to
+// the next rank, the folds of several ranks lie on the critical path. There the busiest rank must
+// fold at most one vector.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
 		tm := teamtest.StartAt(t, onHosts(n, hosts), teamtest.SharedMemory, 0, teamtest.NoWrapper)
