@@ -287,7 +287,8 @@ func (c *conn) tearDown() (done transport.Queue) {
 		}
 		l.close()
 	}
-	// From here on the device refuses all accesses of the peer to memory of this end.
+	// The queue pair is closed, so the device refuses all accesses of the peer from now on, and the
+	// memory can be deregistered.
 	for i := range c.exposures {
 		c.exposures[i].reg.invalidate()
 		c.exposures[i].reg = nil

@@ -63,8 +63,9 @@ func (p *SoftQueuePair) Connect(peer rdma.Address) error {
 	return nil
 }
 
-// Receive implements rdma.QueuePair. A broken queue pair ignores receives, because its first error
-// has been reported.
+// Receive implements rdma.QueuePair. A broken queue pair drops receives. Hardware would complete
+// them as flushed. The software device does not, because the completion with the first error has
+// already told the user that the queue pair is broken.
 func (p *SoftQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	f := p.device.fabric
 	f.mu.Lock()
