@@ -82,27 +82,27 @@ func (j *jobModel) apply(input string, args ...any) {
 	j.formed = append(j.formed, ids)
 }
 
-// ask is the input that a process asks for the next epoch.
+// ask tells the model that a process asks for the next epoch.
 func (j *jobModel) ask(id int) {
 	delete(j.inside, id)
 	j.ready(id, fmt.Sprint("host:", id), j.now)
 	j.apply("%d asks", id)
 }
 
-// withdraw is the input that a process does not ask any more.
+// withdraw tells the model that a process no longer asks for the next epoch.
 func (j *jobModel) withdraw(id int) {
 	j.withdrawn(id, j.now)
 	j.apply("%d withdraws", id)
 }
 
-// end is the input that a process ends.
+// end tells the model that a process has ended.
 func (j *jobModel) end(id int, failed bool) {
 	delete(j.inside, id)
 	j.ended(id, failed, j.now)
 	j.apply("%d ends, failed %v", id, failed)
 }
 
-// tick is the input that the time of the next answer has come.
+// tick tells the model that the time of the next answer has come.
 func (j *jobModel) tick() {
 	j.now = j.wakeAt(j.now)
 	j.apply("time %v", j.now)
