@@ -48,7 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rankOfSignals prints the signals that it receives, until it receives TERM or its input ends.
+// rankOfSignals prints the signals that it receives. TERM ends it, unless testStubborn is set. Rank
+// 0 also ends when its input ends.
 func rankOfSignals() {
 	got := make(chan os.Signal, 16)
 	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
