@@ -113,20 +113,29 @@ func TestCheckNoticesARankThatDoesNotGoOn(t *testing.T) {
 	}
 	ended := func(code int, events ...event) outcome { return outcome{ended: true, code: code, events: events} }
 	victim, other := ended(-1, joined), ended(0, joined, lost, shrunk(0, 0), event{Name: "done"})
+	rejoined, started := ended(0, joined, lost, event{Name: "done"}), ended(0, joined, event{Name: "done"})
 	for _, c := range []struct {
 		name   string
+		prog   string
 		ranks  []outcome
 		broken string // the broken rule; "" if none
 	}{
-		{"all go on", []outcome{victim, other, other}, ""},
-		{"one ends", []outcome{victim, ended(1, joined, lost), other}, "wrong"},
-		{"one goes on alone", []outcome{victim, ended(0, joined, lost, shrunk(0, 0, 2), event{Name: "done"}), other}, "blame"},
-		{"one goes on late", []outcome{victim, ended(0, joined, lost, shrunk(2*reportTime+1, 0), event{Name: "done"}), other}, "hang"},
-		{"half without the lowest rank ends", []outcome{victim, ended(1, joined, lost)}, ""},
-		{"a loss in Init", []outcome{ended(-1), ended(1, lost), ended(1, lost)}, ""},
+		{"all go on", shrinks, []outcome{victim, other, other}, ""},
+		{"one ends", shrinks, []outcome{victim, ended(1, joined, lost), other}, "wrong"},
+		{"one goes on alone", shrinks, []outcome{victim, ended(0, joined, lost, shrunk(0, 0, 2), event{Name: "done"}), other}, "blame"},
+		{"one goes on late", shrinks, []outcome{victim, ended(0, joined, lost, shrunk(2*reportTime+1, 0), event{Name: "done"}), other}, "hang"},
+		{"half without the lowest rank ends", shrinks, []outcome{victim, ended(1, joined, lost)}, ""},
+		{"a loss in Init", shrinks, []outcome{ended(-1), ended(1, lost), ended(1, lost)}, ""},
+		{"a process is started again", rejoins, []outcome{victim, rejoined, started}, ""},
+		{"it is not started again", rejoins, []outcome{victim, rejoined}, "wrong"},
+		{"it does not end", rejoins, []outcome{victim, rejoined, ended(0, joined)}, "wrong"},
+		{"a rank does not rejoin", rejoins, []outcome{victim, ended(1, joined, lost), started}, "wrong"},
 	} {
 		tr := &trial{fault: faultNamed(t, "kill"), ranks: len(c.ranks)}
-		tr.Program = shrinks
+		tr.Program = c.prog
+		if c.prog == rejoins {
+			tr.ranks = 2
+		}
 		v := check(tr, &result{injected: injected, over: injected, outcomes: c.ranks})
 		if c.broken == "" && len(v.broken) > 0 || c.broken != "" && (len(v.broken) != 1 || v.broken[c.broken] == 0) {
 			t.Errorf("%s: got %v, want %q", c.name, v.notes, c.broken)
@@ -177,6 +186,9 @@ func TestATrialIsRepeatedByItsSeedFaultAndNumber(t *testing.T) {
 			programs[a.Program], wires[a.wire] = true, true
 		}
 		want := len(programNames())
+		if f.name == "restart" {
+			want = 1
+		}
 		if len(programs) != want || len(wires) != len(f.wires) {
 			t.Errorf("%s: 400 trials have %d programs and %d transports, want %d and %d", f.name, len(programs), len(wires), want, len(f.wires))
 		}

@@ -77,6 +77,9 @@ func check(t *trial, res *result) *verdict {
 			v.checkRank(t, r, res.outcomes, at)
 		}
 	}
+	if t.Program == rejoins && met && len(res.outcomes) != t.ranks+1 {
+		v.fail("wrong", "%d processes were started again, want 1", len(res.outcomes)-t.ranks)
+	}
 	if len(v.reports) > 0 && t.fault.lives && t.fault.rest == 0 && !has(res.outcomes[t.victim].events, "error") {
 		v.fail("blame", "rank %d has not been told that the others count it as lost", t.victim)
 	}
@@ -157,6 +160,8 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 		v.fail("wrong", "rank %d exits with code %d: %s", r, o.code, o.stderr)
 	case !reported && !done:
 		v.fail("wrong", "rank %d has reported nothing: %s", r, o.stderr)
+	case t.Program == rejoins && !done:
+		v.fail("wrong", "rank %d does not go on: %v\n%s", r, o.events, o.stderr)
 	case t.Program == shrinks && reported && !(shrunk && done) && t.goesOn(r, outcomes):
 		v.fail("wrong", "rank %d does not go on: %v", r, o.events)
 	}

@@ -128,6 +128,11 @@ func faults() []*injection {
 			choose: func(t *trial, rng *rand.Rand) { t.Descriptors, t.inInit = 4+rng.IntN(24), true },
 		},
 	}
+	rows = append(rows, &injection{
+		name: "restart", does: "kills a rank by SIGKILL, which tuttirun starts again", wires: transports(), share: 6, jobs: 1,
+		lost: true, limit: reportTime,
+		choose: func(t *trial, _ *rand.Rand) { t.Program = rejoins },
+	})
 	for _, lie := range []relay.Fault{relay.Drop, relay.Double, relay.Swap, relay.Corrupt} {
 		rows = append(rows, &injection{
 			name: string(lie), does: "lets a relay " + string(lie) + " one frame between two ranks", wires: network, share: 4, jobs: 4,

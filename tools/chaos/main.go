@@ -7,16 +7,18 @@
 //
 // Each trial starts a job of 2 to 7 processes over a random transport. All ranks run one random
 // program: collectives, messages, named tensors, communicators that are made and closed, a
-// coordinator, or collectives that go on after a Shrink. At a random moment, which may lie in Init
-// or Close, the trial injects one fault. The table in faults.go lists the faults, and what the ranks
-// may report after each of them. The trial checks every rank, except one that was killed:
+// coordinator, or collectives that go on after a Shrink or a Rejoin. At a random moment, which may
+// lie in Init or Close, the trial injects one fault. The table in faults.go lists the faults, and
+// what the ranks may report after each of them. The trial checks every rank, except one that was
+// killed:
 //
 //	rule                                                     when broken, counts in
 //	it reports its error within the fault's limit, and ends  hang
 //	its first error names the right rank, or both ends of    blame
 //	the right link; without a loss it has no error
 //	no call returns a wrong result                           wrong
-//	a program that shrinks goes on without the lost rank     wrong
+//	after Shrink, it goes on without the lost rank; after    wrong
+//	Rejoin, with the process that tuttirun has started
 //	no file in /dev/shm, and after Close no goroutine and    left
 //	no descriptor is left behind
 //
@@ -41,9 +43,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tutti-go/tutti/launch"
 )
 
 func main() {
+	if env := os.Environ(); os.Args[0] == guardianName || os.Getenv(asLauncher) != "" {
+		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, asLauncher) })
+		os.Exit(launch.Main(os.Args, env, os.Stdin, os.Stdout, os.Stderr))
+	}
 	if os.Getenv(asHog) != "" {
 		for turns := uint64(0); ; turns++ {
 		}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -131,9 +132,11 @@ func (t *trial) String() string {
 
 // An event is a line that a rank writes.
 type event struct {
-	Name    string // begun, joined, altered, error, wrong, goroutines, descriptors, done
-	Time    int64  // in ns, by the clock of the host
-	Starved int64  // in ns: how long the process has waited for a processor so far
+	Name    string // begun, joined, altered, error, shrunk, wrong, goroutines, descriptors, done
+	Rank    int    // as its launcher numbers it
+	Pid     int
+	Time    int64 // in ns, by the clock of the host
+	Starved int64 // in ns: how long the process has waited for a processor so far
 	Op      string
 	Kind    string
 	Peers   []int
@@ -187,6 +190,9 @@ func (p *process) order(c command) {
 
 // run runs the trial. It leaves no process behind.
 func (t *trial) run() *result {
+	if t.Program == rejoins {
+		return t.runLaunched()
+	}
 	res := &result{outcomes: make([]outcome, t.ranks)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -217,10 +223,7 @@ func (t *trial) run() *result {
 		ps = append(ps, p)
 	}
 	listener.Close()
-	first := "joined"
-	if t.inInit || t.Lie != "" {
-		first = "begun"
-	}
+	first := t.first()
 	late := time.After(startLimit)
 	for r, p := range ps {
 		if !p.await(first, late) {
@@ -243,6 +246,14 @@ func (t *trial) run() *result {
 	}
 	t.awaitEnds(ps, res)
 	return res
+}
+
+// first returns the event of all ranks that the pause begins with.
+func (t *trial) first() string {
+	if t.inInit || t.Lie != "" {
+		return "begun"
+	}
+	return "joined"
 }
 
 // awaitEnds waits until all ranks have ended, and ends those that are late.
@@ -276,23 +287,35 @@ func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Wire = t.wire
-	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
-	p := &process{cmd: exec.Command(self), done: make(chan struct{}), seen: make(chan struct{})}
-	p.cmd.Stderr = &p.stderr
+	cmd := exec.Command(self)
 	_, port, _ := net.SplitHostPort(root)
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "TUTTI_") }),
+	cmd.Env = append(t.environment(),
 		vars.Rank+"="+strconv.Itoa(r), vars.Size+"="+strconv.Itoa(t.ranks),
 		vars.LocalRank+"="+strconv.Itoa(r), vars.LocalSize+"="+strconv.Itoa(t.ranks),
 		vars.Root+"="+root, vars.Job+"=chaos."+strconv.Itoa(os.Getpid())+"."+port,
-		vars.Secret+"="+hex.EncodeToString([]byte("the secret of this trial")), asRank+"="+string(text))
+		vars.Secret+"="+hex.EncodeToString([]byte("the secret of this trial")))
 	if !t.Relayed {
-		p.cmd.Env = append(p.cmd.Env, vars.Transport+"="+t.wire)
+		cmd.Env = append(cmd.Env, vars.Transport+"="+t.wire)
 	}
 	if r == 0 {
-		p.cmd.ExtraFiles = []*os.File{listener}
-		p.cmd.Env = append(p.cmd.Env, vars.ListenFD+"=3")
+		cmd.ExtraFiles = []*os.File{listener}
+		cmd.Env = append(cmd.Env, vars.ListenFD+"=3")
 	}
+	return begin(cmd)
+}
+
+// environment returns the environment of all ranks, without what differs between them.
+func (t *trial) environment() []string {
+	t.Wire = t.wire
+	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "TUTTI_") })
+	return append(env, asRank+"="+string(text))
+}
+
+// begin starts a process, and records its events.
+func begin(cmd *exec.Cmd) (p *process, err error) {
+	p = &process{cmd: cmd, done: make(chan struct{}), seen: make(chan struct{})}
+	p.cmd.Stderr = &p.stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -317,7 +340,8 @@ func (p *process) read(from io.Reader) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
+		line := lines.Bytes()
+		if json.Unmarshal(line[max(0, bytes.IndexByte(line, '{')):], &e) != nil { // tuttirun puts a tag before it
 			e = event{Name: "wrong", Text: "unreadable: " + lines.Text()}
 		}
 		p.mu.Lock()
@@ -335,18 +359,31 @@ func (p *process) copyEvents() []event {
 }
 
 // await returns true once the rank has reported an event of the given name.
-func (p *process) await(name string, late <-chan time.Time) bool {
+func (p *process) await(name string, late <-chan time.Time) bool { return p.awaitMany(name, 1, late) }
+
+// awaitMany returns true once the ranks have reported n events of the given name.
+func (p *process) awaitMany(name string, n int, late <-chan time.Time) bool {
 	for {
 		p.mu.Lock()
-		found, seen := slices.ContainsFunc(p.events, func(e event) bool { return e.Name == name }), p.seen
+		found, seen := 0, p.seen
+		for _, e := range p.events {
+			if e.Name == name {
+				found++
+			}
+		}
 		p.mu.Unlock()
-		if found {
+		if found >= n {
 			return true
 		}
 		select {
 		case <-seen:
 		case <-p.done:
-			return slices.ContainsFunc(p.copyEvents(), func(e event) bool { return e.Name == name })
+			p.mu.Lock()
+			last := p.seen == seen
+			p.mu.Unlock()
+			if last {
+				return false
+			}
 		case <-late:
 			return false
 		}
