@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -179,7 +181,17 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 	if j.Rank == 0 && in.secret != nil && !oneHost {
 		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher's own connections, which may not be encrypted between hosts: an attacker who reads them can join the job; set TUTTI_SECRET_FILE for all ranks if others share the network")
 	}
+	if online, err := os.ReadFile("/sys/devices/system/cpu/online"); j.Rank == 0 && err == nil && boundToOneCore(runtime.NumCPU(), string(online)) {
+		j.Warnings = append(j.Warnings, "this process may use only one core of its host: if the launcher has bound it, mpirun --bind-to none or srun --cpu-bind=none gives each rank all cores")
+	}
 	return m.finder.identity(j)
+}
+
+// boundToOneCore reports whether a process may use only one core of a host that has more. The text
+// is Linux's list of cores, such as 0-3. Launchers bind ranks to cores, and Go then runs one
+// goroutine at a time.
+func boundToOneCore(usable int, online string) bool {
+	return usable == 1 && strings.ContainsAny(online, ",-")
 }
 
 // protect gives the job the secret that its environment or the program has. Without one, rank 0

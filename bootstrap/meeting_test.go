@@ -349,3 +349,20 @@ func FuzzParseInvitation(f *testing.F) {
 		}
 	})
 }
+
+func TestARankOnOneCoreOfSeveralIsBound(t *testing.T) {
+	for _, c := range []struct {
+		usable int
+		online string
+		want   bool
+	}{
+		{1, "0-3\n", true},
+		{1, "0,2\n", true},
+		{1, "0\n", false},
+		{2, "0-3\n", false},
+	} {
+		if got := boundToOneCore(c.usable, c.online); got != c.want {
+			t.Errorf("%d usable of %q: got %v, want %v", c.usable, c.online, got, c.want)
+		}
+	}
+}
