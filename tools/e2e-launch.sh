@@ -91,6 +91,39 @@ hydra_cases() {
 		"${remote[@]}" -pmi-port "$PWD/bin/hello"
 }
 
+# openmpi is Open MPI's mpirun. Under the name mpirun there may be another launcher's.
+openmpi_cases() {
+	if ! have mpirun.openmpi openmpi-bin; then
+		skip mpirun "mpirun.openmpi is missing, and Debian's package openmpi-bin cannot be had"
+		return
+	fi
+	local one=(mpirun.openmpi --allow-run-as-root --oversubscribe)
+	job "mpirun: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${one[@]}" -np 4 bin/hello
+	# RANK and WORLD_SIZE may be those of the pod in which mpirun runs.
+	job "mpirun: the report" 'rank [01] of 2 on .*, by PMIx' 2 \
+		env RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "${one[@]}" -np 2 bin/hello
+	job "mpirun: digits" "$digits_line" 1 "${one[@]}" --bind-to none -np 2 bin/digits -out "$work/digits"
+	if [ "$(nproc)" -gt 1 ]; then
+		job "mpirun: the warning of one core" 'may use only one core' 1 "${one[@]}" --bind-to core -np 2 bin/hello
+	fi
+	# The variables of the server are left over from another job.
+	local gone='for v in ${!PMIX_SERVER_URI@}; do export "$v=x.0;tcp4://127.0.0.1:1"; done; exec bin/hello'
+	fails "mpirun: a server that has gone" 'PMIx server 127.0.0.1:1 .*: connect: .*refused' \
+		"${one[@]}" -np 2 bash -c "$gone"
+	job "mpirun: the same with MASTER_ADDR" 'rank [01] of 2 on .*, by MASTER_ADDR' 2 \
+		"${one[@]}" -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29517 -np 2 bash -c "$gone"
+	fails "mpirun: a rank that ends before Init" 'fence: .*not all ranks have called Init' \
+		"${one[@]}" -x TUTTI_TIMEOUT=3 -np 2 bash -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec bin/hello'
+	if [ "$hosts" = no ]; then
+		skip "mpirun on two hosts" "no pseudo-hosts here: they need root, iproute2 and network namespaces"
+		return
+	fi
+	local remote=(tools/hosts in n0 "${one[@]}" --mca plm_rsh_agent "$work/remote" -H n1:2,n2:2 -np 4)
+	job "mpirun on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
+	job "mpirun on two hosts: the report" 'rank [0-3] of 4 on n[12], by PMIx' 4 "${remote[@]}" -x TUTTI_REPORT_BOOTSTRAP "$PWD/bin/hello"
+	job "mpirun on two hosts: digits" "$digits_line" 1 "${remote[@]}" "$PWD/bin/digits" -out "$work/digits"
+}
+
 # up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would.
 up() {
 	hosts=no
@@ -110,6 +143,7 @@ END
 digits_line='all [24] ranks hold identical parameters'
 up
 hydra_cases
+openmpi_cases
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && timeout 60 apt-get -q update >/dev/null 2>&1; then
 	exit 1
