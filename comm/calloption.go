@@ -54,8 +54,8 @@ func From[T Element](src []T) CallOption {
 //
 //	comm.Gather(ctx, c, all, 0, comm.From(mine), comm.Counts(counts))
 //
-// All ranks must give the option. AllGather and ReduceScatter need equal counts on all ranks.
-// Gather and Scatter use only the root's counts, and other ranks may pass nil. In AllToAll,
+// All ranks must give the option. In AllGather and ReduceScatter, all ranks must pass the same
+// counts. Gather and Scatter use only the root's counts, and other ranks may pass nil. In AllToAll,
 // counts[i] is the number of elements that this rank receives from rank i. A count may be 0.
 // Negative counts, and counts whose sum exceeds the address space, are fault.Misuse on every rank
 // that passes them. The caller must not change the slice until the call returns or its request is

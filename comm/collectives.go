@@ -45,8 +45,8 @@ var (
 // operator. If two ranks make different calls, all ranks get fault.Mismatch, which names both
 // calls. Lengths are in elements. A call returns when this rank's part is done and the caller may
 // use the buffers again, or it returns a *fault.Error. A deadline or cancellation of ctx inside a
-// collective revokes the communicator on every rank. The result of a reduction has equal bits on
-// all ranks. It has the same bits in every run with the same number of ranks.
+// collective revokes the communicator on every rank. AllReduce gives equal bits on all ranks. Every
+// reduction gives the same bits in every run with the same number of ranks.
 //
 // Every collective works in place on buf. With From it reads a separate input, and buf receives the
 // result:

@@ -78,7 +78,7 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 }
 
 // fenceLimit bounds how long a failed call waits for the other ranks to receive its error. A rank
-// that is gone does not answer, so the limit is short enough not to be noticed.
+// that is gone never answers, so the limit must be short enough not to be noticed.
 const fenceLimit = 100 * time.Millisecond
 
 // fence waits until the neighbours of this rank have received and forwarded everything that it has
@@ -149,7 +149,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 //	answer           asker      see answer                  a question came
 //	'f' fingerprint  all ranks  see fingerprintNotice       a rank has waited 100 ms in a collective
 //	'r' revoke       all ranks  8 bytes id, then the error  a communicator is revoked
-//	'l' loss         all ranks  the error               the program is about to learn of a loss
+//	'l' loss         all ranks  the error                   the program is about to learn of a loss
 //	'a' agreement    all ranks  see agreementNotice         a rank is in Agree or Shrink
 //
 // A question is about one communicator. A rank also answers if it has not made the communicator yet

@@ -36,8 +36,8 @@ type planKey struct {
 }
 
 // cacheable reports whether a planKey contains everything that determines the plan. Calls with
-// Counts, calls that name an algorithm, and calls that overlap others are not cached. They are
-// rarer, and the key would have to hold slices.
+// Counts, calls that name an algorithm, calls that overlap others, and calls on behalf of another
+// call are not cached. They are rarer, and the key would have to hold slices and names.
 func (pl *plan) cacheable() bool {
 	return pl.callName == "" && pl.forced == "" && pl.counts == nil && pl.sends == nil && !pl.noShared
 }

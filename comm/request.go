@@ -158,9 +158,9 @@ func (r *Request) Free() error {
 }
 
 // Wait waits until the request is done and returns the message's status. For an inactive request it
-// returns at once. An inactive persistent request gives no error. If ctx ends first, Wait withdraws
-// a message that has not been matched. For a collective it revokes the communicator on every rank,
-// as a blocking call does.
+// returns at once. An inactive persistent request gives no error, unless it could not be prepared.
+// If ctx ends first, Wait withdraws a message that has not been matched. For a collective it
+// revokes the communicator on every rank, as a blocking call does.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	if err := checkContext("wait", ctx); err != nil {
 		return Status{}, err

@@ -138,7 +138,8 @@ func (s *survivors) dropMade(ctx context.Context) {
 }
 
 // shrunkID returns the id of the communicator that results from the agreement with the given
-// number. The numbers of other children are smaller, so their ids differ.
+// number. The top bit of the number in the hash is set, and that of Split's and Dup's children is
+// not, so their ids differ.
 func shrunkID(parent uint64, number uint32) uint64 { return childID(parent, 1<<63|uint64(number), 0) }
 
 // limited returns ctx, limited by the communicator's Timeout if it has no deadline.
@@ -433,7 +434,7 @@ func (s *survivors) receive(r int, n agreementNotice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var m *agreement.Machine
-	started := false // whether r had entered its agreement before this notice
+	started := false // whether r had entered the notice's agreement before this notice
 	switch n.number {
 	case s.number - 1:
 		m = s.previous
