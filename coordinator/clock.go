@@ -79,8 +79,9 @@ func (co *Coordinator) answerPings(from int) {
 }
 
 // sampleClock compares the clocks with several pings, and records the sample of the fastest ping,
-// because it has the smallest error. If rank 0 does not answer, sampleClock records no sample and
-// never pings again, because a late answer would be mistaken for the answer to the next ping.
+// because it has the smallest error. If rank 0 does not answer a ping, sampleClock uses the answers
+// so far, if there are any. It then never pings again, because a late answer would be mistaken for
+// the answer to the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	m := clockSample{at: int64(co.now())}
 	if co.rank != 0 {

@@ -83,9 +83,8 @@ func (g *TensorGroup) submitAll() {
 	g.co.submitTogether(g.handles)
 }
 
-// refuse ends a call that is not submitted, because of cause. It tells the other ranks, which may
-// wait for this one. The outcome of an invalid handle is its own error, and cause that of the
-// others.
+// refuse ends a call that is not submitted, and tells the other ranks, which may wait for this
+// rank. An invalid handle ends with its own error, and every other handle with cause.
 func (co *Coordinator) refuse(hs []*Handle, cause error) {
 	in := negotiate.Refused{Site: hs[0].requests[0].Site, Call: hs[0].requests[0].Call(), Err: cause}
 	if f := (*fault.Error)(nil); errors.As(cause, &f) {

@@ -17,8 +17,9 @@ import (
 // foldByReduceScatter is used.
 //
 // The second result, vector, is the algorithm for one contiguous vector. It folds in the same order
-// as the first result. It may be a segmented ring, which gives the same bits as a ring, and
-// forwards segments while they are in the cache.
+// as the first result. The two differ if the table names the segmented ring: folds is then the
+// ring, and vector the segmented ring, which gives the same bits and forwards segments while they
+// are in the cache.
 func algorithmOf(c *comm.Comm) (folds, vector string) {
 	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
@@ -40,7 +41,7 @@ const inRankOrder = "shared"
 // for each rank r. The section has chunk r of every tensor, one after the other. Each chunk is
 // padded to the width of the widest chunk of its tensor. So each element is always in the chunk of
 // the same rank and is always folded in the same order, whatever the other tensors are. All
-// sections have the same length. The padding is less than one element for each tensor and rank.
+// sections have the same length. A chunk has at most one element of padding.
 //
 //	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 -- b1
 //
