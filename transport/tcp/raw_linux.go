@@ -376,9 +376,9 @@ func (c *raw) flush() (moved bool) {
 // stall.
 func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 
-// Traffic returns four counts of bytes of frames. They are the bytes that the socket has accepted,
-// the bytes among them that the peer's frames acknowledge, the bytes of frames that have been
-// delivered here, and the bytes that have arrived at the socket here.
+// Traffic returns counts of bytes of frames: the bytes that the socket has accepted, the bytes
+// among them that the peer's frames acknowledge, and the bytes that have been delivered here. The
+// last count includes the parts of an unfinished frame, so it also serves as the fourth result.
 func (c *raw) Traffic() (sent, acked, received, arrived uint64) {
 	sent, acked, received = c.out.traffic()
 	return sent, acked, received, received
@@ -479,7 +479,8 @@ func (c *raw) discard() (ended bool) {
 	return false
 }
 
-// closeDescriptor must come last, because the system may give the number to another file at once.
+// closeDescriptor closes the descriptor and unregisters the Conn. It must come last, because the
+// system may give the number to another file at once.
 func (c *raw) closeDescriptor() {
 	syscall.Close(c.fd)
 	if c.origin.outer != nil {

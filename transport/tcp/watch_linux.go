@@ -148,7 +148,7 @@ func (c *raw) Event(generation int32, events uint32) {
 
 // wake calls the armed callback on the Transport's goroutine for callbacks.
 //
-// It serves failures and Close, which the epoll does not report.
+// It serves failures, Close, and bytes left in a buffer, which the epoll does not report.
 func (c *raw) wake() {
 	c.wakeup.mu.Lock()
 	ready := c.wakeup.disarm()
