@@ -114,7 +114,7 @@ const (
 	Forced   Reason = iota + 1 // by Table.Force, whatever the rules say
 	Tuned                      // by a rule that was measured
 	Default                    // by another rule
-	Fallback                   // because no rule covers the call
+	Fallback                   // because no rule that covers the call has an algorithm that supports it
 )
 
 // A Choice is the result of Choose for one call.
@@ -122,7 +122,7 @@ type Choice struct {
 	Algorithm Algorithm
 	Segment   int // bytes; 0: the communicator's default
 	Reason    Reason
-	Rule      int // the number of the rule, from 1, if Reason is Tuned or Default
+	Rule      int // if Reason is Tuned or Default: the rule's number among the rules of that kind, from 1
 }
 
 // A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a call
