@@ -132,7 +132,8 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	return 1 + o.args, p.apply(o, args[0], args[1:1+o.args])
 }
 
-// apply carries out an option. It ignores, with a warning, options that have no meaning here.
+// apply carries out an option. It ignores an option that has no meaning here, with a warning unless
+// the option's field accepted is set.
 func (p *parser) apply(o *option, spelled string, args []string) error {
 	if o.set == nil {
 		if !o.accepted && !slices.Contains(p.ignored, spelled) {

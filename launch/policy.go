@@ -66,8 +66,8 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	return p
 }
 
-// remaining is the input that n ranks run or will be started. The launcher uses it where it starts
-// ranks while the job runs.
+// remaining tells the policy that n ranks run or will be started. The launcher uses it where it
+// starts ranks while the job runs.
 func (p *policy) remaining(now time.Duration, n int) {
 	p.alive = n
 	if n == 0 && p.phase < draining {
@@ -75,7 +75,7 @@ func (p *policy) remaining(now time.Duration, n int) {
 	}
 }
 
-// exited is the input that one rank has ended.
+// exited tells the policy that one rank has ended.
 func (p *policy) exited(now time.Duration, failed bool) {
 	p.alive--
 	// Only the first failure starts the grace period. A later failure does not extend it.
@@ -86,15 +86,15 @@ func (p *policy) exited(now time.Duration, failed bool) {
 	p.remaining(now, p.alive)
 }
 
-// rankAbsent is the input that ranks wait for a rank that will never come: it has ended without
-// Init, or too few ranks are left for another epoch.
+// rankAbsent tells the policy that ranks wait for a rank that will never come: the rank has ended
+// without Init, or too few ranks are left for another epoch.
 func (p *policy) rankAbsent(now time.Duration) {
 	if p.phase == running {
 		p.setPhase(failing, now)
 	}
 }
 
-// interrupted is the input that the user has asked for the end by a signal. The first signal is
+// interrupted tells the policy that the user has asked for the end by a signal. The first signal is
 // forwarded, so that the ranks can end in their own time. The second and the third are replaced by
 // TERM and KILL.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
@@ -113,13 +113,13 @@ func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Sign
 	return syscall.SIGKILL
 }
 
-// end is the input that all processes must end now.
+// end tells the policy that all processes must end now.
 func (p *policy) end(now time.Duration) syscall.Signal {
 	p.setPhase(terminating, now)
 	return syscall.SIGTERM
 }
 
-// deadlinePassed is the input that the deadline of the phase has passed.
+// deadlinePassed tells the policy that the deadline of the phase has passed.
 func (p *policy) deadlinePassed(now time.Duration) syscall.Signal {
 	switch p.phase {
 	case running:

@@ -63,13 +63,15 @@ type run struct {
 	absent    *rank          // a rank that has ended with 0 and without Init while others wait in Init, or nil
 }
 
-// A rank is one process of the job. It passes through these states in order:
+// A rank is one process of the job. It passes through the first four states in order, or from the
+// first to the last:
 //
 //	pid  ended  groupGone  meaning
 //	0    false  false      not started
 //	>0   false  false      runs
 //	>0   true   false      has ended; its group has members, which may be signalled
 //	>0   true   true       its group is empty: the number may belong to others, and gets no signal
+//	0    true   true       could not be started while the job ran
 //
 // The field killed is set together with ended. It distinguishes ranks that the launcher has ended
 // from ranks that failed by themselves.

@@ -57,8 +57,8 @@ func (p *timelineParts) missing() []int {
 }
 
 // mergeTimeline merges the parts into one file and removes them. It returns notes for the user. It
-// returns an error if the timeline cannot be written, or if a rank that ended well has not written
-// its part. The parts then stay on disk for --merge-timeline.
+// returns an error if the timeline cannot be written, or if a rank that ended well has left its
+// part empty. The parts then stay on disk for --merge-timeline.
 //
 //	a rank's part  the rank ended well       the rank failed
 //	written        merged                    merged
