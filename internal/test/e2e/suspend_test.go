@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// suspended is the time for which a whole job does not run. By default, neither may a rank be
-// silent for so long, nor a peer leave bytes unread.
+// suspended is the time for which a whole job does not run. It is longer than the default times for
+// which a rank may be silent and a peer may read nothing.
 const suspended = max(mesh.DefaultSilence, mesh.DefaultStall) + time.Second
 
 // stagger is the time between two ranks when the test stops and resumes them one after the other,
