@@ -281,7 +281,7 @@ func (h *Handle) Done() <-chan struct{} {
 // handle is nil, WaitAll returns fault.Misuse without waiting.
 func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	if i := slices.Index(hs, nil); i >= 0 {
-		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
+		return fault.New(fault.Misuse, "waitall", -1, "handle with index %d of %d: got nil, want a handle", i, len(hs))
 	}
 	if ctx == nil && len(hs) > 0 {
 		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)

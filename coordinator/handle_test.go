@@ -192,6 +192,9 @@ func TestAWaitWithoutAContextOrAHandleIsRefused(t *testing.T) {
 				t.Errorf("%s: got %v, want fault.Misuse", name, err)
 			}
 		}
+		if err, want := coordinator.WaitAll(ctx, h, nil), "handle with index 1 of 2: got nil"; !strings.Contains(err.Error(), want) {
+			t.Errorf("WaitAll, the last is nil: got %v, want %q in it", err, want)
+		}
 		if coordinator.InWait(h) {
 			t.Error("somebody waits still")
 		}
