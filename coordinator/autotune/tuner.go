@@ -139,16 +139,18 @@ func (t *Tuner) valid(p Candidate) bool {
 func (t *Tuner) Ask() Candidate { return slices.Clone(t.next) }
 
 // Observe records the score of the point that Ask returned, such as a rate. A score that is not a
-// finite number counts as 0, or as the worst score so far if that is below 0. After the search,
-// Observe does nothing.
+// finite number counts as the worst score so far, or as 0 if it is the first score. After the
+// search, Observe does nothing.
 func (t *Tuner) Observe(score float64) {
 	if t.phase == finished {
 		return
 	}
 	if math.IsNaN(score) || math.IsInf(score, 0) {
 		score = 0
-		for _, s := range t.samples {
-			score = min(score, s.Score)
+		for i, s := range t.samples {
+			if i == 0 || s.Score < score {
+				score = s.Score
+			}
 		}
 	}
 	t.samples = append(t.samples, Sample{t.next, score})

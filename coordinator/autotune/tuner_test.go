@@ -240,6 +240,27 @@ func TestScoresThatAreNoNumbersCountAsTheWorst(t *testing.T) {
 	}
 }
 
+func TestAScoreThatIsNoNumberIsRecordedAsTheWorstSoFar(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, tc := range []struct{ scores, want []float64 }{
+		{[]float64{50, 40, nan, 60, inf, 30, nan}, []float64{50, 40, 40, 60, 40, 30, 30}},
+		{[]float64{-50, -80, inf, -20, -inf}, []float64{-50, -80, -80, -20, -80}},
+		{[]float64{nan, 50, nan}, []float64{0, 50, 0}},
+	} {
+		tu := newTuner(t, problems()[0].axes, autotune.Options{})
+		for _, score := range tc.scores {
+			tu.Observe(score)
+		}
+		var got []float64
+		for _, s := range tu.Samples() {
+			got = append(got, s.Score)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("scores %v: got %v, want %v", tc.scores, got, tc.want)
+		}
+	}
+}
+
 func TestTheStartIsTriedFirstAndAskChangesNothing(t *testing.T) {
 	start := autotune.Candidate{1 << 20, 5}
 	tu, err := autotune.New(problems()[2].axes, autotune.Options{Start: start})
