@@ -34,9 +34,11 @@ type job struct {
 	n   int
 	// plans holds the submissions of each rank in order. A function returns false if its submission
 	// must wait.
-	plans [][]func() bool
-	mine  []map[string]SubmissionID
-	join  bool
+	plans  [][]func() bool
+	mine   []map[string]SubmissionID // the last submission of each name, by rank
+	times  []map[string]int          // how often each name was submitted, by rank
+	join   bool
+	leaver int // the rank that shuts down before its last submissions; -1: there is none
 }
 
 func newJob(seed uint64) *job {
@@ -52,6 +54,7 @@ func newJob(seed uint64) *job {
 	j.plans = make([][]func() bool, j.n)
 	for r := range j.n {
 		j.mine = append(j.mine, make(map[string]SubmissionID))
+		j.times = append(j.times, make(map[string]int))
 		for step := range 2 + seed%4 {
 			j.planStep(r, seed, step)
 		}
@@ -64,6 +67,13 @@ func newJob(seed uint64) *job {
 			})
 		}
 		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Shutdown{}); return true })
+	}
+	j.leaver = -1
+	if !j.join && rnd.IntN(3) == 0 {
+		j.leaver = rnd.IntN(j.n)
+		plan := j.plans[j.leaver]
+		last := len(plan) - 1 // the shutdown
+		j.plans[j.leaver] = append(plan[:rnd.IntN(last)], plan[last])
 	}
 	return j
 }
@@ -126,6 +136,7 @@ func (j *job) submitUnlessInFlight(r int, u []TensorRequest) bool {
 	first := j.submit(r, u...)
 	for i := range u {
 		j.mine[r][u[i].Name] = first + SubmissionID(i)
+		j.times[r][u[i].Name]++
 	}
 	return true
 }
@@ -169,8 +180,13 @@ func (j *job) check() error {
 			return fmt.Errorf("rank %d ended with %q", r, j.end[r])
 		}
 		for name, t := range j.mine[r] {
-			if f := j.fate[r][t]; !strings.HasPrefix(f, "done") && !strings.HasPrefix(f, "joined") && !(j.closing(f)) {
-				return fmt.Errorf("rank %d: %s ended with %q", r, name, f)
+			f := j.fate[r][t]
+			ended := strings.HasPrefix(f, "done") || strings.HasPrefix(f, "joined")
+			if j.abandoned(r, name) {
+				ended = strings.Contains(f, fmt.Sprintf("rank %d", j.leaver)) && strings.Contains(f, "without submitting the tensor")
+			}
+			if !ended {
+				return fmt.Errorf("rank %d: %s ended with %q; abandoned by rank %d: %v", r, name, f, j.leaver, j.abandoned(r, name))
 			}
 		}
 		got, want := ran(j.log[r]), ran(j.log[0])
@@ -181,9 +197,10 @@ func (j *job) check() error {
 	return nil
 }
 
-// closing reports whether a tensor failed because a rank had shut down without submitting it.
-func (j *job) closing(fate string) bool {
-	return strings.Contains(fate, "without submitting the tensor")
+// abandoned reports whether the leaver has shut down without submitting a tensor that rank r has
+// submitted. All other ranks submit the same tensors in the same steps.
+func (j *job) abandoned(r int, name string) bool {
+	return j.leaver >= 0 && j.times[r][name] > j.times[j.leaver][name]
 }
 
 // ran returns a log without the parts that differ between participating ranks and absent ranks.
