@@ -345,7 +345,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 	for _, text := range placements() {
 		placement := at(text)
 		n := len(placement)
-		tm, seen := newRecordedTeamAt(t, placement, teamtest.NoSharedMemory)
+		tm, seen := newRecordedTeamAt(t, placement, teamtest.SharedMemory)
 		for _, c := range []struct {
 			a     Algorithm
 			steps int
@@ -374,7 +374,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	for _, text := range placements() {
 		placement := at(text)
-		tm, seen := newRecordedTeamAt(t, placement, teamtest.NoSharedMemory)
+		tm, seen := newRecordedTeamAt(t, placement, teamtest.SharedMemory)
 		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
 			for _, name := range []string{"binomial", hierarchical} {
 				a, err := Find(verb, name)
@@ -420,8 +420,9 @@ func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.P
 }
 
 // The number of bytes that a hierarchical algorithm moves between hosts must be the number that its
-// cost counts, times the number of hosts. The test leaves out the algorithms whose hosts send
-// different numbers of bytes.
+// cost counts, times the number of hosts. The test does not count the bytes of the algorithms whose
+// hosts send different numbers of bytes. Within a host the ranks share memory, so they send no
+// messages there, except for the chunks that a reduce-scatter distributes at its end.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
@@ -431,11 +432,23 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T)
 			return
 		}
 		all := record(t, tm, seen, a, 0, width, 0)
+		// The leaders of the hosts are ranks 0 to 2. At the end of a reduce-scatter, each of them
+		// sends every other rank of its host its chunk.
+		scatters := a.Verb() == VerbReduceScatter || a.Verb() == VerbReduceScatterV
 		var between []*message
+		within := make([]int, len(placement)) // the messages that each rank gets from its host
 		for _, m := range all {
 			if placement[m.from] != placement[m.to] {
 				between = append(between, m)
+				continue
 			}
+			within[m.to]++
+			if !scatters || m.from >= hosts || m.bytes != 8*width {
+				t.Errorf("%v: got a message of %d bytes from rank %d to rank %d on one host, want shared memory there", a, m.bytes, m.from, m.to)
+			}
+		}
+		if want := []int{0, 0, 0, 1, 1, 1, 1, 1, 1}; scatters && !slices.Equal(within, want) {
+			t.Errorf("%v: got %v messages within hosts to each rank, want %v", a, within, want)
 		}
 		bytes := 0
 		for _, m := range between {
