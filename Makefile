@@ -148,7 +148,7 @@ examples: build ## run every program in examples/ and check its output
 
 # The launchers of other projects; those that cannot be had are skipped, with a line.
 .PHONY: e2e-launch
-e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (1 minute)
+e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (2 minutes)
 	@tools/e2e-launch.sh
 
 # The tutorial's transport is a module of its own, as a user's would be.
