@@ -53,22 +53,24 @@
 //
 // # Launchers with a key-value store
 //
-// A launcher that speaks PMI or PMIx tells each process its rank, and keeps a value of rank 0 until the
-// other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and exchanges
-// the value: rank 0's addresses, a random name for the job and, if the ranks have no secret, the
-// job's secret. Then it ends the connection, so that the launcher accepts any end of this process.
-// The secret is published only through a connection that the launcher has opened itself (PMI_FD),
-// and to a PMIx server that listens on loopback only.
+// A launcher that speaks PMI or PMIx tells each process its rank, and keeps a value of rank 0 until
+// the other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and
+// exchanges the value: rank 0's addresses, a random name for the job and, if the ranks have no
+// secret, the job's secret. Then it ends the connection, so that the launcher accepts any end of
+// this process.
 //
-// If a PMIx server cannot be reached, Join goes on to the sources after it, and takes the first that
-// applies if it gives the same rank, and the size that mpirun or srun has set. Otherwise Join fails.
-// Any process may connect to PMI_PORT, so it carries no secret, and a job on several hosts needs
-// TUTTI_SECRET_FILE.
+// The secret is published only through a connection that the launcher has opened itself (PMI_FD),
+// or to a PMIx server that listens on loopback only. Any process may connect to PMI_PORT, so it
+// carries no secret, and a job on several hosts needs TUTTI_SECRET_FILE.
+//
+// If a PMIx server cannot be reached, Join goes on to the sources after it, and takes the first
+// that applies if it gives the same rank, and the size that the launcher has set. Otherwise Join
+// fails.
 //
 // # What it does not know
 //
 // The package does not know transports or the handshake. It uses the secret only in
 // Job.Credentials, which returns the certificate derived from the secret. It never sends
-// anything to another rank: Find only reads, Listen opens the one listener, and Join talks to the
-// launcher.
+// anything to another rank: Find only reads, Listen opens the one listener, and Join talks to
+// the launcher.
 package bootstrap
