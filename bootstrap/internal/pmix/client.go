@@ -72,7 +72,8 @@ const (
 	keyLocalRanks = "pmix.lpeers"   // the ranks of this host, separated by commas
 )
 
-// A ServerConn is the connection of one process to the PMIx server of its host. One goroutine uses it.
+// A ServerConn is the connection of one process to the PMIx server of its host. One goroutine uses
+// it.
 type ServerConn struct {
 	environment
 	conn      net.Conn
@@ -363,8 +364,8 @@ func (c *ServerConn) answer() ([]byte, error) {
 	}
 }
 
-// roundTrip runs f, whose reads and writes end when ctx ends, and after the limit if it is not 0. Its
-// error is that of ctx then.
+// roundTrip runs f, whose reads and writes end when ctx ends, and after the limit if it is not 0.
+// If ctx has ended, the error is that of ctx.
 func (c *ServerConn) roundTrip(ctx context.Context, limit time.Duration, f func() error) error {
 	var deadline time.Time
 	if limit > 0 {

@@ -92,7 +92,8 @@ func (tr transcript) serve(conn net.Conn, n int) error {
 	return nil
 }
 
-// publish is what a program does with a client. It returns the layout, as a transcript has it.
+// publish is what a program does with a connection to a server. It returns the layout, as a
+// transcript has it.
 func (tr transcript) publish(ctx context.Context, conn net.Conn) (layout string, err error) {
 	e, err := readEnvironment(tr.lookup)
 	if err != nil {
@@ -102,6 +103,11 @@ func (tr transcript) publish(ctx context.Context, conn net.Conn) (layout string,
 	if err != nil {
 		return "", err
 	}
+	return exchange(ctx, c)
+}
+
+// exchange publishes the value of the transcripts, and closes the connection.
+func exchange(ctx context.Context, c *ServerConn) (layout string, err error) {
 	rank, size, localRank, localSize := c.Layout()
 	layout = fmt.Sprint(rank, size, localRank, localSize)
 	own := ""
@@ -143,11 +149,14 @@ func TestTheClientSpeaksAsRealServersUnderstand(t *testing.T) {
 				}
 				served <- err
 			}()
-			conn, err := net.Dial("tcp", l.Addr().String())
+			c, err := Dial(t.Context(), func(name string) (string, bool) {
+				v, ok := tr.lookup(name)
+				return strings.Replace(v, "127.0.0.1:4000", l.Addr().String(), 1), ok
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			layout, err := tr.publish(t.Context(), conn)
+			layout, err := exchange(t.Context(), c)
 			if layout != tr.layout {
 				t.Errorf("layout: got %q, want %q", layout, tr.layout)
 			}

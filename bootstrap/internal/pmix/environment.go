@@ -28,8 +28,7 @@ type dialect struct {
 }
 
 // dialects lists the dialects of this package, newest first. A server sets one variable for each
-// dialect that it accepts, and its own is the newest. A server accepts older dialects, too, but does
-// not always answer in them.
+// dialect that it accepts, and its own is the newest. It does not always answer in an older one.
 var dialects = [...]dialect{
 	{"v61", "6.1.0", true},
 	{"v51", "5.1.0", true},
