@@ -19,7 +19,8 @@ import (
 // A links is the transport of a rank that dials the other ranks through relays, one per address.
 type links struct {
 	transport.Transport
-	in *instruction
+	in   *instruction
+	lied atomic.Bool // a relay has altered its frame
 
 	mu     sync.Mutex // guards the fields below
 	relays map[string]*relay.Relay
@@ -194,6 +195,9 @@ func (l *links) lies(c *conn, up bool) relay.Filter {
 	framing.Counts = func(frame []byte) bool {
 		if !c.data.Load() || !l.isEnd(int(c.peer.Load())) || counts != nil && !counts(frame) {
 			return false
+		}
+		if n == k && !l.lied.CompareAndSwap(false, true) {
+			return false // a link that is opened again is not altered again
 		}
 		if n == k {
 			event{Name: "altered"}.write()

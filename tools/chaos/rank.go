@@ -64,6 +64,9 @@ func runRank(text string) int {
 	if in.Lie != "" { // a frame may be altered during Init, and a lost frame takes longer to notice
 		limit += stallTime
 	}
+	if in.Redial {
+		limit += redialTime
+	}
 	if in.Program == rejoins { // Init waits until the others rejoin
 		limit = startLimit
 	}
