@@ -79,6 +79,7 @@ func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 			return nil, err
 		}
 		c, err := o.joinElasticEpoch(ctx, epoch)
+		o.again = true
 		switch {
 		case err == nil:
 			c.rt.rejoin = func(ctx context.Context) (*Comm, error) { return o.join(ctx, job) }

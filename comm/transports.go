@@ -18,6 +18,7 @@ import (
 type wireOptions struct {
 	transport string // the name of the transport; "" for the default, see transportName
 	extra     []transport.Transport
+	again     bool // an epoch of the job has used extra
 	wrap      wrapper
 }
 
@@ -28,8 +29,8 @@ type wrapper func(rank int, t transport.Transport) transport.Transport
 // Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. If there is a
 // single Transport, the job uses it, unless WithTransportName or, for Init, TUTTI_TRANSPORT selects
 // another transport. If there are several, such as those of wires.All(), the name selects one of
-// them. The job owns the Transports from Init on, and closes those that it uses. For Local a
-// Transport needs the method ForRank; see auto.Template.
+// them. The job owns the Transports from Init on, and closes those that it uses. For Local and for
+// Rejoin a Transport needs the method ForRank; see auto.Template.
 func WithTransport(ts ...transport.Transport) Option {
 	return func(o *options) { o.extra = append(o.extra, ts...) }
 }
@@ -58,7 +59,7 @@ type wire struct{ transport.Transport }
 // newWire makes the transport of a process with one rank. The caller must close it unless it passes
 // the transport to member.start.
 func (o *wireOptions) newWire(tls *tlsopt.Options) (wire, error) {
-	t, err := auto.New(o.transportName(), auto.Options{TLS: tls, Wires: o.extra})
+	t, err := auto.New(o.transportName(), auto.Options{TLS: tls, Wires: o.extra, Again: o.again})
 	return wire{t}, err
 }
 

@@ -66,6 +66,8 @@ type Options struct {
 	NoShm bool
 	// Wires are the Transports that the program passes. New can also choose one of them.
 	Wires []transport.Transport
+	// Again says that an earlier New of this process has used the Wires, for another epoch.
+	Again bool
 }
 
 // New makes the transport with the given name. It returns fault.Misuse for an unknown name, for a
@@ -116,9 +118,14 @@ func New(name string, o Options) (transport.Transport, error) {
 }
 
 // A Template is a Transport that a program passes before its rank is known. ForRank returns a new
-// Transport like it for one rank, with the job's TLS and log. A Transport that is no Template can
-// serve only one rank. So it cannot be used in a process that runs several ranks.
+// Transport like it for one rank. A Transport that is no Template can serve only one rank, in one
+// epoch. So it cannot be used in a process that runs several ranks, and not after Rejoin.
 type Template interface {
+	ForRank(rank int) (transport.Transport, error)
+}
+
+// A tlsTemplate is like a Template, and its Transports use the job's TLS and log.
+type tlsTemplate interface {
 	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
 }
 
@@ -142,12 +149,19 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		if w.Name() != name {
 			continue
 		}
-		if t, ok := w.(Template); ok {
+		switch t := w.(type) {
+		case tlsTemplate:
 			return t.ForRank(o.Rank, o.TLS, o.Log)
+		case Template:
+			return t.ForRank(o.Rank)
 		}
 		if o.Hub != nil {
 			return nil, failure(fault.Misuse, "transport "+name,
 				errors.New("the Transport serves one rank, and this process runs several: implement auto.Template"))
+		}
+		if o.Again {
+			return nil, failure(fault.Misuse, "transport "+name,
+				errors.New("the Transport serves one epoch of the job, and has been closed with it: implement auto.Template"))
 		}
 		return w, nil
 	}

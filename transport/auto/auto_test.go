@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -175,8 +176,8 @@ func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	}
 }
 
-// A Transport without ForRank must serve one rank, and must be refused in a process with several
-// ranks.
+// A Transport without ForRank must serve one rank in one epoch, and must be refused in a process with
+// several ranks, and in a second epoch.
 func TestPassedTransportIsUsed(t *testing.T) {
 	mine := namedTransport{memory.New().Transport()}
 	if tr, err := New("mine", Options{Wires: []transport.Transport{mine}}); err != nil || tr != transport.Transport(mine) {
@@ -185,6 +186,33 @@ func TestPassedTransportIsUsed(t *testing.T) {
 	if _, err := New("mine", Options{Hub: memory.New(), Wires: []transport.Transport{mine}}); !errors.Is(err, fault.Misuse) {
 		t.Errorf("in a process of several ranks: got %v, want %v", err, fault.Misuse)
 	}
+	if _, err := New("mine", Options{Again: true, Wires: []transport.Transport{mine}}); !errors.Is(err, fault.Misuse) {
+		t.Errorf("in a second epoch: got %v, want %v", err, fault.Misuse)
+	}
+}
+
+// A Transport with ForRank must serve a process with several ranks, and a second epoch.
+func TestATemplateMakesATransportForEachRankAndEpoch(t *testing.T) {
+	mine := templateTransport{namedTransport{memory.New().Transport()}, new([]int)}
+	for rank, o := range []Options{{Hub: memory.New()}, {Again: true}} {
+		o.Rank, o.Wires = rank, []transport.Transport{mine}
+		if tr, err := New("mine", o); err != nil || tr == transport.Transport(mine) {
+			t.Errorf("rank %d: got %v, %v, want a Transport of its own", rank, tr, err)
+		}
+	}
+	if want := []int{0, 1}; !slices.Equal(*mine.ranks, want) {
+		t.Errorf("got Transports for ranks %v, want %v", *mine.ranks, want)
+	}
+}
+
+type templateTransport struct {
+	namedTransport
+	ranks *[]int
+}
+
+func (t templateTransport) ForRank(rank int) (transport.Transport, error) {
+	*t.ranks = append(*t.ranks, rank)
+	return namedTransport{memory.New().Transport()}, nil
 }
 
 type namedTransport struct{ transport.Transport }

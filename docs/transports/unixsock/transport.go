@@ -38,6 +38,10 @@ func New(dir string) *Transport {
 	return &Transport{dir: dir, conns: make(map[*conn]bool)}
 }
 
+// ForRank returns a new Transport for a rank. The job calls it for each rank of the process, and
+// again after Rejoin.
+func (t *Transport) ForRank(int) (transport.Transport, error) { return New(t.dir), nil }
+
 // Name returns the name that selects this transport in TUTTI_TRANSPORT.
 func (t *Transport) Name() string { return "unixsock" }
 
