@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
@@ -108,34 +109,12 @@ func lostDuringInit(err error) bool {
 // broken. The launcher has the news within milliseconds.
 const breakLimit = time.Second
 
-// joinElasticEpoch starts this process as a rank of an epoch. It gives up as soon as the launcher
-// knows that a member has left. When the epoch has begun, a goroutine waits for changes until
-// Close.
+// joinElasticEpoch starts this process as a rank of an epoch. When the epoch has begun, a goroutine
+// waits for changes until Close.
 func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*Comm, error) {
 	defer epoch.Close()
-	start, giveUp := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		if epoch.AwaitBreak(start) == nil {
-			giveUp(errEpochBroken)
-		}
-	}()
-	c, err := o.joinEpoch(start, epoch)
-	if err != nil && ctx.Err() == nil {
-		// The start may have failed because another rank learned first that the epoch is broken,
-		// and gave up. So wait here for this news, for at most breakLimit.
-		late := time.AfterFunc(breakLimit, func() { giveUp(nil) })
-		<-watched
-		late.Stop()
-	}
-	broken := err != nil && errors.Is(context.Cause(start), errEpochBroken)
-	giveUp(nil)
-	<-watched
-	switch {
-	case broken:
-		return nil, errEpochBroken
-	case err != nil:
+	c, err := startEpoch(ctx, epoch.AwaitBreak, func(ctx context.Context) (*Comm, error) { return o.joinEpoch(ctx, epoch) })
+	if err != nil {
 		return nil, err
 	}
 	changed := make(chan struct{})
@@ -146,6 +125,37 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 		}
 	})
 	return c, nil
+}
+
+// startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The error
+// is errEpochBroken if start may have failed because of that: it ran out of time or was canceled, or
+// a rank that is in the next epoch already has refused this one. Any other error of start names a
+// lost rank, or has a cause of its own, which the next epoch would not mend.
+func startEpoch(ctx context.Context, awaitBreak func(context.Context) error, start func(context.Context) (*Comm, error)) (*Comm, error) {
+	starting, giveUp := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if awaitBreak(starting) == nil {
+			giveUp(errEpochBroken)
+		}
+	}()
+	c, err := start(starting)
+	ended := slices.ContainsFunc([]fault.Kind{fault.Timeout, fault.Canceled, fault.Refused}, func(k fault.Kind) bool { return errors.Is(err, k) })
+	if ended && ctx.Err() == nil {
+		// Another rank may have learned first that the epoch is broken, and have given up. So wait
+		// here for this news, for at most breakLimit.
+		late := time.AfterFunc(breakLimit, func() { giveUp(nil) })
+		<-watched
+		late.Stop()
+	}
+	broken := ended && errors.Is(context.Cause(starting), errEpochBroken)
+	giveUp(nil)
+	<-watched
+	if broken {
+		return nil, errEpochBroken
+	}
+	return c, err
 }
 
 // joinEpoch makes this process the rank of the epoch that job describes. It works on a copy of the
