@@ -354,7 +354,7 @@ func explore(t *testing.T, w *situation, limit int) {
 }
 
 // TestEveryOrderOfEventsOfAFewRanksKeepsTheRules explores all situations of a few ranks. The
-// exploration of worlds covers four ranks with partitions and mistakes.
+// exploration of configurations covers four ranks with partitions and mistakes.
 func TestEveryOrderOfEventsOfAFewRanksKeepsTheRules(t *testing.T) {
 	type testCase struct {
 		name  string

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// A world is a set of situations of a few ranks that allow the same continuations. The exploration
-// of worlds covers every partition and every false suspicion, because any rank may lose any other
-// rank at any time. Machines make all steps. Before each step, a Machine gets a new selection of the
-// States that the other ranks have ever flooded, so a State may arrive late, repeatedly or never,
-// and a rank may even forget it.
+// A configuration is a set of situations of a few ranks that allow the same continuations. The
+// exploration of configurations covers every partition and every false suspicion, because any rank
+// may lose any other rank at any time. Machines make all steps. Before each step, a Machine gets a
+// new selection of the States that the other ranks have ever flooded, so a State may arrive late,
+// repeatedly or never, and a rank may even forget it.
 //
-// A world leaves out what has no effect, or only makes less possible:
+// A configuration leaves out what has no effect, or only makes less possible:
 //
 //   - All ranks have entered. A rank that has not entered does as much as a rank that nobody hears.
 //   - A rank loses its leader, or all ranks without which it proposes. The loss of another rank has
@@ -24,7 +24,7 @@ import (
 //   - A decision is noted as soon as it is possible. It does not change what a rank sends.
 //   - Of two States that differ only in the known deaths, the one with more deaths stays. It counts
 //     in all quorums in which the other counts.
-type world struct {
+type configuration struct {
 	own     [4]uint16 // the State of each rank, as an index
 	sent    [4]uint32 // the States that each rank has flooded, as an index
 	killed  uint8     // a bit per rank
@@ -51,11 +51,11 @@ func (t *table[T]) number(v T) int {
 	return n
 }
 
-// A worldExplorer visits every world once.
-type worldExplorer struct {
+// A configurationExplorer visits every configuration once.
+type configurationExplorer struct {
 	base   Set
 	kills  int
-	seen   map[world]struct{}
+	seen   map[configuration]struct{}
 	states table[State]
 	sets   table[string] // sets of States: two bytes per State
 	path   []string
@@ -65,7 +65,7 @@ type worldExplorer struct {
 
 // machine returns the Machine of rank r in w. It has received nothing. The Machine has lost the
 // ranks in front of its leader, the ranks that it knows to be dead, and the given ranks.
-func (e *worldExplorer) machine(w *world, r int, lost uint8) *Machine {
+func (e *configurationExplorer) machine(w *configuration, r int, lost uint8) *Machine {
 	m := New(r, 4, e.base)
 	own := e.states.values[w.own[r]]
 	m.states[r] = own
@@ -76,7 +76,7 @@ func (e *worldExplorer) machine(w *world, r int, lost uint8) *Machine {
 }
 
 // sentBy returns the States that rank q has flooded, as indices.
-func (e *worldExplorer) sentBy(w *world, q int) []uint16 {
+func (e *configurationExplorer) sentBy(w *configuration, q int) []uint16 {
 	s := e.sets.values[w.sent[q]]
 	list := make([]uint16, len(s)/2)
 	for i := range list {
@@ -87,7 +87,7 @@ func (e *worldExplorer) sentBy(w *world, q int) []uint16 {
 
 // flood adds a State of rank r to the States that have been flooded, and removes States that only
 // know of fewer deaths.
-func (e *worldExplorer) flood(w *world, r int, st State) {
+func (e *configurationExplorer) flood(w *configuration, r int, st State) {
 	var list []byte
 	for _, n := range e.sentBy(w, r) {
 		old := e.states.values[n]
@@ -101,9 +101,9 @@ func (e *worldExplorer) flood(w *world, r int, st State) {
 	w.sent[r] = uint32(e.sets.number(string(list)))
 }
 
-// start returns the world in which all members of the base have entered.
-func (e *worldExplorer) start() world {
-	var w world
+// start returns the configuration in which all members of the base have entered.
+func (e *configurationExplorer) start() configuration {
+	var w configuration
 	e.states.number(State{}) // 0: no State
 	e.sets.number("")
 	for _, r := range e.base.Ranks() {
@@ -117,9 +117,9 @@ func (e *worldExplorer) start() world {
 	return w
 }
 
-// apply gives the Machine of rank r an Input. It returns the world that follows and whether r has
-// decided.
-func (e *worldExplorer) apply(w *world, m *Machine, in Input) (next world, decided bool) {
+// apply gives an Input to the Machine of a rank. It returns the configuration that follows and
+// whether the rank has decided.
+func (e *configurationExplorer) apply(w *configuration, m *Machine, in Input) (next configuration, decided bool) {
 	e.steps++
 	next = *w
 	for _, o := range m.Step(in) {
@@ -144,7 +144,7 @@ func useful(own *State, r, q int, st *State) bool {
 }
 
 // receive calls f once for each selection of at most one State per rank, after m has received it.
-func (e *worldExplorer) receive(w *world, m *Machine, q int, f func() error) error {
+func (e *configurationExplorer) receive(w *configuration, m *Machine, q int, f func() error) error {
 	for ; q < 4; q++ {
 		if q == m.me || !e.base.Has(q) {
 			continue
@@ -163,8 +163,8 @@ func (e *worldExplorer) receive(w *world, m *Machine, q int, f func() error) err
 	return f()
 }
 
-// visit explores all worlds that can follow w.
-func (e *worldExplorer) visit(w world) error {
+// visit explores all configurations that can follow w.
+func (e *configurationExplorer) visit(w configuration) error {
 	if err := e.decide(&w); err != nil {
 		return err
 	}
@@ -231,8 +231,8 @@ func (e *worldExplorer) visit(w world) error {
 
 func popcount(b uint8) int { return Set([]byte{b}).Len() }
 
-// follow visits the world that follows w after m has got an Input.
-func (e *worldExplorer) follow(w *world, m *Machine, in Input) error {
+// follow visits the configuration that follows w after m has got an Input.
+func (e *configurationExplorer) follow(w *configuration, m *Machine, in Input) error {
 	next, _ := e.apply(w, m, in)
 	if next == *w {
 		return nil
@@ -247,7 +247,7 @@ func (e *worldExplorer) follow(w *world, m *Machine, in Input) error {
 
 // decide notes the decisions that are possible in w. It returns an error if two live ranks decide
 // differently.
-func (e *worldExplorer) decide(w *world) error {
+func (e *configurationExplorer) decide(w *configuration) error {
 	for _, r := range e.base.Ranks() {
 		own := e.states.values[w.own[r]]
 		if w.killed&(1<<r) != 0 || w.decided&(1<<r) != 0 || own.Accepted == 0 {
@@ -285,7 +285,7 @@ var errDecided = errors.New("decided")
 // checkEnds looks at all sets of live ranks that may be one side of a partition in w. It returns an
 // error if these ranks have received all their States, none of them makes a step, and one of them
 // neither decides nor gives up.
-func (e *worldExplorer) checkEnds(w *world) error {
+func (e *configurationExplorer) checkEnds(w *configuration) error {
 sides:
 	for side := uint8(1); side < 16; side++ {
 		if side&(w.killed|^e.base[0]) != 0 {
@@ -325,8 +325,8 @@ sides:
 	return nil
 }
 
-// TestEveryPartitionAndSuspicionOfAFewRanksKeepsTheRules explores all worlds of a few ranks. With
-// TUTTI_SOAK it also explores four ranks of which two are killed.
+// TestEveryPartitionAndSuspicionOfAFewRanksKeepsTheRules explores all configurations of a few
+// ranks. With TUTTI_SOAK it also explores four ranks of which two are killed.
 func TestEveryPartitionAndSuspicionOfAFewRanksKeepsTheRules(t *testing.T) {
 	type testCase struct {
 		base  Set
@@ -341,9 +341,9 @@ func TestEveryPartitionAndSuspicionOfAFewRanksKeepsTheRules(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("ranks %v, %d killed", c.base.Ranks(), c.kills), func(t *testing.T) {
-			e := &worldExplorer{base: c.base, kills: c.kills, seen: make(map[world]struct{})}
+			e := &configurationExplorer{base: c.base, kills: c.kills, seen: make(map[configuration]struct{})}
 			err := e.visit(e.start())
-			t.Logf("ranks %v, %d killed: %d worlds, %d steps, %d sides on which nothing happens any more",
+			t.Logf("ranks %v, %d killed: %d configurations, %d steps, %d sides on which nothing happens any more",
 				c.base.Ranks(), c.kills, len(e.seen), e.steps, e.quiet)
 			if err != nil {
 				for _, event := range e.path {

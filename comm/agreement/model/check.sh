@@ -52,12 +52,12 @@ finds "RANKS=3 KILLS=1 LOSSES=2 BUG=1" "members known to be dead do not count"
 finds "RANKS=3 KILLS=1 LOSSES=2 BUG=2" "a leader ignores what was accepted before"
 finds "RANKS=3 KILLS=1 LOSSES=2 BUG=3" "a leader does not wait until all follow it"
 
-# The Machine itself: all worlds of four ranks, of which two are killed. A bug that is planted in
-# machine.go must break a promise.
+# The Machine itself: all configurations of four ranks, of which two are killed. A bug that is
+# planted in machine.go must break a promise.
 cd "$dir"
 test=TestEveryPartitionAndSuspicionOfAFewRanksKeepsTheRules
 TUTTI_SOAK=1 go test -count=1 -run "$test" -v .. >"$work/go.out" || { cat "$work/go.out" >&2; exit 1; }
-grep ' worlds, ' "$work/go.out"
+grep ' configurations, ' "$work/go.out"
 
 # plant BUG OLD NEW: replaces OLD by NEW in machine.go and expects that two ranks decide differently.
 plant() {
