@@ -1,7 +1,8 @@
 // Command elastic trains the network of example digits while ranks are killed and others take their
 // places. At the end it verifies that the result equals that of a training without losses.
 //
-//	bin/tuttirun -np 4 --restart-ranks 2 --min-np 2 bin/elastic -kill 0@100,3@150,1@800 -out out
+//	bin/tuttirun -np 4 --restart-ranks 2 --min-np 2 --blacklist-cooldown-range 100ms 1s \
+//		bin/elastic -kill 0@100,3@150,1@1000 -out out
 //
 // Read run first, and then training.go: the state of a training, and how it makes a step.
 package main
