@@ -487,6 +487,9 @@ func (in *inbound) Buffer(h transport.Header) []byte {
 	in.c.handleAck(h.ID & ackMask)
 	in.bare = len(h.Head) == 0
 	if in.bare {
+		if h.Size != 0 { // a damaged preamble: what follows would be discarded as its body
+			in.c.l.DeferFailure(fault.New(fault.Refused, "receive", in.c.l.m.Rank(), "rank %d has sent an acknowledgement with a body of %d bytes, want 0", in.c.l.Rank, h.Size))
+		}
 		return nil
 	}
 	in.asks = h.ID&ackWanted != 0

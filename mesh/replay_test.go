@@ -245,6 +245,7 @@ func TestAPeerThatLiesAboutItsFramesIsRefused(t *testing.T) {
 		{"the same frame comes again", again(head), ""},
 		{"a longer frame comes again", again(transport.Header{Head: head.Head, Size: 9}), "has repeated a frame with another"},
 		{"a frame with another head comes again", again(transport.Header{Head: []byte("HEAD"), Size: 8}), "has repeated a frame with another"},
+		{"an acknowledgement has a body", again(transport.Header{Size: 8}), "has sent an acknowledgement with a body of 8 bytes"},
 		{"it does not open the link again", func(c *replayConn) error {
 			c.drop()
 			c.l.mu.Lock()
