@@ -395,3 +395,11 @@ func TestRankZeroPublishesAValueOfBoundedSize(t *testing.T) {
 		}
 	}
 }
+
+func TestTheRanksOfTheHostMayBeInAnyOrder(t *testing.T) {
+	for rank, want := range map[int]int{1: 0, 4: 1, 7: 2} {
+		if index, length := localIndex("7,1,4", rank, 8); index != want || length != 3 {
+			t.Errorf("rank %d: got %d of %d, want %d of 3", rank, index, length, want)
+		}
+	}
+}
