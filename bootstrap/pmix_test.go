@@ -32,6 +32,7 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 		"a list of addresses":    {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}}`, "TF_CONFIG"},
 		"another size":           {env + "OMPI_COMM_WORLD_SIZE=4", ""},
 		"another rank":           {strings.Replace(env, "RANK=1", "RANK=0", 1) + "OMPI_COMM_WORLD_SIZE=2", ""},
+		"another rank of a list": {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}`, ""},
 		"no size of a launcher":  {env, ""},
 		"a batch script's size":  {env + "SLURM_STEP_NUM_TASKS=2", ""},
 		"the source is required": {env + "OMPI_COMM_WORLD_SIZE=2 TUTTI_BOOTSTRAP=pmix", ""},
