@@ -138,9 +138,7 @@ func faults() []*injection {
 			name: string(lie), does: "lets a relay " + string(lie) + " one frame between two ranks", wires: network, share: 4, jobs: 4,
 			none: true, link: true, lives: true, limit: stallTime, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
-				// A corrupted frame of gRPC can keep a link that is opened again silent for longer
-				// than the limits allow.
-				t.Redial = rng.IntN(4) == 0 && lie != relay.Corrupt
+				t.Redial = rng.IntN(4) == 0
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
 				// Only checksums detect a corrupted body and, over gRPC, a change to an HTTP/2
 				// frame.
