@@ -117,7 +117,10 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	}
 	var own position
 	if l == channelData {
-		own = m.Link(rank).proposal(t.conn)
+		var dialling bool
+		if own, dialling = m.Link(rank).proposal(t.conn); !dialling {
+			return position{}, &refusal{reason: reasonDuplicate, text: "data: " + errDuplicate.Error()}
+		}
 	}
 	peer, err := m.id.dial(ctx, t, rank, l, own, proven)
 	if err != nil || l == channelJoin {

@@ -32,34 +32,33 @@ func (l *Link) wire() transport.Conn {
 	return c
 }
 
-// proposal returns this rank's position for a hello on the Conn c. Nothing arrives on a broken link
-// before the next Conn is installed, so the position is final. If the peer's dial was faster, the
-// link is up already. Then the proposed epoch is not new, and the peer refuses it.
-func (l *Link) proposal(c transport.Conn) position {
+// proposal returns this rank's position for a hello on the Conn c. While this rank dials, the link
+// has no Conn, and nothing arrives until the next Conn is installed. So the position is final. The
+// result dialling is false if the peer's dial was faster, or the link has failed. Frames may then
+// arrive on the peer's Conn, so the caller must not send the position.
+func (l *Link) proposal(c transport.Conn) (p position, dialling bool) {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil {
-		return position{}
+		return position{}, true
 	}
 	l.mu.Lock()
-	p := position{epoch: l.epoch, after: l.epoch}
-	if l.state == linkDialing {
-		p.epoch++
-	}
+	p, dialling = position{epoch: l.epoch + 1, after: l.epoch}, l.state == linkDialing
 	l.mu.Unlock()
-	return l.fill(p)
+	return l.fill(p), dialling
 }
 
 // answer returns this rank's position for a welcome on the Conn c, which mayAcceptData has
-// accepted. It closes the link's last Conn, because this rank may not have noticed that it broke.
+// accepted. It closes the link's last Conn, because this rank may not have noticed that it broke. It
+// reads the epoch first, so that the position is void if another Conn comes up meanwhile.
 func (l *Link) answer(c transport.Conn, proposed uint32) position {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil || proposed == 0 {
 		return position{}
 	}
-	if r := l.replay(); r != nil {
-		r.drop()
-	}
 	l.mu.Lock()
 	p := position{epoch: max(proposed, l.epoch+1), after: l.epoch}
 	l.mu.Unlock()
+	if r := l.replay(); r != nil {
+		r.drop()
+	}
 	return l.fill(p)
 }
 

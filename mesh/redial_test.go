@@ -390,8 +390,10 @@ func startBroken(t *testing.T, redial time.Duration) (r *testJob, layers []*chec
 	exchangeFrame(t, r, layers)
 	eventually(t, "the link is up at both ends", func() bool { return r.meshes[0].Link(1).IsUp() && r.meshes[1].Link(0).IsUp() })
 	return r, layers, wires, func() {
+		for _, w := range wires {
+			w.closed.Store(true) // before any break, so that breakData finds no Conn in a handshake
+		}
 		for i, w := range wires {
-			w.closed.Store(true)
 			w.breakData(control[i])
 		}
 	}
@@ -601,6 +603,70 @@ func TestALinkWithoutAConnAfterTwoDialsIsDialled(t *testing.T) {
 	exchangeFrame(t, r, layers)
 	if e, _ := r.failed(); e != nil || broken(layers) != nil {
 		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
+// A dial reaches its handshake after the peer's dial has opened the link. Frames arrive on the
+// peer's Conn while a hello is under way, so the peer would send them again. The dial must end
+// without a hello.
+func TestADialThatIsNotNeededSendsNoHello(t *testing.T) {
+	leak.Check(t)
+	_, l := startReplay(t, newHeldConn())
+	l.replay().drop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // nobody answers a hello
+	for state, want := range map[linkState]int{linkDialing: 1, linkAccepting: 0, linkUp: 0} {
+		l.mu.Lock()
+		l.state = state
+		l.mu.Unlock()
+		c := newHeldConn()
+		_, err := l.m.handshake(ctx, newHandshakeConn(c), l.Rank, channelData, nil)
+		var no *refusal
+		if duplicate := errors.As(err, &no) && no.reason == reasonDuplicate; len(c.sent) != want || duplicate != (want == 0) {
+			t.Errorf("state %d: got %d hellos and the error %v, want %d hellos, and a duplicate if there is none", state, len(c.sent), err, want)
+		}
+	}
+}
+
+// A closingConn calls the function closing at the end of Close.
+type closingConn struct {
+	*heldConn
+	closing func()
+}
+
+func (c *closingConn) Close() error {
+	c.heldConn.Close()
+	c.closing()
+	return nil
+}
+
+// Two dials of the peer are served at once. The Conn of the first comes up while the answer to the
+// second closes the broken Conn, and a frame arrives on it. The answer to the second does not count
+// that frame. The Conn of the second must not be used, because the frame would come again.
+func TestAnAnswerIsVoidIfAnotherConnComesUp(t *testing.T) {
+	leak.Check(t)
+	broken, first, second := &closingConn{heldConn: newHeldConn()}, newHeldConn(), newHeldConn()
+	_, l := startReplay(t, broken)
+	mayAccept := func(epoch uint32) {
+		if err := l.m.mayAcceptData(l.Rank, epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mayAccept(2)
+	mayAccept(2)
+	broken.closing = func() { l.install(first, linkAccepting, l.answer(first, 2)) }
+	answer := l.answer(second, 2)
+	first.progress = func() transport.State {
+		h := transport.Header{Head: []byte("head")}
+		l.replay().in.Buffer(h)
+		l.replay().in.Arrived(h, 0)
+		return transport.Moved
+	}
+	l.Progress()
+	mayAccept(3) // the peer dials once more
+	l.install(second, linkAccepting, answer)
+	if got := l.replay().received.Load(); l.wire() != first || answer.received != 0 || got != 1 {
+		t.Errorf("got the Conn %p after %d frames, and an answer after %d; want the Conn %p after 1, and 0", l.wire(), got, answer.received, first)
 	}
 }
 
