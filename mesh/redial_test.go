@@ -606,8 +606,53 @@ func TestALinkWithoutAConnAfterTwoDialsIsDialled(t *testing.T) {
 	}
 }
 
-// A dial reaches its handshake after the peer's dial has opened the link. Frames arrive on the
-// peer's Conn while a hello is under way, so the peer would send them again. The dial must end
+// A lateConn calls the function hello before it sends its first frame.
+type lateConn struct {
+	*meteredWire
+	hello func()
+}
+
+func (c *lateConn) Send(f *transport.Frame) {
+	c.hello()
+	c.meteredWire.Send(f)
+}
+
+// A dial reaches its handshake when the link is open already. A frame arrives after the dial has
+// counted the frames for its hello. The peer must not send this frame again.
+func TestADialThatComesLateDoesNotRepeatAFrame(t *testing.T) {
+	leak.Check(t)
+	r, layers, wires, _ := startBroken(t, 10*time.Second)
+	l := r.meshes[0].Link(1)
+	c, err := wires[0].Transport.Dial(t.Context(), r.meshes[0].Addr(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wires {
+		w.closed.Store(true) // no other dial opens the link
+	}
+	answer := func(i int) {
+		f := numbered(i)
+		f.Done = func(error) {}
+		r.meshes[1].Link(0).Send(f)
+		eventually(t, "the frame arrives", func() bool { got, _ := layers[0].state(); return got > i })
+	}
+	answer(0)
+	eventually(t, "the frame is acknowledged", r.meshes[1].Link(0).replay().isEmpty)
+	late := &lateConn{canReplay(c), sync.OnceFunc(func() { answer(1) })} // not acknowledged
+	if peer, err := r.meshes[0].handshake(t.Context(), newHandshakeConn(late), 1, channelData, nil); err != nil {
+		c.Close()
+		answer(1)
+	} else {
+		eventually(t, "the link is dialled again", func() bool { return l.isDialing(1) })
+		l.install(late, linkDialing, peer)
+	}
+	answer(2)
+	if e, _ := r.failed(); e != nil || broken(layers) != nil {
+		t.Errorf("got %v and %v, want no failure", e, broken(layers))
+	}
+}
+
+// This rank has admitted the peer's Conn, or the link is open. A dial of this rank must then end
 // without a hello.
 func TestADialThatIsNotNeededSendsNoHello(t *testing.T) {
 	leak.Check(t)
