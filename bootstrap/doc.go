@@ -26,7 +26,9 @@
 //
 // If a source applies and is incomplete or malformed, Find returns an error that names the
 // variable, its value and the remedy. It does not try the next source then, because N processes
-// would silently become N jobs of one rank.
+// would silently become N jobs of one rank. For the same reason a job of one rank is refused, from
+// any source, if the variables of another launcher show that it started several processes.
+// TUTTI_BOOTSTRAP says which of the two counts.
 //
 // # Secrets
 //

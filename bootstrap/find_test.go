@@ -57,7 +57,7 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 		"tuttirun": {"TUTTI_RANK=2 TUTTI_SIZE=3 TUTTI_LOCAL_RANK=2 TUTTI_LOCAL_SIZE=3 TUTTI_ROOT=127.0.0.1:4000",
 			want{2, 3, 2, 3, "127.0.0.1:4000", "", "TUTTI_RANK"}},
 		"tuttirun, one rank":   {"TUTTI_RANK=0 TUTTI_SIZE=1", want{0, 1, -1, -1, "", "", "TUTTI_RANK"}},
-		"tuttirun before mpi":  {"TUTTI_RANK=0 TUTTI_SIZE=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", want{0, 1, -1, -1, "", "", "TUTTI_RANK"}},
+		"tuttirun before mpi":  {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:4000 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", want{0, 2, -1, -1, "127.0.0.1:4000", "", "TUTTI_RANK"}},
 		"tuttirun, IPv6":       {"TUTTI_RANK=1 TUTTI_SIZE=2 TUTTI_ROOT=[::1]:4000", want{1, 2, -1, -1, "[::1]:4000", "", "TUTTI_ROOT"}},
 		"empty is not set":     {"TUTTI_RANK= TUTTI_SIZE= WORLD_SIZE=", want{0, 1, 0, 1, "", "", "no launcher"}},
 		"hosts with rank":      {"TUTTI_HOSTS=127.0.0.1:1,127.0.0.1:2 TUTTI_RANK=1 TUTTI_SIZE=2", want{1, 2, 1, 2, "", "127.0.0.1:1,127.0.0.1:2", "TUTTI_HOSTS, TUTTI_RANK"}},
@@ -116,6 +116,50 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 				t.Errorf("source %q does not name %q", j.Source, src)
 			}
 		})
+	}
+}
+
+// Four processes of one launcher must not become four jobs of one rank because another launcher has
+// left its variables. The error names the variables of both.
+func TestALeftoverVariableDoesNotMakeAJobOfOneRank(t *testing.T) {
+	const (
+		task = " SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4"
+		ompi = " OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4"
+		pmi  = " PMI_RANK=0 PMI_SIZE=4"
+		tf   = `TF_CONFIG={"cluster":{"worker":["127.0.0.1:1"]},"task":{"type":"worker","index":0}}`
+	)
+	for name, c := range map[string]struct{ env, source, other string }{
+		"env, srun":             {"MASTER_ADDR=localhost RANK=0 WORLD_SIZE=1" + task, "WORLD_SIZE", "SLURM_STEP_NUM_TASKS=4 of srun"},
+		"torchrun, mpirun":      {"TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1" + ompi, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE=4 of mpirun"},
+		"torchrun, srun":        {"TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1" + task, "WORLD_SIZE", "SLURM_STEP_NUM_TASKS=4 of srun"},
+		"tf_config, srun":       {tf + task, "TF_CONFIG", "SLURM_STEP_NUM_TASKS=4 of srun"},
+		"indexed job, mpiexec":  {"JOB_COMPLETION_INDEX=0 WORLD_SIZE=1" + pmi, "WORLD_SIZE", "PMI_SIZE=4 of mpiexec"},
+		"indexed job, a rank":   {"JOB_COMPLETION_INDEX=0 WORLD_SIZE=1 PMIX_NAMESPACE=x PMIX_RANK=3", "WORLD_SIZE", "PMIX_RANK=3 of a PMIx launcher"},
+		"tuttirun, mpiexec":     {"TUTTI_RANK=0 TUTTI_SIZE=1" + pmi, "TUTTI_SIZE", "PMI_SIZE=4 of mpiexec"},
+		"a list of one, mpirun": {"TUTTI_HOSTS=127.0.0.1:1 TUTTI_RANK=0" + ompi, "TUTTI_HOSTS", "OMPI_COMM_WORLD_SIZE=4 of mpirun"},
+	} {
+		_, err := finderOf(strings.Fields(c.env)...).find(Options{})
+		if !errors.Is(err, fault.Refused) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want Refused in one line", name, err)
+			continue
+		}
+		for _, want := range []string{c.source, c.other, "TUTTI_BOOTSTRAP"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", name, err, want)
+			}
+		}
+	}
+	for name, env := range map[string]string{
+		"a pod's, mpirun of one rank":  "RANK=0 WORLD_SIZE=1 MASTER_ADDR=n0 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1",
+		"a batch script":               "RANK=0 WORLD_SIZE=1 MASTER_ADDR=n0 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4",
+		"srun of one task, torchrun":   "TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
+		"TUTTI_BOOTSTRAP says env":     "TUTTI_BOOTSTRAP=env MASTER_ADDR=localhost RANK=0 WORLD_SIZE=1" + task,
+		"TUTTI_BOOTSTRAP says rank 0":  "TUTTI_BOOTSTRAP=tuttirun TUTTI_RANK=0 TUTTI_SIZE=1" + pmi,
+		"TUTTI_BOOTSTRAP says one pod": "TUTTI_BOOTSTRAP=k8s JOB_COMPLETION_INDEX=0 WORLD_SIZE=1" + pmi,
+	} {
+		if j, err := finderOf(strings.Fields(env)...).find(Options{}); err != nil || j.Size != 1 {
+			t.Errorf("%s: got %v, %v, want a job of one rank", name, j, err)
+		}
 	}
 }
 

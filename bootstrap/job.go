@@ -205,7 +205,7 @@ func (f *finder) decide() (*Job, error) {
 			return nil, err
 		}
 		if j != nil {
-			return j, nil
+			return j, f.checkAlone(j)
 		}
 		if forced {
 			return nil, refuse(unknown, "%s=%q, but the variables of that source are not set: the source applies when %s",

@@ -146,6 +146,9 @@ func (m *meeting) keep(met *Job, store launcherStore) {
 
 // enter decides what protects the job, opens rank 0's listener, and exchanges rank 0's invitation.
 func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error {
+	if err := m.finder.checkAlone(j); err != nil {
+		return err
+	}
 	oneHost := j.LocalSize == j.Size
 	j.Root = net.JoinHostPort(j.Host, "0")
 	if oneHost {

@@ -213,6 +213,25 @@ func TestJoinGivesUpWhenOtherRanksNeverCallInit(t *testing.T) {
 	}
 }
 
+// Four processes that were started by hand under a launcher of one rank have inherited its variables.
+func TestAMeetingOfOneRankIsRefusedIfAnotherLauncherStartedSeveral(t *testing.T) {
+	for env, refused := range map[string]bool{
+		"RANK=0 WORLD_SIZE=4 MASTER_ADDR=n0":                                 true,
+		"SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4":              true,
+		"SLURM_STEP_ID=1 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 WORLD_SIZE=1": false,
+		"RANK=0 WORLD_SIZE=4 TUTTI_BOOTSTRAP=fake":                           false,
+	} {
+		s := &fakeStore{board: newBoard(), size: 1, localSize: 1}
+		j, err := joinBy(t, s, true, Options{}, strings.Fields(env)...)
+		if refused && (!errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "=4 of ") || !strings.Contains(err.Error(), "by a fake launcher") || s.exchanged) {
+			t.Errorf("%s: got %v, %v, want Refused before any exchange", env, j, err)
+		}
+		if !refused && err != nil {
+			t.Errorf("%s: got %v, want a job of one rank", env, err)
+		}
+	}
+}
+
 func TestTheLaunchersErrorNamesTheSource(t *testing.T) {
 	j, err := finderOf().meetBy("fake", "a fake launcher", true, func(context.Context) (launcherStore, error) { return nil, errors.New("no answer") })
 	if err != nil {

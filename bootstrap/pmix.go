@@ -76,6 +76,9 @@ func (m *meeting) meetOtherwise(j *Job, err error) (*Job, error) {
 	j.Root, j.Peers = plain.Root, plain.Peers
 	j.Name, j.Incarnation, j.Source = plain.Name, plain.Incarnation, plain.Source
 	j.Warnings = append(j.Warnings, fmt.Sprintf("using %s, because: %v", j.Source, err))
+	if err := m.finder.checkAlone(j); err != nil {
+		return nil, err
+	}
 	if err := m.finder.protect(j, m.options, false); err != nil {
 		return nil, err
 	}

@@ -80,12 +80,23 @@ func TestWithoutPMIxTheSecretDecidesWhereTheJobListens(t *testing.T) {
 	}
 }
 
+func TestWithoutPMIxALeftoverVariableDoesNotMakeAJobOfOneRank(t *testing.T) {
+	server := strings.Replace(goneServer(t), "PMIX_RANK=1", "PMIX_RANK=0", 1)
+	j, err := finderOf(strings.Fields(server + "RANK=0 WORLD_SIZE=1 MASTER_ADDR=n0 OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4")...).find(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next, err := j.Join(t.Context()); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "SLURM_STEP_NUM_TASKS=4 of srun") {
+		t.Errorf("got %+v, %v, want Refused", next, err)
+	}
+}
+
 func TestPMIxComesAfterTorchrunAndBeforeEnv(t *testing.T) {
 	server := goneServer(t)
 	for env, want := range map[string]string{
 		"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1":                            "PMIx",
 		torchBase + " MASTER_ADDR=n0":                                          "TORCHELASTIC_RUN_ID",
-		"TUTTI_RANK=0 TUTTI_SIZE=1":                                            "TUTTI_RANK",
+		"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:1":                     "TUTTI_RANK",
 		"TUTTI_BOOTSTRAP=env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1":        "MASTER_ADDR",
 		"TUTTI_BOOTSTRAP=single":                                               "TUTTI_BOOTSTRAP",
 		"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 TUTTI_BOOTSTRAP=pmix":   "PMIx",

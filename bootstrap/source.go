@@ -121,8 +121,7 @@ func (f *finder) identity(j *Job) error {
 }
 
 // single is the last source: a job of one rank. It returns an error if another launcher's variables
-// show that there are more processes, because N independent jobs of one rank would look like a job
-// that works. TUTTI_BOOTSTRAP=single says that one rank is intended.
+// show that there are more processes. TUTTI_BOOTSTRAP=single says that one rank is intended.
 func (f *finder) single() (*Job, error) {
 	only, _ := f.get(vars.Bootstrap)
 	j := newJob("no launcher's variables")
@@ -131,17 +130,41 @@ func (f *finder) single() (*Job, error) {
 		j.Source = vars.Bootstrap + "=single"
 		return j, nil
 	}
+	if l, name, n := f.severalBy(); name != "" {
+		return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
+			"start them with tuttirun, or set %s (and %s) for all of them, or %s=single if each process is to work alone",
+			name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+	}
+	return j, nil
+}
+
+// checkAlone returns an error if the job has one rank, and a launcher's variables show that there
+// are more processes. The variables of one of the two are left over, and N independent jobs of one
+// rank would look like a job that works. TUTTI_BOOTSTRAP says which of the two counts.
+func (f *finder) checkAlone(j *Job) error {
+	if j.Size != 1 || f.has(vars.Bootstrap) {
+		return nil
+	}
+	if l, name, n := f.severalBy(); name != "" {
+		return refuse(unknown, "%s=%d of %s says that this process is one of several, but by %s the job has one rank: "+
+			"unset the variables of the launcher that has not started this process, or set %s to the name of the source that counts (single if each process is to work alone)",
+			name, n, l.Name, j.Source, vars.Bootstrap)
+	}
+	return nil
+}
+
+// severalBy returns the first launcher whose variables show that there is more than one rank, with
+// the variable and its value. The name of the variable is "" if there is no such launcher.
+func (f *finder) severalBy() (l vars.Launcher, name string, value int) {
 	for _, l := range vars.Launchers() {
 		if l.Requires != "" && !f.has(l.Requires) {
 			continue
 		}
 		if name, n := f.sizeHint(l); name != "" {
-			return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
-				"start them with tuttirun, or set %s (and %s) for all of them, or %s=single if each process is to work alone",
-				name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+			return l, name, n
 		}
 	}
-	return j, nil
+	return vars.Launcher{}, "", 0
 }
 
 // sizeHint returns the variable, if any, by which launcher l shows that there is more than one
