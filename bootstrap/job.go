@@ -174,7 +174,7 @@ func (f *finder) find(o Options) (*Job, error) {
 		return nil, err
 	}
 	j.Exited = f.exits(j.Rank, upTo(j.Size), false)
-	return j, j.confineToLoopback(o.Insecure)
+	return j, j.confineToLoopback(o.Insecure, "")
 }
 
 // secretOf gives the job the secret of the options, or else that of the environment. A job may have
@@ -253,7 +253,9 @@ func (f *finder) settings(j *Job) error {
 //
 // Without this rule a job without a secret would accept any process that reaches its ports. An
 // early error is better than ranks that cannot reach each other later.
-func (j *Job) confineToLoopback(insecure bool) error {
+//
+// The parameter elsewhere describes what is beyond loopback besides the addresses, or is "".
+func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
 			return badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, such as 10.0.0.7 or 10.0.0.7:7000")
@@ -266,7 +268,7 @@ func (j *Job) confineToLoopback(insecure bool) error {
 		j.Warnings = append(j.Warnings, "no secret: whoever reaches this job's ports can join it (Insecure)")
 		return nil
 	}
-	for _, a := range append([]string{j.Root, j.listen}, j.Peers...) {
+	for _, a := range append([]string{elsewhere, j.Root, j.listen}, j.Peers...) {
 		if a != "" && !isLoopback(a) {
 			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
 				"give all ranks the same %s (or %s), written with (umask 077; openssl rand -hex 16 > FILE), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",

@@ -149,15 +149,15 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 	if err := m.finder.checkAlone(j); err != nil {
 		return err
 	}
-	oneHost := j.LocalSize == j.Size
-	j.Root = net.JoinHostPort(j.Host, "0")
-	if oneHost {
-		j.Root = "127.0.0.1:0"
+	oneHost := j.Size == 1 || j.LocalSize == j.Size
+	elsewhere := ""
+	if !oneHost {
+		elsewhere = "a rank that may run on another host"
 	}
-	if err := m.finder.protect(j, m.options, m.private); err != nil {
+	if err := m.finder.protect(j, m.options, m.private, elsewhere); err != nil {
 		return err
 	}
-	j.Loopback = oneHost && j.listen == ""
+	j.Loopback = j.Loopback || oneHost && j.listen == ""
 	own := ""
 	var in invitation
 	if j.Rank == 0 {
@@ -198,18 +198,18 @@ func boundToOneCore(usable int, online string) bool {
 }
 
 // protect gives the job the secret that its environment or the program has. Without one, rank 0
-// publishes a secret if the store is private, and otherwise the job must stay on loopback.
-func (f *finder) protect(j *Job, o Options, private bool) error {
+// publishes a secret if the store is private, and otherwise the job must stay on loopback. See
+// confineToLoopback for the parameter elsewhere.
+func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) error {
 	err := f.secretOf(j, o)
 	if err != nil || private && len(j.Secret) == 0 {
 		return err
 	}
-	return j.confineToLoopback(o.Insecure)
+	return j.confineToLoopback(o.Insecure, elsewhere)
 }
 
 // invite opens rank 0's listener, and returns the invitation of the other ranks.
 func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error) {
-	j.Root = "" // no rank expects rank 0 anywhere yet
 	if j.listen == "" && !j.Loopback {
 		j.listener, err = j.bind(ctx, ":0")
 	} else {

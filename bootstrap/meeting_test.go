@@ -187,6 +187,43 @@ func TestAStoreThatIsNotPrivateCarriesNoSecret(t *testing.T) {
 	}
 }
 
+// The name of the host must not decide: a host may be called localhost, and Find says localhost if
+// the host has no name.
+func TestWithoutASecretOnlyTheLayoutKeepsAMeetingOnLoopback(t *testing.T) {
+	for _, hostname := range []func() (string, error){
+		func() (string, error) { return "localhost", nil },
+		func() (string, error) { return "127.0.0.1", nil },
+		func() (string, error) { return "", errors.New("no name") },
+	} {
+		for _, c := range []struct {
+			size, localSize int
+			refused         bool
+		}{{2, 1, true}, {2, -1, true}, {1, 1, false}, {1, -1, false}} {
+			s := &fakeStore{board: newBoard(), size: c.size, localSize: c.localSize}
+			f := finderOf()
+			f.hostname = hostname
+			j, err := f.meetBy("fake", "a fake launcher", false, func(context.Context) (launcherStore, error) { return s, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			j.Host = f.host()
+			next, err := j.Join(t.Context())
+			switch {
+			case c.refused && (!errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "another host") || s.exchanged):
+				t.Errorf("host %s, %+v: got %v, %v, want Refused before any exchange", j.Host, c, next, err)
+			case !c.refused && err != nil:
+				t.Errorf("host %s, %+v: %v", j.Host, c, err)
+			}
+			if err == nil {
+				if a := next.listener.Addr().String(); !isLoopback(a) {
+					t.Errorf("host %s, %+v: listens on %s without a secret, want loopback", j.Host, c, a)
+				}
+				next.Close()
+			}
+		}
+	}
+}
+
 func TestJoinRefusesWhatTheStoreHasChanged(t *testing.T) {
 	b := newBoard()
 	b.alter = func(s string) string { return s[:len(s)-1] }

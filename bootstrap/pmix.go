@@ -79,7 +79,7 @@ func (m *meeting) meetOtherwise(j *Job, err error) (*Job, error) {
 	if err := m.finder.checkAlone(j); err != nil {
 		return nil, err
 	}
-	if err := m.finder.protect(j, m.options, false); err != nil {
+	if err := m.finder.protect(j, m.options, false, ""); err != nil {
 		return nil, err
 	}
 	return j, nil
