@@ -8,8 +8,13 @@ import (
 	"syscall"
 )
 
-// isConnected reports whether a descriptor is a connected stream socket.
-func isConnected(fd int) bool {
+// isInherited reports whether a descriptor is a connected stream socket that this process has
+// inherited. A descriptor with close-on-exec was opened by this process, and not inherited.
+func isInherited(fd int) bool {
+	flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+	if errno != 0 || flags&syscall.FD_CLOEXEC != 0 {
+		return false
+	}
 	kind, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_TYPE)
 	if err != nil || kind != syscall.SOCK_STREAM {
 		return false

@@ -72,7 +72,7 @@ func TestDialByAnInheritedSocket(t *testing.T) {
 }
 
 // A variable may be left over from an outer job. Its number is then no descriptor, or another
-// file's.
+// file's, which the process has inherited or opened.
 func TestAStaleDescriptorDoesNotCount(t *testing.T) {
 	closed, _ := socketPair(t)
 	syscall.Close(closed)
@@ -87,24 +87,53 @@ func TestAStaleDescriptorDoesNotCount(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	listener, err := l.(*net.TCPListener).File()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
+	connection, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
 	for name, fd := range map[string]string{
-		"closed": strconv.Itoa(closed), "file": strconv.Itoa(int(file.Fd())), "pipe": strconv.Itoa(int(r.Fd())),
-		"listener": strconv.Itoa(int(listener.Fd())), "standard error": "2", "no number": "x", "empty": "", "negative": "-1",
+		"closed": strconv.Itoa(closed), "file": inheritable(t, file), "pipe": inheritable(t, r), "listener": inheritable(t, listener.(syscall.Conn)),
+		"a connection of this process": strconv.Itoa(descriptor(t, connection.(syscall.Conn))),
+		"standard error":               "2", "no number": "x", "empty": "", "negative": "-1",
 	} {
 		if Inherited(lookupOf(map[string]string{"PMI_FD": fd, "PMI_RANK": "0", "PMI_SIZE": "2"})) {
 			t.Errorf("%s: got true, want false", name)
 		}
 	}
+	if fd := inheritable(t, connection.(syscall.Conn)); !Inherited(lookupOf(map[string]string{"PMI_FD": fd})) {
+		t.Error("an inherited connection: got false, want true")
+	}
+}
+
+// descriptor returns the descriptor of a file or a socket.
+func descriptor(t *testing.T, c syscall.Conn) (fd int) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(n uintptr) { fd = int(n) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// inheritable returns the number of a copy of a descriptor, without close-on-exec, as a process has
+// it from its parent.
+func inheritable(t *testing.T, c syscall.Conn) string {
+	t.Helper()
+	fd, err := syscall.Dup(descriptor(t, c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	return strconv.Itoa(fd)
 }
 
 func TestDialRefusesBadVariables(t *testing.T) {

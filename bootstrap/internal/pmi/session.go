@@ -58,11 +58,12 @@ const (
 	varID   = "PMI_ID"   // with PMI_PORT: which process this is
 )
 
-// Inherited reports whether PMI_FD is an open, connected socket. Only the parent of this process
-// can have opened it, so a variable that is left over from an outer job does not count.
+// Inherited reports whether PMI_FD is an open, connected socket that this process has inherited. A
+// variable that is left over from an outer job does not count, even if its number is now a socket
+// that this process has opened itself.
 func Inherited(lookup func(string) (string, bool)) bool {
 	fd, err := strconv.Atoi(value(lookup, varFD))
-	return err == nil && fd > 2 && isConnected(fd)
+	return err == nil && fd > 2 && isInherited(fd)
 }
 
 // Listening reports whether PMI_PORT and PMI_ID are set, as mpiexec -pmi-port sets them.
