@@ -65,9 +65,10 @@
 // or to a PMIx server that listens on loopback only. Any process may connect to PMI_PORT, so it
 // carries no secret, and a job on several hosts needs TUTTI_SECRET_FILE.
 //
-// If a PMIx server cannot be reached, Join goes on to the sources after it, and takes the first
-// that applies if it gives the same rank, and the size that the launcher has set. Otherwise Join
-// fails.
+// If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
+// the first that applies if it gives the same rank, and the size that the launcher has set.
+// Otherwise Join fails. It also fails if the server accepts the connection and refuses this process
+// or does not answer, because the other ranks may be waiting in the server.
 //
 // # What it does not know
 //

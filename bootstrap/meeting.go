@@ -46,7 +46,7 @@ type meeting struct {
 	options Options
 
 	// otherwise returns a job of the same rank and size that needs no store, or nil. It is used if
-	// dial fails. The function is nil if there is no such source.
+	// dial cannot connect. The function is nil if there is no such source.
 	otherwise func() *Job
 }
 
@@ -113,7 +113,7 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 	next.meeting = nil
 	store, err := m.dial(ctx)
 	if err != nil {
-		return m.meetOtherwise(&next, next.meetingError(ctx, err))
+		return m.meetOtherwise(ctx, &next, err)
 	}
 	next.Rank, next.Size, next.LocalRank, next.LocalSize = store.Layout()
 	if err := m.enter(ctx, &next, store); err != nil {

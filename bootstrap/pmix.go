@@ -2,7 +2,9 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 
 	"github.com/tutti-go/tutti/bootstrap/internal/pmix"
 	"github.com/tutti-go/tutti/internal/vars"
@@ -62,25 +64,29 @@ func (f *finder) launchedSize() int {
 	return 0
 }
 
-// meetOtherwise completes the job by a source that needs no launcher's store, because the store
-// cannot be reached. If there is none, it returns the error of the store.
-func (m *meeting) meetOtherwise(j *Job, err error) (*Job, error) {
+// meetOtherwise completes the job by a source that needs no launcher's store, if the store cannot be
+// reached. If there is none, or the store has answered, it returns the error of the store: the other
+// ranks may be waiting in the store then.
+func (m *meeting) meetOtherwise(ctx context.Context, j *Job, dialErr error) (*Job, error) {
+	err := j.meetingError(ctx, dialErr)
 	var plain *Job
-	if m.otherwise != nil {
+	var network *net.OpError
+	if m.otherwise != nil && ctx.Err() == nil && errors.As(dialErr, &network) && network.Op == "dial" {
 		plain = m.otherwise()
 	}
 	if plain == nil {
 		return nil, err
 	}
-	j.Rank, j.Size, j.LocalRank, j.LocalSize = plain.Rank, plain.Size, plain.LocalRank, plain.LocalSize
+	j.Rank, j.Size, j.LocalRank, j.LocalSize, j.Role = plain.Rank, plain.Size, plain.LocalRank, plain.LocalSize, plain.Role
 	j.Root, j.Peers = plain.Root, plain.Peers
 	j.Name, j.Incarnation, j.Source = plain.Name, plain.Incarnation, plain.Source
 	j.Warnings = append(j.Warnings, fmt.Sprintf("using %s, because: %v", j.Source, err))
-	if err := m.finder.checkAlone(j); err != nil {
-		return nil, err
+	otherErr := m.finder.checkAlone(j)
+	if otherErr == nil {
+		otherErr = m.finder.protect(j, m.options, false, "")
 	}
-	if err := m.finder.protect(j, m.options, false, ""); err != nil {
-		return nil, err
+	if otherErr != nil {
+		return nil, refuse(j.Rank, "%w; and by %s instead: %w", err, j.Source, otherErr)
 	}
 	return j, nil
 }

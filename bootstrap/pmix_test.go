@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
@@ -52,6 +53,9 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 			if err != nil {
 				t.Fatal(err)
 			}
+			if isWorker := strings.Contains(c.env, "TF_CONFIG"); (next.Role == "worker") != isWorker {
+				t.Errorf("role: got %q, want that of TF_CONFIG", next.Role)
+			}
 			if next.Rank != 1 || next.Size != 2 || !strings.Contains(next.Source, c.source) || next.Root == "" && next.Peers == nil {
 				t.Errorf("got %+v, want rank 1 of 2 by %s", next, c.source)
 			}
@@ -62,14 +66,58 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 	}
 }
 
+// A server that has accepted the connection may have accepted the other ranks, too, and they wait in
+// its fence. This rank must not wait elsewhere for them.
+func TestAPMIxServerThatAnswersIsNotReplaced(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte{0xff, 0xff, 0xff, 0xf4}) // status -12
+			c.Close()
+		}
+	}()
+	const env = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 OMPI_COMM_WORLD_SIZE=2 PMIX_NAMESPACE=job PMIX_RANK=1 PMIX_SERVER_URI41=job.0;tcp4://"
+	j, err := finderOf(strings.Fields(env + l.Addr().String())...).find(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next, err := j.Join(t.Context()); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "handshake") {
+		t.Errorf("got %+v, %v, want the server's error", next, err)
+	}
+}
+
+// A context that ends while Join connects ends Join. It does not mean that the server is gone.
+func TestAContextThatEndsIsNotAPMIxServerThatHasGone(t *testing.T) {
+	j, err := finderOf(strings.Fields(goneServer(t) + "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 OMPI_COMM_WORLD_SIZE=2")...).find(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if next, err := j.Join(ctx); !errors.Is(err, fault.Canceled) {
+		t.Errorf("got %+v, %v, want Canceled", next, err)
+	}
+}
+
 func TestWithoutPMIxTheSecretDecidesWhereTheJobListens(t *testing.T) {
 	env := strings.Fields(goneServer(t) + "RANK=1 WORLD_SIZE=2 MASTER_ADDR=n0 OMPI_COMM_WORLD_SIZE=2")
 	j, err := finderOf(env...).find(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Join(t.Context()); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "no secret") {
-		t.Errorf("without a secret: got %v, want Refused", err)
+	_, err = j.Join(t.Context())
+	for _, want := range []string{"PMIx server 127.0.0.1:", "connect", "MASTER_ADDR", "no secret"} {
+		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("without a secret: got %v, want Refused with %q", err, want)
+		}
 	}
 	j, err = finderOf(append(env, "TUTTI_SECRET="+testSecret)...).find(Options{})
 	if err != nil {
