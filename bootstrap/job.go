@@ -102,6 +102,7 @@ type Job struct {
 
 	listen      string             // TUTTI_LISTEN: host or host:port; "" if Listen chooses
 	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
+	everywhere  bool               // rank 0 listens on Root's port of all interfaces
 	credentials *jobca.Credentials // the credentials from the launcher; nil if there are none
 
 	// members is the launcher's record of the ranks. It is nil if the environment alone says who

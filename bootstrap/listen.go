@@ -95,16 +95,19 @@ func portOrZero(port string) string {
 	return port
 }
 
-// bindOwn listens on a given address. In two cases it listens on the same port of all interfaces
-// instead: the host is not an address of this machine (but of a service or a forwarder), or the
-// name is loopback on this machine only, as in Debian's hosts file. It never does so for a job that
-// must stay on loopback.
+// bindOwn listens on a given address. In three cases it listens on the same port of all interfaces
+// instead: the ranks have met while rank 0 listened there, the host is not an address of this
+// machine (but of a service or a forwarder), or the name is loopback on this machine only, as in
+// Debian's hosts file. It never does so for a job that must stay on loopback.
 func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
+	_, port, _ := net.SplitHostPort(own)
+	if j.everywhere && !j.Loopback {
+		return j.bind(ctx, net.JoinHostPort("", port))
+	}
 	l, err := j.bind(ctx, own)
 	if j.Loopback || isLoopback(own) {
 		return l, err
 	}
-	_, port, _ := net.SplitHostPort(own)
 	if err == nil && isLoopback(l.Addr().String()) {
 		l.Close()
 		return j.bind(ctx, net.JoinHostPort("", port))

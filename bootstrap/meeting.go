@@ -211,6 +211,7 @@ func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) erro
 // invite opens rank 0's listener, and returns the invitation of the other ranks.
 func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error) {
 	if j.listen == "" && !j.Loopback {
+		j.everywhere = true // each other rank chooses the address that it reaches
 		j.listener, err = j.bind(ctx, ":0")
 	} else {
 		j.listener, err = j.Listen(ctx)

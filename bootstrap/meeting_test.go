@@ -321,6 +321,45 @@ func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 	}
 }
 
+// Other ranks keep the address of rank 0 that they reach, so rank 0 must listen on all of them in
+// each job.
+func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
+	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.unfinished = nil, "", nil })
+	store := &fakeStore{board: newBoard(), size: 2, localSize: 1}
+	f := finderOf()
+	f.own = true
+	for i := range 2 {
+		j, err := f.meetBy("fake", "a fake launcher", true, func(context.Context) (launcherStore, error) { return store, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, err = j.Join(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l, err := j.Listen(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := l.Addr().(*net.TCPAddr); !a.IP.IsUnspecified() || port(j.Root) != port(a.String()) {
+			t.Errorf("job %d listens on %v, want port %s of all addresses", i, a, port(j.Root))
+		}
+		l.Close()
+		// 10.0.0.1 is not an address of this machine, but this one is.
+		inherited.met.Root = net.JoinHostPort("127.0.0.1", port(j.Root))
+	}
+	// A job that must stay on loopback does so in spite of an earlier one.
+	j := *inherited.met
+	j.Loopback = true
+	l, err := j.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if !isLoopback(l.Addr().String()) {
+		t.Errorf("got %v, want loopback", l.Addr())
+	}
+}
+
 // The launcher would end this process before it could print its error.
 func TestAFailedJoinKeepsTheConnectionOpen(t *testing.T) {
 	t.Cleanup(func() { inherited.metBy, inherited.unfinished = "", nil })
