@@ -66,7 +66,8 @@ func (j *Job) Elastic() bool { return j.members != nil }
 
 // Join returns the complete job. If Find has completed it, Join returns j. If the launcher has a
 // key-value store (PMI, PMIx), Join waits until all ranks have called Join, and learns rank, size,
-// rank 0's address and the secret; it waits five minutes at most, unless ctx has a deadline.
+// rank 0's address and the secret. This takes until the deadline of ctx, or else at most Timeout if
+// TimeoutSet is true, or else at most five minutes.
 //
 // In an elastic job, Join asks the launcher for the next epoch, and waits until it is formed with
 // this process as a member. It returns the job of that epoch, which has its own rank, size, secret

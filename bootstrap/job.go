@@ -90,8 +90,8 @@ type Job struct {
 	Rack            string // the rack of this host
 	Topology        string // a file that says which rack each host is in
 
-	// Timeout is the default deadline of calls, or 0 for none. It is valid only if TimeoutSet is
-	// true.
+	// Timeout is the default deadline of calls and of Join, or 0 for none. It is valid only if
+	// TimeoutSet is true.
 	Timeout    time.Duration
 	TimeoutSet bool
 

@@ -27,7 +27,7 @@ type launcherStore interface {
 
 	// Exchange publishes rank 0's value, waits until all ranks have called Exchange, and returns
 	// the value on every rank. Other ranks pass "". It ends when ctx ends, and when the launcher
-	// ends. ctx has a deadline.
+	// ends. ctx has a deadline, unless the user wants to wait for ever.
 	Exchange(ctx context.Context, value string) (string, error)
 
 	// Close closes the connection. If Exchange has succeeded, Close first tells the launcher that
@@ -50,8 +50,8 @@ type meeting struct {
 	otherwise func() *Job
 }
 
-// meetingLimit bounds a meeting if neither the context nor TUTTI_TIMEOUT does. Some launchers do
-// not notice that a rank has ended before it called Init.
+// meetingLimit bounds a meeting if the context has no deadline and the job has no Timeout. Some
+// launchers do not notice that a rank has ended before it called Init.
 const meetingLimit = 5 * time.Minute
 
 // pmi1 finds a launcher that speaks PMI-1. If PMI_FD is an open socket, the parent of this process
@@ -100,11 +100,11 @@ func (f *finder) meetBy(source, from string, private bool, dial func(context.Con
 // connection stays open until this process ends. Otherwise the launcher would end the job, and this
 // process, before the process could print the error.
 func (j *Job) meet(ctx context.Context) (*Job, error) {
-	if _, limited := ctx.Deadline(); !limited {
-		limit := meetingLimit
-		if j.TimeoutSet && j.Timeout > 0 {
-			limit = j.Timeout
-		}
+	limit := meetingLimit
+	if j.TimeoutSet {
+		limit = j.Timeout
+	}
+	if _, limited := ctx.Deadline(); !limited && limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()

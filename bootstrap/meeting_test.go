@@ -250,6 +250,26 @@ func TestJoinGivesUpWhenOtherRanksNeverCallInit(t *testing.T) {
 	}
 }
 
+// A timeout of 0 means none, as for every other call.
+func TestJoinWaitsForEverIfTheUserWantsThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := finderOf("TUTTI_TIMEOUT=0")
+		s := &fakeStore{board: newBoard(), rank: 1, size: 2, localSize: 2}
+		j, err := f.meetBy("fake", "a fake launcher", true, func(context.Context) (launcherStore, error) { return s, nil })
+		if err == nil {
+			err = f.settings(j)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(24*time.Hour, cancel)
+		if _, err := j.Join(ctx); !errors.Is(err, fault.Canceled) {
+			t.Errorf("got %v, want Canceled after a day", err)
+		}
+	})
+}
+
 // Four processes that were started by hand under a launcher of one rank have inherited its variables.
 func TestAMeetingOfOneRankIsRefusedIfAnotherLauncherStartedSeveral(t *testing.T) {
 	for env, refused := range map[string]bool{

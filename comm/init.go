@@ -44,12 +44,15 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if ctx == nil {
 		return nil, fault.New(fault.Misuse, "init", -1, "context: got nil, want one; context.Background() waits without a limit")
 	}
-	if o.invalid != nil {
-		return nil, o.invalid
-	}
 	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen})
 	if err != nil {
 		return nil, err
+	}
+	if err := o.check(job.Rank); err != nil {
+		return nil, err
+	}
+	if o.timeoutSet {
+		job.Timeout, job.TimeoutSet = o.timeout, true // takes precedence over TUTTI_TIMEOUT
 	}
 	if !initOpen.CompareAndSwap(false, true) {
 		return nil, fault.New(fault.Misuse, "init", job.Rank, "process: got a second Init while the communicator of the first is open, want one job at a time; Close it first, or use Local for several ranks in one process")

@@ -3,8 +3,10 @@ package comm_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -62,5 +64,34 @@ func TestLocalReadsNoEnvironmentVariables(t *testing.T) {
 	_, err = comm.Init(t.Context())
 	if !errors.Is(err, fault.Misuse) && !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "none") {
 		t.Errorf("Init: got %v, want an error about one of the variables", err)
+	}
+}
+
+// Init waits for a launcher that says nothing. The program's limit comes before that of the
+// environment.
+func TestInitWaitsForItsLauncherWithinTheTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("PMI_PORT", l.Addr().String())
+	t.Setenv("PMI_ID", "0")
+	for name, c := range map[string]struct {
+		variable string
+		options  []comm.Option
+	}{
+		"TUTTI_TIMEOUT":                    {"200ms", nil},
+		"WithTimeout":                      {"", []comm.Option{comm.WithTimeout(200 * time.Millisecond)}},
+		"WithTimeout before TUTTI_TIMEOUT": {"1h", []comm.Option{comm.WithTimeout(200 * time.Millisecond)}},
+	} {
+		t.Setenv("TUTTI_TIMEOUT", c.variable)
+		_, err := comm.Init(context.Background(), c.options...)
+		if !errors.Is(err, fault.Timeout) || !strings.Contains(err.Error(), "PMI_PORT") {
+			t.Errorf("%s: got %v, want Timeout in the meeting", name, err)
+		}
+	}
+	if _, err := comm.Init(context.Background(), comm.WithTimeout(-1)); !errors.Is(err, fault.Misuse) {
+		t.Errorf("a negative timeout: got %v, want Misuse before the meeting", err)
 	}
 }

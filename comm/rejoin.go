@@ -67,6 +67,11 @@ func (c *Comm) Changed() <-chan struct{} { return c.rt.changed }
 // processes are ranks, join takes part in the launcher's epochs until one has begun.
 func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	if !job.Elastic() {
+		if _, limited := ctx.Deadline(); !limited && job.TimeoutSet && job.Timeout > 0 {
+			var cancel context.CancelFunc // one limit holds for Join and the steps after it
+			ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, errTimeout)
+			defer cancel()
+		}
 		job, err := job.Join(ctx)
 		if err != nil {
 			return nil, err
