@@ -35,7 +35,7 @@
 // A rank gets its job's secret in one of these ways. The first that is set counts:
 //
 //	TUTTI_SECRET_FD    tuttirun's: a descriptor, from which a rank also reads its own certificate
-//	TUTTI_SECRET_FILE  a file that only its owner may read
+//	TUTTI_SECRET_FILE  a file that only its owner may read, or the group of a file of root
 //	TUTTI_SECRET       hex, for jobs that are started by hand
 //
 // Find removes the variables TUTTI_SECRET_FD and TUTTI_SECRET and closes the descriptor, so that no

@@ -54,9 +54,9 @@ func secretFile(rank int, path string) ([]byte, error) {
 	if err != nil {
 		return nil, badVariable(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
 	}
-	if readableByOthers(info.Mode()) {
+	if readableByOthers(info) {
 		return nil, badVariable(rank, vars.SecretFile, path, "can be read by others (mode "+info.Mode().Perm().String()+")",
-			"chmod 600 it (a Kubernetes secret's volume: defaultMode: 0400)")
+			"chmod 600 it (a Kubernetes secret's volume: defaultMode: 0400, and the pod's fsGroup if it does not run as root)")
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
 	if err != nil {

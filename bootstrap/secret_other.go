@@ -5,4 +5,4 @@ package bootstrap
 import "io/fs"
 
 // readableByOthers returns false, because Go's file modes do not show access control lists here.
-func readableByOthers(fs.FileMode) bool { return false }
+func readableByOthers(fs.FileInfo) bool { return false }

@@ -2,7 +2,24 @@
 
 package bootstrap
 
-import "io/fs"
+import (
+	"io/fs"
+	"os"
+	"syscall"
+)
 
-// readableByOthers reports whether users other than the owner may read or write the file.
-func readableByOthers(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }
+// readableByOthers reports whether users other than this one and root may read or write the file.
+func readableByOthers(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || info.Mode().Perm()&othersBits(int(stat.Uid), os.Geteuid()) != 0
+}
+
+// othersBits returns the permissions with which others could read or write a user's file that owner
+// has written. The group may read a file that root has written for another user, because a secret's
+// volume of Kubernetes has no other way to hand the file to a pod that does not run as root.
+func othersBits(owner, user int) fs.FileMode {
+	if owner == 0 && user != 0 {
+		return 0o037
+	}
+	return 0o077
+}
