@@ -24,7 +24,10 @@ import (
 //
 // tuttirun forms the next epoch when every process whose end it has not seen has called Rejoin or
 // Init, and these processes are enough (--min-np). So two epochs never go on side by side. If a
-// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on.
+// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on. The same
+// happens if a member calls Rejoin again while other members are still in Init or Rejoin. These
+// members then become ranks of the later epoch, and do not know that there was one before it. So
+// exchange the state of the program, such as the number of the step, after each Init and Rejoin.
 //
 // Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
 // this process. If ctx ends, Rejoin may be called again. If tuttirun did not start the job with one

@@ -307,9 +307,16 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 
 // rejoinOften rejoins once and closes, and then rejoins 20 times and closes. After both closes the
 // process must hold the same number of descriptors and goroutines.
+//
+// It makes calls in every epoch. Otherwise a rank could call Rejoin while another rank is in Init.
+// That rank's Init would then return the communicator of the next epoch, and its program would be
+// one epoch behind the others.
 func rejoinOften(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var before resources
 	for _, rejoins := range []int{1, 20} {
+		if err := useAll(ctx, c); err != nil {
+			return err
+		}
 		for range rejoins {
 			next, err := c.Rejoin(ctx)
 			if err != nil {
