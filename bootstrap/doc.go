@@ -58,8 +58,8 @@
 // A launcher that speaks PMI or PMIx tells each process its rank, and keeps a value of rank 0 until
 // the other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and
 // exchanges the value: rank 0's addresses, a random name for the job and, if the ranks have no
-// secret, the job's secret. Then it ends the connection, so that the launcher accepts any end of
-// this process.
+// secret, the job's secret. Job.Finalize ends the connection, so that the launcher accepts any end
+// of this process. Before that, the launcher ends the other ranks when this process ends.
 //
 // The secret is published only through a connection that the launcher has opened itself (PMI_FD),
 // or to a PMIx server that listens on loopback only. Any process may connect to PMI_PORT, so it

@@ -34,10 +34,10 @@ type keeper struct {
 	members *membership // from TUTTI_STORE_FD
 
 	// metBy is the source by whose store Join has met the other ranks, or "". The field met is what
-	// Join has learned. It is nil if Join has failed; unfinished is then the connection.
-	metBy      string
-	met        *Job
-	unfinished launcherStore
+	// Join has learned, or nil if Join has failed. The field store is the connection.
+	metBy string
+	met   *Job
+	store launcherStore
 }
 
 // proof reads the secret from the first source that is set: TUTTI_SECRET_FD, TUTTI_SECRET_FILE,

@@ -112,8 +112,9 @@ type Job struct {
 	listener net.Listener // opened by Join, until Listen returns it
 
 	// meeting is how Join completes the job. It is nil if Find has completed it, or if the job is
-	// elastic.
+	// elastic. The field store is the connection that Join has used for that, or nil.
 	meeting *meeting
+	store   launcherStore
 }
 
 // String returns the rank, the size, the host and the source of the job, without the secret.

@@ -32,7 +32,7 @@ type launcherStore interface {
 
 	// Close closes the connection. If Exchange has succeeded, Close first tells the launcher that
 	// this process needs it no more. Otherwise the launcher takes this process for failed, and ends
-	// the job. Close waits two seconds at most.
+	// the job. Close waits two seconds at most. A second Close only returns an error.
 	Close() error
 }
 
@@ -96,9 +96,9 @@ func (f *finder) meetBy(source, from string, private bool, dial func(context.Con
 	return j, nil
 }
 
-// meet completes the job through the launcher's store, and closes the connection. If meet fails, the
-// connection stays open until this process ends. Otherwise the launcher would end the job, and this
-// process, before the process could print the error.
+// meet completes the job through the launcher's store. The connection stays open until Finalize. If
+// meet or a later step of Init fails, it stays open until this process ends. Otherwise the launcher
+// would end the job, and this process, before the process could print the error.
 func (j *Job) meet(ctx context.Context) (*Job, error) {
 	limit := meetingLimit
 	if j.TimeoutSet {
@@ -115,6 +115,7 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 	if err != nil {
 		return m.meetOtherwise(ctx, &next, err)
 	}
+	next.store = store
 	next.Rank, next.Size, next.LocalRank, next.LocalSize = store.Layout()
 	if err := m.enter(ctx, &next, store); err != nil {
 		next.Close()
@@ -127,21 +128,27 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 	return &next, nil
 }
 
-// keep ends the use of the launcher's store, and keeps the result for a later Find: the job, or nil
-// if the meeting has failed.
-func (m *meeting) keep(met *Job, store launcherStore) {
-	if met != nil || !m.finder.own {
-		store.Close() // an error here changes nothing
+// Finalize tells the launcher that this process needs it no more, if the launcher has a key-value
+// store. From then on the launcher accepts any end of this process. So call Finalize when no rank
+// waits for this one any more. Finalize waits two seconds at most.
+func (j *Job) Finalize() {
+	if j.store != nil {
+		j.store.Close() // an error here changes nothing
 	}
+}
+
+// keep keeps the result of the meeting for a later Find: the job, or nil if the meeting has failed.
+// It also keeps the connection, because the garbage collector would close it.
+func (m *meeting) keep(met *Job, store launcherStore) {
 	if !m.finder.own {
+		if met == nil {
+			store.Close()
+		}
 		return
 	}
 	inherited.mu.Lock()
 	defer inherited.mu.Unlock()
-	inherited.metBy, inherited.met = m.source, met
-	if met == nil {
-		inherited.unfinished = store
-	}
+	inherited.metBy, inherited.met, inherited.store = m.source, met, store
 }
 
 // enter decides what protects the job, opens rank 0's listener, and exchanges rank 0's invitation.

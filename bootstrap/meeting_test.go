@@ -69,8 +69,8 @@ func joinBy(t *testing.T, s *fakeStore, private bool, o Options, env ...string) 
 	j.Host = f.host()
 	j.meeting.options = o
 	next, err := j.Join(t.Context())
-	if !s.closed {
-		t.Errorf("rank %d: Join has not closed the connection to the launcher", s.rank)
+	if s.closed != (err != nil) {
+		t.Errorf("rank %d: closed the connection to the launcher: got %v with error %v", s.rank, s.closed, err)
 	}
 	if err == nil {
 		t.Cleanup(next.Close)
@@ -301,14 +301,15 @@ func TestTheLaunchersErrorNamesTheSource(t *testing.T) {
 
 // A connection to a launcher can be used once, and a program may start a second job after the first.
 func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
-	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.unfinished = nil, "", nil })
+	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.store = nil, "", nil })
 	dials := 0
+	store := &fakeStore{board: newBoard(), size: 1, localSize: 1}
 	find := func() (*Job, error) {
 		f := finderOf()
 		f.own = true
 		return f.meetBy("fake", "a fake launcher", true, func(context.Context) (launcherStore, error) {
 			dials++
-			return &fakeStore{board: newBoard(), size: 1, localSize: 1}, nil
+			return store, nil
 		})
 	}
 	var jobs [2]*Job
@@ -332,6 +333,14 @@ func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 	if dials != 1 || jobs[0].Root != jobs[1].Root || jobs[0].Name != jobs[1].Name || !bytes.Equal(jobs[0].Secret, jobs[1].Secret) {
 		t.Errorf("got %d connections and the jobs %+v, %+v, want one connection and the same job", dials, jobs[0], jobs[1])
 	}
+	// An Init that fails after Join can be repeated, and the launcher must not accept the end of this
+	// process before.
+	if store.closed {
+		t.Error("Join has closed the connection to the launcher, want that of Finalize")
+	}
+	if jobs[1].Finalize(); !store.closed {
+		t.Error("Finalize has not closed the connection to the launcher")
+	}
 	inherited.met = nil
 	if j, err := find(); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "start the job again") {
 		t.Errorf("after a meeting that failed: got %v, %v, want Refused", j, err)
@@ -344,7 +353,7 @@ func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 // Other ranks keep the address of rank 0 that they reach, so rank 0 must listen on all of them in
 // each job.
 func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
-	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.unfinished = nil, "", nil })
+	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.store = nil, "", nil })
 	store := &fakeStore{board: newBoard(), size: 2, localSize: 1}
 	f := finderOf()
 	f.own = true
@@ -382,7 +391,7 @@ func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
 
 // The launcher would end this process before it could print its error.
 func TestAFailedJoinKeepsTheConnectionOpen(t *testing.T) {
-	t.Cleanup(func() { inherited.metBy, inherited.unfinished = "", nil })
+	t.Cleanup(func() { inherited.metBy, inherited.store = "", nil })
 	s := &fakeStore{board: newBoard(), rank: 1, size: 2, localSize: 1}
 	f := finderOf()
 	f.own = true
@@ -390,7 +399,7 @@ func TestAFailedJoinKeepsTheConnectionOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Join(t.Context()); !errors.Is(err, fault.Refused) || s.closed || inherited.unfinished != s {
+	if _, err := j.Join(t.Context()); !errors.Is(err, fault.Refused) || s.closed || inherited.store != s {
 		t.Errorf("got %v, closed %v, want Refused and an open connection", err, s.closed)
 	}
 }

@@ -80,7 +80,11 @@ func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 			return nil, err
 		}
 		defer job.Close()
-		return o.joinEpoch(ctx, job)
+		c, err := o.joinEpoch(ctx, job)
+		if err == nil {
+			job.Finalize()
+		}
+		return c, err
 	}
 	for {
 		epoch, err := job.Join(ctx)
