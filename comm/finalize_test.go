@@ -43,7 +43,7 @@ func processManager(conn net.Conn) (lines []string) {
 
 // A launcher ends the other ranks of a job if a rank ends before it has sent finalize. So a rank
 // whose Init has failed must not send it: the other ranks would wait for this rank in Init.
-func TestOnlyAnInitThatSucceedsLeavesTheLauncher(t *testing.T) {
+func TestOnlyAnInitThatSucceedsSendsFinalize(t *testing.T) {
 	for transport, last := range map[string]string{"": "cmd=finalize", "none": "cmd=get kvsname=k key=tutti-rank-0"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
