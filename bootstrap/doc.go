@@ -65,6 +65,10 @@
 // or to a PMIx server that listens on loopback only. Any process may connect to PMI_PORT, so it
 // carries no secret, and a job on several hosts needs TUTTI_SECRET_FILE.
 //
+// Other users of the hosts may still learn a published secret. A PMIx server believes what a
+// process says about its user. Hydra's mpiexec, behind PMI_FD, accepts any connection to its own
+// port. Rank 0 logs a warning. With TUTTI_SECRET_FILE nothing is published.
+//
 // If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
 // the first that applies if it gives the same rank, and the size that the launcher has set.
 // Otherwise Join fails. It also fails if the server accepts the connection and refuses this process

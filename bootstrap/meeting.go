@@ -40,7 +40,7 @@ type launcherStore interface {
 // listens, the job's name, and the job's secret if the ranks have none.
 type meeting struct {
 	source  string // the name of the source
-	private bool   // only the job's processes and the launcher can read the store
+	private bool   // the store may carry the secret; see the package comment
 	dial    func(context.Context) (launcherStore, error)
 	finder  *finder
 	options Options
@@ -188,8 +188,8 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 		return err
 	}
 	j.Name = m.source + "." + in.token
-	if j.Rank == 0 && in.secret != nil && !oneHost {
-		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher's own connections, which may not be encrypted between hosts: an attacker who reads them can join the job; set TUTTI_SECRET_FILE for all ranks if others share the network")
+	if j.Rank == 0 && in.secret != nil && j.Size > 1 {
+		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher, which may hand it to other users of these hosts, and may not encrypt it between hosts: an attacker who learns it can join the job; set TUTTI_SECRET_FILE for all ranks if others share the hosts or the network")
 	}
 	if online, err := os.ReadFile("/sys/devices/system/cpu/online"); j.Rank == 0 && err == nil && boundToOneCore(runtime.NumCPU(), string(online)) {
 		j.Warnings = append(j.Warnings, "this process may use only one core of its host: if the launcher has bound it, mpirun --bind-to none or srun --cpu-bind=none gives each rank all cores")
@@ -205,7 +205,7 @@ func boundToOneCore(usable int, online string) bool {
 }
 
 // protect gives the job the secret that its environment or the program has. Without one, rank 0
-// publishes a secret if the store is private, and otherwise the job must stay on loopback. See
+// publishes a secret if the store may carry it, and otherwise the job must stay on loopback. See
 // confineToLoopback for the parameter elsewhere.
 func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) error {
 	err := f.secretOf(j, o)
@@ -277,7 +277,7 @@ func (f *finder) reachableHosts(ctx context.Context) []string {
 
 // accept completes the job by rank 0's invitation.
 func (j *Job) accept(ctx context.Context, in invitation) error {
-	const remedy = "set TUTTI_SECRET_FILE to the same file for all ranks, or for none"
+	const remedy = "set TUTTI_SECRET_FILE to the same file for all ranks, or for none (mpirun passes it to other hosts only by -x TUTTI_SECRET_FILE)"
 	switch {
 	case in.secret != nil && len(j.Secret) > 0:
 		return refuse(j.Rank, "this rank has a secret of its own, and rank 0 has none: %s", remedy)
@@ -319,7 +319,7 @@ func (j *Job) meetingError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fault.New(fault.ContextKind(ctx.Err()), op, j.Rank, "%s: %w: not all ranks have called Init", j.Source, err)
 	}
-	return refuse(j.Rank, "%s: %w: start the ranks with the launcher itself, or with tuttirun", j.Source, err)
+	return refuse(j.Rank, "%s: %w: let the launcher start each rank, without a script that starts two in turn, or use tuttirun", j.Source, err)
 }
 
 // An invitation is the value that rank 0 publishes: how the other ranks reach it. Its text has at
