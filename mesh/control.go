@@ -464,8 +464,9 @@ func (c *control) endOpening(rank int) {
 func (c *control) dial(rank int) {
 	c.setDialing(rank, true)
 	c.beginOpening(rank)
+	limit := c.dialTimeout(rank)
 	c.m.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.m.ctx, c.dialTimeout())
+		ctx, cancel := context.WithTimeout(c.m.ctx, limit)
 		defer cancel()
 		conn, _, err := c.m.dialChannel(ctx, rank, channelControl)
 		c.setDialing(rank, false)
@@ -480,12 +481,10 @@ func (c *control) dial(rank int) {
 	})
 }
 
-// dialTimeout bounds one attempt to dial a control link. With Config.Redial, several attempts fit
-// into the limit on silence once all ranks have started, because the kernel would wait longer and
-// longer between its own attempts.
-func (c *control) dialTimeout() time.Duration {
-	if c.m.cfg.Redial > 0 && c.started() {
-		return min(c.m.cfg.Silence/4, handshakeTimeout)
+// dialTimeout bounds one attempt to dial a control link.
+func (c *control) dialTimeout(rank int) time.Duration {
+	if limit := c.state.DialTimeout(rank); limit > 0 {
+		return time.Duration(limit)
 	}
 	return handshakeTimeout
 }

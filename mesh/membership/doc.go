@@ -48,14 +48,16 @@
 //	a link has closed, and no process listens at      RefuteTimeout, once all ranks are ready
 //	the rank's address
 //	nothing was received from the rank                the limit, and RefuteTimeout
-//	a link has closed, and the rank does not refute   the limit
+//	a link has closed, and the rank does not refute   the limit; with Config.Redial the limit, and
+//	                                                  RefuteTimeout
 //
 // The limit is Config.Silence for a rank that runs in time. Each heartbeat says how late its sender
 // runs. The limit adds this delay once for each heartbeat that fits in Config.Silence, up to a
 // minute in all. A link that has closed is dialled again at once. So a network outage that is
 // shorter than the limit does no harm to a rank that is alive, unless it closes all links of that
-// rank. With Config.Redial it may close all of them, because they are dialled until the limit. A busy rank is not mistaken for a
-// lost rank. The failure names the limit that was used.
+// rank. With Config.Redial it may close all of them: the rank is dialled until the limit, and the
+// dial that begins then may still succeed. A busy rank is not mistaken for a lost rank. The failure
+// names the limit that was used.
 //
 // While ranks start, both ends may dial, and then one of the two connections is closed again.
 // Therefore no rank is lost before the limit until all ranks are ready.

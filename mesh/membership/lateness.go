@@ -37,6 +37,12 @@ func (s *Machine) Limit(r int) Span {
 	if !s.ranks[r].link.everUp {
 		delay = s.late.max()
 	}
+	return s.cfg.Silence + s.allowance(delay)
+}
+
+// allowance returns how much longer than Config.Silence a rank may be silent that runs late by the
+// given delay.
+func (s *Machine) allowance(delay Span) Span {
 	beats := s.cfg.Silence / s.cfg.Heartbeat
-	return s.cfg.Silence + min(beats*min(delay, maxSilence), max(0, maxSilence-s.cfg.Silence))
+	return min(beats*min(delay, maxSilence), max(0, maxSilence-s.cfg.Silence))
 }

@@ -21,19 +21,20 @@ type link struct {
 	delay      Span   // how late the peer runs, from its last heartbeat
 
 	// These fields are for a link that is wanted and not up.
-	wanted  bool
-	dialAt  Time // no dial before this time
-	dialing bool
-	retryAt Time // no further dial before this time
-	backoff Span
-	everUp  bool // the link was up at some time
-	givenUp bool // a LinkLost has been reported
+	wanted    bool
+	dialAt    Time // no dial before this time
+	dialing   bool
+	dialledAt Time // when the last dial began
+	retryAt   Time // no further dial before this time
+	backoff   Span
+	everUp    bool // the link was up at some time
+	givenUp   bool // a LinkLost has been reported
 }
 
 // up reports whether the link works, as far as this rank knows.
 func (l *link) up() bool { return l.open && !l.silent }
 
-// The pause between two dials of one link doubles from the first constant up to the second
+// The pause after a failed dial of a link doubles from the first constant up to the second
 // constant.
 const (
 	minBackoff = 20 * Millisecond
@@ -79,6 +80,10 @@ func (in DialFailed) apply(s *Machine) {
 	l.dialing = false
 	l.backoff = max(minBackoff, min(2*l.backoff, maxBackoff))
 	l.retryAt = s.now + Time(l.backoff)
+	if s.DialTimeout(in.Rank) > 0 {
+		l.backoff = min(l.backoff, s.cfg.Silence/32)
+		l.retryAt = l.dialledAt + Time(l.backoff)
+	}
 	if in.Evicted {
 		s.evict(in.Rank, in.Cause)
 	}
@@ -104,8 +109,7 @@ func (s *Machine) linkBroken(r int, code byte, cause string) {
 	default:
 		s.suspect(r, code, cause)
 		if code == brokenLink && s.mayDial() {
-			l.dialing = true
-			s.emit(Dial{r})
+			s.startDial(r)
 		}
 	}
 }

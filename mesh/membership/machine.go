@@ -35,6 +35,10 @@ const (
 	secondhandDelay = 100 * Millisecond
 	// maxSilence bounds how far the limit on silence is stretched for a peer that runs late.
 	maxSilence = 60 * Second
+	// minRedialTimeout is the shortest limit of a dial to a suspected rank, for its handshakes.
+	minRedialTimeout = 250 * Millisecond
+	// maxRedialTimeout is the longest. It is the limit of a handshake in package mesh.
+	maxRedialTimeout = 5 * Second
 	// freshLinkTime is how long a new link is protected from reports about the previous link.
 	freshLinkTime = Second
 )

@@ -222,33 +222,115 @@ func TestARankWhoseLinksAreAllResetIsRedialled(t *testing.T) {
 	}
 }
 
-// A network that lets no connection through for less than the limit closes all links of a rank. With
-// Config.Redial the rank is not lost. It is lost after the limit if the network stays like this.
-func TestARankWhoseLinksAreResetIsLostAtTheLimit(t *testing.T) {
+// A network that lets no connection through closes all links of a rank, or the link of a pair. With
+// Config.Redial nothing is lost if the network works again before the limit. The rank, or the link,
+// is lost if the network stays like this.
+func TestRanksWhoseLinksAreResetAreLostAtTheLimit(t *testing.T) {
+	const silence, never = 3500 * Millisecond, 3600 * Second
+	for _, n := range []int{2, 3, 4, 6, 9} {
+		for _, heals := range []Span{silence - 800*Millisecond, silence - 300*Millisecond, silence - 10*Millisecond, never} {
+			for _, c := range []struct {
+				name        string
+				unreachable bool
+				handshake   Span
+				late        Span // how late all ranks were shortly before
+			}{
+				{"dials do not end", false, 0, 0},
+				{"dials do not end, slow handshakes", false, 200 * Millisecond, 0},
+				{"dials do not end, ranks were late", false, 0, 200 * Millisecond},
+				{"dials fail at once", true, 0, 0},
+			} {
+				for _, others := range []int{n - 1, 1} { // ranks from which the last rank is cut off
+					name := fmt.Sprintf("%d ranks, %d cut off for %v, %s", n, others, heals, c.name)
+					w := started(t, n, uint64(n))
+					w.redial(true)
+					w.unreachable, w.handshake = c.unreachable, c.handshake
+					w.run(w.now + Time(2*Second))
+					start := w.now
+					for _, x := range w.nodes {
+						x.state.cfg.Silence, x.state.late.current = silence, c.late
+					}
+					for r := range others {
+						w.reset(r, n-1)
+						w.sever(r, n-1)
+					}
+					w.after(heals, func() { clear(w.cut) })
+					w.run(start + Time(silence+500*Millisecond))
+					kind, lost := fault.PeerLost, []int{n - 1}
+					if others < n-1 {
+						kind, lost = fault.LinkLost, []int{0, n - 1}
+					}
+					for r, x := range w.nodes {
+						e := x.firstFailure()
+						switch {
+						case heals != never && e != nil:
+							t.Errorf("%s: rank %d reports %v", name, r, e)
+						case heals != never || r == n-1 && kind == fault.PeerLost:
+						case e == nil || e.Kind != kind || n > 2 && !slices.Equal(peers(e), lost):
+							t.Errorf("%s: rank %d reports %v", name, r, e)
+						case x.failures[0].at < start+Time(silence):
+							t.Errorf("%s: rank %d reports after %v", name, r, Span(x.failures[0].at-start))
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Ranks are starved, and a handshake takes longer than a dial on an idle host may take. With
+// Config.Redial the limit of a dial grows, even if no heartbeat has told the load before the links
+// are reset. So no rank is lost.
+func TestDialsOfStarvedRanksHaveMoreTime(t *testing.T) {
 	for n := 2; n <= 9; n++ {
-		for _, heals := range []bool{true, false} {
+		for _, c := range []struct {
+			name   string
+			before bool // the load begins before the reset
+			from   int  // the lowest starved rank
+			busy   Span
+		}{
+			{"load before", true, 0, 250 * Millisecond},
+			{"load at the reset", false, 0, 400 * Millisecond},
+			{"load of one rank", true, n - 1, 250 * Millisecond},
+		} {
 			w := started(t, n, uint64(n))
 			w.redial(true)
-			w.run(w.now + Time(2*Second))
-			start := w.now
+			starve := func() {
+				w.handshake = 1200 * Millisecond
+				for _, x := range w.nodes[c.from:] {
+					x.busy = c.busy
+				}
+			}
+			if c.before {
+				starve()
+			}
+			w.run(w.now + Time(5*Second))
+			starve()
+			w.oneWay = c.from > 0
 			for r := range n - 1 {
 				w.reset(r, n-1)
 			}
-			w.isolate(n - 1)
-			w.run(start + Time(3*Second))
-			if heals {
-				clear(w.cut)
-			}
-			w.run(start + Time(5*Second))
+			w.run(w.now + Time(15*Second))
 			for r, x := range w.nodes {
-				e := x.firstFailure()
-				if heals && e != nil {
-					t.Errorf("%d ranks, healed: rank %d reports %v", n, r, e)
+				if e := x.firstFailure(); e != nil {
+					t.Errorf("%d ranks, %s: rank %d reports %v", n, c.name, r, e)
 				}
-				if !heals && r != n-1 && (e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{n - 1}) || x.failures[0].at < start+Time(3*Second)) {
-					t.Errorf("%d ranks, not healed: rank %d reports %v", n, r, e)
+				if r < n-1 && w.pipes[pair(r, n-1)] != nil && !x.state.ranks[n-1].link.up() {
+					t.Errorf("%d ranks, %s: the link of ranks %d and %d is not up again", n, c.name, r, n-1)
 				}
 			}
+		}
+	}
+}
+
+// A rank that runs late has up to a minute, and then the time of one dial.
+func TestASecondhandSuspicionKeepsItsTime(t *testing.T) {
+	for redial, want := range map[bool]Span{false: maxSilence, true: maxSilence + maxRedialTimeout} {
+		s := New(Config{Me: 0, Size: 3, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second, Redial: redial})
+		s.Step(0, LinkUp{1})
+		s.Step(0, Received{1, Message{Kind: Suspected, Origin: 1, Seq: 1, About: 2, Code: brokenLink, Age: 2 * maxSilence}})
+		if got := s.suspicionOf(1, 2, false).wait; got != want {
+			t.Errorf("redial %v: the suspected rank has %v, want %v", redial, got, want)
 		}
 	}
 }

@@ -103,8 +103,7 @@ func (s *Machine) redialSuspected() {
 		}) || !s.reached(l.retryAt) {
 			continue
 		}
-		k.link.dialing = true
-		s.emit(Dial{r})
+		s.startDial(r)
 	}
 }
 
@@ -122,9 +121,52 @@ func (s *Machine) dial(r int) {
 		s.suspect(r, brokenLink, fmt.Sprintf("could not open a control link for %v", s.Limit(r)))
 	}
 	if !l.dialing && s.reached(l.retryAt) {
-		l.dialing = true
-		s.emit(Dial{r})
+		s.startDial(r)
 	}
+}
+
+// startDial begins a dial.
+func (s *Machine) startDial(r int) {
+	l := &s.ranks[r].link
+	l.dialing, l.dialledAt = true, s.now
+	s.emit(Dial{r})
+}
+
+// DialTimeout returns how long a dial of rank r that begins now may take. If it returns 0, the
+// caller's own limit counts. With Config.Redial, it bounds the dials of a rank that this rank
+// suspects, because an operating system waits longer and longer between its own attempts. One of
+// these dials begins dialGrace before the suspicion is confirmed: the earlier dials end then, and
+// begin at least every Config.Silence/32 if they fail early. So a network outage that is over by then
+// loses nothing.
+func (s *Machine) DialTimeout(r int) Span {
+	d := s.suspicionOf(s.cfg.Me, r, false)
+	if !s.cfg.Redial || !s.complete || !d.stands() {
+		return 0
+	}
+	last := max(d.since+Time(d.wait), d.redialBy) - Time(s.dialGrace(r))
+	if s.now < last {
+		return min(s.redialTimeout(r), Span(last-s.now))
+	}
+	return s.redialTimeout(r)
+}
+
+// dialGrace returns, with Config.Redial, how much later than the limit on silence a suspicion is
+// confirmed. This is the time of the dial that begins at the limit, and at most the time that a
+// silent rank has to refute. Without Config.Redial it returns 0.
+func (s *Machine) dialGrace(r int) Span {
+	if !s.cfg.Redial {
+		return 0
+	}
+	return min(s.redialTimeout(r), s.refuteWait(r, silentLink))
+}
+
+// redialTimeout returns the limit of one dial of a suspected rank. In the handshakes of a dial, each
+// end waits for the other several times. So the limit grows with the limit on silence if the other
+// end runs late, and also if this rank does: a load that begins with the outage is not in the last
+// heartbeat of the other end.
+func (s *Machine) redialTimeout(r int) Span {
+	late := s.allowance(max(s.ranks[r].link.delay, s.late.max()))
+	return min(max(minRedialTimeout, s.cfg.Silence/4)+late/4, maxRedialTimeout)
 }
 
 // overlayPending reports whether a wanted link is missing that may still come up within

@@ -21,6 +21,10 @@ type cluster struct {
 	pipes  map[[2]int]*pipe // by (low, high): the current connection
 	cut    map[[2]int]bool
 	trace  func(format string, args ...any)
+
+	handshake   Span // how much longer the handshakes of a dial take
+	oneWay      bool // a dial to a lower rank fails
+	unreachable bool // a dial over a pair that is cut fails at once, as it has no route
 }
 
 // A node is one rank.
@@ -209,10 +213,15 @@ func (w *cluster) send(from, to int, m Message) {
 func (w *cluster) dial(from, to int) {
 	switch {
 	case w.nodes[from].dead:
+	case w.oneWay && from > to:
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.cut[pair(from, to)] || w.nodes[to].stopped:
 		attempt := 2 * Second
-		if w.nodes[from].state.cfg.Redial {
-			attempt = Second
+		if d := w.nodes[from].state.DialTimeout(to); d > 0 {
+			attempt = d
+		}
+		if w.unreachable {
+			attempt = w.latency()
 		}
 		w.after(attempt, func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].dead:
@@ -221,13 +230,17 @@ func (w *cluster) dial(from, to int) {
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].state.ranks[from].gone():
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: true}) })
+	case w.handshake > 0 && from > to && w.nodes[to].state.ranks[from].link.dialing: // the lower rank's dial wins
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
+	case w.handshake > 0 && w.nodes[from].state.DialTimeout(to) > 0 && w.handshake > w.nodes[from].state.DialTimeout(to):
+		w.after(w.nodes[from].state.DialTimeout(to), func() { w.step(from, DialFailed{Rank: to}) })
 	default:
 		if old := w.pipes[pair(from, to)]; old != nil {
 			old.open = [2]bool{}
 		}
 		p := &pipe{open: [2]bool{true, true}}
 		w.pipes[pair(from, to)] = p
-		d := w.latency() + w.nodes[to].busy
+		d := w.latency() + w.nodes[to].busy + w.handshake
 		p.last[side(to, from)] = w.now + Time(d)
 		w.after(d, func() {
 			if p.open[side(from, to)] {
@@ -236,7 +249,15 @@ func (w *cluster) dial(from, to int) {
 				w.step(from, DialFailed{Rank: to})
 			}
 		})
-		w.step(to, LinkUp{from})
+		if w.handshake == 0 {
+			w.step(to, LinkUp{from})
+			return
+		}
+		w.after(w.handshake, func() {
+			if p.open[side(to, from)] {
+				w.step(to, LinkUp{from})
+			}
+		})
 	}
 }
 

@@ -83,7 +83,9 @@ func (s *Machine) floodSuspicion(about int, code byte, cause string) {
 // refuteWait returns how long a suspected rank has to refute:
 //
 //	suspicion               wait            because
-//	a link broke            the limit       the rank may be alive and busy: only silence is a proof
+//	a link broke            the limit and   the rank may be alive and busy: only silence is a proof
+//	                        dialGrace
+//	a data link broke       the limit       the same
 //	a link is silent,       RefuteTimeout,  a limit has passed already; a rank that runs late
 //	or stalled              and its delays  answers late, too
 //	no process listens      RefuteTimeout   the process is known to be dead
@@ -93,8 +95,18 @@ func (s *Machine) refuteWait(about int, code byte) Span {
 		return RefuteTimeout
 	case silentLink, stalledLink:
 		return RefuteTimeout + s.Limit(about) - s.cfg.Silence
+	case brokenLink:
+		return s.Limit(about) + s.dialGrace(about)
 	}
 	return s.Limit(about)
+}
+
+// maxRefuteWait bounds the time that a Suspected of another rank says.
+func (s *Machine) maxRefuteWait() Span {
+	if s.cfg.Redial {
+		return maxSilence + maxRedialTimeout
+	}
+	return maxSilence
 }
 
 // apply suspects the peer because of a data connection.
@@ -124,7 +136,7 @@ func (s *Machine) handleSuspected(m Message) {
 		d := s.suspicionOf(m.Origin, m.About, m.Code == brokenData)
 		if m.Seq > d.suspectSeq {
 			d.suspectSeq, d.since, d.call, d.code = m.Seq, s.now, string(m.Body), m.Code
-			d.wait = max(RefuteTimeout, min(m.Age, maxSilence))
+			d.wait = max(RefuteTimeout, min(m.Age, s.maxRefuteWait()))
 			s.overlayAt = s.now
 			s.changed = true
 		}
@@ -256,8 +268,8 @@ func (s *Machine) suspectedByAll(r int) bool {
 // confirmLink handles a suspicion by this rank that the suspected rank has refuted. A data
 // connection is lost at once, since messages may be lost with it. The messages of a control link
 // are repeated, so it may come up again. It is lost when it has been silent for the limit, and not
-// before RedialTimeout has passed. A link that was never up is lost after the limit, because its
-// dial may be slow.
+// before RedialTimeout has passed. With Config.Redial, it is not lost before the time to refute is
+// over, either. A link that was never up is lost after the limit, because its dial may be slow.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -270,6 +282,9 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 		d.redialBy = s.now + Time(limit)
 		if l.everUp {
 			d.redialBy = max(l.receivedAt+Time(limit), s.now+Time(RedialTimeout+limit-s.cfg.Silence))
+		}
+		if s.cfg.Redial {
+			d.redialBy = max(d.redialBy, d.since+Time(d.wait))
 		}
 		s.cut(r) // a silent link is still open
 		l.retryAt, l.backoff = s.now, 0
