@@ -12,7 +12,7 @@ for name in ${!TUTTI_@}; do unset "$name"; done
 export TUTTI_REPORT_BOOTSTRAP=1
 work=$(mktemp -d)
 export HOSTS_LAB=$work/hosts SLURM_LAB=$work/slurm
-trap 'tools/slurm stop; tools/hosts down; rm -rf "$work"' EXIT
+trap 'tools/hosts down || :; rm -rf "$work"' EXIT
 ran=0 skipped=()
 
 # have installs a Debian package if its program is missing, and succeeds if the program is there.
@@ -32,17 +32,24 @@ skip() {
 	skipped+=("$1")
 }
 
-# job NAME PATTERN COUNT COMMAND... runs a command, which ends within 60 s with exit code 0, and
-# prints COUNT lines that match the pattern.
+# failed ends the run after a case has failed. It prints what the case has printed, and the last
+# lines of Slurm's logs.
+failed() {
+	cat "$work"/out*
+	tail -n 5 "$SLURM_LAB"/*.log 2>/dev/null || :
+	echo "FAILED: $*"
+	exit 1
+}
+
+# job NAME PATTERN COUNT COMMAND... runs a command, which ends within $limit seconds (60) with exit
+# code 0, and prints COUNT lines that match the pattern.
 job() {
 	local name=$1 pattern=$2 count=$3 code=0 lines
 	shift 3
-	timeout -k 5 60 "$@" >"$work/out" 2>&1 </dev/null || code=$?
+	timeout -k 5 "${limit:-60}" "$@" >"$work/out" 2>&1 </dev/null || code=$?
 	lines=$(grep -cE "$pattern" "$work/out" || :)
 	if [ "$code" != 0 ] || [ "$lines" != "$count" ]; then
-		cat "$work/out"
-		echo "FAILED: $name: got exit code $code and $lines lines of \"$pattern\", want 0 and $count: $*"
-		exit 1
+		failed "$name: got exit code $code and $lines lines of \"$pattern\", want 0 and $count: $*"
 	fi
 	echo "ok: $name"
 	ran=$((ran + 1))
@@ -50,14 +57,13 @@ job() {
 
 # fails NAME PATTERN COMMAND... runs a command, which ends within 60 s with another exit code than
 # 0, and prints a line that matches the pattern. The launcher may end other ranks before they print.
+# timeout ends with 124, or with 137 if the command has ignored its first signal.
 fails() {
 	local name=$1 pattern=$2 code=0
 	shift 2
 	timeout -k 5 60 "$@" >"$work/out" 2>&1 </dev/null || code=$?
-	if [ "$code" = 0 ] || [ "$code" = 124 ] || ! grep -qE "$pattern" "$work/out"; then
-		cat "$work/out"
-		echo "FAILED: $name: got exit code $code, want an error and \"$pattern\": $*"
-		exit 1
+	if [[ $code == @(0|124|137) ]] || ! grep -qE "$pattern" "$work/out"; then
+		failed "$name: got exit code $code, want an error of its own and \"$pattern\": $*"
 	fi
 	echo "ok: $name"
 	ran=$((ran + 1))
@@ -138,7 +144,7 @@ slurm_cases() {
 	fi
 	# slurmd looks for the library of its plug-in pmix when it starts.
 	dpkg -s libpmix-dev >/dev/null 2>&1 || aptget install -y --no-install-recommends libpmix-dev || :
-	tools/slurm start
+	limit=120 job "Slurm starts" 'n1 and n2 are idle' 1 tools/slurm start
 	export SLURM_CONF=$SLURM_LAB/slurm.conf
 	local run=(tools/slurm in srun -N 2 --ntasks-per-node=2) secret=(env TUTTI_SECRET_FILE="$work/secret")
 	job "srun --mpi=pmi2: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${run[@]}" --mpi=pmi2 bin/hello
@@ -151,9 +157,11 @@ slurm_cases() {
 		"${secret[@]}" MASTER_ADDR=n1 "${run[@]}" --mpi=none bin/hello
 	job "srun on one node needs no secret" 'rank [0-2] of 3 has \[1 1\]' 3 tools/slurm in srun -N 1 -n 3 --mpi=none bin/hello
 	printf '#!/bin/sh\nbin/hello\nsrun --mpi=pmi2 bin/hello\n' >"$work/batch"
-	tools/slurm in sbatch --wait -N 2 --ntasks-per-node=2 -o "$work/batch.out" "$work/batch" >/dev/null
-	job "sbatch: a job of one rank outside a step" 'rank 0 of 1 has' 1 cat "$work/batch.out"
-	job "sbatch: a job of four ranks in a step" 'rank [0-3] of 4 has' 4 cat "$work/batch.out"
+	job "sbatch: the script ends" 'Submitted batch job' 1 \
+		tools/slurm in sbatch --wait -N 2 --ntasks-per-node=2 -o "$work/out.batch" "$work/batch"
+	job "sbatch: a job of one rank outside a step" 'rank 0 of 1 has' 1 cat "$work/out.batch"
+	job "sbatch: a job of four ranks in a step" 'rank [0-3] of 4 has' 4 cat "$work/out.batch"
+	rm "$work/out.batch"
 	if dpkg -s libpmix-dev >/dev/null 2>&1; then
 		job "srun --mpi=pmix: hello" 'rank [0-3] of 4 on n[12], by PMIx' 4 "${run[@]}" --mpi=pmix bin/hello
 		job "srun --mpi=pmix: digits" "$digits_line" 1 "${run[@]}" --mpi=pmix bin/digits -out "$work/digits"
@@ -187,7 +195,7 @@ env_cases() {
 # up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would.
 up() {
 	hosts=no
-	[ "$(id -u)" = 0 ] && have ip iproute2 && tools/hosts up 3 >"$work/up" 2>&1 || return 0
+	[ "$(id -u)" = 0 ] && have ip iproute2 && timeout -k 5 60 tools/hosts up 3 || return 0
 	hosts=yes
 	(umask 077; openssl rand -hex 16 >"$work/secret")
 	# Its argument is the variables of rank $r.
