@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs hello and digits under other launchers, as docs/launchers.md says, and checks what they
 # print. It needs root and Debian's apt for the launchers that are missing, and root for several
-# hosts. What cannot be had is skipped, with a line. The last line counts; as root with apt, a skip
-# is a failure.
+# hosts. What cannot be had is skipped, with a line. The last line counts. A skip is a failure if
+# this is root and apt works.
 #
 #   e2e-launch.sh        needs bin/hello and bin/digits: make build
 set -euo pipefail
@@ -15,21 +15,88 @@ export HOSTS_LAB=$work/hosts SLURM_LAB=$work/slurm
 trap 'tools/hosts down || :; rm -rf "$work"' EXIT
 ran=0 skipped=()
 
-# have installs a Debian package if its program is missing, and succeeds if the program is there.
-have() {
-	command -v "$1" >/dev/null && return
-	[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
-	[ -e "$work/updated" ] || aptget update && : >"$work/updated"
-	aptget install -y --no-install-recommends "$2"
-	command -v "$1" >/dev/null
+# The Debian packages of the cases.
+packages=(iproute2 mpich openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev)
+# excuse says why a skip is no failure: apt cannot be used, or does not work.
+excuse=
+
+# has succeeds if a package is there: one of its programs, or else the package itself.
+has() {
+	case $1 in
+	iproute2) command -v ip ;;
+	mpich) command -v mpiexec.hydra ;;
+	openmpi-bin) command -v mpirun.openmpi ;;
+	munge) command -v munged ;;
+	slurm-client) command -v srun ;;
+	slurmctld | slurmd) command -v "$1" ;;
+	*) dpkg -s "$1" ;;
+	esac >/dev/null 2>&1
 }
 
-aptget() { timeout -k 10 180 env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >"$work/apt" 2>&1 </dev/null; }
+# install_packages installs the packages that are missing, all at once. It tries each package first,
+# because one that cannot be installed would fail all. An update may fail because of a mirror that
+# has none of the packages. The limit of the last step is far above what it takes: half an
+# installation would break whatever uses apt next.
+install_packages() {
+	local p wanted=()
+	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+		excuse="it takes root and apt-get to install it"
+		return
+	fi
+	for p in "${packages[@]}"; do has "$p" || wanted+=("$p"); done
+	[ "${#wanted[@]}" -gt 0 ] || return 0
+	echo "installing ${wanted[*]}"
+	local end=$((SECONDS + 180))
+	aptget update || excuse="apt-get update has failed"
+	for p in "${!wanted[@]}"; do
+		aptget install --simulate "${wanted[p]}" || unset "wanted[p]"
+	done
+	[ "${#wanted[@]}" -gt 0 ] || return 0
+	if ! aptget install --download-only "${wanted[@]}"; then
+		excuse="its download has failed"
+		return
+	fi
+	end=$((SECONDS + 300))
+	aptget install --no-download "${wanted[@]}" || excuse="apt-get install has failed"
+}
 
-# skip records a case that cannot run, and why.
+# aptget COMMAND... runs apt-get, which ends before $end. If another process uses apt, aptget waits.
+# If apt-get fails, aptget prints what it has printed. Without Error-Mode, an update that reaches no
+# mirror succeeds.
+aptget() {
+	local code
+	until LC_ALL=C DEBIAN_FRONTEND=noninteractive timeout -k 10 $((end > SECONDS ? end - SECONDS : 1)) \
+		apt-get -qy --no-install-recommends -o Acquire::Retries=3 -o APT::Update::Error-Mode=any "$@" \
+		>"$work/apt" 2>&1 </dev/null; do
+		code=$?
+		if ! grep -q '^E: Could not get lock' "$work/apt" || ((SECONDS >= end)); then
+			cat "$work/apt"
+			echo "apt-get $*: got exit code $code (124 or 137: the time was up)"
+			return 1
+		fi
+		sleep 1
+	done
+}
+
+# skip records cases that cannot run, and why.
 skip() {
 	echo "SKIPPED: $1: $2"
 	skipped+=("$1")
+	mkdir -p out && echo "e2e-launch: $1: $2" >>out/skipped
+}
+
+# need NAME PACKAGE... succeeds if the packages are there. Otherwise it skips the cases NAME.
+need() {
+	local name=$1 p
+	shift
+	for p; do
+		has "$p" || { skip "$name" "Debian's package $p is missing: ${excuse:-apt-get works, and cannot install it}"; return 1; }
+	done
+}
+
+# need_hosts NAME succeeds if the pseudo-hosts are up. Otherwise it skips the cases NAME.
+need_hosts() {
+	[ -e "$work/ranks" ] || ! skip "$1" "no pseudo-hosts here: they need root, iproute2 and network namespaces"
 }
 
 # failed ends the run after a case has failed. It prints what the case has printed, and the last
@@ -71,10 +138,7 @@ fails() {
 
 # hydra is MPICH's mpiexec. Under the name mpiexec there may be another launcher's.
 hydra_cases() {
-	if ! have mpiexec.hydra mpich; then
-		skip hydra "mpiexec.hydra is missing, and Debian's package mpich cannot be had"
-		return
-	fi
+	need hydra mpich || return 0
 	job "hydra: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 mpiexec.hydra -n 4 bin/hello
 	job "hydra: the report" 'rank [01] of 2 on .*, by PMI-1 at PMI_FD' 2 mpiexec.hydra -n 2 bin/hello
 	job "hydra: PMI_PORT" 'rank [01] of 2 on .*, by PMI-1 at PMI_PORT' 2 mpiexec.hydra -pmi-port -n 2 bin/hello
@@ -85,10 +149,7 @@ hydra_cases() {
 	# The shell closes PMI_FD, and the variables are left over.
 	fails "hydra: a stale PMI_FD" 'PMI_SIZE=2 says that mpiexec' \
 		mpiexec.hydra -n 2 bash -c 'exec {PMI_FD}>&-; bin/hello'
-	if [ "$hosts" = no ]; then
-		skip "hydra on two hosts" "no pseudo-hosts here: they need root, iproute2 and network namespaces"
-		return
-	fi
+	need_hosts "hydra on two hosts" || return 0
 	local remote=(tools/hosts in n0 mpiexec.hydra -launcher ssh -launcher-exec "$work/remote" -hosts n1:2,n2:2 -n 4)
 	job "hydra on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
 	job "hydra on two hosts: the warning" 'the job.s secret has passed through the launcher' 1 "${remote[@]}" "$PWD/bin/hello"
@@ -101,10 +162,7 @@ hydra_cases() {
 
 # openmpi is Open MPI's mpirun. Under the name mpirun there may be another launcher's.
 openmpi_cases() {
-	if ! have mpirun.openmpi openmpi-bin; then
-		skip mpirun "mpirun.openmpi is missing, and Debian's package openmpi-bin cannot be had"
-		return
-	fi
+	need mpirun openmpi-bin || return 0
 	local one=(mpirun.openmpi --allow-run-as-root --oversubscribe)
 	job "mpirun: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${one[@]}" -np 4 bin/hello
 	# RANK and WORLD_SIZE may be those of the pod in which mpirun runs.
@@ -126,10 +184,7 @@ openmpi_cases() {
 	# If rank 0 has connected before rank 1 ends, mpirun ends rank 0.
 	fails "mpirun: a rank that ends before Init" 'fence: .*not all ranks have called Init|exiting improperly' \
 		"${one[@]}" -x TUTTI_TIMEOUT=3 -np 2 bash -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec bin/hello'
-	if [ "$hosts" = no ]; then
-		skip "mpirun on two hosts" "no pseudo-hosts here: they need root, iproute2 and network namespaces"
-		return
-	fi
+	need_hosts "mpirun on two hosts" || return 0
 	local remote=(tools/hosts in n0 "${one[@]}" --mca plm_rsh_agent "$work/remote" -H n1:2,n2:2 -np 4)
 	job "mpirun on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
 	job "mpirun on two hosts: the report" 'rank [0-3] of 4 on n[12], by PMIx' 4 "${remote[@]}" -x TUTTI_REPORT_BOOTSTRAP "$PWD/bin/hello"
@@ -138,12 +193,7 @@ openmpi_cases() {
 
 # slurm_cases runs srun on two nodes.
 slurm_cases() {
-	if [ "$hosts" = no ] || ! have srun slurm-wlm || ! have munged munge || ! have slurmd slurm-wlm-basic-plugins; then
-		skip slurm "no pseudo-hosts here, or Debian's packages slurm-wlm and munge cannot be had"
-		return
-	fi
-	# slurmd looks for the library of its plug-in pmix when it starts.
-	dpkg -s libpmix-dev >/dev/null 2>&1 || aptget install -y --no-install-recommends libpmix-dev || :
+	need_hosts slurm && need slurm munge slurm-client slurmctld slurmd || return 0
 	limit=120 job "Slurm starts" 'n1 and n2 are idle' 1 tools/slurm start
 	export SLURM_CONF=$SLURM_LAB/slurm.conf
 	local run=(tools/slurm in srun -N 2 --ntasks-per-node=2) secret=(env TUTTI_SECRET_FILE="$work/secret")
@@ -162,17 +212,16 @@ slurm_cases() {
 	job "sbatch: a job of one rank outside a step" 'rank 0 of 1 has' 1 cat "$work/out.batch"
 	job "sbatch: a job of four ranks in a step" 'rank [0-3] of 4 has' 4 cat "$work/out.batch"
 	rm "$work/out.batch"
-	if dpkg -s libpmix-dev >/dev/null 2>&1; then
+	# slurmd's plug-in pmix loads the library of libpmix-dev.
+	if need "srun --mpi=pmix" libpmix-dev; then
 		job "srun --mpi=pmix: hello" 'rank [0-3] of 4 on n[12], by PMIx' 4 "${run[@]}" --mpi=pmix bin/hello
 		job "srun --mpi=pmix: digits" "$digits_line" 1 "${run[@]}" --mpi=pmix bin/digits -out "$work/digits"
-	else
-		skip "srun --mpi=pmix" "Debian's package libpmix-dev cannot be had"
 	fi
-	if command -v mpirun.openmpi >/dev/null; then
+	if has openmpi-bin; then
 		job "mpirun inside salloc" 'rank [0-3] of 4 on n[12], by PMIx' 4 \
 			tools/slurm in salloc -N 2 --ntasks-per-node=2 mpirun.openmpi --allow-run-as-root -x TUTTI_REPORT_BOOTSTRAP -np 4 bin/hello
 	fi
-	if command -v mpiexec.hydra >/dev/null; then
+	if has mpich; then
 		job "mpiexec.hydra inside salloc" 'rank [0-3] of 4 on n[12], by PMI-1' 4 \
 			tools/slurm in salloc -N 2 --ntasks-per-node=2 mpiexec.hydra -n 4 bin/hello
 	fi
@@ -181,10 +230,7 @@ slurm_cases() {
 # env_cases runs ranks on two hosts, each with the variables of its own that another launcher would
 # set.
 env_cases() {
-	if [ "$hosts" = no ]; then
-		skip "variables" "no pseudo-hosts here"
-		return
-	fi
+	need_hosts variables || return 0
 	local torch='RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=n1 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=x'
 	job "torchrun-like variables" 'rank [01] of 2 on n[12], by TORCHELASTIC_RUN_ID' 2 "$work/ranks" "$torch"
 	job "Indexed-Job-like variables" 'rank [01] of 2 on n[12], by MASTER_ADDR, JOB_COMPLETION_INDEX' 2 \
@@ -194,10 +240,8 @@ env_cases() {
 
 # up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would.
 up() {
-	hosts=no
-	[ "$(id -u)" = 0 ] && have ip iproute2 && timeout -k 5 60 tools/hosts up 3 || return 0
-	hosts=yes
-	(umask 077; openssl rand -hex 16 >"$work/secret")
+	timeout -k 5 60 tools/hosts up 3 || return 0
+	(umask 077; od -An -tx1 -N16 /dev/urandom | tr -d ' ' >"$work/secret")
 	# Its argument is the variables of rank $r.
 	cat >"$work/ranks" <<END
 #!/usr/bin/env bash
@@ -219,12 +263,14 @@ END
 }
 
 digits_line='all [24] ranks hold identical parameters'
+install_packages
 up
 hydra_cases
 openmpi_cases
 slurm_cases
 env_cases
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
-if [ "${#skipped[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && aptget update; then
+if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
+	echo "FAILED: this is root, and apt works: no case may be skipped"
 	exit 1
 fi
