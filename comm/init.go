@@ -7,11 +7,13 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/internal/vars"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/rendezvous"
@@ -87,7 +89,9 @@ func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error)
 		m := member{lone, mesh.Config{Size: 1, Job: job.Name, Peers: []string{addr}, Host: job.Host, InProcess: true}}
 		return m.start(ctx, o)
 	}
-	l, err := job.Listen(ctx)
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
+	l, err := o.openListener(ctx, job)
 	if err != nil {
 		w.Close()
 		return nil, err
@@ -97,6 +101,26 @@ func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error)
 		Listener: l, Root: job.Root, Peers: job.Peers, Host: job.Host,
 	}}
 	return m.start(ctx, o)
+}
+
+// limited returns ctx with the default deadline of calls, if it has none.
+func (o *options) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, limited := ctx.Deadline(); limited || o.timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, o.timeout, errTimeout)
+}
+
+// openListener opens the listener of this rank, and warns if that takes long because a name has no
+// address yet.
+func (o *options) openListener(ctx context.Context, job *bootstrap.Job) (net.Listener, error) {
+	if o.stallWarning > 0 {
+		late := time.AfterFunc(o.stallWarning, func() {
+			o.log.Warn(fmt.Sprintf("tutti: rank %d still looks up a name: that of rank 0, %q, or that in %s; check it", job.Rank, job.Root, vars.Listen))
+		})
+		defer late.Stop()
+	}
+	return job.Listen(ctx)
 }
 
 // applyEnvironment takes settings from the environment where the program made none. The program's
@@ -164,11 +188,8 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	cfg := m.cfg
 	// In tests a fault injector may sit between the mesh and the transport.
 	m.wire = o.wrapped(cfg.Rank, m.wire)
-	if _, limited := ctx.Deadline(); !limited && o.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, o.timeout, errTimeout)
-		defer cancel()
-	}
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
 	if o.tls != nil {
 		var err error
 		if cfg.TLS, err = o.tls.Server("tutti/1", "h2"); err != nil {

@@ -3,6 +3,7 @@ package comm_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -93,5 +94,33 @@ func TestInitWaitsForItsLauncherWithinTheTimeout(t *testing.T) {
 	}
 	if _, err := comm.Init(context.Background(), comm.WithTimeout(-1)); !errors.Is(err, fault.Misuse) {
 		t.Errorf("a negative timeout: got %v, want Misuse before the meeting", err)
+	}
+}
+
+// A writerFunc is an io.Writer.
+type writerFunc func(text string)
+
+func (w writerFunc) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
+
+// A name with an empty label has no address, and is never asked of a name server.
+func TestInitWarnsWhileANameHasNoAddress(t *testing.T) {
+	for name, value := range map[string]string{
+		"TUTTI_RANK": "1", "TUTTI_SIZE": "2", "TUTTI_ROOT": "no..host:7000", "TUTTI_SECRET": strings.Repeat("5a", 16),
+	} {
+		t.Setenv(name, value)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log := slog.New(slog.NewTextHandler(writerFunc(func(text string) {
+		if strings.Contains(text, "rank 1 still looks up a name") && strings.Contains(text, "no..host:7000") {
+			cancel()
+		}
+	}), nil))
+	_, err := comm.Init(ctx, comm.WithStallWarning(time.Millisecond), comm.WithLogger(log), comm.WithTimeout(time.Minute))
+	if !errors.Is(err, fault.Canceled) || !strings.Contains(err.Error(), "no..host:7000") {
+		t.Errorf("got %v, want Canceled after the warning", err)
+	}
+	if _, err := comm.Init(t.Context(), comm.WithTimeout(time.Millisecond)); !errors.Is(err, fault.Timeout) || !strings.Contains(err.Error(), "WithTimeout") {
+		t.Errorf("got %v, want Timeout", err)
 	}
 }

@@ -52,7 +52,7 @@ func (c *Comm) Agree(ctx context.Context, bits uint64) (uint64, error) {
 		return 0, err
 	}
 	defer done()
-	ctx, cancel := c.limited(ctx)
+	ctx, cancel := c.rt.opt.limited(ctx)
 	defer cancel()
 	p, err := s.agree(ctx, "agree", agreement.Agree, bits)
 	return p.Bits, err
@@ -73,7 +73,7 @@ func (c *Comm) Shrink(ctx context.Context) (*Comm, error) {
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := c.limited(ctx)
+	ctx, cancel := c.rt.opt.limited(ctx)
 	defer cancel()
 	// Each agreement fixes the members of the next communicator. It also decides whether all
 	// members could set up the previous communicator: a member may have failed to set it up because
@@ -141,14 +141,6 @@ func (s *survivors) dropMade(ctx context.Context) {
 // number. The top bit of the number in the hash is set, and that of Split's and Dup's children is
 // not, so their ids differ.
 func shrunkID(parent uint64, number uint32) uint64 { return childID(parent, 1<<63|uint64(number), 0) }
-
-// limited returns ctx, limited by the communicator's Timeout if it has no deadline.
-func (c *Comm) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, limited := ctx.Deadline(); limited || c.rt.opt.timeout == 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, c.rt.opt.timeout, errTimeout)
-}
 
 // beginAgreement lists a call of Agree or Shrink, so that errors of other ranks can name it, and
 // returns the communicator's survivors. The caller calls done at the end.
