@@ -177,14 +177,12 @@ func checkAddr(s string) error {
 	return nil
 }
 
-// splitListen splits host, host:port or :port. If the port is missing, port is "". An IPv6 address
-// without a port may be in brackets.
+// splitListen splits host, host:port or :port. The port may be a range; see portRange. If it is
+// missing, port is "". An IPv6 address without a port may be in brackets.
 func splitListen(s string) (host, port string, err error) {
 	if host, port, err = net.SplitHostPort(s); err == nil {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
-			return "", "", errors.New("bad port")
-		}
-		return host, port, nil
+		_, _, err := portRange(port)
+		return host, port, err
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 	if strings.Contains(host, ":") {
@@ -192,10 +190,25 @@ func splitListen(s string) (host, port string, err error) {
 			return "", "", err
 		}
 	}
-	if strings.ContainsAny(host, " \t\r\n/\\\"") {
-		return "", "", errors.New("bad host")
+	if strings.ContainsAny(host, " \t\r\n/\\\"") || host != "" && strings.Trim(host, "0123456789-") == "" {
+		return "", "", errors.New("bad host") // digits alone are a port without its colon
 	}
 	return host, "", nil
+}
+
+// portRange parses a port, or a range such as 7000-7099. A port may be 0, and a range may not hold
+// 0.
+func portRange(s string) (first, last int, err error) {
+	low, high, several := strings.Cut(s, "-")
+	if !several {
+		high = low
+	}
+	a, err := strconv.ParseUint(low, 10, 16)
+	b, err2 := strconv.ParseUint(high, 10, 16)
+	if errors.Join(err, err2) != nil || a > b || several && a == 0 {
+		return 0, 0, errors.New("bad port")
+	}
+	return int(a), int(b), nil
 }
 
 // isLoopback reports whether an address, with or without a port, is loopback by its spelling alone.

@@ -31,6 +31,12 @@ func finderOf(env ...string) *finder {
 		},
 		hostname:  func() (string, error) { return "n1.lab", nil },
 		hostsFile: func() (string, error) { return "", nil },
+		interfaces: func() ([]netInterface, error) {
+			return []netInterface{
+				{"lo", addrsOf("127.0.0.1", "::1")}, {"eth0", addrsOf("10.0.0.1", "fd00::1")}, {"eth10", addrsOf("10.1.0.1")},
+				{"docker0", addrsOf("172.17.0.1")},
+			}, nil
+		},
 		addrs: func() ([]net.Addr, error) {
 			return []net.Addr{
 				&net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)},

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -100,9 +101,11 @@ type Job struct {
 	Loopback bool
 	Warnings []string
 
-	listen      string             // TUTTI_LISTEN: host or host:port; "" if Listen chooses
+	listen      string             // TUTTI_LISTEN: host, host:ports or :ports; "" if Listen chooses
+	advertise   string             // TUTTI_ADVERTISE: host or host:port; "" if it is where Listen listens
+	selected    []netip.Addr       // addresses that TUTTI_INTERFACE selects; nil if it is not set
 	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
-	everywhere  bool               // rank 0 listens on Root's port of all interfaces
+	everywhere  bool               // rank 0 listens on all interfaces
 	credentials *jobca.Credentials // the credentials from the launcher; nil if there are none
 
 	// members is the launcher's record of the ranks. It is nil if the environment alone says who
@@ -129,7 +132,7 @@ func (j Job) String() string {
 //
 // Without a Lookup it removes the secret from what children inherit; see the package comment.
 func Find(o Options) (*Job, error) {
-	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs, hostsFile: hostsFile}
+	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs, interfaces: netInterfaces, hostsFile: hostsFile}
 	if f.lookup == nil {
 		f.lookup, f.own = os.LookupEnv, true
 	}
@@ -144,7 +147,8 @@ type finder struct {
 	hostname func() (string, error)
 	addrs    func() ([]net.Addr, error)
 
-	hostsFile func() (string, error) // the text of /etc/hosts
+	interfaces func() ([]netInterface, error)
+	hostsFile  func() (string, error) // the text of /etc/hosts
 }
 
 // find runs the sources, then reads what does not depend on the source: settings, secret, and
@@ -231,6 +235,9 @@ func (f *finder) settings(j *Job) error {
 	j.Rack, _ = f.get(vars.Rack)
 	j.Topology, _ = f.get(vars.Topology)
 	j.listen, _ = f.get(vars.Listen)
+	if err := f.placement(j); err != nil {
+		return err
+	}
 	var err error
 	if j.ReportTransport, err = f.flag(j.Rank, vars.Report); err != nil {
 		return err
@@ -260,7 +267,7 @@ func (f *finder) settings(j *Job) error {
 func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
-			return badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, such as 10.0.0.7 or 10.0.0.7:7000")
+			return j.badListen()
 		}
 	}
 	if len(j.Secret) > 0 || j.Size == 1 {
@@ -270,7 +277,11 @@ func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 		j.Warnings = append(j.Warnings, "no secret: whoever reaches this job's ports can join it (Insecure)")
 		return nil
 	}
-	for _, a := range append([]string{elsewhere, j.Root, j.listen}, j.Peers...) {
+	addrs := append([]string{elsewhere, j.Root, j.listen, j.advertise}, j.Peers...)
+	if len(j.selected) > 0 && !slices.ContainsFunc(j.selected, netip.Addr.IsLoopback) {
+		addrs = append(addrs, j.selected[0].String())
+	}
+	for _, a := range addrs {
 		if a != "" && !isLoopback(a) {
 			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
 				"give all ranks the same %s (or %s), written with (umask 077; openssl rand -hex 16 > FILE), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",
@@ -278,6 +289,7 @@ func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 		}
 	}
 	j.Loopback = true
+	j.selected = slices.DeleteFunc(j.selected, func(a netip.Addr) bool { return !a.IsLoopback() })
 	j.Warnings = append(j.Warnings, fmt.Sprintf("no secret: listening on loopback only, where every user of this host can join; set %s or %s",
 		vars.SecretFile, vars.Secret))
 	return nil

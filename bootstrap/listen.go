@@ -1,10 +1,11 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 
@@ -12,29 +13,43 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// lookupLimit and lookupPause bound the wait for rank 0's name. In Kubernetes the name of a pod
+// lookupPause is the pause before a name is looked up again. In Kubernetes the name of a pod
 // appears some time after the pod starts, and all ranks of a job start at the same time.
-const (
-	lookupLimit = 2 * time.Minute
-	lookupPause = 250 * time.Millisecond
-)
+const lookupPause = 250 * time.Millisecond
 
 // Listen opens this process's one TCP listener, at an address that the other ranks can dial. It
 // uses the first of these addresses that applies:
 //
 //   - the address of the descriptor that rank 0 inherited (Listen sets close-on-exec on it);
-//   - TUTTI_LISTEN; without a port, the port that the job's addresses give this rank;
+//   - the host of TUTTI_LISTEN;
+//   - an address that TUTTI_INTERFACE selects. The ranks expect rank 0 at Root, so rank 0 listens
+//     on all interfaces if Root is another address;
+//   - all interfaces, if TUTTI_LISTEN has only ports;
 //   - this rank's own address: Root for rank 0, or Peers[Rank] for any rank;
-//   - loopback with a port that the system chooses, for a job that stays on loopback;
-//   - the address of this machine from which Root is reached, with a port that the system chooses.
+//   - loopback, for a job that stays on loopback;
+//   - the address of this machine from which Root is reached.
 //
-// Only the last case retries, until Root's name has an address. It retries for at most two minutes,
-// and ends when ctx ends. Errors are *fault.Error: Refused (address in use, not allowed), Timeout,
-// Canceled.
+// The port is that of TUTTI_LISTEN, or else the one that the job's addresses give this rank, or
+// else one that the system chooses. In a range of ports, Listen takes the first that is free. A
+// range does not apply to a rank whose port the job's addresses give.
+//
+// The listener's Addr is where the other ranks reach this one: TUTTI_ADVERTISE, if that is set.
+//
+// Listen looks up names until they have an address, or until ctx ends: those of TUTTI_LISTEN and of
+// Root. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	if l := j.listening(); l != nil {
 		return l, nil
 	}
+	l, err := j.open(ctx)
+	if err == nil && j.advertise != "" {
+		l = advertise(l, j.advertise)
+	}
+	return l, err
+}
+
+// open opens the listener of Listen, without regard to TUTTI_ADVERTISE.
+func (j *Job) open(ctx context.Context) (net.Listener, error) {
 	own := j.ownAddr()
 	if j.listenFD >= 0 {
 		if l, err := adoptFD(j.listenFD, own); err == nil {
@@ -44,34 +59,54 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 		// inherit it. Listening on the address itself shows which case it is: the address is free,
 		// or in use.
 	}
-	if j.listen != "" {
-		host, port, err := splitListen(j.listen)
-		if err != nil {
-			return nil, badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port")
-		}
-		if _, known, err := net.SplitHostPort(own); port == "" && err == nil {
-			port = known
-		}
-		return j.bind(ctx, net.JoinHostPort(host, portOrZero(port)))
+	host, ports, err := splitListen(j.listen)
+	if err != nil {
+		return nil, j.badListen()
+	}
+	ownHost, known, err := net.SplitHostPort(own)
+	if err == nil && (ports == "" || strings.Contains(ports, "-")) {
+		ports = known
 	}
 	switch {
+	case host != "":
+		return j.bindHost(ctx, host, ports)
+	case len(j.selected) > 0 && !isLoopback(own):
+		if host, err = j.selectedHost(ctx); err != nil {
+			return nil, err
+		}
+		if own == "" || host == ownHost {
+			return j.bindPorts(ctx, host, ports)
+		}
+		l, err := j.bindPorts(ctx, "", ports)
+		if err != nil {
+			return nil, err
+		}
+		return advertise(l, host), nil
+	case j.listen != "":
+		return j.bindPorts(ctx, "", ports)
 	case own != "":
 		return j.bindOwn(ctx, own)
+	case j.everywhere:
+		return j.bind(ctx, ":0")
 	case j.Loopback, j.Size == 1, isLoopback(j.Root):
 		return j.bindLoopback(ctx)
 	}
-	host, err := addrTowards(ctx, j.Root)
-	if err != nil {
+	if host, err = addrTowards(ctx, j.Root); err != nil {
 		return nil, j.lookupError(ctx, err)
 	}
 	if isLoopback(host) {
 		// Root's name is loopback on this host, and ranks elsewhere need another address.
-		// TEST-NET-1 has no hosts, so the route to it is the default route.
-		if outward, err := routeTo(ctx, "192.0.2.1:9"); err == nil {
+		if outward, err := defaultHost(ctx); err == nil {
 			host = outward
 		}
 	}
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
+}
+
+// badListen refuses the value of TUTTI_LISTEN.
+func (j *Job) badListen() error {
+	return badVariable(j.Rank, vars.Listen, j.listen, "is no address",
+		"give host, host:port, or ports alone, such as 10.0.0.7, 10.0.0.7:7000, 10.0.0.7:7000-7099, or :7000-7099")
 }
 
 // ownAddr returns the address at which the other ranks expect this rank, or "" if this rank may
@@ -87,12 +122,43 @@ func (j *Job) ownAddr() string {
 	return ""
 }
 
-// portOrZero returns the port, or "0", which lets the system choose a port.
-func portOrZero(port string) string {
-	if port == "" {
-		return "0"
+// bindHost listens on the host of TUTTI_LISTEN. It waits until a name has an address.
+func (j *Job) bindHost(ctx context.Context, host, ports string) (net.Listener, error) {
+	for {
+		l, err := j.bindPorts(ctx, host, ports)
+		var dns *net.DNSError
+		switch {
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			all, _ := netInterfaces()
+			return nil, badVariable(j.Rank, vars.Listen, j.listen, "is no address of this machine",
+				"choose from "+describe(all)+"; an address of a gateway belongs in "+vars.Advertise)
+		case !errors.As(err, &dns):
+			return l, err
+		case !pause(ctx):
+			return nil, fault.New(fault.ContextKind(ctx.Err()), op, j.Rank, "%s=%q: %w (%w); check the name", vars.Listen, j.listen, dns, context.Cause(ctx))
+		}
 	}
-	return port
+}
+
+// bindPorts listens on a port, the first free port of a range, or, if ports is "", a port that the
+// system chooses. Other ranks leave the port of Root to rank 0, which may be on the same host.
+func (j *Job) bindPorts(ctx context.Context, host, ports string) (net.Listener, error) {
+	first, last, err := portRange(cmp.Or(ports, "0"))
+	if err != nil {
+		return nil, j.badListen()
+	}
+	_, root, _ := net.SplitHostPort(j.Root)
+	for port := first; port <= last; port++ {
+		if first < last && itoa(port) == root {
+			continue
+		}
+		l, err := j.bind(ctx, net.JoinHostPort(host, itoa(port)))
+		if first == last || !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return nil, badVariable(j.Rank, vars.Listen, j.listen, "is used up: other processes listen on its ports",
+		"end them, or give more ports: each rank of a host needs one, and the port of rank 0's address is for rank 0")
 }
 
 // bindOwn listens on a given address. In three cases it listens on the same port of all interfaces
@@ -152,21 +218,34 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // addrTowards returns the address of this machine from which root is reached. If root's name does
-// not resolve, it retries up to lookupLimit.
+// not resolve, it retries until ctx ends.
 func addrTowards(ctx context.Context, root string) (string, error) {
-	ctx, stop := context.WithTimeout(ctx, lookupLimit)
-	defer stop()
 	for {
 		host, err := routeTo(ctx, root)
-		if err == nil {
-			return host, nil
-		}
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("%w (%w)", err, ctx.Err())
-		case <-time.After(lookupPause):
+		if err == nil || !pause(ctx) {
+			return host, err
 		}
 	}
+}
+
+// pause waits for lookupPause. It returns false if ctx ends first.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(lookupPause):
+		return true
+	}
+}
+
+// defaultHost returns the address of this machine on the default route. TEST-NET-1 and the
+// documentation prefix of IPv6 have no hosts, so the routes to them are the default routes.
+func defaultHost(ctx context.Context) (string, error) {
+	host, err := routeTo(ctx, "192.0.2.1:9")
+	if err != nil {
+		host, err = routeTo(ctx, "[2001:db8::1]:9")
+	}
+	return host, err
 }
 
 // routeTo returns the local address of the route to addr. It connects a datagram socket, which asks
@@ -183,9 +262,5 @@ func routeTo(ctx context.Context, addr string) (string, error) {
 
 // lookupError returns the error of a look-up that did not succeed in time.
 func (j *Job) lookupError(ctx context.Context, err error) error {
-	kind := fault.Timeout
-	if errors.Is(ctx.Err(), context.Canceled) {
-		kind = fault.Canceled
-	}
-	return fault.New(kind, op, j.Rank, "cannot find a route to rank 0 at %s: %w; check the name", j.Root, err)
+	return fault.New(fault.ContextKind(ctx.Err()), op, j.Rank, "cannot find a route to rank 0 at %s: %w (%w); check the name", j.Root, err, context.Cause(ctx))
 }

@@ -217,13 +217,8 @@ func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) erro
 
 // invite opens rank 0's listener, and returns the invitation of the other ranks.
 func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error) {
-	if j.listen == "" && !j.Loopback {
-		j.everywhere = true // each other rank chooses the address that it reaches
-		j.listener, err = j.bind(ctx, ":0")
-	} else {
-		j.listener, err = j.Listen(ctx)
-	}
-	if err != nil {
+	j.everywhere = j.listen == "" && !j.Loopback // each other rank chooses the address that it reaches
+	if j.listener, err = j.Listen(ctx); err != nil {
 		return in, err
 	}
 	random := make([]byte, 16+32)
@@ -258,8 +253,7 @@ func (f *finder) reachableHosts(ctx context.Context) []string {
 		}
 		hosts = append(hosts, host)
 	}
-	// TEST-NET-1 has no hosts, so the route to it is the default route.
-	if host, err := routeTo(ctx, "192.0.2.1:9"); err == nil && f.own {
+	if host, err := defaultHost(ctx); err == nil && f.own {
 		add(host)
 	}
 	addrs, _ := f.addrs()

@@ -24,7 +24,9 @@ const (
 	Topology    = "TUTTI_TOPOLOGY"    // a file that says which rack each host is in; read by rank 0
 	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
-	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
+	Listen      = "TUTTI_LISTEN"      // host, host:port, host:first-last or :first-last that this rank listens on
+	Interface   = "TUTTI_INTERFACE"   // the network interfaces that this rank may listen on
+	Advertise   = "TUTTI_ADVERTISE"   // host or host:port at which the other ranks reach this one
 	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name
 	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"
@@ -38,7 +40,7 @@ const (
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
-		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Hosts, Listen, Bootstrap,
+		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Hosts, Listen, Interface, Advertise, Bootstrap,
 	}
 }
 
