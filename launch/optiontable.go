@@ -156,7 +156,7 @@ func ignoredOptions() []option {
 	}
 	add(2, "KEY VALUE", "mca", "gmca", "omca", "pmca", "prtemca")
 	add(1, "a value", "am", "tune", "map-by", "rank-by", "cpus-per-proc", "cpus-per-rank", "cpu-set", "cpu-list", "rankfile", "rf",
-		"path", "prefix", "output", "membind", "iface", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
+		"path", "prefix", "output", "membind", "iface", "interface", "network-interfaces", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
 	add(0, "", "report-bindings", "display-map", "display-allocation", "bycore", "bynode", "byslot", "use-hwthread-cpus", "nolocal",
 		"timestamp-output", "merge-stderr-to-stdout", "genvall", "envall", "pernode", "noprefix",
 		"bind-to-core", "bind-to-none", "bind-to-socket")
