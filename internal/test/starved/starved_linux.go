@@ -10,8 +10,13 @@ import (
 )
 
 // Of returns the total time for which the threads of a process have waited for a processor so far.
-// For a process that has ended it returns 0.
+// For the calling process it adds the time that the host took from the machine's processors. A sum
+// over several processes then counts that time once. For a process that has ended it returns 0.
 func Of(pid int) (total time.Duration) {
+	if pid == os.Getpid() {
+		stat, _ := os.ReadFile("/proc/stat")
+		total = stolen(string(stat))
+	}
 	// Glob cannot fail, because the pattern is well-formed.
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, name := range files {
@@ -29,4 +34,19 @@ func Of(pid int) (total time.Duration) {
 		total += time.Duration(waited)
 	}
 	return total
+}
+
+// stolen returns the time that the host took from all processors, by the text of /proc/stat.
+func stolen(stat string) time.Duration {
+	const (
+		field = 8                     // of the first line: cpu user nice system idle iowait irq softirq steal
+		tick  = 10 * time.Millisecond // the kernel's unit for programs
+	)
+	first, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(first)
+	if len(fields) <= field {
+		return 0
+	}
+	ticks, _ := strconv.ParseInt(fields[field], 10, 64)
+	return time.Duration(ticks) * tick
 }

@@ -43,3 +43,16 @@ func TestAProcessThatIsNotThereDoesNotStarve(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+func TestStolenTimeIsReadFromProcStat(t *testing.T) {
+	const lines = "\ncpu0 1 2 3 4 5 6 7 800 9 10\n"
+	for stat, want := range map[string]time.Duration{
+		"cpu  4587809 833931 1767493 2374108 16775 0 80195 26225 0 0" + lines: 262250 * time.Millisecond,
+		"cpu  1 2 3 4" + lines: 0,
+		"":                     0,
+	} {
+		if got := stolen(stat); got != want {
+			t.Errorf("%q: got %v, want %v", stat, got, want)
+		}
+	}
+}
