@@ -44,7 +44,7 @@ func (w *relayedWire) Dial(ctx context.Context, addr string) (transport.Conn, er
 	through, ok := w.relays[addr]
 	if !ok {
 		if w.most > 0 {
-			through = relay.StartCutting(w.tb, addr, func(int) (up, down int) { return w.most, -1 })
+			through = relay.StartCutting(w.tb, addr, func(int) (up, down relay.Cutter) { return relay.CutAfter(w.most), relay.CutAfter(-1) })
 		} else {
 			through = relay.Start(w.tb, addr, w.filters)
 		}

@@ -114,9 +114,9 @@ func stream(ctx context.Context, l *Link) int {
 	}
 }
 
-// startCut starts two ranks over a wire. All connections between them pass relays. The function
-// limits says how many bytes of each data connection pass.
-func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config), limits func() (up, down int)) (*testJob, []*checker) {
+// startCut starts two ranks with these layers over a wire. All connections between them pass
+// relays. The function cutters returns the Cutters of a data connection.
+func startCut(t *testing.T, transports func(cfg *Config), layers []*checker, cutters func() (up, down relay.Cutter)) *testJob {
 	t.Helper()
 	r := newTestJob(t, 2)
 	lns, direct, through := make([]net.Listener, 2), make([]string, 2), make([]string, 2)
@@ -124,26 +124,21 @@ func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config
 	for i := range lns {
 		lns[i] = listen(t)
 		direct[i] = lns[i].Addr().String()
-		through[i] = relay.StartCutting(t, direct[i], func(int) (up, down int) {
+		through[i] = relay.StartCutting(t, direct[i], func(int) (up, down relay.Cutter) {
 			if control.CompareAndSwap(false, true) { // the first connection is the control link
-				return -1, -1
+				return relay.CutAfter(-1), relay.CutAfter(-1)
 			}
-			return limits()
+			return cutters()
 		})
 	}
-	layers := make([]*checker, 2)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	r.start(ctx, upTo(2), func(i int, cfg *Config) {
-		layers[i] = &checker{}
 		transports(cfg)
 		cfg.Listener, cfg.Root, cfg.Data, cfg.InProcess = lns[i], "", layers[i], false
 		cfg.Peers = []string{through[0], through[1]}
 		cfg.Peers[i] = direct[i]
 		cfg.Redial = 10 * time.Second
-		if tweak != nil {
-			tweak(cfg)
-		}
 	})
 	t.Cleanup(r.close)
 	for i, err := range r.errs {
@@ -151,12 +146,72 @@ func startCut(t *testing.T, transports func(cfg *Config), tweak func(cfg *Config
 			t.Fatalf("rank %d: %v", i, err)
 		}
 	}
-	return r, layers
+	return r
+}
+
+// A cutPlan says where connections are reset: two early, each time a little later, and the next ones
+// only when both ranks have got frames. Without these frames, the resets would count as one outage,
+// which Config.Redial ends. A number of bytes does not ensure that both ranks get frames, because a
+// reset discards what a rank has not read.
+type cutPlan struct {
+	stride int // between the places of the first resets, in bytes
+	layers []*checker
+
+	mu     sync.Mutex // guards the rest
+	conns  int
+	early  int    // connections reset early
+	wanted [2]int // the frames that the ranks must have got before the next early reset
+	last   bool   // no further connection is reset
+}
+
+// next returns the Cutter of the next connection.
+func (p *cutPlan) next() relay.Cutter {
+	// The handshake and the small frames have fewer bytes than small, and all frames of a round
+	// fewer than large.
+	const small, large = 400, replayCopy + 2000
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns++
+	if wanted := p.wanted; !p.delivered(wanted) {
+		return func(b []byte) ([]byte, bool) { return b, p.delivered(wanted) }
+	}
+	at := p.early / 2 * p.stride
+	if at > small {
+		at = small + (at-small)*499
+	}
+	if at > large {
+		p.last = true
+		return relay.CutAfter(-1)
+	}
+	if p.early++; p.early%2 == 0 {
+		for i, l := range p.layers {
+			got, _ := l.state()
+			p.wanted[i] = got + 5 // one of each size
+		}
+	}
+	return relay.CutAfter(at)
+}
+
+// delivered reports whether both ranks have got as many frames.
+func (p *cutPlan) delivered(frames [2]int) bool {
+	for i, l := range p.layers {
+		if got, _ := l.state(); got < frames[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// progress returns the number of connections so far, and whether the resets are over.
+func (p *cutPlan) progress() (conns int, last bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns, p.last
 }
 
 // Connections are reset in the handshake and in the first frames, each time a little later, in one
 // direction or the other. In the first 400 bytes, the places are 1 byte apart over tcp and 7 bytes
-// apart over the other wires. Of three connections two are reset there, so links also break twice
+// apart over the other wires. Two connections in a row are reset there, so links also break twice
 // in a row and during the redial itself. Frames that both ranks send meanwhile must arrive once, in
 // order and unharmed.
 func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
@@ -165,32 +220,16 @@ func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 		for dir := range 2 {
 			t.Run(fmt.Sprintf("%s/direction %d", wire, dir), func(t *testing.T) {
 				t.Parallel()
-				stride := 7
+				plan := &cutPlan{stride: 7, layers: []*checker{{}, {}}}
 				if wire == "tcp" {
-					stride = 1
+					plan.stride = 1
 				}
-				var conns atomic.Int64
-				var last atomic.Bool
-				// The handshake and the small frames have fewer bytes than small, and all frames of
-				// a round fewer than large.
-				const small, large = 400, replayCopy + 2000
-				r, layers := startCut(t, transports, nil, func() (up, down int) {
-					n := int(conns.Add(1))
-					at := n / 3 * stride
-					if at > small {
-						at = small + (at-small)*499
-					}
-					switch {
-					case at > large:
-						last.Store(true)
-						return -1, -1
-					case n%3 == 0:
-						at = 1 << 17 // frames are delivered here
-					}
+				layers := plan.layers
+				r := startCut(t, transports, layers, func() (up, down relay.Cutter) {
 					if dir == 0 {
-						return at, -1
+						return plan.next(), relay.CutAfter(-1)
 					}
-					return -1, at
+					return relay.CutAfter(-1), plan.next()
 				})
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
@@ -199,8 +238,8 @@ func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 				for i := range sent {
 					work.Go(func() { sent[i] = stream(ctx, r.meshes[i].Link(1-i)) })
 				}
-				for n := conns.Load(); !last.Load(); n = conns.Load() {
-					eventually(t, fmt.Sprintf("connection %d", n+1), func() bool { return conns.Load() > n || broken(layers) != nil })
+				for n, last := plan.progress(); !last; n, last = plan.progress() {
+					eventually(t, fmt.Sprintf("connection %d", n+1), func() bool { now, _ := plan.progress(); return now > n || broken(layers) != nil })
 					if err := broken(layers); err != nil {
 						t.Fatal(err)
 					}

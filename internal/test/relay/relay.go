@@ -19,7 +19,7 @@ type Filter func(p []byte) []byte
 type Relay struct {
 	listener net.Listener
 	target   string
-	cutters  func(conn int) (up, down cutter)
+	cutters  func(conn int) (up, down Cutter)
 	work     sync.WaitGroup
 	accepted chan struct{} // closed when accept has ended
 
@@ -32,17 +32,17 @@ type Relay struct {
 // from 0. The Filter up is for the bytes of the dialling side, and down is for the bytes in the
 // other direction. A nil Filter forwards everything.
 func New(target string, filters func(conn int) (up, down Filter)) (*Relay, error) {
-	return newRelay(target, func(conn int) (up, down cutter) {
+	return newRelay(target, func(conn int) (up, down Cutter) {
 		a, b := filters(conn)
 		return a.whole, b.whole
 	})
 }
 
-// A cutter returns the bytes that a Relay forwards in place of p, and whether the Relay then resets
-// both ends of the connection.
-type cutter func(p []byte) (out []byte, cut bool)
+// A Cutter returns the bytes that a Relay forwards in place of the bytes p, and whether the Relay
+// then resets both ends of the connection. Only one goroutine at a time calls it.
+type Cutter func(p []byte) (out []byte, cut bool)
 
-// whole is the cutter of a Filter, which may be nil.
+// whole is the Cutter of a Filter, which may be nil.
 func (f Filter) whole(p []byte) ([]byte, bool) {
 	if f == nil {
 		return p, false
@@ -50,9 +50,9 @@ func (f Filter) whole(p []byte) ([]byte, bool) {
 	return f(p), false
 }
 
-// limit returns a cutter that passes n bytes unchanged and then cuts the connection. If n is
+// CutAfter returns a Cutter that passes n bytes unchanged and then cuts the connection. If n is
 // negative, it passes all bytes.
-func limit(n int) cutter {
+func CutAfter(n int) Cutter {
 	return func(p []byte) ([]byte, bool) {
 		if n < 0 {
 			return p, false
@@ -63,7 +63,7 @@ func limit(n int) cutter {
 	}
 }
 
-func newRelay(target string, cutters func(conn int) (up, down cutter)) (*Relay, error) {
+func newRelay(target string, cutters func(conn int) (up, down Cutter)) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -148,14 +148,10 @@ func Start(tb TB, target string, filters func(conn int) (up, down Filter)) (addr
 	return r.start(tb, err)
 }
 
-// StartCutting is like Start, but the Relay passes a limited number of bytes of connection conn in
-// each direction, and then resets both ends of the connection. A negative number is no limit.
-func StartCutting(tb TB, target string, limits func(conn int) (up, down int)) (addr string) {
+// StartCutting is like Start, but the function cutters returns Cutters.
+func StartCutting(tb TB, target string, cutters func(conn int) (up, down Cutter)) (addr string) {
 	tb.Helper()
-	r, err := newRelay(target, func(conn int) (up, down cutter) {
-		a, b := limits(conn)
-		return limit(a), limit(b)
-	})
+	r, err := newRelay(target, cutters)
 	return r.start(tb, err)
 }
 
@@ -172,7 +168,7 @@ func (r *Relay) start(tb TB, err error) (addr string) {
 
 // forward copies bytes until one of the connections ends. It then ends the same direction of the
 // other connection.
-func forward(to, from net.Conn, filter cutter, reset func()) {
+func forward(to, from net.Conn, filter Cutter, reset func()) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
