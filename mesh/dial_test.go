@@ -112,19 +112,21 @@ func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 }
 
 func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
-	r := started(t, 3, func(_ int, cfg *Config) { cfg.Data = &recorder{got: make(map[string]int)} })
-	defer r.close()
-	f := &transport.Frame{Head: []byte("h"), Done: func(error) {}}
-	r.meshes[0].Link(2).Send(f)
-	eventually(t, "the Conn is up", func() bool { return r.meshes[0].Link(2).Conn() != nil })
-	start := time.Now()
-	r.meshes[0].Link(2).Conn().Close()
-	for i := range r.events {
-		eventually(t, "a verdict", func() bool { e, _ := r.events[i].first(); return e != nil })
-		if e, when := r.events[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
-			t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+	bubble(t, func(t *testing.T) {
+		r := started(t, 3, func(_ int, cfg *Config) { cfg.Data = &recorder{got: make(map[string]int)} })
+		defer r.close()
+		f := &transport.Frame{Head: []byte("h"), Done: func(error) {}}
+		r.meshes[0].Link(2).Send(f)
+		eventually(t, "the Conn is up", func() bool { return r.meshes[0].Link(2).Conn() != nil })
+		start := time.Now()
+		r.meshes[0].Link(2).Conn().Close()
+		for i := range r.events {
+			eventually(t, "a verdict", func() bool { e, _ := r.events[i].first(); return e != nil })
+			if e, when := r.events[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
+				t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+			}
 		}
-	}
+	})
 }
 
 // A turnAway is a transport. While its field closed is set, the connections that it dials end at

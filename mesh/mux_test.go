@@ -123,9 +123,15 @@ func (m *Mesh) slots() int {
 // eventually polls until ok returns true, for at most 10 s.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	eventuallyWithin(t, 10*time.Second, what, ok)
+}
+
+// eventuallyWithin polls until ok returns true, for at most the given time.
+func eventuallyWithin(t testing.TB, most time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(most); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within %v: %s", most, what)
 		}
 	}
 }
@@ -217,7 +223,7 @@ func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 // the given words.
 func (w *wiredJob) logged(before int, what string, n int, words string) {
 	w.t.Helper()
-	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
 		// Reason: the lines must be logged before the loop ends, and a log has no event to wait
 		// for.
 		time.Sleep(time.Millisecond)
@@ -248,11 +254,7 @@ func (w *wiredJob) healthy() {
 	}
 	w.meshes[0].Flood(1, []byte("still here"))
 	for i := 1; i < len(w.events); i++ {
-		for end := time.Now().Add(5 * time.Second); len(w.events[i].floodsSeen()) == before[i]; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				w.t.Fatalf("rank %d does not hear a flood", i)
-			}
-		}
+		eventuallyWithin(w.t, 5*time.Second, fmt.Sprintf("rank %d hears a flood", i), func() bool { return len(w.events[i].floodsSeen()) > before[i] })
 	}
 }
 
@@ -479,9 +481,7 @@ func TestClosingTheMuxClosesItsPendingConns(t *testing.T) {
 	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.pending) == 2 })
 	f.Close()
 	for _, nc := range []net.Conn{silent, waiting} {
-		if elapsed, _ := closedAfter(t, nc); elapsed > time.Second {
-			t.Errorf("closed after %v", elapsed)
-		}
+		wantClosed(t, "a pending connection", nc, time.Second)
 	}
 	if got := logs.all(); len(got) != 0 {
 		t.Errorf("logged %q", got)

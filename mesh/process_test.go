@@ -43,7 +43,7 @@ type stdoutEvents struct {
 }
 
 func (stdoutEvents) Failed(e *fault.Error) {
-	fmt.Println("verdict", e.Kind, e.Peers, time.Now().UnixNano())
+	fmt.Println("verdict", e.Kind, e.Peers, e.Err, time.Now().UnixNano())
 }
 func (stdoutEvents) Goodbye(rank int) { fmt.Println("goodbye", rank) }
 
@@ -165,21 +165,18 @@ func launch(t *testing.T, n int) []*process {
 // machine.
 const limit = 40 * time.Second
 
-// expect waits for the rank's next line, which must start with want, and returns the time at the
-// end of the line, if any.
-func (p *process) expect(want string) time.Time {
+// expect waits for the rank's next line, which must start with want, and returns it.
+func (p *process) expect(want string) (line string) {
 	p.t.Helper()
 	select {
-	case line := <-p.lines:
+	case line = <-p.lines:
 		if !strings.HasPrefix(line, want) {
 			p.t.Errorf("got %q, want %q", line, want)
 		}
-		nanos, _ := strconv.ParseInt(line[strings.LastIndexByte(line, ' ')+1:], 10, 64)
-		return time.Unix(0, nanos)
 	case <-time.After(limit):
 		p.t.Fatalf("no line within %v, want %q", limit, want)
 	}
-	return time.Time{}
+	return line
 }
 
 // An injectedFault records when a fault was injected, and how long the ranks and the test had
@@ -213,13 +210,20 @@ func starving(ranks []*process) time.Duration {
 }
 
 // expectWithin is like expect, but the rank must have received the event within the given limit
-// after the fault. The time for which the ranks and the test starved is added to the limit, because
-// the library can do nothing while it does not run.
+// after the fault. The line ends with the time of the event. The time for which the ranks and the
+// test starved is added to the limit, because the library can do nothing while it does not run. If
+// the limit includes the limit on silence, so is the time that the library grants a rank that runs
+// late.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
-	elapsed := p.expect(want).Sub(since.at)
+	line := p.expect(want)
+	nanos, _ := strconv.ParseInt(line[strings.LastIndexByte(line, ' ')+1:], 10, 64)
+	elapsed := time.Unix(0, nanos).Sub(since.at)
+	if most > DefaultSilence {
+		most += starved.Granted(line, DefaultSilence, DefaultHeartbeat)
+	}
 	if most += starving(since.ranks) - since.starved; elapsed > most {
-		p.t.Errorf("%q after %v, want at most %v", want, elapsed, most)
+		p.t.Errorf("%q after %v, want at most %v", line, elapsed, most)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/internal/test/starved"
+	"github.com/tutti-go/tutti/mesh"
 )
 
 // A moment is the time from which a limit counts, with the time for which the processes of the job
@@ -76,6 +77,9 @@ func (j *job) starved() time.Duration {
 // does not run. A rank that gets no message sleeps, and sleeping does not count as starving.
 func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
+	if most > mesh.DefaultSilence {
+		most += starved.Granted(e.Text, mesh.DefaultSilence, mesh.DefaultHeartbeat)
+	}
 	most += j.starved() - since.starved
 	elapsed := time.Unix(0, e.Ended).Sub(since.after)
 	if time.Unix(0, e.Ended).Before(since.before) || elapsed > most {
