@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tutti-go/tutti/bootstrap/internal/pmi"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/jobca"
+	"github.com/tutti-go/tutti/internal/pmi"
 )
 
 // A launcherStore is this process's connection to the key-value store of a launcher. One goroutine
