@@ -1,6 +1,7 @@
 package pmi
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,6 +14,21 @@ const maxLine = 4096
 // A message is a line of the protocol: words of the form key=value.
 type message map[string]string
 
+// A malformed error describes a line that is no message.
+type malformed string
+
+// Error returns the description.
+func (m malformed) Error() string { return string(m) }
+
+// readLine reads a line, and returns it without its newline. A line that is too long is malformed.
+func readLine(in *bufio.Reader) (string, error) {
+	line, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return "", malformed(fmt.Sprintf("got a line of more than %d bytes", maxLine))
+	}
+	return strings.TrimSuffix(string(line), "\n"), err
+}
+
 // parse returns the words of a line. It ignores a word without a key, which is a later word of a
 // text. A message has a command, and no key twice.
 func parse(line string) (message, error) {
@@ -23,12 +39,12 @@ func parse(line string) (message, error) {
 			continue
 		}
 		if _, twice := m[k]; twice {
-			return nil, fmt.Errorf("got %.80q, want each key once", line)
+			return nil, malformed(fmt.Sprintf("got %.80q, want each key once", line))
 		}
 		m[k] = v
 	}
 	if m["cmd"] == "" {
-		return nil, fmt.Errorf("got %.80q, want cmd=NAME", line)
+		return nil, malformed(fmt.Sprintf("got %.80q, want cmd=NAME", line))
 	}
 	return m, nil
 }
@@ -50,7 +66,10 @@ func number(s string, lo, hi int) (int, error) {
 	return n, nil
 }
 
-// layoutOf returns the place of a rank on its host by PMI_process_mapping. The mapping lists blocks
+// mappingKey is the key of the value that says which ranks are on which node.
+const mappingKey = "PMI_process_mapping"
+
+// layoutOf returns the place of a rank on its host by the value of mappingKey. The mapping lists blocks
 // of (first node, nodes, ranks of each node). If the blocks hold fewer ranks than the job has, the
 // next ranks begin again with the first block:
 //

@@ -1,5 +1,6 @@
-// Package pmi is a client of PMI-1, the protocol by which MPICH's mpiexec (Hydra) and the plug-in
-// pmi2 of Slurm's srun tell their processes about each other.
+// Package pmi speaks PMI-1, the protocol by which MPICH's mpiexec (Hydra) and the plug-in pmi2 of
+// Slurm's srun tell their processes about each other. A Session is the side of a process. A Server
+// is the side of a process manager, for programs that are linked with MPICH.
 //
 // A message is one line of at most maxLine bytes, with words of the form key=value in any order:
 //
@@ -34,7 +35,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -190,7 +190,7 @@ func (c *Session) open(ctx context.Context) error {
 		return errors.New("process manager: cmd=my_kvsname: got no kvsname")
 	}
 	// A process manager may not know the layout, and its answer is then an error.
-	m, err = c.call(ctx, answerLimit, "cmd=get kvsname="+c.kvs+" key=PMI_process_mapping", "get_result")
+	m, err = c.call(ctx, answerLimit, "cmd=get kvsname="+c.kvs+" key="+mappingKey, "get_result")
 	var no *refusal
 	if errors.As(err, &no) {
 		return nil
@@ -269,14 +269,11 @@ func (c *Session) exchangeLines(request, command string) (message, error) {
 			return nil, err
 		}
 	}
-	line, err := c.in.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		return nil, fmt.Errorf("got a line of more than %d bytes", maxLine)
-	}
+	line, err := readLine(c.in)
 	if err != nil {
 		return nil, err
 	}
-	m, err := parse(strings.TrimSuffix(string(line), "\n"))
+	m, err := parse(line)
 	if err != nil {
 		return nil, err
 	}
