@@ -2,7 +2,7 @@
 // of the program tuttirun except for its main function.
 //
 // With package bootstrap it shares only the names of environment variables, the form of a rank's
-// credentials, and the record of a job whose ranks change. It can start any program, whether the
+// credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any program, whether the
 // program uses tutti or not. It does not know transports, communicators, or the messages between
 // ranks.
 //
@@ -23,6 +23,7 @@
 //	starter          job         forks, on a thread of its own         cleanUp
 //	rank's wait      rank        waits for the process                 the process
 //	lineCopier       stream      copies lines, keeps the last error    its last writer
+//	PMI              rank        answers requests of PMI-1             the rank's last process
 //	terminalCopier   job         copies a terminal to rank 0           cleanUp
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
 //	several          see epochs  serve the record of the ranks         cleanUp
@@ -99,8 +100,25 @@
 // TUTTI_ROOT, TUTTI_LISTEN_FD, TUTTI_SECRET_FD and TUTTI_INCARNATION. TUTTI_RANK is then the slot,
 // and TUTTI_SIZE the number of processes that have begun.
 //
+// A rank also gets its rank, its size and those on its host under the names that other launchers
+// use, for programs and scripts that are written for these: OMPI_COMM_WORLD_RANK and so on, PMI_RANK,
+// PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE, LOCAL_RANK and
+// LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x wins over each of
+// these. Ranks of this module do not need them. If the ranks change, none of these variables is set.
+//
 // --transport, --report-transport, --report-bootstrap, --timeline and --insecure-plain also set
 // environment variables.
+//
+// # Programs of MPICH
+//
+// PMI_FD names a connected socket (6), by which the launcher answers PMI-1, as MPICH's mpiexec does.
+// A program that is linked with MPICH finds the other ranks through it. Package pmi has the
+// protocol. The launcher refuses to start further processes by MPI_Comm_spawn.
+//
+// The job ends at once when a rank aborts (MPI_Abort). It ends as if a rank had failed when a rank
+// has sent a request and leaves without finalize, when a rank sends what is no request, and when
+// ranks wait in a barrier for a rank that has left. Such a rank is named in the verdict, unless its
+// own exit status already is a failure.
 //
 // # Standard streams
 //
@@ -135,10 +153,11 @@
 // # Exit codes
 //
 //	0          every rank exited with 0; with --enable-recovery, at least one rank did
-//	1 to 255   the exit code of the rank that failed by itself; 128+n if signal n ended it
+//	1 to 255   the exit code of the rank that failed by itself or aborted by PMI; 128+n if signal n
+//	           ended the rank
 //	128+n      no rank failed by itself, and signal n asked the job to end
 //	1          the timeline could not be written, a rank ended without the Init in which other
-//	           ranks waited for it, or too few ranks were left
+//	           ranks waited for it, too few ranks were left, or a rank broke off PMI
 //	2          the command line is wrong
 //	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist

@@ -131,21 +131,8 @@ func (s *epochs) next(now time.Duration) time.Duration {
 
 // connect makes the connection of a process, and returns the end that the process inherits.
 func (s *epochs) connect(k *rank) (*os.File, error) {
-	syscall.ForkLock.RLock() // Darwin has no SOCK_CLOEXEC
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err == nil {
-		unix.CloseOnExec(fds[0])
-		unix.CloseOnExec(fds[1])
-	}
-	syscall.ForkLock.RUnlock()
+	conn, theirs, err := socketPair("store")
 	if err != nil {
-		return nil, os.NewSyscallError("socketpair", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "store"), os.NewFile(uintptr(fds[1]), "store")
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		theirs.Close()
 		return nil, err
 	}
 	l := &link{own: store.NewMemory()}
@@ -155,6 +142,29 @@ func (s *epochs) connect(k *rank) (*os.File, error) {
 	s.work.Go(func() { store.Serve(conn, store.RankView{Shared: s.record, Own: l.own}) })
 	s.work.Go(func() { s.awaitRequests(l, k) })
 	return theirs, nil
+}
+
+// socketPair returns the two ends of a connection: this process's, and the one that a child
+// inherits.
+func socketPair(name string) (net.Conn, *os.File, error) {
+	syscall.ForkLock.RLock() // Darwin has no SOCK_CLOEXEC
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0])
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
 }
 
 // awaitRequests sends each request of a process to the job's goroutine.

@@ -244,6 +244,9 @@ const usageTail = `
 -np, -x, -wdir and -host hold for one program, all others for the job. Common
 options of mpirun and mpiexec that mean nothing here are ignored with a warning.
 
+Ranks get their rank and size also under the names of mpirun, mpiexec, torchrun
+and horovodrun; a value given by -x wins. Programs of MPICH run without mpiexec.
+
 When a rank fails, the others have --grace to report and exit by themselves,
 then they get TERM, and 2 s later KILL. INT, TERM, HUP and QUIT are forwarded
 once; the second time the ranks get TERM, the third time KILL. The exit code is

@@ -38,6 +38,8 @@ const (
 //	--timeout has passed                124              the job has not ended within ...
 //	ranks waited in Init for one that   1                rank 3 (prog, process 7) exited with ..., and
 //	had ended without Init                               never called Init
+//	a rank aborted by PMI, or broke     its code, or 1   rank 3 (prog, process 7) aborted the job ...
+//	it off, and did not fail by itself
 //	a rank has failed by itself         its code, 128+n  rank 3 (prog, process 7) exited with ...
 //	  with --enable-recovery, and       0                the same
 //	  another rank exited with 0
@@ -46,7 +48,7 @@ const (
 //	the user, or the context, ended it  128+signal       the job was asked to end (SIGINT), ...
 //	none                                0                none
 func (r *run) outcome() Outcome {
-	culprit := culprit(r.ranks)
+	culprit, pmiFailure := culprit(r.ranks), r.pmi.Failure()
 	switch {
 	// The order of the cases is the order of causes. An event that concerns the whole job comes
 	// before failures of ranks that it caused.
@@ -59,6 +61,9 @@ func (r *run) outcome() Outcome {
 	case r.absent != nil:
 		return Outcome{Code: 1, Verdict: []string{
 			r.absent.describe() + ", and never called Init, in which other ranks waited for it", r.reportsOfOthers(nil)}}
+	case pmiFailure != nil && !r.ranks[pmiFailure.Rank].failed():
+		return Outcome{Code: pmiFailure.Code, Verdict: []string{
+			r.ranks[pmiFailure.Rank].describeAs(pmiFailure.Text), r.reportsOfOthers(r.ranks[pmiFailure.Rank])}}
 	case culprit != nil:
 		first := culprit.describe()
 		if r.endSignal != 0 {
@@ -97,6 +102,9 @@ func (r *run) started() (n int) {
 // notOK reports whether a rank still runs, or has not exited with 0.
 func (k *rank) notOK() bool { return !k.ended || k.status != 0 }
 
+// failed reports whether a rank has failed by itself. A rank that the launcher has ended has not.
+func (k *rank) failed() bool { return k.ended && k.status != 0 && !k.killed }
+
 // exitCode returns the exit code that a shell would return: the code, or 128 plus the signal.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
@@ -122,8 +130,7 @@ func exitCode(status syscall.WaitStatus) int {
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
-		// A rank that the launcher has ended did not fail by itself.
-		if k.ended && k.status != 0 && !k.killed {
+		if k.failed() {
 			failed = append(failed, k)
 		}
 	}
@@ -175,7 +182,12 @@ func (k *rank) describe() string {
 	if k.status.Signaled() {
 		was = "was "
 	}
-	s := fmt.Sprintf("rank %d (%s, process %d) %s%s after %v", k.id, filepath.Base(k.program), k.pid, was, describeStatus(k.status), k.endedAt.Round(time.Millisecond))
+	return k.describeAs(fmt.Sprintf("%s%s after %v", was, describeStatus(k.status), k.endedAt.Round(time.Millisecond)))
+}
+
+// describeAs returns the rank's number, what it did, and its last error.
+func (k *rank) describeAs(did string) string {
+	s := fmt.Sprintf("rank %d (%s, process %d) %s", k.id, filepath.Base(k.program), k.pid, did)
 	if line, _ := k.lastError.quote(); line != "" {
 		s += ": " + quoted(line)
 	}

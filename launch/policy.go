@@ -87,7 +87,7 @@ func (p *policy) exited(now time.Duration, failed bool) {
 }
 
 // rankAbsent tells the policy that ranks wait for a rank that will never come: the rank has ended
-// without Init, or too few ranks are left for another epoch.
+// without Init, or has ended its PMI connection, or too few ranks are left for another epoch.
 func (p *policy) rankAbsent(now time.Duration) {
 	if p.phase == running {
 		p.setPhase(failing, now)

@@ -26,6 +26,7 @@ const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
 	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
+	pmiFD    = 6 // the connection to the PMI server
 	storeFD  = 5 // if ranks change, in place of the secret and the listener: the connection to the record of the ranks
 )
 
@@ -43,14 +44,20 @@ func baseEnv(env []string) []string {
 // rankEnv returns the environment of one rank. Later settings of a name override earlier settings:
 //
 //  1. what the rank inherits: baseEnv
-//  2. what the user sets for its program: -x, -env
-//  3. PWD, if the program has a working directory
-//  4. the variables of this job: rank, size, address of rank 0 and so on
+//  2. the rank under the names of other launchers: foreignEnv
+//  3. what the user sets for its program: -x, -env
+//  4. PWD, if the program has a working directory
+//  5. the variables of this job: rank, size, address of rank 0 and so on
 //
 // The variables of the job come last, so that the user's settings cannot give a rank another
 // identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
-	env := slices.Concat(base, a.Set)
+	env := slices.Clone(base)
+	// A rank whose number changes must not be told a number that would soon be wrong.
+	if !w.store {
+		env = append(env, foreignEnv(rank, w.size)...)
+	}
+	env = append(env, a.Set...)
 	// Programs expect PWD to name the working directory.
 	if a.Dir != "" {
 		if dir, err := filepath.Abs(a.Dir); err == nil {
@@ -92,6 +99,32 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		env = append(env, vars.Plain+"=1")
 	}
 	return lastOfEach(env)
+}
+
+// foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and Horovod,
+// for programs and scripts that are written for them. All ranks are on this host.
+func foreignEnv(rank, size int) (env []string) {
+	for _, v := range [...]struct {
+		value int
+		names []string
+	}{
+		{rank, []string{
+			"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "PMI_RANK", "MPI_LOCALRANKID",
+			vars.TorchRank, vars.TorchLocalRank, "HOROVOD_RANK", "HOROVOD_LOCAL_RANK",
+		}},
+		{size, []string{
+			"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",
+			vars.TorchSize, vars.TorchLocalSize, "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE",
+		}},
+		{0, []string{"HOROVOD_CROSS_RANK"}}, // among hosts
+		{1, []string{"HOROVOD_CROSS_SIZE"}},
+		{pmiFD, []string{"PMI_FD"}},
+	} {
+		for _, name := range v.names {
+			env = append(env, name+"="+strconv.Itoa(v.value))
+		}
+	}
+	return env
 }
 
 // reservedVars returns the variables that only rankEnv may set. The parser ignores the user's

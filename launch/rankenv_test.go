@@ -18,10 +18,10 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 		t.Errorf("ranks inherit %q, want %q", base, want)
 	}
 	w := jobInfo{size: 2, job: "job-x", root: "127.0.0.1:5"}
-	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8"}}
+	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8", "PMI_FD=9"}}
 	env := rankEnv(base, &Job{Transport: "tcp", Report: true, ReportBootstrap: true, Plain: true}, a, w, 1)
 	for _, want := range []string{
-		"A=new", "RANK=8", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_LOCAL_RANK=1", "TUTTI_LOCAL_SIZE=2", "TUTTI_ROOT=127.0.0.1:5",
+		"A=new", "RANK=8", "PMI_FD=9", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_LOCAL_RANK=1", "TUTTI_LOCAL_SIZE=2", "TUTTI_ROOT=127.0.0.1:5",
 		"TUTTI_JOB=job-x", "TUTTI_SECRET_FD=3", "TUTTI_TRANSPORT=tcp", "TUTTI_INSECURE_PLAIN=1", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_REPORT_BOOTSTRAP=1", "TUTTI_INCARNATION=0",
 	} {
 		if !slices.Contains(env, want) {
@@ -46,6 +46,32 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	for _, name := range []string{"TUTTI_SECRET", "TUTTI_INSECURE_PLAIN"} {
 		if v, set := lookup(env, name); set {
 			t.Errorf("rank 0 gets %s=%s, want nothing", name, v)
+		}
+	}
+}
+
+func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
+	env := rankEnv([]string{"A=1"}, &Job{}, &App{}, jobInfo{size: 4}, 2)
+	for name, want := range map[string]string{
+		"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+		"OMPI_COMM_WORLD_NODE_RANK": "2", "PMI_RANK": "2", "PMI_SIZE": "4", "PMI_FD": "6", "MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4",
+		"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4",
+		"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "2", "HOROVOD_LOCAL_SIZE": "4", "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1",
+	} {
+		if got, _ := lookup(env, name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	// If tuttirun runs within such a rank, its own ranks must not inherit any of these.
+	for _, e := range foreignEnv(2, 4) {
+		if got := baseEnv([]string{e}); len(got) > 0 {
+			t.Errorf("ranks of an inner tuttirun inherit %q, want nothing", got)
+		}
+	}
+	// The ranks of a job may change, and then these variables would be wrong.
+	for _, e := range rankEnv(nil, &Job{}, &App{}, jobInfo{size: 4, store: true}, 2) {
+		if !strings.HasPrefix(e, "TUTTI_") {
+			t.Errorf("ranks that may change get %q, want only variables of this module", e)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/internal/jobca"
+	"github.com/tutti-go/tutti/internal/pmi"
 )
 
 // drainPoll is the interval at which the launcher looks for processes that ranks have left behind,
@@ -47,9 +48,10 @@ type run struct {
 	listener   *os.File         // rank 0's listener, until rank 0 has inherited it
 	ca         *jobca.Authority // the job's CA; its private key never leaves this process
 	secret     []byte           // the job's secret
-	copiers    sync.WaitGroup
-	pipes      []*os.File      // the read ends of the copiers' pipes
-	terminal   *terminalCopier // copies the terminal to rank 0; nil if there is no terminal
+	pmi        *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
+	copiers    sync.WaitGroup   // of output, and those that serve PMI
+	pipes      []*os.File       // the read ends of the copiers' pipes
+	terminal   *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
@@ -181,9 +183,12 @@ func (r *run) prepare() error {
 	if err := r.prepareEpochs(); err != nil {
 		return err
 	}
+	var apps []int // of each rank
 	for i := range r.apps {
 		r.info.size += r.apps[i].Ranks
+		apps = append(apps, slices.Repeat([]int{i}, r.apps[i].Ranks)...)
 	}
+	r.pmi = pmi.NewServer(r.info.job, apps)
 	if r.job.Timeline != "" {
 		if r.info.timeline, err = prepareTimeline(r.job.Timeline, r.info.size); err != nil {
 			return fmt.Errorf("with --timeline: %w", err)
@@ -310,7 +315,7 @@ func (r *run) release() {
 // loop handles events until no process of the job is left, or the remaining processes cannot be
 // ended.
 func (r *run) loop(ctx context.Context) {
-	canceled := ctx.Done()
+	canceled, broken := ctx.Done(), r.pmi.Failed()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for !r.isOver() {
@@ -331,6 +336,14 @@ func (r *run) loop(ctx context.Context) {
 		case <-canceled:
 			canceled = nil
 			r.signalAll(r.policy.end(r.now()))
+		case <-broken:
+			broken = nil
+			r.policy.rankAbsent(r.now())
+			// A connection ends before its process. If the rank is ending, its exit status says why.
+			r.policy.deadline = max(r.policy.deadline, r.now()+killAfter)
+			if r.pmi.Failure().Aborted {
+				r.signalAll(r.policy.end(r.now()))
+			}
 		case <-timer.C:
 			// The timer also fires to poll for children, before the deadline.
 			if now := r.now(); now >= r.policy.deadline {
@@ -460,8 +473,12 @@ func (r *run) signalled(s syscall.Signal) {
 // signalAll signals every process group that has members. Once the job is being ended, it also
 // signals processes outside the process groups that have the job's name in their environment.
 func (r *run) signalAll(s syscall.Signal) {
-	if s == 0 {
+	switch s {
+	case 0:
 		return
+	case syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT:
+	default:
+		r.pmi.Stop() // the signal ends ranks, and so their connections
 	}
 	groups := r.groups()
 	// A process group includes the children of its rank.
@@ -506,8 +523,9 @@ func describe(left []process) string {
 	return strings.Join(names, ", ")
 }
 
-// drain waits until the copiers have finished. They end when the last writer has closed its end of
-// the pipe. After killAfter drain closes their pipes, because a writer may have survived. A signal
+// drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.
+// They end when the last process has closed its end of a connection. After killAfter drain closes
+// the connections, because a process may have survived. A signal
 // also ends the wait, because the reader of this process's output may not be reading.
 func (r *run) drain() {
 	done := make(chan struct{})
@@ -524,6 +542,7 @@ func (r *run) drain() {
 			for _, p := range r.pipes {
 				p.Close()
 			}
+			r.pmi.Close()
 		case s := <-r.signals:
 			switch s {
 			case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:

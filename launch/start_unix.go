@@ -157,11 +157,27 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 		return nil, toClose, err
 	}
 	k.credentials = proof // stays open; see startedInit
-	files = []*os.File{stdin, stdout, stderr, proof, r.exitRecord.inherited()}
+	pmiConn, err := r.connectPMI(k)
+	if err != nil {
+		return nil, toClose, err
+	}
+	toClose = append(toClose, pmiConn)
+	files = []*os.File{stdin, stdout, stderr, proof, r.exitRecord.inherited(), nil, pmiConn}
 	if k.id == 0 {
-		files = append(files, r.listener)
+		files[listenFD] = r.listener
 	}
 	return files, toClose, nil
+}
+
+// connectPMI connects a rank to the PMI server, and returns the end that the rank inherits. The
+// connection ends with the last process that has the end.
+func (r *run) connectPMI(k *rank) (*os.File, error) {
+	conn, theirs, err := socketPair("PMI_FD")
+	if err != nil {
+		return nil, err
+	}
+	r.copiers.Go(func() { r.pmi.Serve(k.id, conn) })
+	return theirs, nil
 }
 
 // startCopier starts to copy one stream, and returns the end of the pipe to which the rank writes.

@@ -137,9 +137,9 @@ func startCommand(t *testing.T, program string, args ...string) *job {
 	defer theirs.Close()
 	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	// The pipe is at descriptor 6, because tuttirun gives ranks other files at the descriptors 3 to
-	// 5.
-	j.cmd.ExtraFiles = []*os.File{null, null, null, held}
+	// The pipe is at descriptor 7, because tuttirun gives ranks other files at the descriptors 3 to
+	// 6.
+	j.cmd.ExtraFiles = []*os.File{null, null, null, null, held}
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
 		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {

@@ -47,7 +47,7 @@ func TestRanksAreNumberedOverAllPrograms(t *testing.T) {
 	const show = `echo "$1 $TUTTI_RANK/$TUTTI_SIZE $TUTTI_LOCAL_RANK/$TUTTI_LOCAL_SIZE $A $(pwd) w=$WORLD_SIZE p=$PMI_FD t=$TUTTI_TRANSPORT"`
 	j := start(t, "-np", "2", "-x", "A=1", "--transport", "tcp", "-wdir", "/", "sh", "-c", show, "sh", "x",
 		":", "-np", "1", "-wdir", "/dev", "sh", "-c", show, "sh", "y")
-	j.expect("x 0/3 0/3 1 / w= p= t=tcp", "x 1/3 1/3 1 / w= p= t=tcp", "y 2/3 2/3  /dev w= p= t=tcp")
+	j.expect("x 0/3 0/3 1 / w=3 p=6 t=tcp", "x 1/3 1/3 1 / w=3 p=6 t=tcp", "y 2/3 2/3  /dev w=3 p=6 t=tcp")
 	j.ends(0)
 }
 
