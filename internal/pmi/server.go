@@ -146,6 +146,8 @@ func readRequest(in *bufio.Reader) (message, error) {
 	}
 	name, several := strings.CutPrefix(line, "mcmd=")
 	if !several {
+		// A rank that aborts may add a text, in which keys may occur twice.
+		line, _, _ = strings.Cut(line, " error_msg=")
 		return parse(line)
 	}
 	for line != "endcmd" {
