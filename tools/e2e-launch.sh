@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs hello and digits under other launchers, as docs/launchers.md says, and checks what they
-# print. It needs root and Debian's apt for the launchers that are missing, and root for several
+# Runs hello and digits under other launchers, and a program of MPICH under tuttirun, as
+# docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the launchers that are missing, and root for several
 # hosts. What cannot be had is skipped, with a line. The last line counts. A skip is a failure if
 # this is root and apt works.
 #
-#   e2e-launch.sh        needs bin/hello and bin/digits: make build
+#   e2e-launch.sh        needs bin/hello, bin/digits and bin/tuttirun (make build), and gcc
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -165,6 +165,31 @@ hydra_cases() {
 		"${remote[@]}" -pmi-port "$PWD/bin/hello"
 }
 
+# tuttirun_cases runs a program that is linked with MPICH. Debian's package mpich brings the library
+# without its header files, where MPI_COMM_WORLD is this number.
+tuttirun_cases() {
+	need "tuttirun: MPICH" mpich || return 0
+	cat >"$work/mpich.c" <<'END'
+int MPI_Init(int *, char ***), MPI_Comm_rank(int, int *), MPI_Comm_size(int, int *), MPI_Barrier(int), MPI_Abort(int, int), MPI_Finalize(void);
+int printf(const char *, ...);
+int main(int argc, char **argv) {
+	int world = 0x44000000, rank, size;
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(world, &rank);
+	MPI_Comm_size(world, &size);
+	if (argc > 1 && rank == 1) MPI_Abort(world, 7);
+	MPI_Barrier(world);
+	printf("rank %d of %d\n", rank, size);
+	return MPI_Finalize();
+}
+END
+	gcc -o "$work/mpich" "$work/mpich.c" -l:libmpich.so.12
+	job "tuttirun: MPICH" '^rank [0-3] of 4$' 4 "${here[@]}" bin/tuttirun -np 4 "$work/mpich"
+	fails "tuttirun: MPI_Abort" 'rank 1 .* aborted the job by PMI with exit code 7' "${here[@]}" bin/tuttirun -np 4 "$work/mpich" abort
+	job "tuttirun: mpiexec in a rank" '^rank [01] of 2$' 4 "${here[@]}" bin/tuttirun -np 2 mpiexec.hydra -n 2 "$work/mpich"
+	job "tuttirun in a rank of mpiexec" '^rank [01] of 2$' 4 "${here[@]}" mpiexec.hydra -n 2 bin/tuttirun -np 2 "$work/mpich"
+}
+
 # openmpi is Open MPI's mpirun. Under the name mpirun there may be another launcher's.
 openmpi_cases() {
 	need mpirun openmpi-bin || return 0
@@ -281,6 +306,7 @@ digits=(-epochs 5 -out "$work/digits")
 install_packages
 up
 hydra_cases
+tuttirun_cases
 openmpi_cases
 slurm_cases
 env_cases
