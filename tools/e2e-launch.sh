@@ -302,7 +302,7 @@ END
 
 digits_line='all [24] ranks hold identical parameters'
 # Four ranks on two hosts take about 0.2 s per epoch on an idle machine.
-digits=(-epochs 5 -out "$work/digits")
+digits=(-epochs 3 -out "$work/digits")
 install_packages
 up
 hydra_cases
