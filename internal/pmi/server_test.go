@@ -213,7 +213,7 @@ func TestServerFindsTheRankThatKeepsTheOthersFromGoingOn(t *testing.T) {
 		"abort, a large code":        {"2 cmd=abort exitcode=538532623", Failure{2, 15, "aborted the job by PMI with exit code 15", true}},
 		"abort with 0":               {"2 cmd=abort exitcode=0", Failure{2, 1, "aborted the job by PMI with exit code 1", true}},
 		"abort without a code":       {"2 cmd=abort", Failure{2, 1, "aborted the job by PMI with exit code 1", true}},
-		"abort with a text":          {"2 cmd=abort exitcode=7 error_msg=Recv(buf=1, buf=2)", Failure{2, 7, "aborted the job by PMI with exit code 7", true}},
+		"abort with a text":          {"2 cmd=abort exitcode=7 error_msg=Fatal error buf=1 buf=2", Failure{2, 7, "aborted the job by PMI with exit code 7", true}},
 		"abort while others wait":    {waits + ";0 cmd=abort exitcode=9", Failure{0, 9, "aborted the job by PMI with exit code 9", true}},
 		"no message":                 {"0 hello", Failure{0, 1, `sent an invalid PMI request: got "hello", want cmd=NAME`, false}},
 		"unknown command":            {"0 cmd=hello", Failure{0, 1, `sent an invalid PMI request: got cmd="hello", want a command of PMI-1`, false}},
