@@ -8,6 +8,7 @@
 // names one source and skips all others.
 //
 //	#  name       applies when
+//	1  store      TUTTI_STORE is set, and neither TUTTI_STORE_FD nor TUTTI_ROOT
 //	1  tuttirun   TUTTI_STORE_FD, TUTTI_RANK, TUTTI_SIZE or TUTTI_ROOT is set
 //	1  hosts      TUTTI_HOSTS is set: a static list of addresses
 //	2  torchrun   TORCHELASTIC_RUN_ID and RANK are set
@@ -68,6 +69,9 @@
 // Other users of the hosts may still learn a published secret. A PMIx server believes what a
 // process says about its user. Hydra's mpiexec, behind PMI_FD, accepts any connection to its own
 // port. Rank 0 logs a warning. With TUTTI_SECRET_FILE nothing is published.
+//
+// A directory that all hosts share serves as such a store, too (TUTTI_STORE). Only its owner and root
+// may write in it, and only the owner can read its files, so it carries the job's secret.
 //
 // If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
 // the first that applies if it gives the same rank, and the size that the launcher has set.

@@ -41,6 +41,7 @@ type launcherStore interface {
 type meeting struct {
 	source  string // the name of the source
 	private bool   // the store may carry the secret; see the package comment
+	trusted bool   // others cannot read what passes through the store, as far as this package knows
 	dial    func(context.Context) (launcherStore, error)
 	finder  *finder
 	options Options
@@ -188,7 +189,7 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 		return err
 	}
 	j.Name = m.source + "." + in.token
-	if j.Rank == 0 && in.secret != nil && j.Size > 1 {
+	if j.Rank == 0 && in.secret != nil && j.Size > 1 && !m.trusted {
 		j.Warnings = append(j.Warnings, "the job's secret has passed through the launcher, which may hand it to other users of these hosts, and may not encrypt it between hosts: an attacker who learns it can join the job; set TUTTI_SECRET_FILE for all ranks if others share the hosts or the network")
 	}
 	if online, err := os.ReadFile("/sys/devices/system/cpu/online"); j.Rank == 0 && err == nil && boundToOneCore(runtime.NumCPU(), string(online)) {
@@ -308,8 +309,13 @@ func firstThatAccepts(ctx context.Context, addrs []string) string {
 	return addrs[0]
 }
 
-// meetingError returns the error of the launcher's store, with the remedy.
+// meetingError returns the error of the launcher's store, with the remedy. A *fault.Error has its
+// own remedy.
 func (j *Job) meetingError(ctx context.Context, err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return err
+	}
 	if ctx.Err() != nil {
 		return fault.New(fault.ContextKind(ctx.Err()), op, j.Rank, "%s: %w: not all ranks have called Init", j.Source, err)
 	}

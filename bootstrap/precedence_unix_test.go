@@ -31,6 +31,8 @@ func TestTheLauncherOfThisProcessCounts(t *testing.T) {
 		"a descriptor before a port":      {open + "PMI_PORT=n0:1 PMI_ID=1", "PMI-1 at PMI_FD"},
 		"srun torchrun":                   {open + task + pod + "TORCHELASTIC_RUN_ID=x", "TORCHELASTIC_RUN_ID"},
 		"tuttirun":                        {open + task + pod + "TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:1", "TUTTI_RANK"},
+		"a directory, under tuttirun":     {"TUTTI_STORE=file:///x TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:1", "TUTTI_RANK"},
+		"a directory, in a pod":           {pod + "TUTTI_STORE=file:///x", "TUTTI_STORE, RANK"},
 		"a stale descriptor, a script":    {stale + pod + "TUTTI_BOOTSTRAP=env", "MASTER_ADDR"},
 		"a stale descriptor, srun":        {"PMI_RANK=1 PMI_SIZE=2 PMI_FD=1048577 " + task, "SLURM_STEP_ID"},
 		"a pod's variables under srun":    {pod + task, "MASTER_ADDR, RANK"},

@@ -15,6 +15,8 @@ type source struct {
 // for new sources. Each source sets:
 //
 //	source     rank and size          addresses                    name of the job
+//	store      TUTTI_RANK, _SIZE,     Root: rank 0's value in      from rank 0's value
+//	           or a launcher's        the directory
 //	tuttirun   TUTTI_RANK, _SIZE      Root: TUTTI_ROOT             TUTTI_JOB, else "tutti"
 //	hosts      TUTTI_RANK, or the     Peers: TUTTI_HOSTS           TUTTI_JOB, else from the list
 //	           own entry; the list
@@ -37,6 +39,7 @@ type source struct {
 // they come from the spelling of the hosts.
 func sources() []source {
 	return []source{
+		{"store", vars.Store + " is set, and " + vars.StoreFD + " and " + vars.Root + " are not", (*finder).store},
 		{"tuttirun", vars.StoreFD + ", or " + vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
 		{"hosts", vars.Hosts + " is set", (*finder).hosts},
 		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
