@@ -513,7 +513,10 @@ func (c *control) dialFailed(rank int, err error) {
 	} else if c.short.observe(time.Now()) > shortageTime || !c.started() {
 		c.step(membership.Announce{Err: c.m.shortage(err)})
 	}
-	c.step(membership.DialFailed{Rank: rank, NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error()})
+	c.step(membership.DialFailed{
+		Rank: rank, Gone: no != nil && no.reason == reasonGone,
+		NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error(),
+	})
 }
 
 // started reports whether all ranks have started.

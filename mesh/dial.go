@@ -242,14 +242,14 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 // nil to accept the peer. For a control link that it accepts, it calls beginOpening.
 //
 //	channel  refused when
-//	any      the rank is dead or has closed, or this rank is closing
+//	any      the rank is dead or has closed, or this rank is closing (but see checkLive)
 //	any      another process is that rank (not for join: ranks may restart while others are missing)
 //	join     this rank does not serve addresses
 //	control  this rank is lower and dials itself: of two concurrent dials the lower rank's wins
 //	data     there is no layer above, or mayAcceptData refuses: for example, this rank's dial wins
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
-	if no := m.checkLive(rank); no != nil {
+	if no := m.checkLive(rank, h.channel); no != nil {
 		return no
 	}
 	if h.channel != channelJoin { // while ranks are missing, a rank may be restarted
@@ -279,13 +279,14 @@ func (m *Mesh) authorize(h hello) *refusal {
 	return nil
 }
 
-// checkLive returns a refusal if the rank is gone, or if this rank is closing.
-func (m *Mesh) checkLive(rank int) *refusal {
+// checkLive returns a refusal if the rank is gone, or if this rank is closing. With Config.Redial, a
+// rank that is closing accepts control links, because a link that was broken carries the goodbye.
+func (m *Mesh) checkLive(rank int, l channel) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &m.peers[rank]
 	switch {
-	case m.ended || m.peers[m.cfg.Rank].departed:
+	case m.ended || m.peers[m.cfg.Rank].departed && (l != channelControl || m.cfg.Redial == 0):
 		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d is closing", m.cfg.Rank)}
 	case p.lost != nil:
 		return &refusal{reason: reasonLost, text: fmt.Sprintf("lost: rank %d was marked dead: %v", rank, p.lost)}

@@ -770,6 +770,34 @@ func TestADeadRankIsNotDialledAgain(t *testing.T) {
 	}
 }
 
+// A rank closes while all its connections are broken. With Config.Redial, it dials until the other
+// rank has its goodbye, so it is not lost.
+func TestARankThatClosesDuringAnOutageIsNotLost(t *testing.T) {
+	leak.Check(t)
+	r, _, wires, _ := startBroken(t, time.Minute)
+	for _, w := range wires {
+		w.closed.Store(true)
+	}
+	for _, w := range wires {
+		w.breakData(0)
+	}
+	var closing sync.WaitGroup
+	closing.Go(func() {
+		if err := r.meshes[1].Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "Close has begun", func() bool { return r.meshes[1].checkLive(0, channelData) != nil })
+	for _, w := range wires {
+		w.closed.Store(false)
+	}
+	closing.Wait()
+	eventually(t, "the goodbye", func() bool { return slices.Equal(r.events[0].left(), []int{1}) })
+	if e, _ := r.failed(); e != nil {
+		t.Errorf("got %v, want no failure", e)
+	}
+}
+
 // Line (b) of the table in docs/fault-tolerance.md: Config.Redial does not delay the loss of a rank
 // that is silent. A rank that is silent for less than Config.Silence is not lost.
 func TestASilentRankIsLostBeforeTheLimitOfDials(t *testing.T) {

@@ -10,8 +10,19 @@ package membership
 // Every neighbour whose link is up must acknowledge, so that no neighbour reports the closed link
 // as a failure. This rank does not wait for a neighbour whose link breaks or falls silent
 // meanwhile.
+//
+// With Config.Redial, a neighbour whose link breaks may be alive, and does not find a process once
+// this rank has ended. So this rank dials it again for up to the limit on silence. If the link broke
+// before Goodbye, the flood waits for the dials. If it breaks later, the dials go on, and a link
+// that comes up carries the goodbye.
 func (in Goodbye) apply(s *Machine) {
-	if s.closing {
+	s.ending = true
+	s.sendGoodbye()
+}
+
+// sendGoodbye floods the goodbye once Goodbye has been applied and no rank must be dialled first.
+func (s *Machine) sendGoodbye() {
+	if !s.ending || s.closing || len(s.ranksThat(s.redials)) > 0 {
 		return
 	}
 	s.closing = true
@@ -49,7 +60,11 @@ func (s *Machine) checkLeft() {
 		return
 	}
 	for r := range s.ranks {
-		if s.ranks[r].link.byePending {
+		l := &s.ranks[r].link
+		if !l.open && (s.evicted || s.reached(l.receivedAt+Time(s.Limit(r)+s.dialGrace(r)))) {
+			l.byePending = false
+		}
+		if l.byePending {
 			return
 		}
 	}

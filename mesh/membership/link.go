@@ -63,11 +63,11 @@ func (in LinkUp) apply(s *Machine) {
 // apply suspects the peer, unless the peer is expected to be gone.
 func (in LinkDown) apply(s *Machine) {
 	if l := &s.ranks[in.Rank].link; l.open {
-		l.open, l.byePending = false, false
 		code := byte(brokenLink)
 		if in.Stalled {
 			code = stalledLink
 		}
+		l.open, l.byePending = false, l.byePending && s.cfg.Redial && !in.Stalled
 		s.linkBroken(in.Rank, code, in.Cause)
 	}
 }
@@ -86,6 +86,9 @@ func (in DialFailed) apply(s *Machine) {
 	}
 	if in.Evicted {
 		s.evict(in.Rank, in.Cause)
+	}
+	if !l.open && (in.Evicted || in.Gone || in.NoProcess) {
+		l.byePending = false // the peer has the goodbye, or needs none
 	}
 	if d := s.suspicionOf(s.cfg.Me, in.Rank, false); in.NoProcess && d.unanswered() && d.code != noProcess {
 		s.floodSuspicion(in.Rank, noProcess, d.cause+"; no process listens at its address")

@@ -93,7 +93,8 @@ func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 //	flag      set when                                          then
 //	ready     all links were up once                            an Alive with Code 1 was flooded
 //	complete  all ranks have flooded that Alive                 Complete has been emitted
-//	closing   Goodbye                                           no suspicions, no dials
+//	ending    Goodbye                                           closing follows
+//	closing   ending, and no rank must be dialled first         no suspicions, no other dials
 //	left      closing, and all neighbours have acknowledged     Left has been emitted
 //	evicted   a PeerLost that names this rank was reported      nothing is announced or dialled
 type Machine struct {
@@ -125,6 +126,7 @@ type Machine struct {
 
 	ready    bool
 	complete bool
+	ending   bool
 	closing  bool
 	left     bool
 	evicted  bool

@@ -359,6 +359,96 @@ func TestAGoodbyeIsNoLossAndTheOverlayIsRebuilt(t *testing.T) {
 	}
 }
 
+// An outage closes all links of a rank before or after the rank says goodbye. With Config.Redial no
+// rank reports a loss, because the rank ends only when its neighbours know the goodbye.
+func TestAGoodbyeDuringAnOutageIsNoLoss(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		for _, c := range []struct {
+			closing int  // how many ranks close, the last ones
+			goodbye Span // the time from the outage to the goodbye
+			outage  Span
+		}{
+			{1, 300 * Millisecond, 2 * Second},
+			{1, 2 * Second, 3900 * Millisecond},
+			{n, 300 * Millisecond, 2 * Second},
+			{1, 0, 2100 * Millisecond}, // the goodbye is lost
+			{n, 0, 2 * Second},
+			{1, -3 * Millisecond, 2 * Second}, // the goodbye or its acknowledgement is lost
+			{1, -5 * Millisecond, 2 * Second},
+			{n, -4 * Millisecond, 3500 * Millisecond},
+		} {
+			name := fmt.Sprintf("%d ranks, %d close %v after an outage of %v begins", n, c.closing, c.goodbye, c.outage)
+			w := started(t, n, uint64(n))
+			w.redial(true)
+			w.run(w.now + Time(2*Second))
+			w.after(Second, func() {
+				for r := range n - 1 {
+					w.reset(r, n-1)
+					w.sever(r, n-1)
+				}
+			})
+			w.after(Second+c.outage, func() { clear(w.cut) })
+			for r := n - c.closing; r < n; r++ {
+				w.after(Second+c.goodbye, func() { w.step(r, Goodbye{}) })
+			}
+			for end := w.now + Time(Second+c.outage+1100*Millisecond); w.now < end; {
+				w.run(w.now + Time(5*Millisecond))
+				for r, x := range w.nodes {
+					if x.left && !x.dead {
+						w.end(r)
+					}
+				}
+			}
+			for r, x := range w.nodes {
+				if closes := r >= n-c.closing; x.left != closes {
+					t.Errorf("%s: rank %d: left %v, want %v", name, r, x.left, closes)
+				}
+			}
+			w.run(w.now + Time(5*Second))
+			for r, x := range w.nodes {
+				if x.firstFailure() != nil || !x.left && !slices.Equal(x.departed, []int{n - 1}) {
+					t.Errorf("%s: rank %d: departed %v, verdict %v", name, r, x.departed, x.firstFailure())
+				}
+			}
+		}
+	}
+}
+
+// With Config.Redial, a rank that says goodbye dials a rank that does not answer for no longer than
+// the limit on silence, and not at all a rank whose process has ended.
+func TestAGoodbyeToADeadRankEnds(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		for _, c := range []struct {
+			refused bool
+			goodbye Span // the time from the death to the goodbye
+			limit   Span
+		}{
+			{true, -Millisecond / 10, 100 * Millisecond},
+			{true, 20 * Millisecond, 100 * Millisecond},
+			{false, -Millisecond / 10, 4500 * Millisecond},
+			{false, 20 * Millisecond, 4500 * Millisecond},
+		} {
+			w := started(t, n, uint64(n))
+			w.redial(true)
+			w.run(w.now + Time(2*Second))
+			w.after(Second, func() {
+				for r := range n - 1 {
+					w.reset(r, n-1)
+				}
+				w.nodes[n-1].dead = true
+				if !c.refused {
+					w.isolate(n - 1)
+				}
+			})
+			w.after(Second+c.goodbye, func() { w.step(0, Goodbye{}) })
+			w.run(w.now + Time(Second+c.limit))
+			if !w.nodes[0].left {
+				t.Errorf("%d ranks, refused %v: rank 0 has not left %v after the death of a rank, and its goodbye %v after it", n, c.refused, c.limit, c.goodbye)
+			}
+		}
+	}
+}
+
 func TestRanksThatCloseTogetherDoNotBlameEachOther(t *testing.T) {
 	for seed := range uint64(50) {
 		n := 2 + int(seed%8)

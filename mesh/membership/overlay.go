@@ -66,11 +66,8 @@ func (s *Machine) fullyLinked() bool {
 // higher rank dials, because the lower rank may not know yet that the link is wanted. A rank that
 // is closing or being evicted dials nobody.
 func (s *Machine) maintainOverlay() {
-	if !s.mayDial() {
-		return
-	}
-	s.redialSuspected()
-	if !s.reached(s.overlayAt) {
+	s.redialClosed()
+	if !s.mayDial() || !s.reached(s.overlayAt) {
 		return
 	}
 	for _, r := range s.wantedLinks() {
@@ -90,21 +87,26 @@ func (s *Machine) maintainOverlay() {
 	}
 }
 
-// redialSuspected dials, with Config.Redial, the ranks that this rank suspects because a link has
-// closed. If all links of a rank close at once, no other link brings its Refute.
-func (s *Machine) redialSuspected() {
-	if !s.cfg.Redial {
-		return
-	}
+// redialClosed dials, with Config.Redial, the ranks to which a link has closed; see redials.
+func (s *Machine) redialClosed() {
 	for r := range s.ranks {
-		k := &s.ranks[r]
-		if l := &k.link; l.open || l.dialing || k.gone() || !slices.ContainsFunc(k.suspicions, func(d suspicion) bool {
-			return d.by == s.cfg.Me && d.code == brokenLink && d.unanswered()
-		}) || !s.reached(l.retryAt) {
-			continue
+		if l := &s.ranks[r].link; s.redials(r) && !l.dialing && s.reached(l.retryAt) {
+			s.startDial(r)
 		}
-		s.startDial(r)
 	}
+}
+
+// redials reports whether, with Config.Redial, the closed link to rank r must be dialled again. This
+// rank suspects r, and if all links of r closed at once, no other link brings its Refute. Or r has
+// not acknowledged the goodbye.
+func (s *Machine) redials(r int) bool {
+	k := &s.ranks[r]
+	if !s.cfg.Redial || s.beingEvicted() || k.link.open || k.gone() {
+		return false
+	}
+	return k.link.byePending || slices.ContainsFunc(k.suspicions, func(d suspicion) bool {
+		return d.by == s.cfg.Me && d.code == brokenLink && d.unanswered()
+	})
 }
 
 // mayDial reports whether this rank may open links. A rank that is closing or being evicted may

@@ -229,7 +229,8 @@ func (w *cluster) dial(from, to int) {
 	case w.nodes[to].ended() || w.nodes[to].tickID == 0:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].state.ranks[from].gone():
-		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: true}) })
+		departed := w.nodes[to].state.ranks[from].status == departed
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: !departed, Gone: departed}) })
 	case w.handshake > 0 && from > to && w.nodes[to].state.ranks[from].link.dialing: // the lower rank's dial wins
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.handshake > 0 && w.nodes[from].state.DialTimeout(to) > 0 && w.handshake > w.nodes[from].state.DialTimeout(to):

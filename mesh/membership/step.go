@@ -24,10 +24,12 @@ type (
 		Cause   string
 	}
 	// DialFailed answers a Dial. Evicted says that the peer refused this rank because it has marked
-	// this rank dead. NoProcess says that no process listens at the peer's address.
+	// this rank dead, and Gone that it did so because one of the two ranks has closed. NoProcess says
+	// that no process listens at the peer's address.
 	DialFailed struct {
 		Rank      int
 		Evicted   bool
+		Gone      bool
 		NoProcess bool
 		Cause     string
 	}
@@ -191,6 +193,7 @@ func (s *Machine) decide() {
 	s.sendHeartbeats()
 	s.endQuestions()
 	s.checkFences()
+	s.sendGoodbye()
 	s.checkLeft()
 }
 
