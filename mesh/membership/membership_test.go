@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
@@ -116,6 +117,22 @@ func TestARankThatIsCutOffIsReportedWithin4500ms(t *testing.T) {
 					t.Errorf("%d ranks, %d cut off: rank %d blames %v", n, victim, r, peers(e))
 				}
 			}
+		}
+	}
+}
+
+// A rank that is cut off must report it, also if one of the other ranks ran late and may be silent for
+// longer.
+func TestARankThatIsCutOffReportsIt(t *testing.T) {
+	for _, late := range []Span{0, 500 * Millisecond} {
+		const victim = 2
+		w := started(t, 3, 1)
+		w.isolate(victim)
+		x := w.nodes[victim]
+		x.state.ranks[0].link.delay = late
+		w.run(w.now + Time(4500*Millisecond))
+		if e, want := x.firstFailure(), "this rank may be the one that is cut off"; e == nil || !strings.Contains(e.Error(), want) {
+			t.Errorf("rank 0 runs %v late: got %v, want %q in it", late, e, want)
 		}
 	}
 }

@@ -326,13 +326,14 @@ func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 	return e
 }
 
-// isolated reports whether this rank had links to several ranks and no link is up now. Then this
-// rank itself may be cut off.
+// isolated reports whether this rank had links to several ranks, and no link is up on which it has
+// received something within Config.Silence. Then this rank itself may be cut off. The link to a rank
+// that runs late stays up for longer, but is just as silent.
 func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {
 		switch l := &s.ranks[r].link; {
-		case l.up():
+		case l.up() && s.now < l.receivedAt+Time(s.cfg.Silence):
 			return false
 		case l.everUp && !s.ranks[r].gone():
 			had++
