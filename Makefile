@@ -151,6 +151,20 @@ examples: build ## run every program in examples/ and check its output
 e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (2 minutes)
 	@tools/e2e-launch.sh
 
+# The check is a module of its own. go list downloads only the modules that the check needs.
+DEPLOYCHECK := tools/deploycheck
+
+.PHONY: deploy-modules
+deploy-modules: ## download Kubernetes' modules, for check-deploy (150 MB)
+	@cd $(DEPLOYCHECK) && for try in 1 2 3; do \
+		if timeout 180 $(GO) list -deps -test ./... >/dev/null; then exit 0; fi; \
+	done; \
+	echo "the modules of $(DEPLOYCHECK)/go.mod cannot be downloaded from GOPROXY=$$($(GO) env GOPROXY)" >&2; exit 1
+
+.PHONY: check-deploy
+check-deploy: deploy-modules ## check deploy/kubernetes against the types and the CRDs, without a cluster (1 minute the first time)
+	cd $(DEPLOYCHECK) && $(GO) vet ./... && $(GO) test -count=1 ./...
+
 # The tutorial's transport is a module of its own, as a user's would be.
 UNIXSOCK := docs/transports/unixsock
 
