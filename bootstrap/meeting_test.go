@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -271,6 +272,31 @@ func TestJoinWaitsForEverIfTheUserWantsThat(t *testing.T) {
 		time.AfterFunc(24*time.Hour, cancel)
 		if _, err := j.Join(ctx); !errors.Is(err, fault.Canceled) {
 			t.Errorf("got %v, want Canceled after a day", err)
+		}
+	})
+}
+
+// A lateContext ends some time after its deadline, as any context does on a busy machine.
+type lateContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func TestADeadlineThatEndsTheDialEndsJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, err := finderOf().meetBy("fake", "a fake launcher", true, func(context.Context) (launcherStore, error) {
+			return nil, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.meeting.otherwise = func() *Job { t.Error("asked another source"); return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := j.Join(lateContext{ctx, time.Now()}); !errors.Is(err, fault.Timeout) {
+			t.Errorf("got %v, want Timeout", err)
 		}
 	})
 }

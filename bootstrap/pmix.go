@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/tutti-go/tutti/bootstrap/internal/pmix"
 	"github.com/tutti-go/tutti/internal/vars"
@@ -68,6 +69,9 @@ func (f *finder) launchedSize() int {
 // reached. If there is none, or the store has answered, it returns the error of the store: the other
 // ranks may be waiting in the store then.
 func (m *meeting) meetOtherwise(ctx context.Context, j *Job, dialErr error) (*Job, error) {
+	if end, limited := ctx.Deadline(); limited && time.Until(end) <= 0 {
+		<-ctx.Done() // the dialer sees the deadline by a clock of its own, and may be ahead of ctx
+	}
 	err := j.meetingError(ctx, dialErr)
 	var plain *Job
 	var network *net.OpError
