@@ -33,9 +33,11 @@
 // refused with fault.Misuse. The error names both calls, and the first submission goes on. Ranks
 // that submit a name with different operations, types, shapes, operators, roots, scales,
 // compression, priorities or groups all get fault.Mismatch, which names both sides. Other tensors
-// are not affected. The name can be used again, unless the groups differed. If one rank refuses its
-// call, the ranks that wait for it get fault.Mismatch, unless that rank repeats the call within a
-// second after all others have made it.
+// are not affected. The name can be used again, unless the groups differed.
+//
+// The n-th calls of a name on all ranks belong together, and a call that one rank refuses counts.
+// The other ranks get fault.Mismatch for it at once. So a rank must not repeat a refused call unless
+// the other ranks repeat it, too.
 //
 // Results are the same bits on every rank. They do not depend on fusion, on the order of
 // submission, on the response cache or on timing. They depend on the number of ranks and on the

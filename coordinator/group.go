@@ -17,8 +17,7 @@ import (
 // TensorGroup.
 //
 // If a tensor is invalid on one rank, no tensor of the group is submitted there. That rank gets
-// fault.Misuse, and the other ranks fault.Mismatch, unless the rank makes the call again within a
-// second.
+// fault.Misuse, and the other ranks get fault.Mismatch.
 type TensorGroup struct {
 	co      *Coordinator
 	handles []*Handle
@@ -37,7 +36,7 @@ func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 // coordinator implements Submitter.
 func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
-// submit adds a handle to the group. An invalid handle fails at once, and the whole group with it.
+// submit adds a handle to the group. If the handle is invalid, submitAll fails the whole group.
 func (g *TensorGroup) submit(h *Handle, at callsite.Site) {
 	g.co.mu.Lock()
 	defer g.co.mu.Unlock()

@@ -8,7 +8,7 @@ import "math/bits"
 // 1,024 ranks takes 0.8 ms.
 //
 // An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
-// and has not failed for good. A full request, a stall report, a join, a shutdown or a change of
+// has not failed for good, and no rank has refused a call of it that others have not made. A full request, a stall report, a join, a shutdown or a change of
 // settings first moves the entry to the slow path: toSlowPath makes a pendingTensor from the
 // entry's count.
 //
@@ -32,10 +32,10 @@ type cachedCount struct {
 	ranks int
 }
 
-// receiveCached handles a rank's bits. After a join, a shutdown or a refused call of any rank, every
-// tensor takes the slow path, because only the slow path handles ranks that do not submit it.
+// receiveCached handles a rank's bits. After a join or a shutdown of any rank, every tensor takes the
+// slow path, because only the slow path handles ranks that do not submit it.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
-	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty() || len(c.refusals) > 0
+	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
 	for w, all := range set {
 		var fast uint64
 		if !slow && w < len(c.fast.eligible) {
@@ -116,7 +116,7 @@ func (c *Coordinator) enqueueCached(id uint32) {
 // conditions for eligibility may have changed.
 func (c *Coordinator) updateEligible(id int) {
 	s, q := &c.cache[id], &c.fast
-	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 && c.failures.of(s.spec.key(), 0) == nil {
+	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 && c.failures.of(s.spec.key(), 0) == nil && c.refused[s.spec.key()] == nil {
 		q.eligible.Add(id)
 	} else {
 		q.eligible.Remove(id)

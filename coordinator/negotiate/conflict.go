@@ -100,39 +100,39 @@ func (c *Coordinator) failConflicts() {
 // failWithGroup fails a tensor on the ranks that have submitted it. It also fails every tensor that
 // any of these ranks has submitted in one group with the failed tensor. It repeats this for the
 // groups of each further tensor that fails. If the failure is permanent, all later submissions of
-// these tensors and groups fail, too.
+// these tensors and groups fail, too, and all ranks are told. Otherwise only the ranks that have
+// submitted a tensor are told. The next submission of another rank may already be under way.
 func (c *Coordinator) failWithGroup(p *pendingTensor, err *fault.Error, permanent bool) {
 	pending := c.sortedPending()
-	var names []TensorName
-	done := make(map[groupKey]bool)
 	for queue := []*pendingTensor{p}; len(queue) > 0; queue = queue[1:] {
 		p := queue[0]
-		if !p.live { // the queue holds it twice
-			continue
-		}
-		names = append(names, TensorName{p.key.set, p.key.name})
+		var ranks []int
 		if permanent {
 			c.failures.add(p.key, err)
+			c.dropRefusedIf(func(k key, _ *refusedCall) bool { return k == p.key })
+		} else {
+			ranks = p.ranks()
 		}
+		c.fail(err, ranks, p.key.tensorName())
 		for i := range p.variants {
 			gk := groupKey{p.key.set, p.variants[i].spec.Group}
-			if gk.group == 0 || done[gk] {
+			if gk.group == 0 {
 				continue
 			}
-			done[gk] = true
 			delete(c.groups, gk)
 			if permanent {
 				c.failures.groups[gk] = err
 			}
-			for _, o := range pending {
-				if o.live && o.inGroup(gk) {
+			pending = slices.DeleteFunc(pending, func(o *pendingTensor) bool {
+				grouped := o.inGroup(gk)
+				if grouped && o != p {
 					queue = append(queue, o)
 				}
-			}
+				return grouped
+			})
 		}
 		c.removePending(p)
 	}
-	c.fail(err, names...)
 }
 
 // add records that a tensor fails whenever it is submitted.

@@ -83,11 +83,11 @@ type Coordinator struct {
 	// checkGroup.
 	conflicts []groupConflict
 	failures  permanentFailures
-	// refusals holds the refused calls that are not paired yet, by tensor. refused lists the tensors
-	// that wait only for ranks that have refused them.
-	refusals     map[key][]nextRefusal
-	refusalCount int
-	refused      []key
+	// refused holds the refused calls that some ranks have not made yet. late holds the submissions
+	// of the current list that belong to such calls.
+	refused      map[key]*refusedCalls
+	refusedCount int
+	late         []lateSubmission
 	pendingPool  []*pendingTensor // for reuse
 	// lastRequest is the previous request of the list being handled. Its field next predicts the
 	// next request, because most ranks submit in the same order.
@@ -247,7 +247,6 @@ func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 		return nil
 	}
 	in.apply(c)
-	c.failRefused()
 	c.checkStalls()
 	c.launch()
 	c.checkShutdown()
@@ -302,6 +301,7 @@ func (in RequestsReceived) apply(c *Coordinator) {
 		c.receiveRequest(in.From, &m.Requests[i])
 	}
 	c.failConflicts()
+	c.failLate(in.From)
 	if m.Refused != nil {
 		c.receiveRefusal(in.From, m.Refused)
 	}

@@ -73,10 +73,11 @@
 // A name that is submitted again while it is in flight is refused on that rank, with all tensors of
 // its group. The error names both calls, and the first submission goes on.
 //
-// A call that a rank refuses, for this or another reason, counts as its call for the other ranks.
-// The rank may repeat the call within a second after all others have made it. If it does not, the
-// others get fault.Mismatch, which names the rank, its call and what is wrong with it. The names can
-// be used again. If all ranks refuse the call, no rank waits for it, and it has no further effect.
+// The n-th calls of a name on all ranks belong together, and a call that a rank refuses counts. So
+// the other ranks get fault.Mismatch for the same call, each as soon as it has made the call. The
+// error names the rank, its call and what is wrong with it. The names can be used again, and the next
+// calls of all ranks belong together. If all ranks refuse the call, it has no further effect. The
+// Coordinator forgets a refused call after Config.StallEnd, and when all ranks have joined.
 //
 // # Ranks that run out of data
 //
@@ -115,7 +116,7 @@
 //	cache IDs given to others   yes                    no                schedule_test.go
 //	joins                       yes                    no                schedule_test.go
 //	groups that differ          no                     yes, of 2 names   groups_test.go, by an oracle
-//	calls that a rank refuses   no                     yes, not repeated testdata/refused.txt
+//	calls that a rank refuses   no                     yes               groups_test.go, testdata/refused.txt
 //	process sets                no                     yes, one          groups_test.go
 //	sizes, parts, credit, time  no                     no                schedule_test.go, groups_test.go
 //
@@ -124,7 +125,7 @@
 // Integers are unsigned varints, signed ones zigzag. Texts and lists begin with their length. A
 // request list has at most 512 requests; a Worker that has more sends several:
 //
-//	byte       version, 3
+//	byte       version, 4
 //	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault, 16 refused
 //	varint     the number of the last response list applied
 //	bytes      a bit for each cached tensor that is submitted, least significant
@@ -155,13 +156,13 @@
 //
 // A response list:
 //
-//	byte       version, 3
+//	byte       version, 4
 //	varint     its number, from 1 on
 //	list       cache entries: varint ID, byte 1 if transient, a spec,
 //	           the list of rows (signed)
 //	list       responses, each a byte for its kind, then
 //	             run        list of (first ID, how many), part, parts, list of absent ranks
-//	             fail       list of (set, name); an error
+//	             fail       list of (set, name); list of ranks, empty for all; an error
 //	             joined     varint: the rank that joined last
 //	             addset     varint: its number; text: its name; list of ranks
 //	             removeset  varint: its number; text: its name

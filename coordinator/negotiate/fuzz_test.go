@@ -40,7 +40,7 @@ func sampleResponseList() *ResponseList {
 		Responses: []Response{
 			{Kind: ResponseRun, IDs: []IDRange{{0, 12}, {1030, 1}}, Parts: 1},
 			{Kind: ResponseRun, IDs: []IDRange{{12, 1}}, Part: 2, Parts: 3, Ranks: []int{1, 4}},
-			{Kind: ResponseFail, Failed: []TensorName{{3, "layer.1/weight"}}, Err: fault.New(fault.Mismatch, "allreduce", 0, "shape")},
+			{Kind: ResponseFail, Failed: []TensorName{{3, "layer.1/weight"}}, Ranks: []int{0, 2}, Err: fault.New(fault.Mismatch, "allreduce", 0, "shape")},
 			{Kind: ResponseJoined, Rank: 3}, {Kind: ResponseAddSet, ID: 1, Name: "evens", Ranks: []int{0, 2}}, {Kind: ResponseRemoveSet, ID: 1, Name: "evens"},
 			{Kind: ResponseLocate, Ranks: []int{2}}, {Kind: ResponseAbort, Err: fault.New(fault.Timeout, "x", 0, "")}, {Kind: ResponseShutdown},
 			{Kind: ResponseTune, Tuning: Tunables{Cycle: Second, Fusion: 5, Cache: true, Class: 2, Final: true}},

@@ -11,8 +11,9 @@ import (
 )
 
 // TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their
-// tensors differently. Every submission must end as oracle predicts. It is executed, or it fails
-// with a mismatch that names two disagreeing ranks and the requests of both.
+// tensors differently or refuse calls. Every submission must end as oracle predicts. It is executed,
+// or it fails with a mismatch that names two disagreeing ranks and the requests of both, or a rank
+// that has refused the call.
 func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 	seeds := 1000
 	if testing.Short() {
@@ -25,7 +26,7 @@ func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 			t.Fatalf("seed %d, %d ranks, sets %v: %v", seed, g.n, g.sets, err)
 		}
 	}
-	for _, kind := range []string{"done", "shape", "group", "failed before"} {
+	for _, kind := range []string{"done", "shape", "group", "failed before", "refused", "misuse"} {
 		if kinds[kind] < seeds/10 {
 			t.Errorf("got %d submissions that end by %q in %d programs; the programs test too little", kinds[kind], kind, seeds)
 		}
@@ -39,7 +40,12 @@ type unit []TensorRequest
 // step every rank submits its units in its own order, and then waits for all of them.
 type groupJob struct {
 	*sim
-	n    int
+	n int
+	// changes says that ranks submit other units than the others, and refusals that ranks refuse units.
+	// If a program has both, a rank that goes ahead after a refusal may change which later tensors fail
+	// for good. Then the oracle predicts only that all submissions end.
+	changes, refusals bool
+
 	rnd  *rand.Rand
 	sets [][]int // members of each process set; 0 is the set of all ranks
 	plan [][][]unit
@@ -52,6 +58,7 @@ func newGroupJob(seed uint64) *groupJob {
 		Size: n, Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), MaxFusedTensor: 1 << rnd.IntN(8), Partition: 16 << rnd.IntN(6),
 		Credit: 1 << rnd.IntN(12), Cache: rnd.IntN(8),
 	})}
+	g.changes, g.refusals = seed%3 != 1, seed%3 != 0
 	for range rnd.IntN(3) {
 		g.sets = append(g.sets, rnd.Perm(n)[:1+rnd.IntN(n)])
 	}
@@ -61,8 +68,8 @@ func newGroupJob(seed uint64) *groupJob {
 	return g
 }
 
-// planStep plans the units of a step. First it makes units on which all ranks agree, and then it
-// changes the units of some ranks.
+// planStep plans the units of a step. First it makes units on which all ranks agree. Then some ranks
+// change units, or in some steps refuse units.
 func (g *groupJob) planStep() {
 	agreed := make([][]unit, len(g.sets))
 	for set := range g.sets {
@@ -78,10 +85,20 @@ func (g *groupJob) planStep() {
 		}
 	}
 	ranks := make([][]unit, g.n)
+	refusing := !g.changes || g.refusals && g.rnd.IntN(2) == 0
 	for set, inSet := range g.sets {
 		for _, r := range inSet {
 			units := copyUnits(agreed[set])
-			if g.rnd.IntN(6) == 0 {
+			switch {
+			case refusing && g.rnd.IntN(2) == 0:
+				for _, u := range units {
+					if g.rnd.IntN(2) == 0 {
+						u[g.rnd.IntN(len(u))].Root = refusedRoot
+					} else if g.rnd.IntN(4) == 0 {
+						u[0].Shape = []int{99}
+					}
+				}
+			case !refusing && g.rnd.IntN(6) == 0:
 				units = g.change(units)
 			}
 			ranks[r] = append(ranks[r], units...)
@@ -134,9 +151,18 @@ func (g *groupJob) change(units []unit) []unit {
 	return units
 }
 
+// A rank refuses a unit if a tensor of the unit has this root.
+const refusedRoot = 99
+
+// refuses reports whether a rank refuses the unit.
+func (u unit) refuses() bool {
+	return slices.ContainsFunc(u, func(q TensorRequest) bool { return q.Root == refusedRoot })
+}
+
 // An outcome is the oracle's prediction for each tensor of a step: "done", "shape" or "group" for
-// the two kinds of mismatch, or "failed before" if the tensor has failed for good in an earlier
-// step.
+// the two kinds of mismatch, "refused" if a rank has refused the tensor in this step, or "failed
+// before" if the tensor has failed for good in an earlier step. On the rank that refuses it, the
+// outcome is "misuse".
 type outcome map[key]string
 
 // oracle computes the outcomes of a step from the units of all ranks. failed holds the tensors of
@@ -145,8 +171,9 @@ type outcome map[key]string
 //	a tensor is in conflict     if a member of its set submits it in another group than another
 //	                            member, or not at all
 //	a tensor fails for good     if it is in conflict, has failed before, or any rank submits it in
-//	                            one group with such a tensor
+//	                            one group with such a tensor and does not refuse the group
 //	a group has another shape   if the ranks disagree about the shape of one of its tensors
+//	a group is refused          if a rank refuses it; in these steps all ranks have equal groups
 func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
 	out := make(outcome)
 	groups := make(map[key]map[uint64]int) // for each tensor, the number of ranks by group
@@ -177,7 +204,7 @@ func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
 		changed = false
 		for _, units := range g.plan[step] {
 			for _, u := range units {
-				if !slices.ContainsFunc(u, func(q TensorRequest) bool { return ends(q.key()) }) {
+				if u.refuses() || !slices.ContainsFunc(u, func(q TensorRequest) bool { return ends(q.key()) }) {
 					continue
 				}
 				for i := range u {
@@ -196,6 +223,15 @@ func (g *groupJob) oracle(step int, failed map[key]bool) outcome {
 			for i := range u {
 				if k := u[i].key(); out[k] == "done" {
 					out[k] = "shape"
+				}
+			}
+		}
+	}
+	for _, units := range g.plan[step] {
+		for _, u := range units {
+			for i := range u {
+				if k := u[i].key(); u.refuses() && !ends(k) {
+					out[k] = "refused"
 				}
 			}
 		}
@@ -247,6 +283,10 @@ func (g *groupJob) run(kinds map[string]int) error {
 			g.tick(max(wait, Microsecond))
 		}
 	}
+	g.sim.run()
+	if left := len(g.coordinator.refused) + g.coordinator.refusedCount; left > 0 {
+		return fmt.Errorf("all ranks have made all calls, but the coordinator keeps %d refused calls", g.coordinator.refusedCount)
+	}
 	return g.checkAgreement()
 }
 
@@ -278,10 +318,14 @@ func (g *groupJob) advance(r int, p *groupRank, outcomes []outcome, kinds map[st
 			return false, nil
 		}
 	}
+	refused := g.refused(p.step, r)
 	for id, k := range p.submissions {
 		want := outcomes[p.step][k]
+		if refused[k] {
+			want = "misuse"
+		}
 		kinds[want]++
-		if err := g.checkFate(g.fate[r][id], want); err != nil {
+		if err := g.checkFate(g.fate[r][id], want, p.step, k); err != nil {
 			return true, fmt.Errorf("step %d, rank %d, %v: %w", p.step, r, k, err)
 		}
 	}
@@ -289,16 +333,34 @@ func (g *groupJob) advance(r int, p *groupRank, outcomes []outcome, kinds map[st
 	return true, nil
 }
 
+// refused returns the tensors that a rank refuses in a step.
+func (g *groupJob) refused(step, r int) map[key]bool {
+	keys := make(map[key]bool)
+	for _, u := range g.plan[step][r] {
+		for i := range u {
+			keys[u[i].key()] = u.refuses()
+		}
+	}
+	return keys
+}
+
 // checkFate compares the actual outcome of a submission with the oracle's prediction.
-func (g *groupJob) checkFate(fate, want string) error {
-	ok := false
+func (g *groupJob) checkFate(fate, want string, step int, k key) error {
+	ok := g.changes && g.refusals
 	switch want {
+	case "misuse":
+		ok = strings.Contains(fate, fmt.Sprintf("misuse: root: got %d", refusedRoot))
+	case "refused":
+		for r := range g.n {
+			named := fmt.Sprintf("[rank %d, last in ", r)
+			ok = ok || g.refused(step, r)[k] && strings.Contains(fate, named) && strings.Contains(fate, "has refused its call")
+		}
 	case "done":
-		ok = fate == "done"
+		ok = ok || fate == "done"
 	case "shape":
-		ok = strings.Contains(fate, "disagree about the shape")
+		ok = ok || strings.Contains(fate, "disagree about the shape")
 	default:
-		ok = strings.Contains(fate, "disagree about the group") && g.namesAConflict(fate)
+		ok = ok || strings.Contains(fate, "disagree about the group") && g.namesAConflict(fate)
 	}
 	if !ok {
 		return fmt.Errorf("got %q, want %s", fate, want)
@@ -406,5 +468,58 @@ func TestOnlyANewConflictEndsACoordinatorWhoseRecordIsFull(t *testing.T) {
 	submit(1, "e", "g")
 	if s.end[0] == "" || s.end[1] == "" {
 		t.Error("a new conflict has not ended the coordinator")
+	}
+}
+
+// TestRefusedCallsAreBounded lets rank 1 refuse calls that rank 0 does not make. The Coordinator
+// keeps a bounded number of them, and drops the oldest ones. It drops those of a process set with
+// the set.
+func TestRefusedCallsAreBounded(t *testing.T) {
+	s := newSim(Config{Size: 2, Cycle: Millisecond, Fusion: 1 << 10, MaxFusedTensor: 1 << 7, Partition: 1 << 10, Credit: 1 << 12})
+	change := func(op Operation, name string, shape ...int) {
+		for r := range 2 {
+			s.submit(r, TensorRequest{Spec: Spec{Set: SetRegistry, Operation: op, Name: name, Shape: shape, Root: -1, Pre: 1, Post: 1}})
+		}
+		s.run()
+	}
+	refuse := func(set uint32, name string, n int) {
+		var names []TensorName
+		for i := range n {
+			names = append(names, TensorName{set, fmt.Sprint(name, i)})
+		}
+		s.stepWorker(1, Refused{Tensors: names, Err: fmt.Errorf("wrong")})
+		s.run()
+		s.now++
+	}
+	submit := func(rank int, name string) string {
+		q := codedRequest(Plain, 0)
+		q.Name = name
+		id := s.submit(rank, q)
+		s.stepWorker(rank, Flush{})
+		s.run()
+		return s.fate[rank][id]
+	}
+	change(AddSet, "set", 0, 1)
+	refuse(1, "a", 3)
+	if got := s.coordinator.refusedCount; got != 3 {
+		t.Errorf("got %d refused calls, want 3", got)
+	}
+	change(RemoveSet, "set", 1)
+	if got := s.coordinator.refusedCount; got != 0 {
+		t.Errorf("the process set was removed: got %d refused calls, want 0", got)
+	}
+	refuse(0, "old", 1)
+	for i := range 4 {
+		refuse(0, fmt.Sprint("new", i), maxRefused/4)
+	}
+	if got := s.coordinator.refusedCount; got != maxRefused {
+		t.Errorf("got %d refused calls, want %d", got, maxRefused)
+	}
+	submit(1, "old0")
+	if got := submit(0, "old0"); got != "done" {
+		t.Errorf("the oldest call: got %q, want that it was dropped, and done", got)
+	}
+	if got := submit(0, "new00"); !strings.Contains(got, "has refused its call") {
+		t.Errorf("a later call: got %q, want that rank 1 has refused it", got)
 	}
 }

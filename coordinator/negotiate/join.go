@@ -28,6 +28,8 @@ func (c *Coordinator) checkJoined() {
 	c.fence()
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseJoined, Rank: c.lastJoined})
 	c.joined.clear()
+	// All ranks count the calls of a tensor from here on.
+	c.dropRefusedIf(func(key, *refusedCall) bool { return true })
 }
 
 // fence launches all ready tensors, even beyond the credit, so that later responses cannot overtake
@@ -67,7 +69,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 		id = uint32(t.Shape[0])
 	}
 	if id == World || id == SetRegistry || c.sets[id] == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set does not exist, or was removed already")}, p.key.tensorName())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set does not exist, or was removed already")}, nil, p.key.tensorName())
 		return
 	}
 	for _, o := range c.sortedPending() {
@@ -78,6 +80,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 		}
 	}
 	c.fence()
+	c.dropRefusedIf(func(k key, _ *refusedCall) bool { return k.set == id })
 	delete(c.sets, id)
 	for i := range c.cache {
 		if s := &c.cache[i]; s.state == entryLive && s.spec.Set == id {
@@ -90,7 +93,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 // addSet gives a new process set its number. Numbers are never reused.
 func (c *Coordinator) addSet(t *Spec) {
 	if !validRanks(t.Shape, c.cfg.Size) {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key().tensorName())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, nil, t.key().tensorName())
 		return
 	}
 	id := c.nextSet

@@ -31,11 +31,8 @@ type pendingTensor struct {
 	// cache entry must then be sent again.
 	redefine bool
 	since    Time
-	// repeatUntil is when the tensor fails if the ranks that have refused it do not submit it; 0: it
-	// waits for another rank. See awaitRepeat.
-	repeatUntil Time
-	stall       stallState
-	live        bool // not removed
+	stall    stallState
+	live     bool // not removed
 	// next is the tensor that followed this tensor in the last list that had both in full. It
 	// predicts the order in the lists of the next ranks.
 	next   *pendingTensor
@@ -71,6 +68,9 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 		return
 	}
 	s := &c.cache[id]
+	if c.isRefused(s.spec, from) {
+		return
+	}
 	if c.fast.counts[id].ranks > 0 {
 		c.toSlowPath(id)
 	}
@@ -110,6 +110,9 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 // receiveRequest handles a request in full. Most ranks submit in the same order. So the tensor is
 // mostly lastRequest.next, and no map lookup is needed.
 func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
+	if c.isRefused(&q.Spec, from) {
+		return
+	}
 	k := q.key()
 	p := c.lastRequest.next // ranks mostly submit in the same order
 	if p == nil || !p.live || p.key != k {
@@ -161,7 +164,7 @@ func (c *Coordinator) find(k key) *pendingTensor {
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set was removed; submit nothing to it after RemoveProcessSet")}, t.key().tensorName())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("the process set was removed; submit nothing to it after RemoveProcessSet")}, nil, t.key().tensorName())
 		return nil
 	}
 	k := t.key()
@@ -244,7 +247,9 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 func (c *Coordinator) removePending(p *pendingTensor) {
 	p.live = false
 	c.pendingCount--
-	c.pairRefusals(p)
+	if q := c.refused[p.key]; q != nil {
+		q.before = len(q.calls)
+	}
 	if p.cacheID >= 0 && c.cache[p.cacheID].pending == p {
 		c.cache[p.cacheID].pending = nil
 		c.updateEligible(p.cacheID)

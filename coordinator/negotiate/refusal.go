@@ -6,176 +6,213 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Refusal says that a rank has refused a call of its program with fault.Misuse. Other ranks may
-// make the same call and wait for this rank.
+// A Refusal says that a rank has refused a call of its program with fault.Misuse. The n-th calls of
+// a tensor on all ranks belong together, and a refused call counts. So the submissions that belong
+// to a refused call fail.
 type Refusal struct {
-	// Tensors are the tensors of the call, at most maxRefusedTensors. If one of them fails on
-	// another rank, all tensors of its group fail there.
-	Tensors []TensorName
+	Tensors []TensorName // the tensors of the call
 	// Err is the error for the other ranks. It names the rank, the call and the call site.
 	Err *fault.Error
 }
 
-const (
-	maxRefusedTensors = 64   // tensors that a Refusal names
-	maxRefusals       = 1024 // refusals that a Coordinator keeps; it ignores further ones
-	// repeatTime is how long the Coordinator waits for a rank to repeat a call that it has refused,
-	// after all other ranks have made the call.
-	repeatTime = 1 * Second
-)
+// maxRefused bounds the refused calls that a Coordinator keeps, counted for each tensor. Beyond
+// it, the oldest ones are dropped.
+const maxRefused = 1 << 14
 
-// A refusal is a refused call of a rank that the Coordinator has not paired with a call of the other
-// ranks. The n-th calls of a name on all ranks belong together, and a refused call counts.
-type refusal struct {
-	rank int
-	keys []key
+// A refusedCall is the n-th call of a tensor, for some n, which a rank has refused. It is kept until
+// all ranks of the process set have made the call, but not longer than Config.StallEnd.
+type refusedCall struct {
+	made  Bitset // the ranks that have made the call, by index in the set
+	since Time
+	err   *fault.Error
+}
+
+// refusedCalls holds the refused calls of one tensor in order. If the tensor is pending, the first
+// calls precede the pending call, and the others follow it. The field before is the number of the
+// first calls. If the tensor is not pending, these are all calls.
+//
+//	a rank's next call      if it is submitted     if it is refused
+//	one of the first calls  it fails: failLate     the rank is added to made
+//	the pending call        recordSubmission       the pending tensor fails
+//	a call after it         a protocol error       the rank is added to made
+//	a new call              beginPending           a refusedCall is added
+type refusedCalls struct {
+	calls  []refusedCall
+	before int
+}
+
+// A lateSubmission is a submission of a call that another rank has refused.
+type lateSubmission struct {
+	spec *Spec
 	err  *fault.Error
 }
 
-// A nextRefusal is a refusal in the list of one tensor.
-type nextRefusal struct {
-	*refusal
-	// later is set if the rank had submitted the tensor before it refused the call. The refusal then
-	// does not belong to the tensor that is pending, but to the next one of that name.
-	later bool
-}
-
-// receiveRefusal records a refused call. It ignores tensors for which no rank waits for this one.
+// receiveRefusal records a refused call, and fails the pending tensors that belong to it. It ignores
+// tensors that fail for good, because no rank waits for them.
 func (c *Coordinator) receiveRefusal(from int, r *Refusal) {
-	if c.joined.Has(from) || c.shutdown.Has(from) || c.refusalCount >= maxRefusals {
+	if c.joined.Has(from) || c.shutdown.Has(from) {
 		return
 	}
-	f := &refusal{rank: from, err: r.Err}
+	seen := make(map[key]bool)
+	var failed []*pendingTensor
 	for _, t := range r.Tensors {
 		k := key{t.Set, t.Name}
 		set := c.sets[k.set]
-		if set == nil || set.indexOf(from) < 0 || slices.Contains(f.keys, k) {
+		if set == nil || set.indexOf(from) < 0 || seen[k] || c.failures.of(k, 0) != nil {
 			continue
 		}
-		f.keys = append(f.keys, k)
-		p := c.find(k)
-		if c.refusals == nil {
-			c.refusals = make(map[key][]nextRefusal)
+		seen[k] = true
+		if p := c.recordRefusal(k, set.indexOf(from), r.Err); p != nil {
+			failed = append(failed, p)
 		}
-		c.refusals[k] = append(c.refusals[k], nextRefusal{f, p != nil && p.submitted.Has(set.indexOf(from))})
 	}
-	if f.keys == nil {
-		return
-	}
-	c.refusalCount++
-	for _, k := range slices.Clone(f.keys) {
-		c.pairAll(k)
-		if p := c.find(k); p != nil {
-			c.checkReady(p)
+	// The tensors fail after all of them have been recorded, because each one fails with its group.
+	for _, p := range failed {
+		if p.live {
+			err := *r.Err
+			err.Op = p.call()
+			c.failWithGroup(p, &err, false)
 		}
 	}
 }
 
-// pairAll removes one refusal of each rank from the list of a tensor if all ranks of the set have
-// refused a call of this name. No rank waits for such a call.
-func (c *Coordinator) pairAll(k key) {
-	var first []*refusal
-	for _, r := range c.sets[k.set].ranks {
-		f := c.refusalOf(k, r)
-		if f == nil {
-			return
-		}
-		first = append(first, f)
+// recordRefusal records that a rank, given by its index in the set, has refused its next call of a
+// tensor. It returns the pending tensor if that belongs to the call, or nil.
+func (c *Coordinator) recordRefusal(k key, at int, err *fault.Error) *pendingTensor {
+	p, q := c.find(k), c.refused[k]
+	if q == nil {
+		q = new(refusedCalls)
 	}
-	for _, f := range first {
-		c.removeRefusal(f, k)
+	i := slices.IndexFunc(q.calls, func(f refusedCall) bool { return !f.made.Has(at) })
+	belongs := p != nil && !p.submitted.Has(at) && (i < 0 || i >= q.before)
+	if i >= 0 && !belongs {
+		q.calls[i].made.Add(at)
+		c.dropComplete(k, q, i)
+		return nil
 	}
-}
-
-// refusalOf returns the first refusal of a rank for a tensor, or nil.
-func (c *Coordinator) refusalOf(k key, rank int) *refusal {
-	for _, f := range c.refusals[k] {
-		if f.rank == rank && !f.later {
-			return f.refusal
-		}
+	f := refusedCall{since: c.now, err: err}
+	i = len(q.calls)
+	switch {
+	case belongs:
+		f.made, i = slices.Clone(p.submitted), q.before
+	case p == nil:
+		q.before++
+	}
+	f.made.Add(at)
+	if c.refused == nil {
+		c.refused = make(map[key]*refusedCalls)
+	}
+	c.refused[k] = q
+	q.calls = slices.Insert(q.calls, i, f)
+	c.refusedCount++
+	c.updateEligibleOf(k)
+	c.exceededSince(c.now, c.cfg.StallEnd)
+	c.dropComplete(k, q, i)
+	if c.refusedCount > maxRefused {
+		c.dropOldestRefused()
+	}
+	if belongs {
+		return p
 	}
 	return nil
 }
 
-// removeRefusal removes a refusal from the lists of these tensors of it.
-func (c *Coordinator) removeRefusal(f *refusal, keys ...key) {
-	for _, k := range keys {
-		rest := slices.DeleteFunc(c.refusals[k], func(o nextRefusal) bool { return o.refusal == f })
-		if c.refusals[k] = rest; len(rest) == 0 {
-			delete(c.refusals, k)
-		}
+// isRefused reports whether a rank's submission belongs to a call that another rank has refused.
+// failLate fails such a submission when the whole list of the rank has been read.
+func (c *Coordinator) isRefused(t *Spec, from int) bool {
+	q := c.refused[t.key()]
+	if q == nil || c.joined.Has(from) || c.shutdown.Has(from) || c.failures.of(t.key(), t.Group) != nil {
+		return false
 	}
-	if f.keys = slices.DeleteFunc(f.keys, func(k key) bool { return slices.Contains(keys, k) }); len(f.keys) == 0 {
-		c.refusalCount--
+	at := c.sets[t.Set].indexOf(from)
+	i := slices.IndexFunc(q.calls[:q.before], func(f refusedCall) bool { return at >= 0 && !f.made.Has(at) })
+	if i < 0 {
+		return false
 	}
+	q.calls[i].made.Add(at)
+	c.late = append(c.late, lateSubmission{t, q.calls[i].err})
+	c.dropComplete(t.key(), q, i)
+	return true
 }
 
-// waitsForRefused returns the refusal of the first rank that p waits for. It returns nil if p waits
-// for no rank, or also for one that has not refused the call.
-func (c *Coordinator) waitsForRefused(p *pendingTensor) (first *refusal) {
-	if p.ready || len(c.refusals[p.key]) == 0 {
-		return nil
-	}
-	for _, r := range c.missing(p) {
-		f := c.refusalOf(p.key, r)
-		if f == nil {
-			return nil
+// failLate fails the submissions that isRefused has found in a rank's list, with their groups.
+func (c *Coordinator) failLate(from int) {
+	var group groupKey
+	var err *fault.Error
+	for _, l := range c.late {
+		k, gk := l.spec.key(), groupKey{l.spec.Set, l.spec.Group}
+		if always := c.failures.of(k, gk.group); always != nil {
+			// Another tensor of the group, which came in the same list, fails for good.
+			err = always
+			c.failForGood(k, err)
+		} else if err == nil || gk.group == 0 || gk != group {
+			own := *l.err
+			own.Op = l.spec.Call()
+			err = &own
 		}
-		if first == nil {
-			first = f
-		}
-	}
-	return first
-}
-
-// awaitRepeat limits the wait for p to repeatTime if p waits only for ranks that have refused the
-// call.
-func (c *Coordinator) awaitRepeat(p *pendingTensor) {
-	if p.repeatUntil == 0 && c.waitsForRefused(p) != nil {
-		p.repeatUntil = c.now + Time(repeatTime)
-		c.refused = append(c.refused, p.key)
-	}
-}
-
-// failRefused fails the tensors of the list refused that have waited for repeatTime. It takes those
-// off the list that do not wait for such a rank any more.
-func (c *Coordinator) failRefused() {
-	for _, k := range slices.Clone(c.refused) {
-		p := c.find(k)
-		if p != nil && p.repeatUntil != 0 {
-			f := c.waitsForRefused(p)
-			if f != nil && !c.due(p.repeatUntil) {
-				continue
-			}
-			p.repeatUntil = 0
-			if f != nil {
-				err := *f.err
-				err.Op = p.call()
-				c.failWithGroup(p, &err, false)
+		group = gk
+		c.fail(err, []int{from}, k.tensorName())
+		for _, o := range c.sortedPending() {
+			if gk.group != 0 && o.live && o.inGroup(gk) && o.submitted.Has(o.set.indexOf(from)) {
+				c.failWithGroup(o, err, false)
 			}
 		}
-		c.refused = slices.DeleteFunc(c.refused, func(o key) bool { return o == k })
 	}
+	clear(c.late)
+	c.late = c.late[:0]
 }
 
-// pairRefusals removes the refusals that belong to p, which is not pending any more. A rank that has
-// submitted p has repeated its refused calls.
-func (c *Coordinator) pairRefusals(p *pendingTensor) {
-	if len(c.refusals) == 0 {
+// failForGood records that every submission of a tensor fails, unless the record of such failures is
+// full.
+func (c *Coordinator) failForGood(k key, err *fault.Error) {
+	if c.failures.full() {
 		return
 	}
-	for at, r := range p.set.ranks {
-		for _, f := range slices.Clone(c.refusals[p.key]) {
-			if f.rank != r || f.later {
-				continue
-			}
-			c.removeRefusal(f.refusal, slices.Clone(f.keys)...)
-			if !p.submitted.Has(at) {
-				break
+	c.failures.add(k, err)
+	c.dropRefusedIf(func(o key, _ *refusedCall) bool { return o == k })
+}
+
+// dropComplete drops a refused call that all ranks of the set have made.
+func (c *Coordinator) dropComplete(k key, q *refusedCalls, i int) {
+	if q.calls[i].made.Count() == len(c.sets[k.set].ranks) {
+		c.dropRefused(k, q, i)
+	}
+}
+
+// dropRefused drops a refused call.
+func (c *Coordinator) dropRefused(k key, q *refusedCalls, i int) {
+	q.calls = slices.Delete(q.calls, i, i+1)
+	c.refusedCount--
+	if i < q.before {
+		q.before--
+	}
+	if len(q.calls) == 0 {
+		delete(c.refused, k)
+		c.updateEligibleOf(k)
+	}
+}
+
+// dropRefusedIf drops the refused calls for which drop returns true.
+func (c *Coordinator) dropRefusedIf(drop func(key, *refusedCall) bool) {
+	for k, q := range c.refused {
+		for i := len(q.calls) - 1; i >= 0; i-- {
+			if drop(k, &q.calls[i]) {
+				c.dropRefused(k, q, i)
 			}
 		}
 	}
-	for i := range c.refusals[p.key] {
-		c.refusals[p.key][i].later = false
+}
+
+// dropOldestRefused drops the refused calls that came first.
+func (c *Coordinator) dropOldestRefused() {
+	oldest := never
+	c.dropRefusedIf(func(_ key, f *refusedCall) bool { oldest = min(oldest, f.since); return false })
+	c.dropRefusedIf(func(_ key, f *refusedCall) bool { return f.since == oldest })
+}
+
+// updateEligibleOf calls updateEligible for the entry of a name, if there is one.
+func (c *Coordinator) updateEligibleOf(k key) {
+	if id, ok := c.cacheIDs[k]; ok {
+		c.updateEligible(int(id))
 	}
 }

@@ -26,7 +26,6 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 //	the ranks that have not submitted it       what happens
 //	none                                       resolve
 //	have all joined                            resolve, with these absent
-//	have all refused the call                  it waits for repeatTime, and then fails
 //	some have shut down and have not joined    it fails with fault.Closed that names them
 //	others                                     it goes on waiting
 func (c *Coordinator) checkReady(p *pendingTensor) {
@@ -36,9 +35,6 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 	if p.submittedCount == len(p.set.ranks) {
 		c.resolve(p, nil)
 		return
-	}
-	if len(c.refusals) > 0 {
-		c.awaitRepeat(p)
 	}
 	if c.joined.Empty() && c.shutdown.Empty() {
 		return
@@ -149,7 +145,7 @@ func (p *pendingTensor) mismatch() *fault.Error {
 // change of process sets is executed here.
 func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	if p.failed != nil {
-		c.fail(p.failed, p.key.tensorName())
+		c.fail(p.failed, nil, p.key.tensorName())
 		c.removePending(p)
 		return
 	}
@@ -163,10 +159,17 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells all Workers that tensors have failed. A Worker that has submitted such a tensor ends
-// the submission.
-func (c *Coordinator) fail(err *fault.Error, names ...TensorName) {
-	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: names})
+// fail tells the Workers of some ranks that a tensor has failed, or of all ranks if there are none.
+// A Worker that has submitted the tensor ends the submission. Tensors that fail in succession with
+// one error on the same ranks share a response.
+func (c *Coordinator) fail(err *fault.Error, ranks []int, name TensorName) {
+	if n := len(c.outgoing.Responses); n > 0 {
+		if last := &c.outgoing.Responses[n-1]; last.Kind == ResponseFail && last.Err == err && slices.Equal(last.Ranks, ranks) {
+			last.Failed = append(last.Failed, name)
+			return
+		}
+	}
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Ranks: ranks, Failed: []TensorName{name}})
 }
 
 // tensorName converts the key to the form in responses.

@@ -62,8 +62,8 @@ const (
 )
 
 // checkStalls reports tensors that have waited for Config.StallWarn. If a tensor has waited for
-// Config.StallEnd, checkStalls ends the coordinator. It checks the pending tensors only when the
-// oldest tensor may have reached a limit.
+// Config.StallEnd, checkStalls ends the coordinator. It drops a refused call after the same time. It
+// checks the pending tensors only when the oldest tensor may have reached a limit.
 //
 //	report   reporting  leaves by
 //	none     nil        a tensor has stalled: requestLocations asks the missing ranks
@@ -79,6 +79,7 @@ func (c *Coordinator) checkStalls() {
 		return
 	}
 	c.nextStallCheck = never
+	c.dropRefusedIf(func(_ key, f *refusedCall) bool { return c.exceededSince(f.since, c.cfg.StallEnd) })
 	var stalled []*pendingTensor
 	for p := range c.eachPending {
 		if c.exceeds(p, c.cfg.StallEnd) {
@@ -161,12 +162,7 @@ func (c *Coordinator) reportStalls() {
 // describeStall returns the report entry of a stalled tensor.
 func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	v := slices.MinFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
-	s := Stall{Call: v.spec.Call(), Site: v.site, Waited: Duration(c.now - p.since)}
-	for at, r := range p.set.ranks {
-		if p.submitted.Has(at) {
-			s.Submitted = append(s.Submitted, r)
-		}
-	}
+	s := Stall{Call: v.spec.Call(), Site: v.site, Waited: Duration(c.now - p.since), Submitted: p.ranks()}
 	for _, r := range c.missing(p) {
 		s.Missing = append(s.Missing, c.locationOf(r))
 	}
@@ -181,6 +177,16 @@ func (c *Coordinator) locationOf(rank int) RankLocation {
 		}
 	}
 	return RankLocation{Rank: rank}
+}
+
+// ranks lists the ranks that have submitted p.
+func (p *pendingTensor) ranks() (list []int) {
+	for at, r := range p.set.ranks {
+		if p.submitted.Has(at) {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // missing lists the ranks that p waits for.

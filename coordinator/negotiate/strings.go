@@ -54,6 +54,9 @@ func (it *Response) String() string {
 		}
 		return s + of(it.Part, it.Parts) + without(it.Ranks)
 	case ResponseFail:
+		if len(it.Ranks) > 0 {
+			return fmt.Sprintf("fail %v on ranks %v: %v", it.Failed, it.Ranks, it.Err)
+		}
 		return fmt.Sprintf("fail %v: %v", it.Failed, it.Err)
 	case ResponseJoined:
 		return fmt.Sprintf("joined, rank %d last", it.Rank)

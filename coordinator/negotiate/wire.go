@@ -10,7 +10,7 @@ import (
 )
 
 // wireVersion is the first byte of every list. A rank that runs another version is refused.
-const wireVersion = 3
+const wireVersion = 4
 
 // The flags of a request list. A decoder refuses flags that it does not know.
 const (
@@ -150,7 +150,7 @@ func appendResponse(b []byte, it *Response) []byte {
 		b = binary.AppendUvarint(b, uint64(it.Parts))
 		b = appendInts(b, it.Ranks)
 	case ResponseFail:
-		b = appendFault(appendNames(b, it.Failed), it.Err)
+		b = appendFault(appendInts(appendNames(b, it.Failed), it.Ranks), it.Err)
 	case ResponseJoined:
 		b = binary.AppendUvarint(b, uint64(it.Rank))
 	case ResponseAddSet, ResponseRemoveSet:
@@ -184,7 +184,7 @@ func (r *reader) response(it *Response) {
 		it.Part, it.Parts = int(r.Uvarint32()), int(r.Uvarint32())
 		it.Ranks = r.ints()
 	case ResponseFail:
-		it.Failed, it.Err = r.names(), r.fault()
+		it.Failed, it.Ranks, it.Err = r.names(), r.ints(), r.fault()
 	case ResponseJoined:
 		it.Rank = int(r.Uvarint32())
 	case ResponseAddSet, ResponseRemoveSet:

@@ -118,7 +118,9 @@ func (w *Worker) applyResponse(it *Response) {
 	case ResponseRun:
 		w.run(it)
 	case ResponseFail:
-		w.fail(it.Failed, it.Err)
+		if len(it.Ranks) == 0 || slices.Contains(it.Ranks, w.rank) {
+			w.fail(it.Failed, it.Err)
+		}
 	case ResponseJoined:
 		out := JoinDone{Submission: w.joinSubmission, Last: it.Rank}
 		w.joining, w.joinSubmission = false, 0

@@ -29,13 +29,14 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 }
 
-// applyWorker reports the call to the Coordinator at once, because other ranks may wait for it.
+// applyWorker reports the call to the Coordinator at once, because other ranks may wait for it. No
+// rank waits for this one if it has joined or closed.
 func (in Refused) applyWorker(w *Worker) {
-	if w.closed {
-		return // no rank waits for this one
+	if w.closed || w.joining {
+		return
 	}
 	names := slices.DeleteFunc(in.Tensors, func(n TensorName) bool { return len(n.Name) > MaxName })
-	w.outgoing.Refused = &Refusal{Tensors: names[:min(len(names), maxRefusedTensors)], Err: &fault.Error{
+	w.outgoing.Refused = &Refusal{Tensors: names, Err: &fault.Error{
 		Kind: fault.Mismatch, Op: in.Call, Rank: w.rank, Peers: []fault.Peer{{Rank: w.rank, Call: in.Call, At: in.Site}},
 		Err: fmt.Errorf("the rank has refused its call; make equal and valid calls on all ranks: %w", in.Err),
 	}}
