@@ -65,7 +65,7 @@ type Handle struct {
 	requests    [1]negotiate.TensorRequest
 	submissions [1]negotiate.SubmissionID
 	// input is the Worker's input for the two fields above. It is passed by pointer, so that a
-	// submission needs no allocation.
+	// submission needs no allocation. In a parent it has the requests of the parts.
 	input negotiate.Submit
 	// A grouped handle was submitted in a group. It cannot be submitted again.
 	grouped bool
@@ -96,7 +96,8 @@ const (
 
 // Submit submits the tensor. The tensor must not be in flight, and a Wait must have returned the
 // outcome of its last submission. Otherwise the next Wait returns fault.Misuse, and a submission in
-// flight continues. A handle that was submitted in a group cannot be submitted again.
+// flight continues. The same call of the other ranks fails with fault.Mismatch. A handle that was
+// submitted in a group cannot be submitted again.
 func (h *Handle) Submit() {
 	var at callsite.Site
 	at.Capture()
@@ -108,11 +109,12 @@ func (h *Handle) submit(at callsite.Site) {
 	co := h.co
 	now := co.timestamp()
 	co.mu.Lock()
+	var misuse *fault.Error
 	switch {
 	case h.grouped:
-		h.misuse = h.misused("the tensor was submitted in a group; submit it in a new group")
+		misuse = h.misused("the tensor was submitted in a group; submit it in a new group")
 	case h.state != idle:
-		h.misuse = h.misused("Submit was called at %s before Wait had returned for the submission at %s; call Wait first", co.describeSite(at), h.requests[0].Site)
+		misuse = h.misused("Submit was called at %s before Wait had returned for the submission at %s; call Wait first", co.describeSite(at), h.requests[0].Site)
 	default:
 		h.restart()
 		if at != h.site {
@@ -133,11 +135,22 @@ func (h *Handle) submit(at callsite.Site) {
 		co.stepInline(&h.input)
 		return
 	}
+	if misuse == nil {
+		co.mu.Unlock()
+		return
+	}
+	h.misuse = misuse
+	in := negotiate.Refused{Call: h.describe(), Site: co.describeSite(at), Err: misuse.Err}
+	for i := range h.input.Requests {
+		q := &h.input.Requests[i]
+		in.Tensors = append(in.Tensors, negotiate.TensorName{Set: q.Set, Name: q.Name})
+	}
 	co.mu.Unlock()
+	co.stepInline(in)
 }
 
 // misused returns an error for a call in the wrong state. co.mu is held.
-func (h *Handle) misused(format string, args ...any) error {
+func (h *Handle) misused(format string, args ...any) *fault.Error {
 	return fault.New(fault.Misuse, h.describe(), h.co.worldRank(h.co.rank), format, args...)
 }
 
@@ -183,6 +196,7 @@ func newParent(call string, combine func() error, parts ...*Handle) *Handle {
 	p := &Handle{co: parts[0].co, call: call, state: inFlight, parts: len(parts), combine: combine, grouped: true}
 	for _, h := range parts {
 		h.parent = p
+		p.input.Requests = append(p.input.Requests, h.requests[0])
 	}
 	return p
 }
