@@ -247,6 +247,13 @@ slurm_cases() {
 	job "sbatch: a job of one rank outside a step" 'rank 0 of 1 has' 1 cat "$work/out.batch"
 	job "sbatch: a job of four ranks in a step" 'rank [0-3] of 4 has' 4 cat "$work/out.batch"
 	rm "$work/out.batch"
+	local script
+	for script in digits digits-pmi2; do
+		limit=120 job "sbatch $script: the script ends" 'Submitted batch job' 1 \
+			tools/slurm in sbatch --wait -o "$work/out.batch" "deploy/slurm/$script.sbatch" "${digits[@]}"
+		job "sbatch $script: digits" "$digits_line" 1 cat "$work/out.batch"
+		rm "$work/out.batch"
+	done
 	# slurmd's plug-in pmix loads the library of libpmix-dev.
 	if need "srun --mpi=pmix" libpmix-dev; then
 		job "srun --mpi=pmix: hello" 'rank [0-3] of 4 on n[12], by PMIx' 4 "${run[@]}" --mpi=pmix bin/hello
