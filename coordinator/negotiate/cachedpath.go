@@ -8,9 +8,9 @@ import "math/bits"
 // 1,024 ranks takes 0.8 ms.
 //
 // An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
-// has not failed for good, and no rank has refused a call of it that others have not made. A full request, a stall report, a join, a shutdown or a change of
-// settings first moves the entry to the slow path: toSlowPath makes a pendingTensor from the
-// entry's count.
+// has not failed for good, and no rank has refused a call of it that others have not made. A full
+// request, a stall report, a join, a shutdown, a refused call or a change of settings first moves the
+// entry to the slow path: toSlowPath makes a pendingTensor from the entry's count.
 //
 //	event                            cached path         slow path
 //	a rank's bit                     counts.ranks + 1    recordSubmission
