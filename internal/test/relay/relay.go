@@ -23,9 +23,8 @@ type Relay struct {
 	work     sync.WaitGroup
 	accepted chan struct{} // closed when accept has ended
 
-	mu     sync.Mutex // guards the fields below
-	conns  []net.Conn
-	closed bool
+	mu    sync.Mutex // guards the fields below
+	conns []net.Conn
 }
 
 // New starts a Relay. The function filters returns the Filters of connection number conn, counted
@@ -87,14 +86,8 @@ func (r *Relay) accept() {
 			continue
 		}
 		r.mu.Lock()
-		closed := r.closed
 		r.conns = append(r.conns, near, far)
 		r.mu.Unlock()
-		if closed { // Close has closed only the earlier connections
-			near.Close()
-			far.Close()
-			return
-		}
 		up, down := r.cutters(n)
 		reset := func() { resetAll(near, far) }
 		r.work.Go(func() { forward(far, near, up, reset) })
@@ -126,7 +119,6 @@ func (r *Relay) Close() {
 	r.listener.Close()
 	<-r.accepted // it may add two more connections
 	r.mu.Lock()
-	r.closed = true
 	for _, c := range r.conns {
 		c.Close()
 	}
