@@ -52,6 +52,7 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 		{"no rank is named", "kill", killed, failed(lost(0)), "blame"},
 		{"an error for no reason", "kill", done, failed(lost(soon, 0)), "blame"},
 		{"a late report", "kill", killed, failed(lost(faultNamed(t, "kill").limit+1, 0)), "hang"},
+		{"a report that R delays", "kill with R", killed, failed(lost(faultNamed(t, "kill").limit+1, 0)), "hang"},
 		{"no end", "kill", killed, outcome{code: -1, events: []event{lost(0, 0)}}, "hang"},
 		{"a wrong result", "kill", killed, failed(event{Name: "wrong"}, lost(0, 0)), "wrong"},
 		{"a panic", "kill", killed, outcome{ended: true, code: 2, events: []event{lost(0, 0)}}, "wrong"},
@@ -75,6 +76,8 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 		{"nothing lost by a cut", "cut", done, done, ""},
 		{"a third rank is named", "cut", failed(broken(soon, 0, 2)), done, "blame"},
 		{"the link is named late", "cut", failed(broken(2*S, 0, 1)), done, "hang"},
+		{"nothing lost by a reset", "reset", done, done, ""},
+		{"a rank lost by a reset", "reset", done, failed(lost(soon, 0)), "blame"},
 		{"a shortage of one's own", "ulimit", failed(event{Name: "error", Kind: fault.Exhausted.Error()}), failed(lost(S, 0)), ""},
 		{"a shortage of others", "ulimit", done, failed(event{Name: "error", Kind: fault.Exhausted.Error()}), "blame"},
 		{"a lie", "drop", failed(event{Name: "altered", Time: at(0)}, broken(soon, 0, 1)), failed(broken(soon, 0, 1)), ""},
@@ -84,7 +87,11 @@ func TestCheckNoticesEachBrokenRule(t *testing.T) {
 		if c.fault == "stop" {
 			over = resumed
 		}
-		redial := c.fault == "mend" || c.fault == "outage"
+		var redial time.Duration
+		if c.fault == "mend" || c.fault == "outage" || c.fault == "kill with R" {
+			redial = redialTime
+		}
+		c.fault = strings.TrimSuffix(c.fault, " with R")
 		if c.fault == "mend" {
 			c.fault = "cut"
 		}

@@ -201,7 +201,7 @@ func (t *trial) allows(r int, e event) bool {
 }
 
 // losesLink reports whether ranks may report that they have lost the link.
-func (t *trial) losesLink() bool { return t.fault.link && !(t.fault.mended && t.Redial) }
+func (t *trial) losesLink() bool { return t.fault.link && !(t.fault.mended && t.Redial > 0) }
 
 // wanted returns what allows accepts.
 func (t *trial) wanted() string {

@@ -21,7 +21,7 @@ const (
 	S          = 4 * time.Second                  // (b): a rank that is silent for longer is lost
 	silentTime = S + reportTime                   // (b): until the last report of that loss
 	stallTime  = (1+1+5)*time.Second + reportTime // (c): of a data link that fails because it delivers nothing
-	redialTime = 2 * time.Second                  // (c): R, the time of WithRedial
+	redialTime = 2 * time.Second                  // (c): R, the time of WithRedial, except in reset
 )
 
 // An injection is a row of the table of faults: what a trial does to its job, and what the ranks
@@ -58,12 +58,16 @@ func faults() []*injection {
 		{
 			name: "kill", does: "kills a rank by SIGKILL", wires: transports(), share: 50, jobs: 1,
 			lost: true, limit: reportTime,
+			choose: chooseRedial,
 			inject: func(t *trial, ps []*process) { ps[t.victim].signal(syscall.SIGKILL) },
 		},
 		{
 			name: "stop", does: "stops a rank by SIGSTOP for longer than S = 4 s, and resumes it", wires: transports(), share: 4, jobs: 4,
 			lost: true, lives: true, limit: silentTime,
-			choose: func(t *trial, rng *rand.Rand) { t.lasts = S + 1500*time.Millisecond + random(rng, 2*time.Second) },
+			choose: func(t *trial, rng *rand.Rand) {
+				t.lasts = S + 1500*time.Millisecond + random(rng, 2*time.Second)
+				chooseRedial(t, rng)
+			},
 			inject: stop,
 		},
 		{
@@ -86,7 +90,7 @@ func faults() []*injection {
 			none: true, link: true, mended: true, lives: true, limit: reportTime, rest: 2 * time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
 				t.ranks = max(t.ranks, 3)
-				if t.Redial = rng.IntN(2) == 0; t.Redial {
+				if chooseRedial(t, rng); t.Redial > 0 {
 					t.lasts = random(rng, redialTime-800*time.Millisecond)
 				}
 			},
@@ -97,14 +101,14 @@ func faults() []*injection {
 			none: true, link: true, lives: true, limit: reportTime, rest: 2 * time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
 				t.ranks = max(t.ranks, 3)
-				t.Redial, t.lasts = true, redialTime+500*time.Millisecond+random(rng, 700*time.Millisecond)
+				t.Redial, t.lasts = redialTime, redialTime+500*time.Millisecond+random(rng, 700*time.Millisecond)
 			},
 			inject: cutOff,
 		},
 		{
 			name: "silence", does: "drops all bytes on the data connections between two ranks; new ones work", wires: network, share: 4, jobs: 4,
 			none: true, link: true, mended: true, lives: true, limit: stallTime, rest: time.Second,
-			choose: func(t *trial, rng *rand.Rand) { t.Redial = rng.IntN(2) == 0 },
+			choose: chooseRedial,
 			inject: func(t *trial, ps []*process) { t.betweenBoth(ps, command{Do: "silence"}) },
 		},
 		{
@@ -138,7 +142,9 @@ func faults() []*injection {
 			name: string(lie), does: "lets a relay " + string(lie) + " one frame between two ranks", wires: network, share: 4, jobs: 4,
 			none: true, link: true, lives: true, limit: stallTime, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) {
-				t.Redial = rng.IntN(4) == 0
+				if rng.IntN(4) == 0 {
+					t.Redial = redialTime
+				}
 				t.Lie, t.Frame, t.Up = lie, rng.IntN(1<<rng.IntN(9)), rng.IntN(2) == 0
 				// Only checksums detect a corrupted body and, over gRPC, a change to an HTTP/2
 				// frame.
@@ -146,7 +152,28 @@ func faults() []*injection {
 			},
 		})
 	}
-	return rows
+	return append(rows, &injection{
+		name: "reset", does: "resets all connections of a rank, and new ones, too, for at most 3.2 s, with WithRedial", wires: network, share: 4, jobs: 4,
+		none: true, lives: true, rest: 2 * time.Second,
+		choose: func(t *trial, rng *rand.Rand) {
+			t.Redial, t.lasts = 2*S, random(rng, 3200*time.Millisecond)
+		},
+		inject: func(t *trial, ps []*process) {
+			for t.other = range ps {
+				if t.other != t.victim {
+					t.betweenBoth(ps, command{Do: "cut", For: t.lasts})
+				}
+			}
+			time.Sleep(t.lasts)
+		},
+	})
+}
+
+// chooseRedial lets half of the trials run with WithRedial.
+func chooseRedial(t *trial, rng *rand.Rand) {
+	if rng.IntN(2) == 0 {
+		t.Redial = redialTime
+	}
 }
 
 // limit returns how long after the injection the last rank may report, on an idle machine.
@@ -155,8 +182,8 @@ func (t *trial) limit() time.Duration {
 	if t.inInit { // a rank that has not joined may be replaced, so the others wait for their deadline
 		limit += initLimit
 	}
-	if t.Redial {
-		limit += redialTime
+	if t.fault.link { // WithRedial does not delay the report of a lost rank
+		limit += t.Redial
 	}
 	// A rank that only passes messages along learns of the loss when its neighbour ends.
 	if t.Reaction == "stay" && slices.Contains([]string{"chain", "named", "ring"}, t.Program) {
@@ -178,8 +205,9 @@ func (t *trial) betweenBoth(ps []*process, c command) {
 	}
 }
 
-// cutOff cuts the two ranks off from each other for the trial's time. There must be a third rank: a
-// rank whose connections to all other ranks are reset counts as dead, by row (a).
+// cutOff cuts the two ranks off from each other for the trial's time. There must be a third rank:
+// without WithRedial, a rank whose connections to all other ranks are reset counts as dead, by row
+// (a).
 func cutOff(t *trial, ps []*process) {
 	t.betweenBoth(ps, command{Do: "cut", For: t.lasts})
 	time.Sleep(t.lasts)

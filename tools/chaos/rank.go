@@ -48,8 +48,8 @@ func runRank(text string) int {
 	} else {
 		opts = append(opts, comm.WithTransport(wires.All()...))
 	}
-	if in.Redial {
-		opts = append(opts, comm.WithRedial(redialTime))
+	if in.Redial > 0 {
+		opts = append(opts, comm.WithRedial(in.Redial))
 	}
 	var over atomic.Bool
 	go obey(links, &over)
@@ -62,10 +62,7 @@ func runRank(text string) int {
 	}
 	limit := initLimit
 	if in.Lie != "" { // a frame may be altered during Init, and a lost frame takes longer to notice
-		limit += stallTime
-	}
-	if in.Redial {
-		limit += redialTime
+		limit += stallTime + in.Redial
 	}
 	if in.Program == rejoins { // Init waits until the others rejoin
 		limit = startLimit

@@ -46,8 +46,8 @@ type instruction struct {
 
 	// The part of the fault that the ranks inject themselves; see faults. The zero values inject
 	// nothing.
-	Redial      bool // WithRedial
-	Relayed     bool // dial through relays, over Wire
+	Redial      time.Duration // of WithRedial; 0: without it
+	Relayed     bool          // dial through relays, over Wire
 	Wire        string
 	Lie         relay.Fault // of the relays between Victim and Other, in one direction
 	Frame       int         // the number of the frame that these relays alter
@@ -86,13 +86,14 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 	t.inInit = rng.IntN(8) == 0
 	t.Seed = rng.Uint64()
 	if index == 0 {
+		f.choose(t, rng)
 		return t
 	}
 	t.ranks = 2 + t.ranks%4 // several such jobs run at a time
 	t.victim %= t.ranks
 	t.other = (t.victim + 1 + rng.IntN(t.ranks-1)) % t.ranks
 	t.inInit = false
-	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.rest > 0, f.link || f.name == "delay"
+	t.Victim, t.Other, t.Ends, t.Relayed = t.victim, t.other, f.rest > 0, f.link || f.name == "delay" || f.name == "reset"
 	if f.choose != nil {
 		f.choose(t, rng)
 	}
@@ -116,13 +117,13 @@ func (t *trial) String() string {
 	switch {
 	case t.Lie != "":
 		text += fmt.Sprintf("; frame %d to or from rank %d, up %v, checksums %v", t.Frame, t.other, t.Up, t.Checksums)
-	case t.Relayed:
+	case t.Relayed && t.fault.name != "reset":
 		text += fmt.Sprintf("; the link to rank %d", t.other)
 	case t.Descriptors > 0:
 		text += fmt.Sprintf("; %d descriptors", t.Descriptors)
 	}
-	if t.Redial {
-		text += ", WithRedial"
+	if t.Redial > 0 {
+		text += fmt.Sprintf(", WithRedial(%v)", t.Redial)
 	}
 	if t.lasts > 0 {
 		text += fmt.Sprintf(", for %v", t.lasts.Round(time.Millisecond))
