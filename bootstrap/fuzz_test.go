@@ -67,6 +67,7 @@ func FuzzFind(f *testing.F) {
 	f.Add("SLURM_STEP_ID=0\nSLURM_PROCID=1\nSLURM_STEP_NUM_TASKS=2\nSLURM_STEP_NODELIST=n[1-2]\nTUTTI_SECRET=00112233445566778899aabbccddeeff")
 	f.Add("JOB_COMPLETION_INDEX=1\nWORLD_SIZE=2\nMASTER_ADDR=h")
 	f.Add("TUTTI_HOSTS=a:1,b:1\nTUTTI_RANK=0\nTUTTI_SECRET=00\nTUTTI_LISTEN=[::1]:0\nTUTTI_BOOTSTRAP=hosts")
+	f.Add("TUTTI_RANK=1\nTUTTI_SIZE=2\nTUTTI_ROOT=[::1]:1\nTUTTI_INTERFACE=^=lo,10.0.0.0/8\nTUTTI_ADVERTISE=[fd00::1]:1\nTUTTI_LISTEN=:1-2\nTUTTI_SECRET=00112233445566778899aabbccddeeff")
 	f.Fuzz(func(t *testing.T, env string) {
 		if strings.Contains(env, "SECRET_FILE") {
 			t.Skip("would read files of this machine")
