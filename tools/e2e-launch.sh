@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs hello and digits under other launchers, and a program of MPICH under tuttirun, as
-# docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the launchers that are missing, and root for several
-# hosts. What cannot be had is skipped, with a line. The last line counts. A skip is a failure if
-# this is root and apt works.
+# docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the packages
+# that are missing, and root for several hosts. What cannot be had is skipped, with a line. The last
+# line counts. A skip is a failure if this is root and apt works.
 #
-#   e2e-launch.sh        needs bin/hello, bin/digits and bin/tuttirun (make build), and gcc
+#   e2e-launch.sh        needs bin/hello, bin/digits and bin/tuttirun: make build
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +20,7 @@ trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
-packages=(iproute2 mpich openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev)
+packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev)
 # excuse says why a skip is no failure: apt cannot be used, or does not work.
 excuse=
 
@@ -32,7 +32,7 @@ has() {
 	openmpi-bin) command -v mpirun.openmpi ;;
 	munge) command -v munged ;;
 	slurm-client) command -v srun ;;
-	slurmctld | slurmd) command -v "$1" ;;
+	gcc | slurmctld | slurmd) command -v "$1" ;;
 	*) dpkg -s "$1" ;;
 	esac >/dev/null 2>&1
 }
@@ -168,7 +168,7 @@ hydra_cases() {
 # tuttirun_cases runs a program that is linked with MPICH. Debian's package mpich brings the library
 # without its header files, where MPI_COMM_WORLD is this number.
 tuttirun_cases() {
-	need "tuttirun: MPICH" mpich || return 0
+	need "tuttirun: MPICH" mpich gcc libc6-dev || return 0
 	cat >"$work/mpich.c" <<'END'
 int MPI_Init(int *, char ***), MPI_Comm_rank(int, int *), MPI_Comm_size(int, int *), MPI_Barrier(int), MPI_Abort(int, int), MPI_Finalize(void);
 int printf(const char *, ...);
@@ -183,7 +183,7 @@ int main(int argc, char **argv) {
 	return MPI_Finalize();
 }
 END
-	gcc -o "$work/mpich" "$work/mpich.c" -l:libmpich.so.12
+	job "tuttirun: gcc links with MPICH" 'error' 0 gcc -o "$work/mpich" "$work/mpich.c" -l:libmpich.so.12
 	job "tuttirun: MPICH" '^rank [0-3] of 4$' 4 "${here[@]}" bin/tuttirun -np 4 "$work/mpich"
 	fails "tuttirun: MPI_Abort" 'rank 1 .* aborted the job by PMI with exit code 7' "${here[@]}" bin/tuttirun -np 4 "$work/mpich" abort
 	job "tuttirun: mpiexec in a rank" '^rank [01] of 2$' 4 "${here[@]}" bin/tuttirun -np 2 mpiexec.hydra -n 2 "$work/mpich"
