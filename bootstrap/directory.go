@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"path/filepath"
+	"strings"
 
 	"github.com/tutti-go/tutti/bootstrap/internal/filestore"
 	"github.com/tutti-go/tutti/internal/vars"
@@ -17,7 +18,7 @@ func (f *finder) store() (*Job, error) {
 		return nil, nil
 	}
 	u, err := url.Parse(at)
-	if err != nil || u.Scheme != "file" || u.Host != "" || !filepath.IsAbs(filepath.FromSlash(u.Path)) {
+	if err != nil || u.Scheme != "file" || u.Host != "" || !filepath.IsAbs(localPath(u)) {
 		return nil, badVariable(unknown, vars.Store, at, "is not file:///DIRECTORY", "give a directory that all hosts of the job share")
 	}
 	rankVar, sizeVar := vars.Rank, vars.Size
@@ -26,7 +27,7 @@ func (f *finder) store() (*Job, error) {
 			return nil, refuse(unknown, "%s=%q, but %s and %s are not set: set both for each rank", vars.Store, at, vars.Rank, vars.Size)
 		}
 	}
-	s := directoryStore{dir: filepath.FromSlash(u.Path)}
+	s := directoryStore{dir: localPath(u)}
 	if err := f.rankAndSize(&s.job, rankVar, sizeVar); err != nil {
 		return nil, err
 	}
@@ -38,11 +39,18 @@ func (f *finder) store() (*Job, error) {
 	if err := f.identity(&s.job); err != nil {
 		return nil, err
 	}
-	j, err := f.meetBy("store", vars.Store+", "+rankVar+", "+sizeVar, filestore.Private, s.open)
-	if err == nil && j.meeting != nil {
-		j.meeting.trusted = true
+	j := newJob(vars.Store + ", " + rankVar + ", " + sizeVar)
+	j.Rank, j.Size = unknown, 0
+	j.meeting = &meeting{source: "store", private: filestore.Private, trusted: true, again: true, dial: s.open, finder: f}
+	return j, nil
+}
+
+// localPath returns the path that a URL names. On Windows it is that of file:///C:/DIRECTORY.
+func localPath(u *url.URL) string {
+	if p := filepath.FromSlash(strings.TrimPrefix(u.Path, "/")); filepath.VolumeName(p) != "" {
+		return p
 	}
-	return j, err
+	return filepath.FromSlash(u.Path)
 }
 
 // A directoryStore is a rank's part in a job that meets in a directory.
@@ -80,5 +88,5 @@ func (s directoryStore) Exchange(ctx context.Context, value string) (string, err
 	return got, err
 }
 
-// Close implements launcherStore. Exchange leaves nothing open.
-func (s directoryStore) Close() error { return nil }
+// Close implements launcherStore.
+func (s directoryStore) Close() error { return s.files.Close() }

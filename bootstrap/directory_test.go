@@ -15,8 +15,18 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-func TestRanksMeetInADirectory(t *testing.T) {
+// privateDir returns a new directory that only this user may write to, whatever the process's umask.
+func privateDir(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestRanksMeetInADirectory(t *testing.T) {
+	dir := privateDir(t)
 	names := [...]string{
 		"TUTTI_RANK=0 TUTTI_SIZE=3",
 		"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3",
@@ -55,7 +65,7 @@ func TestADirectoryCarriesTheSecretOfAJob(t *testing.T) {
 	if !filestore.Private {
 		return // Open cannot tell who may read the directory; see TestAStoreThatIsNotPrivateCarriesNoSecret
 	}
-	dir := t.TempDir()
+	dir := privateDir(t)
 	var jobs [2]*Job
 	var wg sync.WaitGroup
 	for r := range jobs {
@@ -75,8 +85,8 @@ func TestADirectoryCarriesTheSecretOfAJob(t *testing.T) {
 		return
 	}
 	t.Cleanup(jobs[0].Close)
-	if w := jobs[0].Warnings; len(w) > 0 {
-		t.Errorf("warnings: got %q, want none", w)
+	if w := strings.Join(jobs[0].Warnings, " "); strings.Contains(w, "secret") {
+		t.Errorf("warnings: got %q, want none about the secret", w)
 	}
 	if len(jobs[0].Secret) != 32 || !bytes.Equal(jobs[0].Secret, jobs[1].Secret) {
 		t.Errorf("secrets: got %d and %d bytes, want the same 32", len(jobs[0].Secret), len(jobs[1].Secret))
@@ -113,7 +123,7 @@ func TestAStoreThatCannotBeUsedIsRefused(t *testing.T) {
 }
 
 func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
-	j, err := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(t.TempDir()), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=3").find(Options{Insecure: true})
+	j, err := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(privateDir(t)), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=3").find(Options{Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,5 +131,20 @@ func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
 	defer cancel()
 	if _, err := j.Join(ctx); !errors.Is(err, fault.Timeout) || !strings.Contains(err.Error(), ".RANK of ranks 1, 2: ") || !strings.Contains(err.Error(), "not all ranks have called Init") {
 		t.Errorf("got %v, want Timeout that names ranks 1 and 2", err)
+	}
+}
+
+// A directory is not used up by a meeting, unlike the connection to a launcher.
+func TestAProcessMeetsAgainAfterAFailedMeeting(t *testing.T) {
+	f := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(privateDir(t)), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_TIMEOUT=20ms")
+	f.own = true // reads and keeps what belongs to the process
+	for range 2 {
+		j, err := f.find(Options{Insecure: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.Join(t.Context()); !errors.Is(err, fault.Timeout) {
+			t.Errorf("got %v, want Timeout", err)
+		}
 	}
 }

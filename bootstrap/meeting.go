@@ -42,6 +42,7 @@ type meeting struct {
 	source  string // the name of the source
 	private bool   // the store may carry the secret; see the package comment
 	trusted bool   // others cannot read what passes through the store, as far as this package knows
+	again   bool   // dial works more than once
 	dial    func(context.Context) (launcherStore, error)
 	finder  *finder
 	options Options
@@ -139,9 +140,10 @@ func (j *Job) Finalize() {
 }
 
 // keep keeps the result of the meeting for a later Find: the job, or nil if the meeting has failed.
-// It also keeps the connection, because the garbage collector would close it.
+// It also keeps the connection, because the garbage collector would close it. If dial works more
+// than once, a later Find meets again.
 func (m *meeting) keep(met *Job, store launcherStore) {
-	if !m.finder.own {
+	if !m.finder.own || m.again {
 		if met == nil {
 			store.Close()
 		}

@@ -174,7 +174,9 @@ func TestAStoreThatIsNotPrivateCarriesNoSecret(t *testing.T) {
 	if in, err := parseInvitation(<-b.value); err != nil || in.secret != nil || in.guarded || jobs[1].Secret != nil {
 		t.Errorf("on one host: got %+v, %v, want no secret", in, err)
 	}
-	if !jobs[0].Loopback || len(jobs[0].Warnings) != 1 {
+	// Where this process may use only one core, there is a warning about that, too.
+	noSecret := func(j *Job) int { return strings.Count(strings.Join(j.Warnings, "\n"), "no secret:") }
+	if !jobs[0].Loopback || noSecret(jobs[0]) != 1 {
 		t.Errorf("on one host: got %+v, want a warning, on loopback", jobs[0])
 	}
 	for _, localSize := range []int{1, -1} {
@@ -188,7 +190,7 @@ func TestAStoreThatIsNotPrivateCarriesNoSecret(t *testing.T) {
 		}
 	}
 	s := &fakeStore{board: newBoard(), size: 2, localSize: 1}
-	if j, err := joinBy(t, s, false, Options{Insecure: true}, "TUTTI_LISTEN=127.0.0.1"); err != nil || j.Secret != nil || len(j.Warnings) != 1 {
+	if j, err := joinBy(t, s, false, Options{Insecure: true}, "TUTTI_LISTEN=127.0.0.1"); err != nil || j.Secret != nil || noSecret(j) != 1 {
 		t.Errorf("insecure: got %+v, %v, want a warning", j, err)
 	}
 }

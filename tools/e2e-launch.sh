@@ -278,7 +278,7 @@ env_cases() {
 	job "Indexed-Job-like variables" 'rank [01] of 2 on n[12], by MASTER_ADDR, JOB_COMPLETION_INDEX' 2 \
 		"$work/ranks" 'JOB_COMPLETION_INDEX=$r WORLD_SIZE=2 MASTER_ADDR=n1'
 	job "a list of hosts" 'rank [01] of 2 on n[12], by TUTTI_HOSTS, this machine' 2 "$work/ranks" 'TUTTI_HOSTS=n1:7000,n2:7000'
-	mkdir "$work/meet"
+	mkdir -m 700 "$work/meet"
 	job "a shared directory" 'rank [01] of 2 on n[12], by TUTTI_STORE, TUTTI_RANK' 2 \
 		"$work/ranks" "TUTTI_SECRET_FILE= TUTTI_STORE=file://$work/meet "'TUTTI_RANK=$r TUTTI_SIZE=2'
 }

@@ -33,30 +33,38 @@ import (
 
 // A Directory is one rank's view of the directory. One goroutine uses it.
 type Directory struct {
-	prefix     string // of the files' names, up to the rank
+	root       *os.Root // so that nobody can put another directory in its place
+	name       string   // of the job
 	rank, size int
 	own        string // the nonce, or rank 0's token
 	written    string // the text that this rank's file has now, or ""
 }
 
-// Open returns the view of a rank in the job with the given name, in directory dir. It makes the
-// directory if only its last element is missing. Other users must not be able to write in the
+// Open returns the view of a rank in the job with the given name, in the directory at path. It makes
+// the directory if only its last element is missing. Other users must not be able to write in the
 // directory, because they could replace the value. The name must be valid as the name of a file.
-func Open(dir, name string, rank, size int) (*Directory, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+// Close ends the use of the directory.
+func Open(path, name string, rank, size int) (*Directory, error) {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	info, err := os.Stat(dir)
-	switch {
-	case err != nil:
+	root, err := os.OpenRoot(path)
+	if err != nil {
 		return nil, err
-	case !info.IsDir():
-		return nil, fmt.Errorf("%s is not a directory", dir)
-	case writableByOthers(info):
-		return nil, fmt.Errorf("%s: other users may write in it: use a directory of your own, after chmod go-w", dir)
 	}
-	return &Directory{prefix: filepath.Join(dir, name), rank: rank, size: size, own: rand.Text()}, nil
+	info, err := root.Stat(".")
+	if err == nil {
+		err = refuseOthers(info)
+	}
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &Directory{root: root, name: name, rank: rank, size: size, own: rand.Text()}, nil
 }
+
+// Close closes the directory.
+func (d *Directory) Close() error { return d.root.Close() }
 
 // Exchange gives rank 0's value to all ranks. On rank 0 it returns when all ranks have read the
 // value. On another rank it returns when the rank has read the value, which rank 0 writes when all
@@ -100,44 +108,45 @@ const (
 // lead is one poll of rank 0. It returns the value once all ranks have read it, and otherwise for
 // which ranks rank 0 waits.
 func (d *Directory) lead(value string) (got, waiting string, err error) {
-	nonces, absent, read := make([]string, 0, d.size-1), []string(nil), true
+	var nonces, absent, unread []string
 	for r := 1; r < d.size; r++ {
 		fields, err := d.readFile(r)
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", "", err
-		}
-		if len(fields) != 3 {
+		case len(fields) != 3:
 			absent = append(absent, strconv.Itoa(r))
 			continue
+		case fields[2] != d.own:
+			unread = append(unread, strconv.Itoa(r))
 		}
 		nonces = append(nonces, fields[1])
-		read = read && fields[2] == d.own
 	}
 	if len(absent) > 0 {
-		return "", d.waitingFor(absent), nil
+		return "", fmt.Sprintf("no file %s.RANK of %s", d.path(), listRanks(absent)), nil
 	}
 	if err := d.write(append([]string{version, d.own, value}, nonces...)); err != nil {
 		return "", "", err
 	}
-	if !read {
-		return "", "some ranks have not read " + d.path(0), nil
+	if len(unread) > 0 {
+		return "", fmt.Sprintf("%s not read by %s, whose files may be of an earlier job", d.path(0), listRanks(unread)), nil
 	}
 	for r := range d.size {
-		os.Remove(d.path(r)) // a file that stays does not deceive the next job
+		d.root.Remove(d.file(r)) // a file that stays does not deceive the next job
 	}
 	return value, "", nil
 }
 
-// waitingFor says which ranks have written no file, and names the first few.
-func (d *Directory) waitingFor(absent []string) string {
-	more, ranks := "", "ranks"
-	if len(absent) == 1 {
-		ranks = "rank"
+// listRanks lists ranks for an error. It names the first few.
+func listRanks(ranks []string) string {
+	word, more := "ranks ", ""
+	if len(ranks) == 1 {
+		word = "rank "
 	}
-	if len(absent) > maxNamed {
-		absent, more = absent[:maxNamed], fmt.Sprintf(" and %d more", len(absent)-maxNamed)
+	if len(ranks) > maxNamed {
+		ranks, more = ranks[:maxNamed], fmt.Sprintf(" and %d more", len(ranks)-maxNamed)
 	}
-	return fmt.Sprintf("no file %s.RANK of %s %s%s", d.prefix, ranks, strings.Join(absent, ", "), more)
+	return word + strings.Join(ranks, ", ") + more
 }
 
 // maxNamed is the maximum number of ranks that an error names.
@@ -180,19 +189,13 @@ func (d *Directory) write(fields []string) error {
 			return nil
 		}
 	}
-	temp, err := os.CreateTemp(filepath.Dir(d.prefix), filepath.Base(d.prefix)+".tmp")
-	if err != nil {
-		return err
-	}
-	_, err = temp.WriteString(text)
-	if e := temp.Close(); err == nil {
-		err = e
-	}
+	temp := d.name + ".tmp" + rand.Text()
+	err := d.root.WriteFile(temp, []byte(text), 0o600)
 	if err == nil {
-		err = os.Rename(temp.Name(), d.path(d.rank))
+		err = d.root.Rename(temp, d.file(d.rank))
 	}
 	if err != nil {
-		os.Remove(temp.Name())
+		d.root.Remove(temp)
 		return err
 	}
 	d.written = text
@@ -205,15 +208,15 @@ const version = "1"
 // readFile returns the fields of a rank's file, or none if there is no such file, or one of another
 // version or form.
 func (d *Directory) readFile(rank int) ([]string, error) {
-	f, err := os.Open(d.path(rank))
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := d.root.Open(d.file(rank))
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, int64(maxFixed+maxNonce*d.size)))
+		f.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) || isReplaced(err) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, int64(maxFixed+maxNonce*d.size)))
 	if err != nil {
 		return nil, err
 	}
@@ -231,11 +234,21 @@ const (
 	maxNonce = 64
 )
 
-func (d *Directory) path(rank int) string { return d.prefix + "." + strconv.Itoa(rank) }
+// file returns the name of a rank's file.
+func (d *Directory) file(rank int) string { return d.name + "." + strconv.Itoa(rank) }
+
+// path returns the path of a rank's file, for errors. Without a rank it returns the prefix of all.
+func (d *Directory) path(rank ...int) string {
+	name := d.name
+	for _, r := range rank {
+		name = d.file(r)
+	}
+	return filepath.Join(d.root.Name(), name)
+}
 
 // remove removes this rank's file, so that it does not mislead users.
 func (d *Directory) remove() {
 	if now, err := d.readFile(d.rank); err == nil && len(now) > 1 && now[1] == d.own {
-		os.Remove(d.path(d.rank))
+		d.root.Remove(d.file(d.rank))
 	}
 }

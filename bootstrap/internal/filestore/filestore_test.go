@@ -18,13 +18,31 @@ type result struct {
 	err   error
 }
 
-// start calls Exchange as a rank of a job of the given size on a new goroutine.
-func start(t *testing.T, ctx context.Context, dir string, rank, size int, value string) <-chan result {
+// privateDir returns a new directory that Open accepts, whatever the process's umask.
+func privateDir(t *testing.T) string {
 	t.Helper()
-	s, err := Open(dir, "job.0", rank, size)
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// open opens the directory as a rank of a job, until the end of the test.
+func open(t *testing.T, dir string, rank, size int) *Directory {
+	t.Helper()
+	d, err := Open(dir, "job.0", rank, size)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// start calls Exchange as a rank of a job of the given size on a new goroutine.
+func start(t *testing.T, ctx context.Context, dir string, rank, size int, value string) <-chan result {
+	t.Helper()
+	s := open(t, dir, rank, size)
 	done := make(chan result, 1)
 	go func() {
 		got, err := s.Exchange(ctx, value)
@@ -56,7 +74,7 @@ func wantEmpty(t *testing.T, dir string) {
 func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 	for _, size := range []int{1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "new")
+			dir := filepath.Join(privateDir(t), "new")
 			var all []<-chan result
 			for r := size - 1; r >= 0; r-- {
 				value := ""
@@ -87,7 +105,7 @@ func TestFilesOfAnEarlierJobAreNotUsed(t *testing.T) {
 		for _, first := range []int{0, 1, 2} {
 			t.Run(name+"/"+strconv.Itoa(first), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					dir := t.TempDir()
+					dir := privateDir(t)
 					for file, text := range files {
 						if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 							t.Fatal(err)
@@ -113,12 +131,9 @@ func TestFilesOfAnEarlierJobAreNotUsed(t *testing.T) {
 
 func TestARankThatStartsAgainGetsTheValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
+		dir := privateDir(t)
 		zero := start(t, t.Context(), dir, 0, 3, "v")
-		s, err := Open(dir, "job.0", 1, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := open(t, dir, 1, 3)
 		if got, _, err := s.follow(); got != "" || err != nil { // the first run ends here
 			t.Fatalf("got %q and %v, want no value yet", got, err)
 		}
@@ -133,7 +148,7 @@ func TestARankThatStartsAgainGetsTheValue(t *testing.T) {
 
 func TestTheErrorNamesTheRanksThatDoNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
+		dir := privateDir(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		zero, two := start(t, ctx, dir, 0, 12, "v"), start(t, ctx, dir, 2, 12, "")
@@ -148,27 +163,41 @@ func TestTheErrorNamesTheRanksThatDoNotCome(t *testing.T) {
 	})
 }
 
+// The files of ranks that ran before must not hide that these ranks do not come now.
+func TestTheErrorNamesTheRanksOfWhichOnlyOldFilesExist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := privateDir(t)
+		for _, r := range []string{"1", "3"} {
+			if err := os.WriteFile(filepath.Join(dir, "job.0."+r), []byte("1 OLD TOKEN\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		zero, two := start(t, ctx, dir, 0, 4, "v"), start(t, ctx, dir, 2, 4, "")
+		wantValue(t, two, "v")
+		got := <-zero
+		if want := "not read by ranks 1, 3, whose files may be of an earlier job"; !errors.Is(got.err, context.DeadlineExceeded) || !strings.Contains(got.err.Error(), want) {
+			t.Errorf("rank 0: got %v, want the deadline and %q", got.err, want)
+		}
+	})
+}
+
 // Two processes that claim the same rank, or two jobs of one name, must not mix.
 func TestASecondProcessOfTheSameRankIsReported(t *testing.T) {
 	for rank, value := range []string{"v", ""} {
 		synctest.Test(t, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := privateDir(t)
 			if rank == 0 {
 				stay := start(t, t.Context(), dir, 1, 3, "")
 				other := start(t, t.Context(), dir, 2, 3, "")
 				defer func() { wantValue(t, stay, "v"); wantValue(t, other, "v") }()
 			}
-			first, err := Open(dir, "job.0", rank, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := open(t, dir, rank, 3)
 			if err := first.write([]string{version, first.own, value}); err != nil {
 				t.Fatal(err)
 			}
-			second, err := Open(dir, "job.0", rank, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			second := open(t, dir, rank, 3)
 			if err := second.write([]string{version, second.own, value}); err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +232,7 @@ func TestOpenRefusesADirectoryThatOthersMayWriteTo(t *testing.T) {
 	if _, err := Open(filepath.Join(dir, "no", "such"), "job", 0, 2); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no parent: got %v, want ErrNotExist", err)
 	}
-	if s, err := Open(t.TempDir(), "job", 0, 2); err != nil {
+	if s, err := Open(privateDir(t), "job", 0, 2); err != nil {
 		t.Fatal(err)
 	} else if _, err := s.Exchange(t.Context(), "a b"); err == nil {
 		t.Error("a value with a space: got no error")

@@ -3,6 +3,8 @@
 package filestore
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -11,9 +13,21 @@ import (
 // Private says that Open refuses a directory in which other users could read or replace values.
 const Private = true
 
-// writableByOthers reports whether users other than this one and root may write in a directory. It
-// ignores that a directory such as /tmp is sticky: others could write files there before this user.
-func writableByOthers(info fs.FileInfo) bool {
+// refuseOthers returns an error if users other than this one and root may write in a directory. A
+// sticky directory such as /tmp is no exception: others could write files there before this user.
+func refuseOthers(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return !ok || info.Mode().Perm()&0o022 != 0 || int(stat.Uid) != os.Geteuid() && stat.Uid != 0
+	switch {
+	case !ok:
+		return errors.New("its owner is unknown")
+	case int(stat.Uid) != os.Geteuid() && stat.Uid != 0:
+		return fmt.Errorf("it belongs to user %d, and this process runs as user %d: use a directory of your own", stat.Uid, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return errors.New("other users may write in it: use a directory of your own, after chmod go-w")
+	}
+	return nil
 }
+
+// isReplaced reports whether an error says that another host has replaced a file of NFS while this
+// one read it.
+func isReplaced(err error) bool { return errors.Is(err, syscall.ESTALE) }
