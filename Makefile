@@ -163,7 +163,7 @@ deploy-modules: ## download Kubernetes' modules, for check-deploy (150 MB)
 
 .PHONY: check-deploy
 check-deploy: deploy-modules ## check deploy/kubernetes against the types and the CRDs, without a cluster (1 minute the first time)
-	cd $(DEPLOYCHECK) && $(GO) vet ./... && $(GO) test -count=1 ./...
+	cd $(DEPLOYCHECK) && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./...
 
 # The tutorial's transport is a module of its own, as a user's would be.
 UNIXSOCK := docs/transports/unixsock

@@ -364,7 +364,7 @@ func TestDockerfileBuildsStaticProgram(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", command, err, out)
 		}
 	}
-	run("../..", "git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t '"+tree+"'")
+	run("../..", "git ls-files -z | xargs -0 cp --parents -t '"+tree+"'")
 	stage, program := "", ""
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)

@@ -18,7 +18,7 @@ type owned struct {
 
 func (o owned) Sys() any { return &syscall.Stat_t{Uid: o.user} }
 
-func TestTheErrorSaysWhoseDirectoryItIs(t *testing.T) {
+func TestTheErrorNamesTheOwnerOfTheDirectory(t *testing.T) {
 	info, err := os.Stat(privateDir(t))
 	if err != nil {
 		t.Fatal(err)
