@@ -118,7 +118,8 @@
 // The job ends at once when a rank aborts (MPI_Abort). It ends as if a rank had failed when a rank
 // has sent a request and leaves without finalize, when a rank sends what is no request, and when
 // ranks wait in a barrier for a rank that has left. Such a rank is named in the verdict, unless its
-// own exit status already is a failure.
+// own exit status already is a failure. After a signal that asks for the end, a rank may leave
+// without finalize. A job in which ranks wait in a barrier for that rank then ends as by the signal.
 //
 // # Standard streams
 //

@@ -61,7 +61,7 @@ func (r *run) outcome() Outcome {
 	case r.absent != nil:
 		return Outcome{Code: 1, Verdict: []string{
 			r.absent.describe() + ", and never called Init, in which other ranks waited for it", r.reportsOfOthers(nil)}}
-	case pmiFailure != nil && !r.ranks[pmiFailure.Rank].failed():
+	case pmiFailure != nil && pmiFailure.Code != 0 && !r.ranks[pmiFailure.Rank].failed():
 		return Outcome{Code: pmiFailure.Code, Verdict: []string{
 			r.ranks[pmiFailure.Rank].describeAs(pmiFailure.Text), r.reportsOfOthers(r.ranks[pmiFailure.Rank])}}
 	case culprit != nil:

@@ -478,7 +478,10 @@ func (r *run) signalAll(s syscall.Signal) {
 		return
 	case syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT:
 	default:
-		r.pmi.Stop() // the signal ends ranks, and so their connections
+		r.pmi.Signalled()
+	}
+	if r.policy.phase >= terminating {
+		r.pmi.Stop() // the launcher ends all ranks now, and so their connections
 	}
 	groups := r.groups()
 	// A process group includes the children of its rank.

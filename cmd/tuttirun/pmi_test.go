@@ -75,6 +75,16 @@ func TestAnExitStatusPrecedesTheEndOfPMI(t *testing.T) {
 	}
 }
 
+// The launcher ends the other ranks after a failure. What they do then is not the cause.
+func TestAnExitStatusPrecedesAnAbortThatFollowsIt(t *testing.T) {
+	t.Parallel()
+	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", pmi+`[ $PMI_RANK = 1 ] || { cat; exit 5; }
+		trap 'pmi abort exitcode=7' TERM; pmi get_maxes; `+untilTrapped)
+	j.expect(maxes)
+	j.stdin.Close()
+	j.ends(5, "tuttirun: rank 0 (sh, process ")
+}
+
 // The user's signal ends the ranks, and so their connections.
 func TestASignalIsNoFailureOfPMI(t *testing.T) {
 	t.Parallel()
@@ -83,5 +93,30 @@ func TestASignalIsNoFailureOfPMI(t *testing.T) {
 	j.signal(syscall.SIGINT)
 	if stderr := j.ends(0); stderr != "" {
 		t.Errorf("got %q on standard error", stderr)
+	}
+}
+
+// The first signal is forwarded, and sets no deadline. PMI must still end a job that cannot go on.
+// Rank 0 does not end by the signal.
+func TestARankEndsTheJobByPMIAfterASignal(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trap  string // what rank 1 does when it gets the signal
+		grace string // for a rank that aborts, longer than this test waits
+		code  int
+		want  string
+	}{
+		"abort":                 {`pmi abort exitcode=7`, "600", 7, "aborted the job by PMI with exit code 7"},
+		"ends before a barrier": {`exit 0`, "0", 130, "tuttirun: the job was asked to end (SIGINT), and was ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := start(t, "-np", "2", "--grace", c.grace, "sh", "-c", pmi+
+				`if [ $PMI_RANK = 1 ]; then trap '`+c.trap+`' INT; else trap '' INT; fi; pmi get_maxes; `+
+				`[ $PMI_RANK = 1 ] || pmi barrier_in; `+untilTrapped)
+			j.expect(maxes, maxes)
+			j.signal(syscall.SIGINT)
+			j.ends(c.code, c.want)
+		})
 	}
 }

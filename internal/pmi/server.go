@@ -32,7 +32,9 @@ type Server struct {
 	waiting int               // how many ranks are in the state waiting
 	values  map[string]string // the key-value store
 	failure *Failure
-	stopped bool // Stop has been called
+
+	signalled bool // Signalled has been called
+	stopped   bool // Stop has been called
 }
 
 // A client is what a Server knows of one rank. Its states:
@@ -64,7 +66,7 @@ const (
 // A Failure says why the ranks of a job cannot go on.
 type Failure struct {
 	Rank int    // the rank that has caused it
-	Code int    // the exit code for the job, 1 to 255
+	Code int    // the exit code for the job, 1 to 255; 0 if a signal may have caused the failure
 	Text string // what the rank did: a verb and the rest of a sentence
 
 	Aborted bool // the rank has asked for the end of the job, and waits for it
@@ -90,6 +92,15 @@ func (s *Server) Failure() *Failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failure
+}
+
+// Signalled tells the Server that the ranks get a signal by which they may end. From now on, the end
+// of a connection is no failure. An abort, and a barrier that a rank can never enter, still are
+// failures, because nothing else would end the job.
+func (s *Server) Signalled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.signalled = true
 }
 
 // Stop makes the Server ignore failures from now on, because the job is being ended.
@@ -264,7 +275,11 @@ func (s *Server) checkBarrierLocked() {
 	}
 	for rank := range s.ranks {
 		if s.ranks[rank].state == gone {
-			s.failLocked(Failure{Rank: rank, Code: 1, Text: "did not enter the PMI barrier in which other ranks waited"})
+			f := Failure{Rank: rank, Code: 1, Text: "did not enter the PMI barrier in which other ranks waited"}
+			if s.signalled {
+				f.Code = 0
+			}
+			s.failLocked(f)
 			return
 		}
 	}
@@ -285,7 +300,7 @@ func (s *Server) lost(rank int, err error) {
 	switch {
 	case errors.As(err, &bad):
 		s.failLocked(Failure{Rank: rank, Code: 1, Text: "sent an invalid PMI request: " + string(bad)})
-	case was == active || was == waiting:
+	case !s.signalled && (was == active || was == waiting):
 		s.failLocked(Failure{Rank: rank, Code: 1, Text: "ended its PMI connection without cmd=finalize, which MPI_Finalize sends"})
 	}
 	s.checkBarrierLocked()

@@ -260,6 +260,37 @@ func TestServerFindsTheRankThatKeepsTheOthersFromGoingOn(t *testing.T) {
 	}
 }
 
+// After a signal ranks may end without finalize, but nothing else ends ranks that cannot go on.
+func TestASignalExcusesOnlyTheEndOfAConnection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		request string // of rank 1, after rank 0 has ended
+		want    *Failure
+	}{
+		"none":    {"cmd=get_maxes", nil},
+		"abort":   {"cmd=abort exitcode=7", &Failure{1, 7, "aborted the job by PMI with exit code 7", true}},
+		"barrier": {"cmd=barrier_in", &Failure{0, 0, "did not enter the PMI barrier in which other ranks waited", false}},
+		"garbage": {"hello", &Failure{1, 1, `sent an invalid PMI request: got "hello", want cmd=NAME`, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, ranks := served(2)
+				ranks[0].ask(t, "cmd=get_maxes", "cmd=maxes kvsname_max=64 keylen_max=64 vallen_max=768")
+				s.Signalled()
+				ranks[0].Close()
+				synctest.Wait()
+				ranks[1].send(t, tc.request)
+				synctest.Wait()
+				got := s.Failure()
+				if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
+					t.Errorf("got %+v, want %+v", got, tc.want)
+				}
+				s.Stop()
+				s.Close()
+			})
+		})
+	}
+}
+
 // The launcher ends ranks, and their ends are no failures then.
 func TestAStoppedServerFindsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
