@@ -23,7 +23,7 @@
 //	starter          job         forks, on a thread of its own         cleanUp
 //	rank's wait      rank        waits for the process                 the process
 //	lineCopier       stream      copies lines, keeps the last error    its last writer
-//	PMI              rank        answers requests of PMI-1             the rank's last process
+//	PMI              rank        answers requests of PMI-1             the rank's last process, or drain
 //	terminalCopier   job         copies a terminal to rank 0           cleanUp
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
 //	several          see epochs  serve the record of the ranks         cleanUp

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -527,15 +528,20 @@ func describe(left []process) string {
 }
 
 // drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.
-// They end when the last process has closed its end of a connection. After killAfter drain closes
-// the connections, because a process may have survived. A signal
-// also ends the wait, because the reader of this process's output may not be reading.
+// The copiers end when the last process has closed its end of a pipe. After killAfter drain closes
+// the pipes and the connections, because a process may have survived. A signal also ends the wait,
+// because the reader of this process's output may not be reading.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		r.copiers.Wait()
 	}()
+	// A process that has left the job may still hold a rank's connection to the server. On Linux the
+	// server still reads what the rank has sent. Other systems discard that, so drain waits there.
+	if runtime.GOOS == "linux" {
+		r.pmi.CloseRead()
+	}
 	late := time.After(killAfter)
 	for {
 		select {

@@ -110,6 +110,18 @@ func (s *Server) Stop() {
 	s.stopped = true
 }
 
+// CloseRead makes each call of Serve return once it has handled what its rank has sent. It has no
+// effect on connections without a method CloseRead.
+func (s *Server) CloseRead() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.ranks {
+		if c, ok := s.ranks[i].conn.(interface{ CloseRead() error }); ok {
+			c.CloseRead()
+		}
+	}
+}
+
 // Close ends all connections, and so all calls of Serve.
 func (s *Server) Close() {
 	s.mu.Lock()
