@@ -201,7 +201,7 @@ func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 // Wait for any running rank, so starving can measure all of them. For a killed rank it uses the
 // last measurement.
 func starving(ranks []*process) time.Duration {
-	total := starved.Of(os.Getpid())
+	total := starved.Of(os.Getpid()) + starved.Stolen()
 	for _, p := range ranks {
 		p.starved = max(p.starved, starved.Of(p.cmd.Process.Pid))
 		total += p.starved

@@ -64,7 +64,7 @@ func (j *job) starved() time.Duration {
 			j.starving[e.PID] = max(j.starving[e.PID], e.Starved[1], starved.Of(e.PID))
 		}
 	}
-	total := starved.Of(os.Getpid())
+	total := starved.Of(os.Getpid()) + starved.Stolen()
 	for _, d := range j.starving {
 		total += d
 	}

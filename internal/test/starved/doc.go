@@ -5,8 +5,9 @@
 // library's promise holds only while the program can run. A process that waits for an event does
 // not starve. So the test still detects a program that misses a wake-up, even on a busy machine.
 //
-// It reads Linux's schedstat. In a virtual machine it also counts the time for which the host gave
-// the machine's processors to others. It reports 0 on other systems.
+// It reads Linux's schedstat and, in a virtual machine, the time for which the host gave the
+// machine's processors to others. A sum over several processes must count the latter once. It
+// reports 0 on other systems.
 package starved
 
 import (
@@ -14,10 +15,11 @@ import (
 	"time"
 )
 
-// Since returns a function that reports how long a process has starved since now.
+// Since returns a function that reports how long a process has starved since now. In a virtual
+// machine it includes the time that the host has taken from it.
 func Since(pid int) func() time.Duration {
-	before := Of(pid)
-	return func() time.Duration { return max(0, Of(pid)-before) }
+	before, stolen := Of(pid), Stolen()
+	return func() time.Duration { return max(0, Of(pid)-before) + Stolen() - stolen }
 }
 
 // runsLate matches the words by which a failure names how late the lost rank ran.

@@ -10,13 +10,8 @@ import (
 )
 
 // Of returns the total time for which the threads of a process have waited for a processor so far.
-// For the calling process it adds the time that the host took from the machine's processors. A sum
-// over several processes then counts that time once. For a process that has ended it returns 0.
+// For a process that has ended it returns 0.
 func Of(pid int) (total time.Duration) {
-	if pid == os.Getpid() {
-		stat, _ := os.ReadFile("/proc/stat")
-		total = stolen(string(stat))
-	}
 	// Glob cannot fail, because the pattern is well-formed.
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, name := range files {
@@ -34,6 +29,13 @@ func Of(pid int) (total time.Duration) {
 		total += time.Duration(waited)
 	}
 	return total
+}
+
+// Stolen returns the time that the host of a virtual machine has taken from all processors since the
+// machine was started. Between two calls it grows by at least as much as any process has lost.
+func Stolen() time.Duration {
+	stat, _ := os.ReadFile("/proc/stat")
+	return stolen(string(stat))
 }
 
 // stolen returns the time that the host took from all processors, by the text of /proc/stat.
