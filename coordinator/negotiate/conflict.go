@@ -108,8 +108,7 @@ func (c *Coordinator) failWithGroup(p *pendingTensor, err *fault.Error, permanen
 		p := queue[0]
 		var ranks []int
 		if permanent {
-			c.failures.add(p.key, err)
-			c.dropRefusedIf(func(k key, _ *refusedCall) bool { return k == p.key })
+			c.recordFailure(p.key, err)
 		} else {
 			ranks = p.ranks()
 		}

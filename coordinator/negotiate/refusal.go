@@ -141,17 +141,20 @@ func (c *Coordinator) failLate(from int) {
 	var err *fault.Error
 	for _, l := range c.late {
 		k, gk := l.spec.key(), groupKey{l.spec.Set, l.spec.Group}
-		if always := c.failures.of(k, gk.group); always != nil {
+		always := c.failures.of(k, gk.group)
+		if always != nil {
 			// Another tensor of the group, which came in the same list, fails for good.
 			err = always
-			c.failForGood(k, err)
-		} else if err == nil || gk.group == 0 || gk != group {
+		} else if gk.group == 0 || gk != group {
 			own := *l.err
 			own.Op = l.spec.Call()
 			err = &own
 		}
-		group = gk
 		c.fail(err, []int{from}, k.tensorName())
+		if always != nil {
+			c.failForGood(k, err)
+		}
+		group = gk
 		for _, o := range c.sortedPending() {
 			if gk.group != 0 && o.live && o.inGroup(gk) && o.submitted.Has(o.set.indexOf(from)) {
 				c.failWithGroup(o, err, false)
@@ -162,14 +165,25 @@ func (c *Coordinator) failLate(from int) {
 	c.late = c.late[:0]
 }
 
-// failForGood records that every submission of a tensor fails, unless the record of such failures is
-// full.
+// failForGood makes every submission of a tensor fail, unless the record of such failures is full. If
+// a later call of the tensor is pending, failForGood fails it, too.
 func (c *Coordinator) failForGood(k key, err *fault.Error) {
 	if c.failures.full() {
 		return
 	}
+	if p := c.find(k); p != nil {
+		c.failWithGroup(p, err, true)
+		return
+	}
+	c.recordFailure(k, err)
+}
+
+// recordFailure records that every submission of a tensor fails. The tensor leaves the cached path,
+// which would only count its submissions.
+func (c *Coordinator) recordFailure(k key, err *fault.Error) {
 	c.failures.add(k, err)
 	c.dropRefusedIf(func(o key, _ *refusedCall) bool { return o == k })
+	c.updateEligibleOf(k)
 }
 
 // dropComplete drops a refused call that all ranks of the set have made.
