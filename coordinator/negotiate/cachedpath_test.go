@@ -55,6 +55,21 @@ func describeOutputs(outs []CoordinatorOutput) string {
 	return strings.Join(words, "; ")
 }
 
+// TestALateSubmissionMovesNoOtherTensorToTheSlowPath fails a submission without a group because
+// rank 1 has refused the call. Only the other tensors of a group would have to be looked for.
+func TestALateSubmissionMovesNoOtherTensorToTheSlowPath(t *testing.T) {
+	l := cachedJob(t, 3, 2)
+	l.Step(0, RequestsReceived{0, numbers(1)})
+	l.Step(0, RequestsReceived{1, &RequestList{Refused: &Refusal{Tensors: []TensorName{{World, "w0"}}, Err: &fault.Error{Kind: fault.Mismatch}}}})
+	outs := describeOutputs(l.Step(0, RequestsReceived{2, numbers(0)}))
+	if !strings.Contains(outs, "fail [{0 w0}] on ranks [2]") {
+		t.Errorf("the call that rank 1 has refused: got %q, want that it fails", outs)
+	}
+	if got := l.fast.counts[1].ranks; got != 1 || l.cache[1].pending != nil {
+		t.Errorf("w1 is counted for %d ranks on the cached path, want 1", got)
+	}
+}
+
 // A Coordinator that uses the cached path and a Coordinator that never uses it must give equal
 // responses to equal requests. This must also hold if ranks send full or changed requests, join or
 // shut down, and if tensors stall.

@@ -139,6 +139,7 @@ func (c *Coordinator) isRefused(t *Spec, from int) bool {
 func (c *Coordinator) failLate(from int) {
 	var group groupKey
 	var err *fault.Error
+	var pending []*pendingTensor // listed for the first group; no tensor becomes pending meanwhile
 	for _, l := range c.late {
 		k, gk := l.spec.key(), groupKey{l.spec.Set, l.spec.Group}
 		always := c.failures.of(k, gk.group)
@@ -154,9 +155,15 @@ func (c *Coordinator) failLate(from int) {
 		if always != nil {
 			c.failForGood(k, err)
 		}
+		if gk.group == 0 || gk == group {
+			continue
+		}
 		group = gk
-		for _, o := range c.sortedPending() {
-			if gk.group != 0 && o.live && o.inGroup(gk) && o.submitted.Has(o.set.indexOf(from)) {
+		if pending == nil {
+			pending = c.sortedPending()
+		}
+		for _, o := range pending {
+			if o.live && o.inGroup(gk) && o.submitted.Has(o.set.indexOf(from)) {
 				c.failWithGroup(o, err, false)
 			}
 		}
