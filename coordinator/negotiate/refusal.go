@@ -20,7 +20,8 @@ type Refusal struct {
 const maxRefused = 1 << 14
 
 // A refusedCall is the n-th call of a tensor, for some n, which a rank has refused. It is kept until
-// all ranks of the process set have made the call, but not longer than Config.StallEnd.
+// all ranks of the process set have made the call, but not longer than Config.StallEnd. If StallEnd
+// is 0, only maxRefused limits how long it is kept, and it may fail a much later call.
 type refusedCall struct {
 	made  Bitset // the ranks that have made the call, by index in the set
 	since Time
