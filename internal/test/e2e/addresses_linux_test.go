@@ -72,13 +72,21 @@ func TestRanksReachEachOtherAtTheAdvertisedAddresses(t *testing.T) {
 	t.Parallel()
 	const ranks = 3
 	pid := os.Getpid()
-	for i, wire := range streams() {
+	// Each rank listens on a port that was free a moment before. The address belongs to this process,
+	// so no connection of another process takes the port meanwhile.
+	host := fmt.Sprintf("127.%d.%d.%d:0", 100+pid>>16&0x7f, pid>>8&0xff, pid&0xff)
+	for _, wire := range streams() {
 		var passed atomic.Int32
 		j := newJob(t)
 		var env [ranks][]string
+		var reserved [ranks]net.Listener
 		for r := range ranks {
-			// Nobody else uses these addresses of this host.
-			listen := fmt.Sprintf("127.%d.%d.%d:%d", 100+pid>>16&0x7f, pid>>8&0xff, pid&0xff, 7000+10*i+r)
+			l, err := net.Listen("tcp", host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reserved[r] = l
+			listen := l.Addr().String()
 			proxy, err := relay.New(listen, func(int) (up, down relay.Filter) {
 				passed.Add(1)
 				return nil, nil
@@ -93,6 +101,7 @@ func TestRanksReachEachOtherAtTheAdvertisedAddresses(t *testing.T) {
 			env[r] = []string{"TUTTI_LISTEN=" + listen, "TUTTI_ADVERTISE=" + proxy.Addr()}
 		}
 		for r := range ranks {
+			reserved[r].Close()
 			j.rank(r, ranks, wire, instruction{Program: "places"}, env[r]...)
 		}
 		j.wantLayout(ranks)
