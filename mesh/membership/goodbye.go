@@ -12,9 +12,10 @@ package membership
 // meanwhile.
 //
 // With Config.Redial, a neighbour whose link breaks may be alive, and does not find a process once
-// this rank has ended. So this rank dials it again for up to the limit on silence. If the link broke
-// before Goodbye, the flood waits for the dials. If it breaks later, the dials go on, and a link
-// that comes up carries the goodbye.
+// this rank has ended. So this rank dials it again until the limit on silence, once more at the
+// limit, and leaves dialGrace later; see DialTimeout. If the link broke before Goodbye, the flood
+// waits for the dials. If it breaks later, the dials go on, and a link that comes up carries the
+// goodbye.
 func (in Goodbye) apply(s *Machine) {
 	s.ending = true
 	s.sendGoodbye()

@@ -62,12 +62,13 @@ func (in LinkUp) apply(s *Machine) {
 
 // apply suspects the peer, unless the peer is expected to be gone.
 func (in LinkDown) apply(s *Machine) {
-	if l := &s.ranks[in.Rank].link; l.open {
+	k := &s.ranks[in.Rank]
+	if l := &k.link; l.open {
 		code := byte(brokenLink)
 		if in.Stalled {
 			code = stalledLink
 		}
-		l.open, l.byePending = false, l.byePending && s.cfg.Redial && !in.Stalled
+		l.open, l.byePending = false, l.byePending && s.cfg.Redial && !in.Stalled && !k.gone()
 		s.linkBroken(in.Rank, code, in.Cause)
 	}
 }

@@ -381,31 +381,46 @@ func TestAGoodbyeIsNoLossAndTheOverlayIsRebuilt(t *testing.T) {
 func TestAGoodbyeDuringAnOutageIsNoLoss(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for _, c := range []struct {
-			closing int  // how many ranks close, the last ones
+			closing int  // how many ranks close, the last ones; 0: rank 0
 			goodbye Span // the time from the outage to the goodbye
 			outage  Span
+			late    Span // how late all ranks run when the outage begins
 		}{
-			{1, 300 * Millisecond, 2 * Second},
-			{1, 2 * Second, 3900 * Millisecond},
-			{n, 300 * Millisecond, 2 * Second},
-			{1, 0, 2100 * Millisecond}, // the goodbye is lost
-			{n, 0, 2 * Second},
-			{1, -3 * Millisecond, 2 * Second}, // the goodbye or its acknowledgement is lost
-			{1, -5 * Millisecond, 2 * Second},
-			{n, -4 * Millisecond, 3500 * Millisecond},
+			{1, 300 * Millisecond, 2 * Second, 0},
+			{1, 2 * Second, 3900 * Millisecond, 0},
+			{n, 300 * Millisecond, 2 * Second, 0},
+			{1, 0, 2100 * Millisecond, 0}, // the goodbye is lost
+			{n, 0, 2 * Second, 0},
+			{1, -3 * Millisecond, 2 * Second, 0}, // the goodbye or its acknowledgement is lost
+			{1, -5 * Millisecond, 2 * Second, 0},
+			{n, -4 * Millisecond, 3500 * Millisecond, 0},
+			{0, 300 * Millisecond, 2 * Second, 0},
+			{0, 0, 2 * Second, 0},
+			{0, -Millisecond, 2 * Second, 0},
+			{0, 0, 3200 * Millisecond, 0},
+			{0, -Millisecond, 3700 * Millisecond, 0},
+			{0, -Millisecond, 3700 * Millisecond, 200 * Millisecond},
 		} {
-			name := fmt.Sprintf("%d ranks, %d close %v after an outage of %v begins", n, c.closing, c.goodbye, c.outage)
+			first, last := n-c.closing, n-1 // the ranks that close; the outage is at the last of them
+			if c.closing == 0 {
+				first, last = 0, 0
+			}
+			closes := func(r int) bool { return first <= r && r <= last }
+			name := fmt.Sprintf("%d ranks, %d close %v after an outage of %v begins, %v late", n, c.closing, c.goodbye, c.outage, c.late)
 			w := started(t, n, uint64(n))
 			w.redial(true)
 			w.run(w.now + Time(2*Second))
 			w.after(Second, func() {
-				for r := range n - 1 {
-					w.reset(r, n-1)
-					w.sever(r, n-1)
+				for r, x := range w.nodes {
+					x.state.late.current = max(x.state.late.current, c.late)
+					if r != last {
+						w.reset(r, last)
+						w.sever(r, last)
+					}
 				}
 			})
 			w.after(Second+c.outage, func() { clear(w.cut) })
-			for r := n - c.closing; r < n; r++ {
+			for r := first; r <= last; r++ {
 				w.after(Second+c.goodbye, func() { w.step(r, Goodbye{}) })
 			}
 			for end := w.now + Time(Second+c.outage+1100*Millisecond); w.now < end; {
@@ -417,13 +432,13 @@ func TestAGoodbyeDuringAnOutageIsNoLoss(t *testing.T) {
 				}
 			}
 			for r, x := range w.nodes {
-				if closes := r >= n-c.closing; x.left != closes {
-					t.Errorf("%s: rank %d: left %v, want %v", name, r, x.left, closes)
+				if x.left != closes(r) {
+					t.Errorf("%s: rank %d: left %v, want %v", name, r, x.left, closes(r))
 				}
 			}
 			w.run(w.now + Time(5*Second))
 			for r, x := range w.nodes {
-				if x.firstFailure() != nil || !x.left && !slices.Equal(x.departed, []int{n - 1}) {
+				if x.firstFailure() != nil || !x.left && !slices.Equal(x.departed, []int{last}) {
 					t.Errorf("%s: rank %d: departed %v, verdict %v", name, r, x.departed, x.firstFailure())
 				}
 			}

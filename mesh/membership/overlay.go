@@ -64,7 +64,8 @@ func (s *Machine) fullyLinked() bool {
 // maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials, so that
 // not both ranks dial at the same time. If the lower rank has not dialled within PeerDialWait, the
 // higher rank dials, because the lower rank may not know yet that the link is wanted. A rank that
-// is closing or being evicted dials nobody.
+// is closing or being evicted opens no new links. With Config.Redial, a rank that is closing dials
+// links that have closed; see redialClosed.
 func (s *Machine) maintainOverlay() {
 	s.redialClosed()
 	if !s.mayDial() || !s.reached(s.overlayAt) {
@@ -109,7 +110,7 @@ func (s *Machine) redials(r int) bool {
 	})
 }
 
-// mayDial reports whether this rank may open links. A rank that is closing or being evicted may
+// mayDial reports whether this rank may open new links. A rank that is closing or being evicted may
 // not.
 func (s *Machine) mayDial() bool { return !s.closing && !s.beingEvicted() }
 
@@ -136,16 +137,19 @@ func (s *Machine) startDial(r int) {
 
 // DialTimeout returns how long a dial of rank r that begins now may take. If it returns 0, the
 // caller's own limit counts. With Config.Redial, it bounds the dials of a rank that this rank
-// suspects, because an operating system waits longer and longer between its own attempts. One of
-// these dials begins dialGrace before the suspicion is confirmed: the earlier dials end then, and
-// begin at least every Config.Silence/32 if they fail early. So a network outage that is over by then
-// loses nothing.
+// suspects, or that has not acknowledged the goodbye, because an operating system waits longer and
+// longer between its own attempts. One of these dials begins dialGrace before the suspicion is
+// confirmed, or before this rank leaves: the earlier dials end then, and begin at least every
+// Config.Silence/32 if they fail early. So a network outage that is over by then loses nothing.
 func (s *Machine) DialTimeout(r int) Span {
-	d := s.suspicionOf(s.cfg.Me, r, false)
-	if !s.cfg.Redial || !s.complete || !d.stands() {
+	l, d := &s.ranks[r].link, s.suspicionOf(s.cfg.Me, r, false)
+	if !s.cfg.Redial || !s.complete || !d.stands() && !l.byePending {
 		return 0
 	}
-	last := max(d.since+Time(d.wait), d.redialBy) - Time(s.dialGrace(r))
+	last := l.receivedAt + Time(s.Limit(r)) // see checkLeft
+	if d.stands() {
+		last = max(d.since+Time(d.wait), d.redialBy) - Time(s.dialGrace(r))
+	}
 	if s.now < last {
 		return min(s.redialTimeout(r), Span(last-s.now))
 	}
@@ -162,7 +166,7 @@ func (s *Machine) dialGrace(r int) Span {
 	return min(s.redialTimeout(r), s.refuteWait(r, silentLink))
 }
 
-// redialTimeout returns the limit of one dial of a suspected rank. In the handshakes of a dial, each
+// redialTimeout returns the limit of one dial that DialTimeout bounds. In the handshakes of a dial, each
 // end waits for the other several times. So the limit grows with the limit on silence if the other
 // end runs late, and also if this rank does: a load that begins with the outage is not in the last
 // heartbeat of the other end.

@@ -216,7 +216,7 @@ func (w *cluster) dial(from, to int) {
 	case w.oneWay && from > to:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.cut[pair(from, to)] || w.nodes[to].stopped:
-		attempt := 2 * Second
+		attempt := 5 * Second // the limit of package mesh
 		if d := w.nodes[from].state.DialTimeout(to); d > 0 {
 			attempt = d
 		}
@@ -231,7 +231,7 @@ func (w *cluster) dial(from, to int) {
 	case w.nodes[to].state.ranks[from].gone():
 		departed := w.nodes[to].state.ranks[from].status == departed
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: !departed, Gone: departed}) })
-	case w.handshake > 0 && from > to && w.nodes[to].state.ranks[from].link.dialing: // the lower rank's dial wins
+	case from > to && w.nodes[to].state.ranks[from].link.dialing: // the lower rank's dial wins
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.handshake > 0 && w.nodes[from].state.DialTimeout(to) > 0 && w.handshake > w.nodes[from].state.DialTimeout(to):
 		w.after(w.nodes[from].state.DialTimeout(to), func() { w.step(from, DialFailed{Rank: to}) })
@@ -314,7 +314,11 @@ func (w *cluster) reset(a, b int) {
 	for _, r := range []int{a, b} {
 		if p.open[side(r, a+b-r)] {
 			p.open[side(r, a+b-r)] = false
-			w.after(w.latency(), func() { w.step(r, LinkDown{Rank: a + b - r, Cause: "reset"}) })
+			w.after(w.latency(), func() {
+				if w.pipes[pair(a, b)] == p { // no other pipe has replaced it
+					w.step(r, LinkDown{Rank: a + b - r, Cause: "reset"})
+				}
+			})
 		}
 	}
 }
