@@ -50,8 +50,8 @@ type control struct {
 	posted  []func(*control)
 	running bool
 	stopped bool
-	dialing []bool // by rank: this process is dialling the control link to it
-	opening []int  // by rank: how many control links to it are being opened, from either end
+	dials   []*controlDial // by rank: this process is dialling the control link to it; nil: it is not
+	opening []int          // by rank: how many control links to it are being opened, from either end
 
 	ready  chan struct{}     // closed when all ranks have started
 	failed chan *fault.Error // the first failure before ready; one slot
@@ -77,7 +77,7 @@ func newControl(m *Mesh) *control {
 		m: m, start: time.Now(),
 		wake: newWakeup(), quit: make(chan struct{}), done: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
-		dialing: make([]bool, m.cfg.Size), opening: make([]int, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
+		dials: make([]*controlDial, m.cfg.Size), opening: make([]int, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
 		questions: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
 	}
 }
@@ -421,17 +421,54 @@ func (c *control) departJob(ctx context.Context) error {
 	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "some ranks with a control link to this one have not acknowledged that it closes, and may report it as lost: %w; give Close more time", ctx.Err())
 }
 
-// isDialing reports whether this rank is dialling its control link to the given rank.
-func (c *control) isDialing(rank int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.dialing[rank]
+// A controlDial is a dial of a control link by this process. The mu of the control guards it.
+type controlDial struct {
+	began    time.Time
+	answered bool // its connection is up, and the handshake follows
+	givenUp  bool // the peer's dial was accepted instead
+	cancel   context.CancelFunc
 }
 
-func (c *control) setDialing(rank int, on bool) {
+// keepsDial reports whether this rank is dialling its control link to a higher rank, and keeps this
+// dial although that rank has dialled, too. With Config.Redial, this rank gives up a dial that has
+// not been answered for Config.Silence/16, because the network may drop the dials of one of the two
+// ranks. The caller then accepts the higher rank's dial. Its LinkUp answers both dials.
+func (c *control) keepsDial(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dialing[rank] = on
+	d := c.dials[rank]
+	if d == nil || d.givenUp {
+		return false
+	}
+	if d.answered || c.m.cfg.Redial == 0 || time.Since(d.began) < c.m.cfg.Silence/16 {
+		return true
+	}
+	d.givenUp = true
+	d.cancel()
+	return false
+}
+
+// dialAnswered records that the connection of a dial is up. It reports false if this rank has given
+// up the dial.
+func (c *control) dialAnswered(rank int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.dials[rank]
+	if d == nil {
+		return true
+	}
+	d.answered = true
+	return !d.givenUp
+}
+
+// endDial removes the record of a dial, and reports whether this rank has given up the dial.
+func (c *control) endDial(rank int, d *controlDial) (givenUp bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dials[rank] == d {
+		c.dials[rank] = nil
+	}
+	return d.givenUp
 }
 
 // isOpening reports whether a control link to the given rank is being opened, from either end.
@@ -462,20 +499,24 @@ func (c *control) endOpening(rank int) {
 
 // dial opens a control link to the given rank, on a new goroutine.
 func (c *control) dial(rank int) {
-	c.setDialing(rank, true)
+	ctx, cancel := context.WithTimeout(c.m.ctx, c.dialTimeout(rank))
+	d := &controlDial{began: time.Now(), cancel: cancel}
+	c.mu.Lock()
+	c.dials[rank] = d
+	c.mu.Unlock()
 	c.beginOpening(rank)
-	limit := c.dialTimeout(rank)
 	c.m.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.m.ctx, limit)
 		defer cancel()
 		conn, _, err := c.m.dialChannel(ctx, rank, channelControl)
-		c.setDialing(rank, false)
+		givenUp := c.endDial(rank, d)
 		if err == nil {
 			c.linkUp(rank, conn)
 			return
 		}
 		c.post(func(c *control) {
-			c.dialFailed(rank, err)
+			if !givenUp {
+				c.dialFailed(rank, err)
+			}
 			c.endOpening(rank)
 		})
 	})

@@ -122,6 +122,9 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 			return position{}, &refusal{reason: reasonDuplicate, text: "data: " + errDuplicate.Error()}
 		}
 	}
+	if l == channelControl && !m.control.dialAnswered(rank) {
+		return position{}, &refusal{reason: reasonDuplicate, text: "control: the higher rank's connection is kept"}
+	}
 	peer, err := m.id.dial(ctx, t, rank, l, own, proven)
 	if err != nil || l == channelJoin {
 		return position{}, err
@@ -245,7 +248,7 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 //	any      the rank is dead or has closed, or this rank is closing (but see checkLive)
 //	any      another process is that rank (not for join: ranks may restart while others are missing)
 //	join     this rank does not serve addresses
-//	control  this rank is lower and dials itself: of two concurrent dials the lower rank's wins
+//	control  this rank is lower and keeps its own dial: of two concurrent dials the lower rank's wins
 //	data     there is no layer above, or mayAcceptData refuses: for example, this rank's dial wins
 func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
@@ -263,7 +266,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 			return &refusal{reason: reasonAddressee, text: fmt.Sprintf("join: rank %d does not serve addresses: dial rank 0", m.cfg.Rank)}
 		}
 	case channelControl:
-		if m.cfg.Rank < rank && m.control.isDialing(rank) {
+		if m.cfg.Rank < rank && m.control.keepsDial(rank) {
 			return &refusal{reason: reasonDuplicate, text: "control: both ranks dialled at once, and the lower rank's connection is kept"}
 		}
 		m.control.beginOpening(rank)

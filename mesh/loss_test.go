@@ -1,11 +1,13 @@
 package mesh
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
 )
 
 func TestAKilledRankIsReportedWithItsLastCall(t *testing.T) {
@@ -162,6 +164,46 @@ func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		if e, _ := r.events[0].first(); !blames(e, fault.PeerLost, 1) {
 			t.Errorf("rank 0 hears %v after the dial", e)
+		}
+	})
+}
+
+// A firewall drops all dials of rank 0, and the control link breaks. With Config.Redial rank 0
+// accepts the dial of rank 1, although the lower rank's dial usually wins, so no rank is lost.
+func TestTheHigherRanksDialIsEnough(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var wire firewall
+		r := started(t, 2, func(i int, cfg *Config) {
+			cfg.Redial = time.Minute
+			if i == 0 {
+				wire.Transport = cfg.Transport
+				cfg.Transport = &wire
+			}
+		})
+		defer r.close()
+		drop := func(ctx context.Context, c transport.Conn) (transport.Conn, error) {
+			c.Close()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		wire.rule.Store(&drop)
+		for range 3 {
+			for i, m := range r.meshes {
+				m.control.post(func(c *control) { c.linkDown(c.links[1-i], "reset") })
+			}
+			// Reason: the link must come up again within this time, and no rank must report a failure.
+			// The bubble's clock passes it at once.
+			time.Sleep(10 * time.Second)
+			for i, m := range r.meshes {
+				if e, _ := r.events[i].first(); e != nil {
+					t.Fatalf("rank %d hears %v", i, e)
+				}
+				up := make(chan bool, 1)
+				m.control.post(func(c *control) { up <- c.links[1-i] != nil })
+				if !<-up {
+					t.Fatalf("rank %d has no link to rank %d", i, 1-i)
+				}
+			}
 		}
 	})
 }

@@ -295,6 +295,36 @@ func TestRanksWhoseLinksAreResetAreLostAtTheLimit(t *testing.T) {
 	}
 }
 
+// The network drops all dials to a higher rank, and all links of a rank are reset. With
+// Config.Redial no rank is lost, and the links come up again, because the lower rank of a pair
+// accepts the dial of the higher rank.
+func TestDialsInOneDirectionAreEnough(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for _, victim := range []int{0, n / 2, n - 1} {
+			w := started(t, n, uint64(n))
+			w.redial(true)
+			w.run(w.now + Time(2*Second))
+			w.downOnly = true
+			for range 1 {
+				for r := range n {
+					if r != victim {
+						w.reset(r, victim)
+					}
+				}
+				w.run(w.now + Time(8*Second))
+			}
+			for r, x := range w.nodes {
+				if e := x.firstFailure(); e != nil {
+					t.Errorf("%d ranks, links of rank %d reset: rank %d reports %v", n, victim, r, e)
+				}
+				if !x.state.fullyLinked() {
+					t.Errorf("%d ranks, links of rank %d reset: rank %d lacks links", n, victim, r)
+				}
+			}
+		}
+	}
+}
+
 // Ranks are starved, and a handshake takes longer than a dial on an idle host may take. With
 // Config.Redial the limit of a dial grows, even if no heartbeat has told the load before the links
 // are reset. So no rank is lost.

@@ -24,6 +24,7 @@ type cluster struct {
 
 	handshake   Span // how much longer the handshakes of a dial take
 	oneWay      bool // a dial to a lower rank fails
+	downOnly    bool // a dial to a higher rank is not answered
 	unreachable bool // a dial over a pair that is cut fails at once, as it has no route
 }
 
@@ -42,7 +43,8 @@ type node struct {
 	left     bool
 	answered map[uint64]Answered
 	flooded  map[string]int
-	tickID   int // the number of the last tick; a tick with an older number is ignored
+	dropped  map[int]Time // by rank: when the dial began that is not answered
+	tickID   int          // the number of the last tick; a tick with an older number is ignored
 	replies  func(q []byte) []byte
 }
 
@@ -91,6 +93,7 @@ func newCluster(n int, seed uint64, joined bool) *cluster {
 				Heartbeat: 250 * Millisecond, Silence: 4 * Second}),
 			answered: make(map[uint64]Answered),
 			flooded:  make(map[string]int),
+			dropped:  make(map[int]Time),
 			replies:  func(q []byte) []byte { return append([]byte("re: "), q...) },
 		})
 	}
@@ -215,7 +218,7 @@ func (w *cluster) dial(from, to int) {
 	case w.nodes[from].dead:
 	case w.oneWay && from > to:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
-	case w.cut[pair(from, to)] || w.nodes[to].stopped:
+	case w.cut[pair(from, to)] || w.nodes[to].stopped || w.downOnly && from < to:
 		attempt := 5 * Second // the limit of package mesh
 		if d := w.nodes[from].state.DialTimeout(to); d > 0 {
 			attempt = d
@@ -223,7 +226,14 @@ func (w *cluster) dial(from, to int) {
 		if w.unreachable {
 			attempt = w.latency()
 		}
-		w.after(attempt, func() { w.step(from, DialFailed{Rank: to}) })
+		x, began := w.nodes[from], w.now
+		x.dropped[to] = began
+		w.after(attempt, func() {
+			if at, ok := x.dropped[to]; ok && at == began {
+				delete(x.dropped, to)
+				w.step(from, DialFailed{Rank: to})
+			}
+		})
 	case w.nodes[to].dead:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, NoProcess: true}) })
 	case w.nodes[to].ended() || w.nodes[to].tickID == 0:
@@ -231,7 +241,7 @@ func (w *cluster) dial(from, to int) {
 	case w.nodes[to].state.ranks[from].gone():
 		departed := w.nodes[to].state.ranks[from].status == departed
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: !departed, Gone: departed}) })
-	case from > to && w.nodes[to].state.ranks[from].link.dialing: // the lower rank's dial wins
+	case from > to && w.nodes[to].state.ranks[from].link.dialing && !w.givesUp(to, from): // the lower rank's dial wins
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.handshake > 0 && w.nodes[from].state.DialTimeout(to) > 0 && w.handshake > w.nodes[from].state.DialTimeout(to):
 		w.after(w.nodes[from].state.DialTimeout(to), func() { w.step(from, DialFailed{Rank: to}) })
@@ -260,6 +270,18 @@ func (w *cluster) dial(from, to int) {
 			}
 		})
 	}
+}
+
+// givesUp reports whether rank r gives up its dial of a higher rank because that rank has dialled
+// meanwhile. Then the dial ends without DialFailed.
+func (w *cluster) givesUp(r, higher int) bool {
+	x := w.nodes[r]
+	began, ok := x.dropped[higher]
+	if !ok || !x.state.cfg.Redial || w.now-began < Time(x.state.cfg.Silence/16) {
+		return false
+	}
+	delete(x.dropped, higher)
+	return true
 }
 
 func (x *node) ended() bool { return x.left }
