@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
@@ -51,6 +52,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 	const n, steps = 4, 3
 	file := filepath.Join(t.TempDir(), "out.json")
 	names := []string{"small a", "small b", `a "large" one`, "cast", "gather", "barrier"}
+	// Nothing is sent before WaitAll, so a slow machine fuses both small tensors, too.
 	err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		submit := func() error {
 			return coordinator.WaitAll(ctx,
@@ -82,7 +84,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 			return err
 		}
 		return submit() // this submission is not recorded
-	}, coordinator.WithPartition(80_000)))
+	}, coordinator.WithPartition(80_000), coordinator.WithCycle(time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}
