@@ -186,8 +186,18 @@ func (t *trial) limit() time.Duration {
 		limit += t.Redial
 	}
 	// A rank that only passes messages along learns of the loss when its neighbour ends.
-	if t.Reaction == "stay" && slices.Contains([]string{"chain", "named", "ring"}, t.Program) {
-		limit += time.Duration(t.ranks-2) * stay
+	ends := 0
+	if slices.Contains([]string{"chain", "named", "ring"}, t.Program) {
+		ends = t.ranks - 2
+	}
+	switch {
+	case t.Reaction == "stay":
+		limit += time.Duration(ends) * stay
+	case t.Reaction == "exit" && t.Relayed && t.Redial > 0:
+		// A rank may exit before it has told others of the loss, which then learn of its end. The
+		// relay accepts connections to a process that has ended, so nothing proves the end, and
+		// WithRedial reports it as that of a silent rank.
+		limit += time.Duration(max(ends, 1)) * silentTime
 	}
 	return limit
 }
