@@ -129,7 +129,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // eventuallyWithin polls until ok returns true, for at most the given time.
 func eventuallyWithin(t testing.TB, most time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(most); !ok(); time.Sleep(time.Millisecond) {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(most); !ok(); <-poll.C {
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", most, what)
 		}

@@ -82,6 +82,7 @@ func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 					value = "the-value"
 				}
 				all = append(all, start(t, t.Context(), dir, r, size, value))
+				// Reason: the ranks must come one after the other; the bubble's clock passes it at once.
 				time.Sleep(time.Second)
 			}
 			for _, done := range all {
@@ -118,6 +119,7 @@ func TestFilesOfAnEarlierJobAreNotUsed(t *testing.T) {
 							value = "new"
 						}
 						all = append(all, start(t, t.Context(), dir, r, 3, value))
+						// Reason: the order is part of the case; the bubble's clock passes it at once.
 						time.Sleep(time.Second)
 					}
 					for _, done := range all {
@@ -139,6 +141,7 @@ func TestARankThatStartsAgainGetsTheValue(t *testing.T) {
 		}
 		two := start(t, t.Context(), dir, 2, 3, "")
 		wantValue(t, two, "v")
+		// Reason: rank 0 must not give up within this time; the bubble's clock passes it at once.
 		time.Sleep(time.Minute)
 		wantValue(t, start(t, t.Context(), dir, 1, 3, ""), "v")
 		wantValue(t, zero, "v")
