@@ -27,19 +27,12 @@ func (f *finder) store() (*Job, error) {
 			return nil, refuse(unknown, "%s=%q, but %s and %s are not set: set both for each rank", vars.Store, at, vars.Rank, vars.Size)
 		}
 	}
-	s := directoryStore{dir: localPath(u)}
-	if err := f.rankAndSize(&s.job, rankVar, sizeVar); err != nil {
+	found, err := f.member(rankVar, sizeVar)
+	if err != nil {
 		return nil, err
 	}
-	s.job.LocalRank, s.job.LocalSize = -1, -1
-	if err := f.localRank(&s.job, vars.LocalRank, vars.LocalSize); err != nil {
-		return nil, err
-	}
-	s.job.Name = "tutti"
-	if err := f.identity(&s.job); err != nil {
-		return nil, err
-	}
-	j := newJob(vars.Store + ", " + rankVar + ", " + sizeVar)
+	s := directoryStore{dir: localPath(u), job: found}
+	j := newJob(vars.Store + ", " + found.Source)
 	j.Rank, j.Size = unknown, 0
 	j.meeting = &meeting{source: "store", private: filestore.Private, trusted: true, again: true, dial: s.open, finder: f}
 	return j, nil
@@ -56,7 +49,7 @@ func localPath(u *url.URL) string {
 // A directoryStore is a rank's part in a job that meets in a directory.
 type directoryStore struct {
 	dir   string
-	job   Job // rank, size, local rank and name
+	job   *Job // rank, size, local rank, name and incarnation
 	files *filestore.Directory
 }
 

@@ -15,18 +15,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// privateDir returns a new directory that only this user may write to, whatever the process's umask.
-func privateDir(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func TestRanksMeetInADirectory(t *testing.T) {
-	dir := privateDir(t)
+	dir := filepath.Join(t.TempDir(), "meet")
 	names := [...]string{
 		"TUTTI_RANK=0 TUTTI_SIZE=3",
 		"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3",
@@ -65,7 +55,7 @@ func TestADirectoryCarriesTheSecretOfAJob(t *testing.T) {
 	if !filestore.Private {
 		return // Open cannot tell who may read the directory; see TestAStoreThatIsNotPrivateCarriesNoSecret
 	}
-	dir := privateDir(t)
+	dir := filepath.Join(t.TempDir(), "meet")
 	var jobs [2]*Job
 	var wg sync.WaitGroup
 	for r := range jobs {
@@ -123,7 +113,7 @@ func TestAStoreThatCannotBeUsedIsRefused(t *testing.T) {
 }
 
 func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
-	j, err := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(privateDir(t)), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=3").find(Options{Insecure: true})
+	j, err := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(filepath.Join(t.TempDir(), "meet")), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=3").find(Options{Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +126,7 @@ func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
 
 // A directory is not used up by a meeting, unlike the connection to a launcher.
 func TestAProcessMeetsAgainAfterAFailedMeeting(t *testing.T) {
-	f := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(privateDir(t)), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_TIMEOUT=20ms")
+	f := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(filepath.Join(t.TempDir(), "meet")), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_TIMEOUT=20ms")
 	f.own = true // reads and keeps what belongs to the process
 	for range 2 {
 		j, err := f.find(Options{Insecure: true})

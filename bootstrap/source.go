@@ -62,14 +62,8 @@ func (f *finder) tuttirun() (*Job, error) {
 	if f.has(vars.Hosts) || !f.has(vars.Rank) && !f.has(vars.Size) && !f.has(vars.Root) {
 		return nil, nil
 	}
-	j := newJob(vars.Rank + ", " + vars.Size)
-	if err := f.rankAndSize(j, vars.Rank, vars.Size); err != nil {
-		return nil, err
-	}
-	if err := f.localRank(j, vars.LocalRank, vars.LocalSize); err != nil {
-		return nil, err
-	}
-	if err := f.identity(j); err != nil {
+	j, err := f.member(vars.Rank, vars.Size)
+	if err != nil {
 		return nil, err
 	}
 	root, ok := f.get(vars.Root)
@@ -86,6 +80,19 @@ func (f *finder) tuttirun() (*Job, error) {
 	j.Root = root
 	j.Source += ", " + vars.Root
 	return j, f.inheritedListener(j)
+}
+
+// member returns a job with the rank and the size of the given variables, and with the local rank,
+// the name and the incarnation of this module's.
+func (f *finder) member(rankVar, sizeVar string) (*Job, error) {
+	j := newJob(rankVar + ", " + sizeVar)
+	if err := f.rankAndSize(j, rankVar, sizeVar); err != nil {
+		return nil, err
+	}
+	if err := f.localRank(j, vars.LocalRank, vars.LocalSize); err != nil {
+		return nil, err
+	}
+	return j, f.identity(j)
 }
 
 // inheritedListener reads the descriptor of the listener that rank 0 inherited from the launcher.
