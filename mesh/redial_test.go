@@ -114,6 +114,22 @@ func stream(ctx context.Context, l *Link) int {
 	}
 }
 
+// streamBothWays lets ranks 0 and 1 send frames to each other until stop or the end of the test. The
+// function stop returns how many frames each rank has sent.
+func streamBothWays(t *testing.T, r *testJob) (stop func() []int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	sent := make([]int, 2)
+	for i := range sent {
+		work.Go(func() { sent[i] = stream(ctx, r.meshes[i].Link(1-i)) })
+	}
+	return func() []int {
+		cancel()
+		work.Wait()
+		return sent
+	}
+}
+
 // startCut starts two ranks with these layers over a wire. All connections between them pass
 // relays. The function cutters returns the Cutters of a data connection.
 func startCut(t *testing.T, transports func(cfg *Config), layers []*checker, cutters func() (up, down relay.Cutter)) *testJob {
@@ -231,21 +247,14 @@ func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 					}
 					return relay.CutAfter(-1), plan.next()
 				})
-				ctx, stop := context.WithCancel(t.Context())
-				defer stop()
-				var work sync.WaitGroup
-				sent := make([]int, 2)
-				for i := range sent {
-					work.Go(func() { sent[i] = stream(ctx, r.meshes[i].Link(1-i)) })
-				}
+				stop := streamBothWays(t, r)
 				for n, last := plan.progress(); !last; n, last = plan.progress() {
 					eventually(t, fmt.Sprintf("connection %d", n+1), func() bool { now, _ := plan.progress(); return now > n || broken(layers) != nil })
 					if err := broken(layers); err != nil {
 						t.Fatal(err)
 					}
 				}
-				stop()
-				work.Wait()
+				sent := stop()
 				for i := range layers {
 					eventually(t, "all frames", func() bool { got, _ := layers[i].state(); return got == sent[1-i] })
 				}
@@ -268,13 +277,7 @@ func TestRanksWhoseConnectionsAreAllResetGoOn(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d ranks/redial %v", wire, n, redial), func(t *testing.T) {
 					t.Parallel()
 					r, layers, reset := startReset(t, transports, n, redial)
-					ctx, stop := context.WithCancel(t.Context())
-					defer stop()
-					var work sync.WaitGroup
-					sent := make([]int, 2)
-					for i := range sent {
-						work.Go(func() { sent[i] = stream(ctx, r.meshes[i].Link(1-i)) })
-					}
+					stop := streamBothWays(t, r)
 					for range 8 {
 						before, _ := layers[1].state()
 						eventually(t, "frames after the reset", func() bool {
@@ -291,8 +294,7 @@ func TestRanksWhoseConnectionsAreAllResetGoOn(t *testing.T) {
 						}
 						return
 					}
-					stop()
-					work.Wait()
+					sent := stop()
 					for i := range sent {
 						eventually(t, "all frames", func() bool { got, _ := layers[i].state(); return got == sent[1-i] || broken(layers) != nil })
 					}
