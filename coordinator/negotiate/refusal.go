@@ -190,7 +190,9 @@ func (c *Coordinator) failForGood(k key, err *fault.Error) {
 // which would only count its submissions.
 func (c *Coordinator) recordFailure(k key, err *fault.Error) {
 	c.failures.add(k, err)
-	c.dropRefusedIf(func(o key, _ *refusedCall) bool { return o == k })
+	for q := c.refused[k]; q != nil && len(q.calls) > 0; {
+		c.dropRefused(k, q, len(q.calls)-1)
+	}
 	c.updateEligibleOf(k)
 }
 
