@@ -123,13 +123,13 @@ func (d *Directory) lead(value string) (got, waiting string, err error) {
 		nonces = append(nonces, fields[1])
 	}
 	if len(absent) > 0 {
-		return "", fmt.Sprintf("no file %s.RANK of %s", d.path(), listRanks(absent)), nil
+		return "", fmt.Sprintf("no file %s of %s", d.path(d.name+".RANK"), listRanks(absent)), nil
 	}
 	if err := d.write(append([]string{version, d.own, value}, nonces...)); err != nil {
 		return "", "", err
 	}
 	if len(unread) > 0 {
-		return "", fmt.Sprintf("%s not read by %s, whose files may be of an earlier job", d.path(0), listRanks(unread)), nil
+		return "", fmt.Sprintf("%s not read by %s, whose files may be of an earlier job", d.path(d.file(0)), listRanks(unread)), nil
 	}
 	for r := range d.size {
 		d.root.Remove(d.file(r)) // a file that stays does not deceive the next job
@@ -163,9 +163,9 @@ func (d *Directory) follow() (got, waiting string, err error) {
 	case err != nil:
 		return "", "", err
 	case len(fields) == 0:
-		return "", "no file " + d.path(0) + ": rank 0 or another rank has not come", nil
+		return "", "no file " + d.path(d.file(0)) + ": rank 0 or another rank has not come", nil
 	case len(fields) != 2+d.size || fields[2+d.rank] != d.own:
-		return "", d.path(0) + " is not for this run: rank 0 or another rank has not come", nil
+		return "", d.path(d.file(0)) + " is not for this run: rank 0 or another rank has not come", nil
 	}
 	if err := d.write([]string{version, d.own, fields[1]}); err != nil {
 		return "", "", err
@@ -183,7 +183,7 @@ func (d *Directory) write(fields []string) error {
 			return err
 		}
 		if len(now) > 1 && now[1] != d.own {
-			return fmt.Errorf("%s: another process has replaced it: give each job on the directory another name (TUTTI_JOB), and each process another rank", d.path(d.rank))
+			return fmt.Errorf("%s: another process has replaced it: give each job on the directory another name (TUTTI_JOB), and each process another rank", d.path(d.file(d.rank)))
 		}
 		if len(now) > 0 && d.written == text {
 			return nil
@@ -237,14 +237,8 @@ const (
 // file returns the name of a rank's file.
 func (d *Directory) file(rank int) string { return d.name + "." + strconv.Itoa(rank) }
 
-// path returns the path of a rank's file, for errors. Without a rank it returns the prefix of all.
-func (d *Directory) path(rank ...int) string {
-	name := d.name
-	for _, r := range rank {
-		name = d.file(r)
-	}
-	return filepath.Join(d.root.Name(), name)
-}
+// path returns the path of a file, for errors.
+func (d *Directory) path(file string) string { return filepath.Join(d.root.Name(), file) }
 
 // remove removes this rank's file, so that it does not mislead users.
 func (d *Directory) remove() {
