@@ -2,9 +2,9 @@
 // of the program tuttirun except for its main function.
 //
 // With package bootstrap it shares only the names of environment variables, the form of a rank's
-// credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any program, whether the
-// program uses tutti or not. It does not know transports, communicators, or the messages between
-// ranks.
+// credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any
+// program, whether the program uses tutti or not. It does not know transports, communicators, or the
+// messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go

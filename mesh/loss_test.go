@@ -191,7 +191,7 @@ func TestTheHigherRanksDialIsEnough(t *testing.T) {
 			for i, m := range r.meshes {
 				m.control.post(func(c *control) { c.linkDown(c.links[1-i], "reset") })
 			}
-			// Reason: no rank must report a failure within this time; the bubble's clock passes it at once.
+			// Reason: no rank must fail within this time; the bubble's clock passes it at once.
 			time.Sleep(10 * time.Second)
 			for i, m := range r.meshes {
 				if e, _ := r.events[i].first(); e != nil {
