@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tutti-go/tutti/internal/vars"
@@ -120,14 +121,14 @@ func (f *finder) ownEntry(peers []string) (int, error) {
 	var full, short []int
 	name := strings.ToLower(f.host())
 	label, _, _ := strings.Cut(name, ".")
-	own := f.ownAddrs()
+	own := f.ownAddrs() // if there are none, an entry can still match by name
 	for r, p := range peers {
 		host, _, _ := net.SplitHostPort(p)
 		host = strings.ToLower(host)
 		first, _, _ := strings.Cut(host, ".")
 		a, err := netip.ParseAddr(host)
 		switch {
-		case err == nil && own[a.Unmap()], err != nil && host == name:
+		case err == nil && slices.Contains(own, a.Unmap()), err != nil && host == name:
 			full = append(full, r)
 		case err != nil && first == label:
 			short = append(short, r)
@@ -146,16 +147,13 @@ func (f *finder) ownEntry(peers []string) (int, error) {
 	return 0, refuse(unknown, why+": set %s to this process's rank, which is its index in the list, counted from 0", vars.Hosts, f.host(), vars.Rank)
 }
 
-// ownAddrs returns the set of this machine's addresses, without zones.
-func (f *finder) ownAddrs() map[netip.Addr]bool {
-	own := make(map[netip.Addr]bool)
-	addrs, err := f.addrs()
-	if err != nil {
-		return own // an entry can still match by name
-	}
+// ownAddrs returns this machine's addresses, without zones. It returns none if they cannot be listed.
+func (f *finder) ownAddrs() []netip.Addr {
+	addrs, _ := f.addrs()
+	var own []netip.Addr
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			own[p.Addr().Unmap().WithZone("")] = true
+			own = append(own, p.Addr().Unmap().WithZone(""))
 		}
 	}
 	return own

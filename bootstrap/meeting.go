@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -249,20 +250,16 @@ func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error)
 func (f *finder) reachableHosts(ctx context.Context) []string {
 	var hosts []string
 	add := func(host string) {
-		for _, h := range hosts {
-			if h == host {
-				return
-			}
+		if !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
 		}
-		hosts = append(hosts, host)
 	}
 	if host, err := defaultHost(ctx); err == nil && f.own {
 		add(host)
 	}
-	addrs, _ := f.addrs()
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap().IsGlobalUnicast() {
-			add(p.Addr().Unmap().WithZone("").String())
+	for _, a := range f.ownAddrs() {
+		if a.IsGlobalUnicast() {
+			add(a.String())
 		}
 	}
 	hosts = hosts[:min(len(hosts), maxHosts-1)]
