@@ -70,8 +70,8 @@
 // process says about its user. Hydra's mpiexec, behind PMI_FD, accepts any connection to its own
 // port. Rank 0 logs a warning. With TUTTI_SECRET_FILE nothing is published.
 //
-// A directory that all hosts share serves as such a store, too (TUTTI_STORE). Only its owner and root
-// may write in it, and only the owner can read its files, so it carries the job's secret.
+// A directory that all hosts share serves as such a store, too (TUTTI_STORE). Only its owner and
+// root may write in it, and only the owner can read its files, so it carries the job's secret.
 //
 // If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
 // the first that applies if it gives the same rank, and the size that the launcher has set.

@@ -364,6 +364,7 @@ func TestSecretFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if runtime.GOOS == "windows" && c.want == "chmod 600" {
+				// Reason: a mode on Windows shows no access control list.
 				t.Skip("file modes do not show access control lists")
 			}
 			_, err := finderOf("TUTTI_SECRET_FILE=" + c.path(t)).find(Options{})

@@ -147,7 +147,8 @@ func (f *finder) ownEntry(peers []string) (int, error) {
 	return 0, refuse(unknown, why+": set %s to this process's rank, which is its index in the list, counted from 0", vars.Hosts, f.host(), vars.Rank)
 }
 
-// ownAddrs returns this machine's addresses, without zones. It returns none if they cannot be listed.
+// ownAddrs returns this machine's addresses, without zones. It returns none if they cannot be
+// listed.
 func (f *finder) ownAddrs() []netip.Addr {
 	addrs, _ := f.addrs()
 	var own []netip.Addr

@@ -122,8 +122,8 @@ func TestRanksMeetInThePrivateStoreOfALauncher(t *testing.T) {
 	}
 }
 
-// On one host, too, a launcher may hand the secret to another user. A job of one rank has no use for
-// its secret.
+// On one host, too, a launcher may hand the secret to another user. A job of one rank has no use
+// for its secret.
 func TestRankZeroWarnsThatOthersMayLearnTheSecret(t *testing.T) {
 	warnings := func(j *Job) int { return strings.Count(strings.Join(j.Warnings, "\n"), "TUTTI_SECRET_FILE") }
 	const listen = "TUTTI_LISTEN=127.0.0.1"
@@ -303,7 +303,8 @@ func TestADeadlineThatEndsTheDialEndsJoin(t *testing.T) {
 	})
 }
 
-// Four processes that were started by hand under a launcher of one rank have inherited its variables.
+// Four processes that were started by hand under a launcher of one rank have inherited its
+// variables.
 func TestAMeetingOfOneRankIsRefusedIfAnotherLauncherStartedSeveral(t *testing.T) {
 	for env, refused := range map[string]bool{
 		"RANK=0 WORLD_SIZE=4 MASTER_ADDR=n0":                                 true,
@@ -332,7 +333,8 @@ func TestTheLaunchersErrorNamesTheSource(t *testing.T) {
 	}
 }
 
-// A connection to a launcher can be used once, and a program may start a second job after the first.
+// A connection to a launcher can be used once, and a program may start a second job after the
+// first.
 func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 	t.Cleanup(func() { inherited.met, inherited.metBy, inherited.store = nil, "", nil })
 	dials := 0
@@ -366,8 +368,8 @@ func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 	if dials != 1 || jobs[0].Root != jobs[1].Root || jobs[0].Name != jobs[1].Name || !bytes.Equal(jobs[0].Secret, jobs[1].Secret) {
 		t.Errorf("got %d connections and the jobs %+v, %+v, want one connection and the same job", dials, jobs[0], jobs[1])
 	}
-	// An Init that fails after Join can be repeated, and the launcher must not accept the end of this
-	// process before.
+	// An Init that fails after Join can be repeated, and the launcher must not accept the end of
+	// this process before.
 	if store.closed {
 		t.Error("Join has closed the connection to the launcher, want that of Finalize")
 	}

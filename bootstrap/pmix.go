@@ -65,9 +65,9 @@ func (f *finder) launchedSize() int {
 	return 0
 }
 
-// meetOtherwise completes the job by a source that needs no launcher's store, if the store cannot be
-// reached. If there is none, or the store has answered, it returns the error of the store: the other
-// ranks may be waiting in the store then.
+// meetOtherwise completes the job by a source that needs no launcher's store, if the store cannot
+// be reached. If there is none, or the store has answered, it returns the error of the store: the
+// other ranks may be waiting in the store then.
 func (m *meeting) meetOtherwise(ctx context.Context, j *Job, dialErr error) (*Job, error) {
 	if end, limited := ctx.Deadline(); limited && time.Until(end) <= 0 {
 		<-ctx.Done() // the dialer sees the deadline by a clock of its own, and may be ahead of ctx

@@ -66,8 +66,8 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 	}
 }
 
-// A server that has accepted the connection may have accepted the other ranks, too, and they wait in
-// its fence. This rank must not wait elsewhere for them.
+// A server that has accepted the connection may have accepted the other ranks, too, and they wait
+// in its fence. This rank must not wait elsewhere for them.
 func TestAPMIxServerThatAnswersIsNotReplaced(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -50,8 +50,7 @@ func deathJobOn(t *testing.T, n int, shared bool, f func(ctx context.Context, c 
 		// The result of Local is the error of a rank that died, so the test ignores it.
 		Local(n, func(_ context.Context, c *Comm) error {
 			err := f(context.Background(), c, d)
-			// Reason: the other ranks may still be waiting for their errors. The time passes in the
-			// bubble's clock.
+			// Reason: the other ranks may still be waiting for their errors. No real time passes.
 			time.Sleep(time.Hour)
 			if err != nil {
 				t.Errorf("rank %d: %v", c.Rank(), err)
@@ -96,8 +95,7 @@ func TestACollectiveAfterALossIsNoMismatch(t *testing.T) {
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {
 		switch c.Rank() {
 		case victim:
-			// Reason: by then rank 0 has received rank 2's fingerprint. The bubble's clock passes
-			// the time at once.
+			// Reason: by then rank 0 has received rank 2's fingerprint. No real time passes.
 			time.Sleep(500 * time.Millisecond)
 			d.die(c)
 			return nil
@@ -449,8 +447,7 @@ func TestACollectiveThatACloseEndsGetsClosedOnAllRanks(t *testing.T) {
 		began := time.Now()
 		r := IAllReduce(twin, make([]int32, 3<<16), Sum) // each rank sums up a part, which the others need
 		if c.Rank() == closer {
-			// Reason: by then rank 0 waits in the collective. The bubble's clock passes the time at
-			// once.
+			// Reason: by then rank 0 waits in the collective. No real time passes.
 			time.Sleep(50 * time.Millisecond)
 			return twin.Close(ctx)
 		}
@@ -476,8 +473,7 @@ func TestClosingACommunicatorDoesNotEndACollectiveThatIsComplete(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 2 {
-			// Reason: by then the other ranks have waited and closed. The bubble's clock passes the
-			// time at once.
+			// Reason: by then the other ranks have waited and closed. No real time passes.
 			time.Sleep(2 * time.Second)
 		}
 		// The root only sends, so its call ends before the other ranks have begun theirs.

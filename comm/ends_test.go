@@ -49,8 +49,7 @@ func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			if c.Rank() == 1 {
-				// Reason: this rank receives nothing meanwhile. The bubble's clock passes the time
-				// at once.
+				// Reason: this rank receives nothing meanwhile. No real time passes.
 				time.Sleep(20 * time.Second)
 				return nil
 			}

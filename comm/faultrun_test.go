@@ -245,7 +245,8 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	p.counting.Store(false)
 	// Nothing shows when the last frame has arrived. A frame that meets the fault only after the
 	// call does so during this sleep. Over memory the sleep uses the bubble's clock.
-	time.Sleep(frameDrain) // no call waits for frames that are in flight afterwards
+	// Reason: no call waits for frames that are in flight afterwards.
+	time.Sleep(frameDrain)
 	if o.firedBefore = p.fired(); o.firedBefore {
 		p.awaitVerdict(c)
 	}

@@ -134,8 +134,8 @@ func WithInsecurePlain() Option { return func(o *options) { o.plain = true } }
 // the handshake. The ranks derive the job's CA from the secret.
 func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
 
-// WithListen sets where this rank listens, in place of TUTTI_LISTEN: host, host:port, or with a range
-// of ports, host:7000-7099. Other ranks must be able to reach it.
+// WithListen sets where this rank listens, in place of TUTTI_LISTEN: host, host:port, or with a
+// range of ports, host:7000-7099. Other ranks must be able to reach it.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
 
 // TLS names the files for TLS between the ranks, for tcp and for grpc. If both sides have a CA,

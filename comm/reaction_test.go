@@ -37,8 +37,7 @@ func TestARankThatGoesOnAfterALossIsBlamedForItsOwnEnd(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 0 {
-					// Reason: by then the other ranks have returned. The bubble's clock passes the
-					// time at once.
+					// Reason: by then the other ranks have returned. No real time passes.
 					time.Sleep(time.Second)
 					d.die(c)
 					return nil
@@ -66,8 +65,7 @@ func TestARankThatGoesOnAfterALossIsNamedWhenItCloses(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			// Reason: by then ranks 1 and 2 wait for rank 0. The bubble's clock passes the time at
-			// once.
+			// Reason: by then ranks 1 and 2 wait for rank 0. No real time passes.
 			time.Sleep(time.Second)
 			return c.Close(ctx)
 		}
@@ -114,6 +112,7 @@ func TestALostRankIsReportedAfterItsLostLink(t *testing.T) {
 		if c.Rank() != 1 {
 			return nil
 		}
+		// Reason: a reaction of the runtime has no event. The loop ends with the reaction.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if got := c.rt.reactionOf(0); got != nil && got.Kind == fault.PeerLost {
 				return nil

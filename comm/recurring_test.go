@@ -35,6 +35,7 @@ func BenchmarkRecurringTensors(b *testing.B) {
 // BenchmarkDeviceRecurringTensors measures the same step over a device of the kernel.
 func BenchmarkDeviceRecurringTensors(b *testing.B) {
 	if _, err := rdma.Explain(); err != nil {
+		// Reason: the benchmark measures a real device.
 		b.Skipf("there is no usable RDMA device: %v", err)
 	}
 	benchRecurring(b, onDevice)

@@ -24,10 +24,10 @@ import (
 //
 // tuttirun forms the next epoch when every process whose end it has not seen has called Rejoin or
 // Init, and these processes are enough (--min-np). So two epochs never go on side by side. If a
-// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on. The same
-// happens if a member calls Rejoin again while other members are still in Init or Rejoin. These
-// members then become ranks of the later epoch, and do not know that there was one before it. So
-// exchange the state of the program, such as the number of the step, after each Init and Rejoin.
+// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on. The
+// same happens if a member calls Rejoin again while other members are still in Init or Rejoin.
+// These members then become ranks of the later epoch, and do not know that there was one before it.
+// So exchange the state of the program, such as the number of the step, after each Init and Rejoin.
 //
 // Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
 // this process. If ctx ends, Rejoin may be called again. If tuttirun did not start the job with one
@@ -139,10 +139,10 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 	return c, nil
 }
 
-// startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The error
-// is errEpochBroken if start may have failed because of that: it ran out of time or was canceled, or
-// a rank that is in the next epoch already has refused this one. Any other error of start names a
-// lost rank, or has a cause of its own, which the next epoch would not mend.
+// startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The
+// error is errEpochBroken if start may have failed because of that: it ran out of time or was
+// canceled, or a rank that is in the next epoch already has refused this one. Any other error of
+// start names a lost rank, or has a cause of its own, which the next epoch would not mend.
 func startEpoch(ctx context.Context, awaitBreak func(context.Context) error, start func(context.Context) (*Comm, error)) (*Comm, error) {
 	starting, giveUp := context.WithCancelCause(ctx)
 	watched := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A start that fails by itself must keep its own error, and return it at once, although its epoch is
-// broken. A start that ran out of time, was canceled or was refused waits for the news that its epoch
-// is broken.
+// A start that fails by itself must keep its own error, and return it at once, although its epoch
+// is broken. A start that ran out of time, was canceled or was refused waits for the news that its
+// epoch is broken.
 func TestOnlyAStartThatWasGivenUpIsBlamedOnTheEpoch(t *testing.T) {
 	const never = time.Hour
 	for _, tc := range []struct {

@@ -161,6 +161,7 @@ func TestTheRevokeAfterNoQuorumFitsIntoAFlood(t *testing.T) {
 			c.rt.floodRevoke(id, big)
 			return nil
 		}
+		// Reason: an early revoke has no event. The loop ends with the revoke.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			c.rt.mu.Lock()
 			e := c.rt.earlyRevokes.why[id]

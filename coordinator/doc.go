@@ -36,8 +36,8 @@
 // are not affected. The name can be used again, unless the groups differed.
 //
 // The n-th calls of a name on all ranks belong together, and a call that one rank refuses counts.
-// The other ranks get fault.Mismatch for it at once. So a rank must not repeat a refused call unless
-// the other ranks repeat it, too.
+// The other ranks get fault.Mismatch for it at once. So a rank must not repeat a refused call
+// unless the other ranks repeat it, too.
 //
 // Results are the same bits on every rank. They do not depend on fusion, on the order of
 // submission, on the response cache or on timing. They depend on the number of ranks and on the

@@ -83,11 +83,13 @@ func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
 			g.Declare("a", make([]float32, 4))
 			for range 2 {
 				if c.Rank() == 1 {
-					time.Sleep(4 * time.Second) // the bubble's clock: this rank submits late
+					// Reason: this rank submits late. No real time passes.
+					time.Sleep(4 * time.Second)
 				}
 				g.Ready("a")
 				if c.Rank() == 0 {
-					time.Sleep(3 * time.Second) // the bubble's clock: this rank computes
+					// Reason: this rank computes. No real time passes.
+					time.Sleep(3 * time.Second)
 				}
 				if err := g.Wait(ctx); err != nil {
 					return err

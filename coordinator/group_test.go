@@ -88,9 +88,9 @@ func submitNames(co *coordinator.Coordinator, names []string) (hs []*coordinator
 	return hs
 }
 
-// TestACallThatOneRankRefusesEndsOnTheOthers lets rank 1 of three ranks make a wrong call. The others
-// get an error at once, which names rank 1 and what is wrong. Then all ranks use the same names
-// again, rank 1 perhaps before the others have made the call.
+// TestACallThatOneRankRefusesEndsOnTheOthers lets rank 1 of three ranks make a wrong call. The
+// others get an error at once, which names rank 1 and what is wrong. Then all ranks use the same
+// names again, rank 1 perhaps before the others have made the call.
 func TestACallThatOneRankRefusesEndsOnTheOthers(t *testing.T) {
 	type calls func(co *coordinator.Coordinator, odd *coordinator.ProcessSet) []*coordinator.Handle
 	group := func(add func(g *coordinator.TensorGroup, odd *coordinator.ProcessSet) []*coordinator.Handle) calls {
@@ -129,8 +129,8 @@ func TestACallThatOneRankRefusesEndsOnTheOthers(t *testing.T) {
 		what         string
 		right, wrong calls
 		want         string // part of every error of ranks 0 and 2
-		// others says that the wrong call has other tensors than the right one. Only calls of the same
-		// tensors belong together, so rank 1 must not go ahead.
+		// others says that the wrong call has other tensors than the right one. Only calls of the
+		// same tensors belong together, so rank 1 must not go ahead.
 		others bool
 	}{
 		{what: "a shape", right: two, wrong: group(func(g *coordinator.TensorGroup, _ *coordinator.ProcessSet) []*coordinator.Handle {

@@ -99,9 +99,9 @@ const (
 // flight continues. The same call of the other ranks fails with fault.Mismatch. A handle that was
 // submitted in a group cannot be submitted again.
 //
-// Calls of Submit by several goroutines must not overlap. Otherwise this rank may report the refused
-// call before the submission that continues. The other ranks then get fault.Mismatch for their call
-// that belongs to the submission, and the submission waits for their next call.
+// Calls of Submit by several goroutines must not overlap. Otherwise this rank may report the
+// refused call before the submission that continues. The other ranks then get fault.Mismatch for
+// their call that belongs to the submission, and the submission waits for their next call.
 func (h *Handle) Submit() {
 	var at callsite.Site
 	at.Capture()

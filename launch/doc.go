@@ -3,8 +3,8 @@
 //
 // With package bootstrap it shares only the names of environment variables, the form of a rank's
 // credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any
-// program, whether the program uses tutti or not. It does not know transports, communicators, or the
-// messages between ranks.
+// program, whether the program uses tutti or not. It does not know transports, communicators, or
+// the messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go
@@ -101,25 +101,27 @@
 // and TUTTI_SIZE the number of processes that have begun.
 //
 // A rank also gets its rank, its size and those on its host under the names that other launchers
-// use, for programs and scripts that are written for these: OMPI_COMM_WORLD_RANK and so on, PMI_RANK,
-// PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE, LOCAL_RANK and
-// LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x wins over each of
-// these. Ranks of this module do not need them. If the ranks change, none of these variables is set.
+// use, for programs and scripts that are written for these: OMPI_COMM_WORLD_RANK and so on,
+// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE, LOCAL_RANK
+// and LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x wins over
+// each of these. Ranks of this module do not need them. If the ranks change, none of these
+// variables is set.
 //
 // --transport, --report-transport, --report-bootstrap, --timeline and --insecure-plain also set
 // environment variables.
 //
 // # Programs of MPICH
 //
-// PMI_FD names a connected socket (6), by which the launcher answers PMI-1, as MPICH's mpiexec does.
-// A program that is linked with MPICH finds the other ranks through it. Package pmi has the
+// PMI_FD names a connected socket (6), by which the launcher answers PMI-1, as MPICH's mpiexec
+// does. A program that is linked with MPICH finds the other ranks through it. Package pmi has the
 // protocol. The launcher refuses to start further processes by MPI_Comm_spawn.
 //
 // The job ends at once when a rank aborts (MPI_Abort). It ends as if a rank had failed when a rank
 // has sent a request and leaves without finalize, when a rank sends what is no request, and when
 // ranks wait in a barrier for a rank that has left. Such a rank is named in the verdict, unless its
 // own exit status already is a failure. After a signal that asks for the end, a rank may leave
-// without finalize. A job in which ranks wait in a barrier for that rank then ends as by the signal.
+// without finalize. A job in which ranks wait in a barrier for that rank then ends as by the
+// signal.
 //
 // # Standard streams
 //

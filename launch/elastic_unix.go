@@ -409,8 +409,8 @@ func (r *run) discover(ctx context.Context) (slots int, err error) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out limitedBuffer
 	cmd.Stdout = &out
-	// ErrWaitDelay means that the script has exited with 0, and that a helper of the script still has
-	// the pipe open.
+	// ErrWaitDelay means that the script has exited with 0, and that a helper of the script still
+	// has the pipe open.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
 	}

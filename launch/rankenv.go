@@ -101,8 +101,8 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	return lastOfEach(env)
 }
 
-// foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and Horovod,
-// for programs and scripts that are written for them. All ranks are on this host.
+// foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and
+// Horovod, for programs and scripts that are written for them. All ranks are on this host.
 func foreignEnv(rank, size int) (env []string) {
 	for _, v := range [...]struct {
 		value int

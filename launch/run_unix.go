@@ -340,7 +340,8 @@ func (r *run) loop(ctx context.Context) {
 		case <-broken:
 			broken = nil
 			r.policy.rankAbsent(r.now())
-			// A connection ends before its process. If the rank is ending, its exit status says why.
+			// A connection ends before its process. If the rank is ending, its exit status says
+			// why.
 			r.policy.deadline = max(r.policy.deadline, r.now()+killAfter)
 			if r.pmi.Failure().Aborted {
 				r.signalAll(r.policy.end(r.now()))
@@ -537,8 +538,9 @@ func (r *run) drain() {
 		defer close(done)
 		r.copiers.Wait()
 	}()
-	// A process that has left the job may still hold a rank's connection to the server. On Linux the
-	// server still reads what the rank has sent. Other systems discard that, so drain waits there.
+	// A process that has left the job may still hold a rank's connection to the server. On Linux
+	// the server still reads what the rank has sent. Other systems discard that, so drain waits
+	// there.
 	if runtime.GOOS == "linux" {
 		r.pmi.CloseRead()
 	}

@@ -20,6 +20,7 @@ func TestGoodbyesComeInAnyOrderAndTheOverlayIsRebuilt(t *testing.T) {
 			if err := r.meshes[i].Close(t.Context()); err != nil {
 				t.Errorf("rank %d: %v", i, err)
 			}
+			// Reason: the goodbye arrives within this time. No real time passes.
 			time.Sleep(200 * time.Millisecond)
 			if got := r.events[6].left(); !slices.Equal(got, order[:k+1]) {
 				t.Errorf("rank 6 has heard the goodbyes of %v, want %v", got, order[:k+1])

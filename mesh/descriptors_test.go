@@ -138,8 +138,7 @@ func TestARunningJobSurvivesAShortLackOfDescriptors(t *testing.T) {
 			wires[1].short.Store(true)
 			wire.short.Store(true)
 			r.meshes[0].control.post(func(c *control) { c.linkDown(c.links[1], "cut by the test") })
-			// Reason: no rank must report a failure within this time. The bubble's clock passes it
-			// at once.
+			// Reason: no rank must report a failure within this time. No real time passes.
 			time.Sleep(shortageTime / 2)
 			r.blameless("during the lack")
 			wire.short.Store(!ends)
@@ -165,8 +164,7 @@ func TestALackOfDescriptorsInAcceptDoesNotEndARunningJob(t *testing.T) {
 		r, _ := startShort(t, 2)
 		defer r.close()
 		r.meshes[0].acceptShortage(syscall.EMFILE)
-		// Reason: no rank must report a failure within this time. The bubble's clock passes it at
-		// once.
+		// Reason: no rank must report a failure within this time. No real time passes.
 		time.Sleep(time.Second)
 		r.blameless("after the start")
 	})
@@ -279,14 +277,12 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 			reported.Add(1)
 		})
 		defer f.Close()
-		// Reason: the mux must not report the lack within this time. The bubble's clock passes it
-		// at once.
+		// Reason: the mux must not report the lack within this time. No real time passes.
 		time.Sleep(shortageTime / 2)
 		if n := reported.Load(); n != 0 {
 			t.Errorf("%d reports after %v, want none", n, shortageTime/2)
 		}
-		// Reason: the mux must report the lack within this time. The bubble's clock passes it at
-		// once.
+		// Reason: the mux must report the lack within this time. No real time passes.
 		time.Sleep(2 * shortageTime)
 		if reported.Load() == 0 {
 			t.Errorf("no report after %v", 5*shortageTime/2)

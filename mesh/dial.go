@@ -282,8 +282,8 @@ func (m *Mesh) authorize(h hello) *refusal {
 	return nil
 }
 
-// checkLive returns a refusal if the rank is gone, or if this rank is closing. With Config.Redial, a
-// rank that is closing accepts control links, because a link that was broken carries the goodbye.
+// checkLive returns a refusal if the rank is gone, or if this rank is closing. With Config.Redial,
+// a rank that is closing accepts control links, because a link that was broken carries the goodbye.
 func (m *Mesh) checkLive(rank int, l channel) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()

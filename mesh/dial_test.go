@@ -172,8 +172,7 @@ func TestADataDialThatIsTurnedAwayIsTriedAgain(t *testing.T) {
 			})
 			wire.closed.Store(true)
 			r.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
-			// Reason: every dial of rank 0 is turned away for this time. The bubble's clock passes
-			// it at once.
+			// Reason: every dial of rank 0 is turned away for this time. No real time passes.
 			time.Sleep(tc.turnedAway)
 			wire.closed.Store(false)
 			// Reason: rank 1 must get the frame or report the lost link within this time. The
@@ -239,8 +238,7 @@ func TestADataDialThatAFirewallStopsIsReportedToAllRanks(t *testing.T) {
 				wires[1].rule.Store(&tc.rule)
 				start := time.Now()
 				r.meshes[1].Link(5).Open()
-				// Reason: all ranks must report the failure within this time. The bubble's clock
-				// passes it at once.
+				// Reason: all ranks must report the failure within this time. No real time passes.
 				time.Sleep(tc.most + time.Second)
 				for i := range r.events {
 					e, when := r.events[i].first()

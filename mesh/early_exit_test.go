@@ -39,8 +39,7 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 						done <- end{i, time.Since(began)}
 					}()
 				}
-				// Reason: all three ranks wait for the fourth rank by then. The bubble's clock
-				// passes it at once.
+				// Reason: all three ranks wait for the fourth rank by then. No real time passes.
 				time.Sleep(2 * time.Second)
 				// The victim ends without a goodbye, like a killed process.
 				r.wires[victim].Close()
@@ -144,7 +143,8 @@ func TestARankThatComesAfterALossBlamesTheLostRank(t *testing.T) {
 		// bubble's clock passes these times at once.
 		time.Sleep(100 * time.Millisecond)
 		start(2)
-		time.Sleep(abortTimeout / 2) // Reason: rank 3 comes later than rank 2
+		// Reason: rank 3 comes later than rank 2. No real time passes.
+		time.Sleep(abortTimeout / 2)
 		start(3)
 		work.Wait()
 		for i, limit := range map[int]time.Duration{0: time.Second + abortTimeout, 2: 0, 3: 0} {
@@ -208,8 +208,7 @@ func TestAJoiningPeerWithoutARecordDoesNotDelayTheEnd(t *testing.T) {
 			r.start(ctx, []int{0}, nil)
 			root <- time.Since(start)
 		}()
-		// Reason: the peer connects shortly before the start ends. The bubble's clock passes this
-		// time at once.
+		// Reason: the peer connects shortly before the start ends. No real time passes.
 		time.Sleep(deadline - time.Second)
 		id := newIdentity(r.config(1))
 		defer r.wires[1].Close()

@@ -419,6 +419,7 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 			t.Errorf("%d lines are logged, want 3: %q", got, r.logs.all())
 		}
 		r.meshes[2].Close(t.Context())
+		// Reason: the goodbye of rank 2 arrives within this time. No real time passes.
 		time.Sleep(time.Second)
 		if err := try(func(c *Config) { c.Rank = 2 }); err == nil || !strings.Contains(err.Error(), "goodbye") {
 			t.Errorf("got %v, want that rank 2 has closed", err)
@@ -441,6 +442,7 @@ func TestARankJoinsOnce(t *testing.T) {
 			r.start(ctx, []int{0, 1}, nil) // rank 2 never starts
 			close(done)
 		}()
+		// Reason: ranks 0 and 1 wait for rank 2 by then. No real time passes.
 		time.Sleep(time.Second)
 		cfg := r.config(1)
 		cfg.Transport = r.hub.Transport()
@@ -543,6 +545,7 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 			old.start(ctx, []int{0}, nil)
 			close(done)
 		}()
+		// Reason: rank 0 waits for rank 1 by then. No real time passes.
 		time.Sleep(time.Second)
 		next := old.config(1)
 		next.Incarnation = 1
@@ -551,6 +554,7 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 			_, err := Start(deadline, next)
 			got <- err
 		}()
+		// Reason: the next incarnation must not give up within this time. No real time passes.
 		time.Sleep(5 * time.Second)
 		select {
 		case err := <-got:

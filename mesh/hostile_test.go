@@ -44,8 +44,7 @@ func FuzzControlStream(f *testing.F) {
 					binary.LittleEndian.PutUint32(head[28:], uint32(len(body)))
 				}
 				deliverFrame(t, m, head, body)
-				// Reason: the rank acts on the message, and on the time. The bubble's clock passes
-				// it at once.
+				// Reason: the rank acts on the message, and on the time. No real time passes.
 				time.Sleep(100 * time.Millisecond)
 			}
 			m.control.missing() // returns, because the goroutine runs

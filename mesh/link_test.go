@@ -140,7 +140,8 @@ func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error
 		return d.Transport.Dial(ctx, addr)
 	}
 	for !d.up() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond) // up has no event: it reads the state of the link
+		// Reason: up has no event, because it reads the state of the link.
+		time.Sleep(time.Millisecond)
 	}
 	defer close(d.over)
 	return nil, errLate

@@ -19,9 +19,11 @@ func TestAKilledRankIsReportedWithItsLastCall(t *testing.T) {
 				r.events[victim].mu.Lock()
 				r.events[victim].call = "allreduce #41 at train.go:88"
 				r.events[victim].mu.Unlock()
+				// Reason: heartbeats tell the call to all ranks. No real time passes.
 				time.Sleep(time.Second)
 				start := time.Now()
 				r.kill(victim)
+				// Reason: all ranks must report the loss within this time. No real time passes.
 				time.Sleep(time.Second)
 				for _, i := range without(n, victim) {
 					e, when := r.events[i].first()
@@ -46,9 +48,11 @@ func TestASilentRankIsEvictedAndLearnsItWhenItWakes(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			r := started(t, n, nil)
 			defer r.close()
+			// Reason: the ranks exchange heartbeats in this time. No real time passes.
 			time.Sleep(time.Second)
 			start := time.Now()
 			thaw := r.freeze(1)
+			// Reason: all ranks must report the silent rank within this time. No real time passes.
 			time.Sleep(10 * time.Second)
 			for _, i := range without(n, 1) {
 				e, when := r.events[i].first()
@@ -57,6 +61,7 @@ func TestASilentRankIsEvictedAndLearnsItWhenItWakes(t *testing.T) {
 				}
 			}
 			thaw()
+			// Reason: the silent rank learns of its eviction in this time. No real time passes.
 			time.Sleep(time.Second)
 			if e, _ := r.events[1].first(); !blames(e, fault.PeerLost, 1) {
 				t.Errorf("%d ranks: the silent rank hears %v, want itself blamed", n, e)
@@ -70,8 +75,10 @@ func TestAShortPauseHarmsNobody(t *testing.T) {
 		r := started(t, 5, nil)
 		defer r.close()
 		thaw := r.freeze(2)
+		// Reason: rank 2 pauses for less than the silence limit. No real time passes.
 		time.Sleep(3500 * time.Millisecond)
 		thaw()
+		// Reason: no rank must report a failure within this time. No real time passes.
 		time.Sleep(10 * time.Second)
 		for i := range r.events {
 			if e, _ := r.events[i].first(); e != nil {
@@ -89,11 +96,14 @@ func TestAllRanksPausingTogetherBlameNobody(t *testing.T) {
 		for i := range r.meshes {
 			thaws = append(thaws, r.freeze(i))
 		}
+		// Reason: all ranks pause for this time. No real time passes.
 		time.Sleep(time.Hour)
 		for _, thaw := range thaws {
 			thaw()
+			// Reason: the ranks resume one after another. No real time passes.
 			time.Sleep(100 * time.Millisecond)
 		}
+		// Reason: no rank must report a failure within this time. No real time passes.
 		time.Sleep(10 * time.Second)
 		for i := range r.events {
 			if e, _ := r.events[i].first(); e != nil {
@@ -109,6 +119,7 @@ func TestHeartbeatsAndSilenceAreOptions(t *testing.T) {
 		defer r.close()
 		start := time.Now()
 		defer r.freeze(2)()
+		// Reason: rank 0 must report the silent rank within this time. No real time passes.
 		time.Sleep(2 * time.Second)
 		if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 2) || when.Sub(start) > time.Second {
 			t.Errorf("rank 0 hears %v after %v", e, when.Sub(start))
@@ -128,12 +139,10 @@ func TestAReplacedControlLinkIsNoLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Reason: rank 0 notices the close, and goes on without the new link. The bubble's clock
-		// passes it at once.
+		// Reason: rank 0 notices the close, and goes on without the new link. No real time passes.
 		time.Sleep(time.Second)
 		low.control.linkUp(1, conn)
-		// Reason: no rank must report a failure within this time. The bubble's clock passes it at
-		// once.
+		// Reason: no rank must report a failure within this time. No real time passes.
 		time.Sleep(10 * time.Second)
 		for i, events := range r.events {
 			if e, _ := events.first(); e != nil {
@@ -159,8 +168,7 @@ func TestALinkThatBreaksDuringADialIsReportedAfterIt(t *testing.T) {
 			t.Errorf("rank 0 hears %v during the dial", e)
 		}
 		low.control.post(func(c *control) { c.endOpening(1) })
-		// Reason: rank 0 must report the loss within this time. The bubble's clock passes it at
-		// once.
+		// Reason: rank 0 must report the loss within this time. No real time passes.
 		time.Sleep(500 * time.Millisecond)
 		if e, _ := r.events[0].first(); !blames(e, fault.PeerLost, 1) {
 			t.Errorf("rank 0 hears %v after the dial", e)

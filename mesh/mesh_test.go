@@ -54,6 +54,7 @@ func TestRanksMayStartLate(t *testing.T) {
 			done := make(chan int)
 			for i, late := range []time.Duration{20 * time.Second, 0, 13 * time.Second, 7 * time.Second, 30 * time.Second} {
 				go func() {
+					// Reason: the rank starts late. No real time passes.
 					time.Sleep(late)
 					r.start(ctx, []int{i}, func(_ int, cfg *Config) {
 						if list {
@@ -111,6 +112,7 @@ func TestACancelledStartEndsTheOthers(t *testing.T) {
 				done <- r.errs[i]
 			}()
 		}
+		// Reason: all three ranks wait for rank 3 by then. No real time passes.
 		time.Sleep(time.Second)
 		cancel()
 		for range 3 {
@@ -133,6 +135,7 @@ func TestFloodsReachAllOnce(t *testing.T) {
 		}
 		r.meshes[0].Flood(1, make([]byte, MaxFlood))
 		r.meshes[0].Flood(1, make([]byte, MaxFlood+1)) // too large: dropped
+		// Reason: all floods arrive within this time. No real time passes.
 		time.Sleep(time.Second)
 		for i, ear := range r.events {
 			want := 50*(n-1) + 1
@@ -163,6 +166,7 @@ func TestANeighbourThatReadsNothingIsBoundedAndMarkedDead(t *testing.T) {
 		if got := <-queued; got > maxQueuedBytes+maxBody || got < maxQueuedBytes/2 {
 			t.Errorf("%d bytes are queued for it, want about %d", got, maxQueuedBytes)
 		}
+		// Reason: the other ranks must report rank 1 within this time. No real time passes.
 		time.Sleep(10 * time.Second)
 		for _, i := range []int{0, 2} {
 			if e, when := r.events[i].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) > 6*time.Second {
@@ -183,8 +187,10 @@ func TestANeighbourThatPausesReadingGetsTheLatestFloods(t *testing.T) {
 		for k := range 250 {
 			r.meshes[0].Flood(byte(k), make([]byte, MaxFlood))
 		}
+		// Reason: rank 1 reads nothing for this time. No real time passes.
 		time.Sleep(2 * time.Second)
 		thaw()
+		// Reason: the queued floods arrive within this time. No real time passes.
 		time.Sleep(2 * time.Second)
 		got := r.events[1].floodsSeen()
 		latest := slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "0/249/") })
@@ -211,8 +217,10 @@ func TestQuestionsAreAnswered(t *testing.T) {
 			}
 			ear.mu.Unlock()
 		}
+		// Reason: heartbeats tell the calls to all ranks within this time. No real time passes.
 		time.Sleep(time.Second)
 		defer r.freeze(5)()
+		// Reason: rank 5 is silent for this time before the question. No real time passes.
 		time.Sleep(time.Second)
 		start := time.Now()
 		got := r.meshes[0].Ask(t.Context(), []int{4, 3, 5, 0, 99, 1}, []byte("where?"))
@@ -249,6 +257,7 @@ func TestABrokenDataLinkIsReportedAsAFailure(t *testing.T) {
 		defer r.close()
 		start := time.Now()
 		r.meshes[3].Suspect(1, errors.New("reset"))
+		// Reason: all ranks must report the lost link within this time. No real time passes.
 		time.Sleep(time.Second)
 		for i, ear := range r.events {
 			if e, when := ear.first(); !blames(e, fault.LinkLost, 1, 3) || when.Sub(start) > 500*time.Millisecond {
@@ -265,6 +274,7 @@ func TestAnAnnouncedFailureReachesAll(t *testing.T) {
 		e := fault.New(fault.PeerLost, "run", 2, "panic: boom")
 		e.Peers = []fault.Peer{{Rank: 2, At: "main.go:7"}}
 		r.meshes[2].Announce(e)
+		// Reason: all ranks must report the failure within this time. No real time passes.
 		time.Sleep(time.Second)
 		for i, ear := range r.events {
 			if got, _ := ear.first(); got == nil || got.Error() != e.Error() || len(ear.verdicts) != 1 {

@@ -47,8 +47,8 @@ func (l *Link) proposal(c transport.Conn) (p position, dialling bool) {
 }
 
 // answer returns this rank's position for a welcome on the Conn c, which mayAcceptData has
-// accepted. It closes the link's last Conn, because this rank may not have noticed that it broke. It
-// reads the epoch first, so that the position is void if another Conn comes up meanwhile.
+// accepted. It closes the link's last Conn, because this rank may not have noticed that it broke.
+// It reads the epoch first, so that the position is void if another Conn comes up meanwhile.
 func (l *Link) answer(c transport.Conn, proposed uint32) position {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil || proposed == 0 {
 		return position{}

@@ -114,8 +114,8 @@ func stream(ctx context.Context, l *Link) int {
 	}
 }
 
-// streamBothWays lets ranks 0 and 1 send frames to each other until stop or the end of the test. The
-// function stop returns how many frames each rank has sent.
+// streamBothWays lets ranks 0 and 1 send frames to each other until stop or the end of the test.
+// The function stop returns how many frames each rank has sent.
 func streamBothWays(t *testing.T, r *testJob) (stop func() []int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
@@ -165,10 +165,10 @@ func startCut(t *testing.T, transports func(cfg *Config), layers []*checker, cut
 	return r
 }
 
-// A cutPlan says where connections are reset: two early, each time a little later, and the next ones
-// only when both ranks have got frames. Without these frames, the resets would count as one outage,
-// which Config.Redial ends. A number of bytes does not ensure that both ranks get frames, because a
-// reset discards what a rank has not read.
+// A cutPlan says where connections are reset: two early, each time a little later, and the next
+// ones only when both ranks have got frames. Without these frames, the resets would count as one
+// outage, which Config.Redial ends. A number of bytes does not ensure that both ranks get frames,
+// because a reset discards what a rank has not read.
 type cutPlan struct {
 	stride int // between the places of the first resets, in bytes
 	layers []*checker

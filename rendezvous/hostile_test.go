@@ -54,7 +54,8 @@ func newWithSilentPeer(t *testing.T) *Engine {
 	}
 	e.m.Link(1).Open()
 	for e.m.Link(1).Conn() == nil {
-		time.Sleep(time.Millisecond) // a Link has no event for being up
+		// Reason: a Link has no event for being up.
+		time.Sleep(time.Millisecond)
 	}
 	return e
 }
@@ -172,7 +173,8 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 			if time.Now().After(late) {
 				t.Fatalf("seed %d: %d requests hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
-			time.Sleep(time.Millisecond) // a request that hangs wakes nobody
+			// Reason: a request that hangs wakes nobody. The loop ends at its deadline.
+			time.Sleep(time.Millisecond)
 		}
 		for i, pr := range b.prepared {
 			if err := pr.Close(t.Context()); err != nil {

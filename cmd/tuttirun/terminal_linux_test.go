@@ -21,6 +21,7 @@ func terminal(t *testing.T) (user, process *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
+		// Reason: some sandboxes have no pseudo-terminals.
 		t.Skipf("no pseudo-terminals here: %v", err)
 	}
 	t.Cleanup(func() { user.Close() })
@@ -39,6 +40,7 @@ func terminal(t *testing.T) (user, process *os.File) {
 	}
 	process, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
+		// Reason: some sandboxes have no pseudo-terminals.
 		t.Skipf("no pseudo-terminals here: %v", err)
 	}
 	return user, process

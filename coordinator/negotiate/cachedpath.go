@@ -9,8 +9,8 @@ import "math/bits"
 //
 // An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
 // has not failed for good, and no rank has refused a call of it that others have not made. A full
-// request, a stall report, a join, a shutdown, a refused call or a change of settings first moves the
-// entry to the slow path: toSlowPath makes a pendingTensor from the entry's count.
+// request, a stall report, a join, a shutdown, a refused call or a change of settings first moves
+// the entry to the slow path: toSlowPath makes a pendingTensor from the entry's count.
 //
 //	event                            cached path         slow path
 //	a rank's bit                     counts.ranks + 1    recordSubmission
@@ -32,8 +32,8 @@ type cachedCount struct {
 	ranks int
 }
 
-// receiveCached handles a rank's bits. After a join or a shutdown of any rank, every tensor takes the
-// slow path, because only the slow path handles ranks that do not submit it.
+// receiveCached handles a rank's bits. After a join or a shutdown of any rank, every tensor takes
+// the slow path, because only the slow path handles ranks that do not submit it.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
 	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
 	for w, all := range set {

@@ -75,10 +75,10 @@
 //
 // The n-th calls of a name on all ranks belong together, and a call that a rank refuses counts. So
 // the other ranks get fault.Mismatch for the same call, each as soon as it has made the call. The
-// error names the rank, its call and what is wrong with it. The names can be used again, and the next
-// calls of all ranks belong together. If all ranks refuse the call, it has no further effect. The
-// Coordinator forgets a refused call after Config.StallEnd, unless that is 0, and when all ranks have
-// joined.
+// error names the rank, its call and what is wrong with it. The names can be used again, and the
+// next calls of all ranks belong together. If all ranks refuse the call, it has no further effect.
+// The Coordinator forgets a refused call after Config.StallEnd, unless that is 0, and when all
+// ranks have joined.
 //
 // # Ranks that run out of data
 //

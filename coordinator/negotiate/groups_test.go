@@ -11,9 +11,9 @@ import (
 )
 
 // TestRandomGroupsAndSetsEndAsTheOraclePredicts runs random programs whose ranks group their
-// tensors differently or refuse calls. Every submission must end as oracle predicts. It is executed,
-// or it fails with a mismatch that names two disagreeing ranks and the requests of both, or a rank
-// that has refused the call.
+// tensors differently or refuse calls. Every submission must end as oracle predicts. It is
+// executed, or it fails with a mismatch that names two disagreeing ranks and the requests of both,
+// or a rank that has refused the call.
 func TestRandomGroupsAndSetsEndAsTheOraclePredicts(t *testing.T) {
 	seeds := 1000
 	if testing.Short() {
@@ -41,9 +41,9 @@ type unit []TensorRequest
 type groupJob struct {
 	*sim
 	n int
-	// changes says that ranks submit other units than the others, and refusals that ranks refuse units.
-	// If a program has both, a rank that goes ahead after a refusal may change which later tensors fail
-	// for good. Then the oracle predicts only that all submissions end.
+	// changes says that ranks submit other units than the others, and refusals that ranks refuse
+	// units. If a program has both, a rank that goes ahead after a refusal may change which later
+	// tensors fail for good. Then the oracle predicts only that all submissions end.
 	changes, refusals bool
 
 	rnd  *rand.Rand
@@ -68,8 +68,8 @@ func newGroupJob(seed uint64) *groupJob {
 	return g
 }
 
-// planStep plans the units of a step. First it makes units on which all ranks agree. Then some ranks
-// change units, or in some steps refuse units.
+// planStep plans the units of a step. First it makes units on which all ranks agree. Then some
+// ranks change units, or in some steps refuse units.
 func (g *groupJob) planStep() {
 	agreed := make([][]unit, len(g.sets))
 	for set := range g.sets {

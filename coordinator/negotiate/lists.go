@@ -79,8 +79,8 @@ type Response struct {
 	// whole tensor has Part 0 and Parts 1.
 	Part, Parts int
 	// Ranks holds the absent ranks of a run, the members of a new set, the ranks to locate, or the
-	// ranks whose submissions fail. If it is empty, submissions of all ranks fail. Each rank is given
-	// by its number in the job.
+	// ranks whose submissions fail. If it is empty, submissions of all ranks fail. Each rank is
+	// given by its number in the job.
 	Ranks []int
 	// Failed holds the names of the tensors that fail with Err.
 	Failed []TensorName

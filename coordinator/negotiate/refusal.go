@@ -19,9 +19,9 @@ type Refusal struct {
 // it, the oldest ones are dropped.
 const maxRefused = 1 << 14
 
-// A refusedCall is the n-th call of a tensor, for some n, which a rank has refused. It is kept until
-// all ranks of the process set have made the call, but not longer than Config.StallEnd. If StallEnd
-// is 0, only maxRefused limits how long it is kept, and it may fail a much later call.
+// A refusedCall is the n-th call of a tensor, for some n, which a rank has refused. It is kept
+// until all ranks of the process set have made the call, but not longer than Config.StallEnd. If
+// StallEnd is 0, only maxRefused limits how long it is kept, and it may fail a much later call.
 type refusedCall struct {
 	made  Bitset // the ranks that have made the call, by index in the set
 	since Time
@@ -48,8 +48,8 @@ type lateSubmission struct {
 	err  *fault.Error
 }
 
-// receiveRefusal records a refused call, and fails the pending tensors that belong to it. It ignores
-// tensors that fail for good, because no rank waits for them.
+// receiveRefusal records a refused call, and fails the pending tensors that belong to it. It
+// ignores tensors that fail for good, because no rank waits for them.
 func (c *Coordinator) receiveRefusal(from int, r *Refusal) {
 	if c.joined.Has(from) || c.shutdown.Has(from) {
 		return
@@ -173,8 +173,8 @@ func (c *Coordinator) failLate(from int) {
 	c.late = c.late[:0]
 }
 
-// failForGood makes every submission of a tensor fail, unless the record of such failures is full. If
-// a later call of the tensor is pending, failForGood fails it, too.
+// failForGood makes every submission of a tensor fail, unless the record of such failures is full.
+// If a later call of the tensor is pending, failForGood fails it, too.
 func (c *Coordinator) failForGood(k key, err *fault.Error) {
 	if c.failures.full() {
 		return

@@ -113,7 +113,8 @@ func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
 
 // A move is one event that can happen next in a sim.
 type move struct {
-	// 'u': a list reaches the Coordinator; 'd': a list reaches the Worker; 'x': a Bucket is executed
+	// 'u': a list reaches the Coordinator; 'd': a list reaches the Worker; 'x': a Bucket is
+	// executed
 	kind byte
 	rank int
 }

@@ -62,8 +62,8 @@ const (
 )
 
 // checkStalls reports tensors that have waited for Config.StallWarn. If a tensor has waited for
-// Config.StallEnd, checkStalls ends the coordinator. It drops a refused call after the same time. It
-// checks the pending tensors only when the oldest tensor may have reached a limit.
+// Config.StallEnd, checkStalls ends the coordinator. It drops a refused call after the same time.
+// It checks the pending tensors only when the oldest tensor may have reached a limit.
 //
 //	report   reporting  leaves by
 //	none     nil        a tensor has stalled: requestLocations asks the missing ranks

@@ -69,9 +69,9 @@ func number(s string, lo, hi int) (int, error) {
 // mappingKey is the key of the value that says which ranks are on which node.
 const mappingKey = "PMI_process_mapping"
 
-// layoutOf returns the place of a rank on its host by the value of mappingKey. The mapping lists blocks
-// of (first node, nodes, ranks of each node). If the blocks hold fewer ranks than the job has, the
-// next ranks begin again with the first block:
+// layoutOf returns the place of a rank on its host by the value of mappingKey. The mapping lists
+// blocks of (first node, nodes, ranks of each node). If the blocks hold fewer ranks than the job
+// has, the next ranks begin again with the first block:
 //
 //	(vector,(0,2,2))          ranks 0 and 1 on node 0, ranks 2 and 3 on node 1
 //	(vector,(0,1,2),(1,1,1))  ranks 0, 1 and 3 on node 0, rank 2 on node 1

@@ -94,8 +94,8 @@ func (s *Server) Failure() *Failure {
 	return s.failure
 }
 
-// Signalled tells the Server that the ranks get a signal by which they may end. From now on, the end
-// of a connection is no failure. An abort, and a barrier that a rank can never enter, still are
+// Signalled tells the Server that the ranks get a signal by which they may end. From now on, the
+// end of a connection is no failure. An abort, and a barrier that a rank can never enter, still are
 // failures, because nothing else would end the job.
 func (s *Server) Signalled() {
 	s.mu.Lock()
@@ -133,8 +133,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Serve answers the requests of a rank. It returns when the rank finalizes, when it sends what is no
-// request, and when the connection ends. Serve then closes the connection. It does not limit how
+// Serve answers the requests of a rank. It returns when the rank finalizes, when it sends what is
+// no request, and when the connection ends. Serve then closes the connection. It does not limit how
 // long a rank may be silent.
 func (s *Server) Serve(rank int, conn net.Conn) {
 	defer conn.Close()
@@ -225,7 +225,8 @@ func (s *Server) handle(rank int, m message) (answer string, last bool, err erro
 	case "abort":
 		n, _ := strconv.Atoi(m["exitcode"])
 		code := max(n&0xff, 1) // as a process that exits with n, but not 0
-		// MPICH's client waits for an answer until it is killed, and goes on if the connection ends.
+		// MPICH's client waits for an answer until it is killed, and goes on if the connection
+		// ends.
 		c.state = gone
 		s.failLocked(Failure{rank, code, fmt.Sprintf("aborted the job by PMI with exit code %d", code), true})
 		return "", false, nil

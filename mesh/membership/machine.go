@@ -50,8 +50,8 @@ type Config struct {
 	Joined    bool // all ranks are known to have started, so an unreachable rank is suspected
 	Heartbeat Span
 	Silence   Span // a link on which nothing is received for this long is silent; see Machine.Limit
-	// Redial says that closed links do not prove that a rank is lost, even if all of them close. They
-	// are dialled again until the limit. All ranks have the same value.
+	// Redial says that closed links do not prove that a rank is lost, even if all of them close.
+	// They are dialled again until the limit. All ranks have the same value.
 	Redial bool
 }
 

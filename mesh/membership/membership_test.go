@@ -121,8 +121,8 @@ func TestARankThatIsCutOffIsReportedWithin4500ms(t *testing.T) {
 	}
 }
 
-// A rank that is cut off must report it, also if one of the other ranks ran late and may be silent for
-// longer.
+// A rank that is cut off must report it, also if one of the other ranks ran late and may be silent
+// for longer.
 func TestARankThatIsCutOffReportsIt(t *testing.T) {
 	for _, late := range []Span{0, 500 * Millisecond} {
 		const victim = 2
@@ -211,8 +211,8 @@ func TestABrokenControlLinkIsRedialled(t *testing.T) {
 	}
 }
 
-// With Config.Redial, a rank all of whose links are reset at once is not lost, and its links come up
-// again. Without the option it is lost: nothing tells it from a rank that is dead.
+// With Config.Redial, a rank all of whose links are reset at once is not lost, and its links come
+// up again. Without the option it is lost: nothing tells it from a rank that is dead.
 func TestARankWhoseLinksAreAllResetIsRedialled(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, redial := range []bool{true, false} {

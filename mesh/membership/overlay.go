@@ -97,9 +97,9 @@ func (s *Machine) redialClosed() {
 	}
 }
 
-// redials reports whether, with Config.Redial, the closed link to rank r must be dialled again. This
-// rank suspects r, and if all links of r closed at once, no other link brings its Refute. Or r has
-// not acknowledged the goodbye.
+// redials reports whether, with Config.Redial, the closed link to rank r must be dialled again.
+// This rank suspects r, and if all links of r closed at once, no other link brings its Refute. Or r
+// has not acknowledged the goodbye.
 func (s *Machine) redials(r int) bool {
 	k := &s.ranks[r]
 	if !s.cfg.Redial || s.beingEvicted() || k.link.open || k.gone() {
@@ -166,10 +166,10 @@ func (s *Machine) dialGrace(r int) Span {
 	return min(s.redialTimeout(r), s.refuteWait(r, silentLink))
 }
 
-// redialTimeout returns the limit of one dial that DialTimeout bounds. In the handshakes of a dial, each
-// end waits for the other several times. So the limit grows with the limit on silence if the other
-// end runs late, and also if this rank does: a load that begins with the outage is not in the last
-// heartbeat of the other end.
+// redialTimeout returns the limit of one dial that DialTimeout bounds. In the handshakes of a dial,
+// each end waits for the other several times. So the limit grows with the limit on silence if the
+// other end runs late, and also if this rank does: a load that begins with the outage is not in the
+// last heartbeat of the other end.
 func (s *Machine) redialTimeout(r int) Span {
 	late := s.allowance(max(s.ranks[r].link.delay, s.late.max()))
 	return min(max(minRedialTimeout, s.cfg.Silence/4)+late/4, maxRedialTimeout)

@@ -24,8 +24,8 @@ type (
 		Cause   string
 	}
 	// DialFailed answers a Dial. Evicted says that the peer refused this rank because it has marked
-	// this rank dead, and Gone that it did so because one of the two ranks has closed. NoProcess says
-	// that no process listens at the peer's address.
+	// this rank dead, and Gone that it did so because one of the two ranks has closed. NoProcess
+	// says that no process listens at the peer's address.
 	DialFailed struct {
 		Rank      int
 		Evicted   bool

@@ -327,8 +327,8 @@ func (s *Machine) peerLost(r int, waited Span) *fault.Error {
 }
 
 // isolated reports whether this rank had links to several ranks, and no link is up on which it has
-// received something within Config.Silence. Then this rank itself may be cut off. The link to a rank
-// that runs late stays up for longer, but is just as silent.
+// received something within Config.Silence. Then this rank itself may be cut off. The link to a
+// rank that runs late stays up for longer, but is just as silent.
 func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {

@@ -25,7 +25,8 @@ const (
 )
 
 // runRejoining runs collectives in rounds. After a loss, and now and then without one, all ranks
-// call Rejoin. It returns the last communicator after a round with a process that was started again.
+// call Rejoin. It returns the last communicator after a round with a process that was started
+// again.
 func runRejoining(ctx context.Context, c *comm.Comm, in *instruction) (*comm.Comm, error) {
 	reported, epochs := false, uint64(1) // of this process
 	for {

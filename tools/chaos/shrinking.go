@@ -16,9 +16,9 @@ import (
 // shrinks is the program that goes on after a loss.
 const shrinks = "shrink"
 
-// runShrinking runs collectives in rounds. Between two rounds one rank revokes the communicator, and
-// all ranks shrink it, so that faults meet these calls, too. After a loss, the ranks that are left
-// run a last round without the lost rank.
+// runShrinking runs collectives in rounds. Between two rounds one rank revokes the communicator,
+// and all ranks shrink it, so that faults meet these calls, too. After a loss, the ranks that are
+// left run a last round without the lost rank.
 func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *atomic.Bool) error {
 	c, reported := job, false
 	for round := uint64(0); ; round++ {

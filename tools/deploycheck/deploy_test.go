@@ -348,8 +348,8 @@ func TestMPIJobPassesTheSecret(t *testing.T) {
 	checkSecret(t, "mpijob.yaml", workers.Template.Spec, vars["TUTTI_SECRET_FILE"])
 }
 
-// The test runs the commands of the Dockerfile's stage build in a copy of the tree, and looks for the
-// files that its other stages copy. It does not run docker.
+// The test runs the commands of the Dockerfile's stage build in a copy of the tree, and looks for
+// the files that its other stages copy. It does not run docker.
 func TestDockerfileBuildsStaticProgram(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(folder, "Dockerfile"))
 	if err != nil {

@@ -220,11 +220,13 @@ func TestArgumentsThatMakeNoSenseAreRefused(t *testing.T) {
 // and is ended after sweepTimeout.
 func TestSoakPeersRunEveryOperation(t *testing.T) {
 	if os.Getenv("TUTTI_SOAK") == "" {
+		// Reason: the jobs of other libraries take too long for every change.
 		t.Skip("starts many jobs of other libraries: make soak")
 	}
 	var log bytes.Buffer
 	built := buildPeers(t.Context(), &log)
 	if len(built) == 0 {
+		// Reason: the peers are other projects, which a machine need not have.
 		t.Skipf("no peer can be built here:\n%s", log.String())
 	}
 	for _, wire := range []string{"shm", "tcp"} {

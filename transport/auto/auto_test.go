@@ -176,8 +176,8 @@ func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
 	}
 }
 
-// A Transport without ForRank must serve one rank in one epoch, and must be refused in a process with
-// several ranks, and in a second epoch.
+// A Transport without ForRank must serve one rank in one epoch, and must be refused in a process
+// with several ranks, and in a second epoch.
 func TestPassedTransportIsUsed(t *testing.T) {
 	mine := namedTransport{memory.New().Transport()}
 	if tr, err := New("mine", Options{Wires: []transport.Transport{mine}}); err != nil || tr != transport.Transport(mine) {
@@ -231,6 +231,7 @@ func onLinux(t *testing.T) {
 
 func TestShmIsRefusedWhereItCannotBe(t *testing.T) {
 	if runtime.GOOS == "linux" {
+		// Reason: this test checks the error on systems where shm is not built.
 		t.Skip("here it can be")
 	}
 	if tr, err := New("shm", Options{}); !errors.Is(err, fault.Refused) || tr != nil {

@@ -314,10 +314,12 @@ func TestDelayHoldsFramesInTheirOrder(t *testing.T) {
 		for i := range frames {
 			send(near, fmt.Sprint(i), nil)
 		}
+		// Reason: the delay is not over after this time. No real time passes.
 		time.Sleep(time.Second - 1)
 		if poll(near, far); far.whole != 1 {
 			t.Errorf("%d frames arrived before the delay was over, want 1", far.whole)
 		}
+		// Reason: the delay ends with this nanosecond. No real time passes.
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if poll(near, far); !slices.Equal(far.heads, []string{"0", "1", "2", "3"}) {

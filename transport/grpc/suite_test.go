@@ -21,6 +21,7 @@ func TestTransportWithTinyBuffers(t *testing.T) {
 
 func TestTransportOverTLS(t *testing.T) {
 	if raceDetector {
+		// Reason: TLS shares no memory of this module. The other suites run under the detector.
 		t.Skip("TLS shares no memory of ours; the other suites do")
 	}
 	ca := tlstest.New(t)

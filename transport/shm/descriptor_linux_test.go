@@ -89,7 +89,8 @@ func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	name := t.Name() + randomName()
 	host := startPeer(t, "share "+name+" 2 100 sendmsg")
 	if strings.HasPrefix(host.addr, "no sandbox: ") {
-		t.Skip(host.addr) // Reason: a kernel without seccomp has no such sandboxes.
+		// Reason: a kernel without seccomp has no such sandboxes.
+		t.Skip(host.addr)
 	}
 	// Reason: the loop waits until the other process is the host, which reports nothing yet.
 	for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) {

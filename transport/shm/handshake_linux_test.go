@@ -135,7 +135,8 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 				t.Errorf("got the answer %q", answer)
 			}
 			for deadline := time.Now().Add(testTimeout); j.text() == "" && time.Now().Before(deadline); {
-				time.Sleep(time.Millisecond) // the log comes after the answer
+				// Reason: the log comes after the answer, and has no event.
+				time.Sleep(time.Millisecond)
 			}
 			if len(conns) > 0 || !strings.Contains(j.text(), tc.want) {
 				t.Errorf("%d Conns, the log says %q, want %q", len(conns), j.text(), tc.want)

@@ -459,7 +459,8 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 			for range 2 {
 				unix.Sendmsg(near.fd, tc.message, rights, nil, unix.MSG_NOSIGNAL)
 			}
-			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // no callback is armed, so the watcher wakes nobody
+			// Reason: no callback is armed, so the watcher wakes nobody.
+			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
@@ -583,7 +584,8 @@ func TestWriterKilledAtRandomMoments(t *testing.T) {
 		}
 		failed := make(chan error, 1)
 		go func() { failed <- pollUntil(c, in, 1<<60) }()
-		time.Sleep(mrand.N(5 * time.Millisecond)) // the moment is arbitrary
+		// Reason: the test kills the process at an arbitrary moment.
+		time.Sleep(mrand.N(5 * time.Millisecond))
 		waited := starved.Since(os.Getpid())
 		p.kill()
 		killed := time.Now()

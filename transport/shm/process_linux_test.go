@@ -39,7 +39,8 @@ func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 			}
 			failed <- pollUntil(c, new(bufferSink), 1<<60)
 		}()
-		time.Sleep(mrand.N(15 * time.Millisecond)) // the moment is arbitrary
+		// Reason: the test kills the process at an arbitrary moment.
+		time.Sleep(mrand.N(15 * time.Millisecond))
 		waited := starved.Since(os.Getpid())
 		p.kill()
 		killed := time.Now()

@@ -38,7 +38,8 @@ func runSharePeer(t *Transport, part []string) {
 	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
 	count.Add(1)
 	for int(count.Load()) < ranks {
-		time.Sleep(time.Millisecond) // other processes change the memory, which wakes nobody
+		// Reason: other processes change the memory, which wakes nobody.
+		time.Sleep(time.Millisecond)
 	}
 	release()
 	bufio.NewReader(os.Stdin).ReadByte()
@@ -69,7 +70,8 @@ func TestProcessesShareMemory(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 4 processes have written into the memory", count.Load())
 		}
-		time.Sleep(time.Millisecond) // other processes change the memory, which wakes nobody
+		// Reason: other processes change the memory, which wakes nobody.
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -82,7 +84,8 @@ func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	for range 4 {
 		name := t.Name() + randomName()
 		first := startPeer(t, "share "+name+" 3 100")
-		for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // wait until the other process is the host; it reports nothing yet
+		// Reason: the loop waits until the other process is the host, which reports nothing yet.
+		for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("nobody hosts the share")
 			}
@@ -136,7 +139,8 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 		first <- err
 	}()
 	for !hasHost(tr, name) {
-		time.Sleep(time.Millisecond) // Share reports nothing before all ranks have come
+		// Reason: Share reports nothing before all ranks have come.
+		time.Sleep(time.Millisecond)
 	}
 	if _, _, err := tr.Share(ctx, name, 2, 10); !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want %v", err, fault.Misuse)

@@ -196,6 +196,7 @@ func backOff(idle int) {
 		runtime.Gosched()
 		return
 	}
+	// Reason: some transports have no event without Arm, and other goroutines need the processor.
 	time.Sleep(20 * time.Microsecond)
 }
 

@@ -27,6 +27,7 @@ func exposeTests() []testCase {
 func (e *endpoint) exposer() transport.Exposer {
 	x, ok := e.Conn.(transport.Exposer)
 	if !ok {
+		// Reason: exposed memory is an optional ability.
 		e.w.tb.Skipf("%T is not a transport.Exposer", e.Conn)
 	}
 	return x
@@ -64,6 +65,7 @@ func (e *endpoint) expose(id uint32, buf []byte) (to transport.Token, release fu
 	e.w.tb.Helper()
 	to, release, err := e.exposer().Expose(id, buf)
 	if errors.Is(err, fault.Refused) {
+		// Reason: a transport may refuse to expose memory where the system does not permit it.
 		e.w.tb.Skipf("%T can expose no memory here: %v", e.Conn, err)
 	}
 	if err != nil {

@@ -20,6 +20,7 @@ func smallBeforeAdmit(t *testing.T, mk Maker) {
 	a, b := w.dial(0, 1)
 	pending, ok := b.(transport.Pending)
 	if !ok {
+		// Reason: limits before Admit are an optional ability.
 		t.Skipf("%T is not a transport.Pending: it has no limits before Admit", b)
 	}
 	near, far := w.newEndpoint("dialling end", a), w.newEndpoint("accepting end", b)
@@ -36,6 +37,7 @@ func othersFirstBytes(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 1)
 	g, ok := w.nodes[0].Transport.(transport.Greeter)
 	if !ok || g.Proto() == "" {
+		// Reason: a shared listener is an optional ability.
 		t.Skipf("%T is not a transport.Greeter: it shares no listener", w.nodes[0].Transport)
 	}
 	for _, first := range []string{

@@ -34,6 +34,7 @@ func (w *cluster) sharers() []transport.Sharer {
 			ok = s != nil
 		}
 		if !ok {
+			// Reason: memory that ranks share is an optional ability.
 			w.tb.Skipf("%T is not a transport.Sharer", node.Transport)
 		}
 		all = append(all, s)

@@ -48,6 +48,7 @@ func (e *endpoint) warmUp(far *endpoint) {
 			return
 		}
 	}
+	// Reason: TrySend may refuse every frame.
 	e.w.tb.Skipf("%T sends nothing inline", e.Conn)
 }
 

@@ -159,6 +159,7 @@ func TestDeviceCompletesTrySend(t *testing.T) {
 // BenchmarkDeviceFrame is for comparison with ib_write_bw and ib_send_lat.
 func BenchmarkDeviceFrame(b *testing.B) {
 	if _, err := openDeviceForTest(); err != nil {
+		// Reason: the benchmark measures a real device.
 		b.Skipf("there is no usable RDMA device: %v", err)
 	}
 	benchFrames(b, nil)
@@ -167,6 +168,7 @@ func BenchmarkDeviceFrame(b *testing.B) {
 // BenchmarkDeviceImprovements measures what each optimization of the protocol saves.
 func BenchmarkDeviceImprovements(b *testing.B) {
 	if _, err := openDeviceForTest(); err != nil {
+		// Reason: the benchmark measures a real device.
 		b.Skipf("there is no usable RDMA device: %v", err)
 	}
 	benchImprovements(b, nil)

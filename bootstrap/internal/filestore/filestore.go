@@ -40,10 +40,10 @@ type Directory struct {
 	written    string // the text that this rank's file has now, or ""
 }
 
-// Open returns the view of a rank in the job with the given name, in the directory at path. It makes
-// the directory if only its last element is missing. Other users must not be able to write in the
-// directory, because they could replace the value. The name must be valid as the name of a file.
-// Close ends the use of the directory.
+// Open returns the view of a rank in the job with the given name, in the directory at path. It
+// makes the directory if only its last element is missing. Other users must not be able to write in
+// the directory, because they could replace the value. The name must be valid as the name of a
+// file. Close ends the use of the directory.
 func Open(path, name string, rank, size int) (*Directory, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err

@@ -82,7 +82,7 @@ func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 					value = "the-value"
 				}
 				all = append(all, start(t, t.Context(), dir, r, size, value))
-				// Reason: the ranks must come one after the other; the bubble's clock passes it at once.
+				// Reason: the ranks must come one after the other. No real time passes.
 				time.Sleep(time.Second)
 			}
 			for _, done := range all {
@@ -119,7 +119,7 @@ func TestFilesOfAnEarlierJobAreNotUsed(t *testing.T) {
 							value = "new"
 						}
 						all = append(all, start(t, t.Context(), dir, r, 3, value))
-						// Reason: the order is part of the case; the bubble's clock passes it at once.
+						// Reason: the order is part of the case. No real time passes.
 						time.Sleep(time.Second)
 					}
 					for _, done := range all {

@@ -66,14 +66,14 @@ func TestHostsThatHaveIPv6OnlyFormAJob(t *testing.T) {
 	}
 }
 
-// Each rank listens on an address to which a relay forwards connections, as a gateway does that maps
-// a port. Only the address exchange with rank 0 does not pass a relay.
+// Each rank listens on an address to which a relay forwards connections, as a gateway does that
+// maps a port. Only the address exchange with rank 0 does not pass a relay.
 func TestRanksReachEachOtherAtTheAdvertisedAddresses(t *testing.T) {
 	t.Parallel()
 	const ranks = 3
 	pid := os.Getpid()
-	// Each rank listens on a port that was free a moment before. The address belongs to this process,
-	// so no connection of another process takes the port meanwhile.
+	// Each rank listens on a port that was free a moment before. The address belongs to this
+	// process, so no connection of another process takes the port meanwhile.
 	host := fmt.Sprintf("127.%d.%d.%d:0", 100+pid>>16&0x7f, pid>>8&0xff, pid&0xff)
 	for _, wire := range streams() {
 		var passed atomic.Int32

@@ -23,14 +23,17 @@ type hostNetwork struct {
 func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	t.Helper()
 	if os.Geteuid() != 0 {
+		// Reason: only root may create network namespaces.
 		t.Skip("network namespaces need root")
 	}
 	for _, tool := range []string{"bash", "ip", "unshare", "nsenter"} {
 		if _, err := exec.LookPath(tool); err != nil {
+			// Reason: the script that sets up the hosts calls these programs.
 			t.Skipf("network namespaces need %s: %v", tool, err)
 		}
 	}
 	if out, err := exec.Command("unshare", "-n", "-u", "-m", "ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
+		// Reason: some containers forbid network namespaces.
 		t.Skipf("no network namespaces or bridges here: %v: %s", err, out)
 	}
 	tool, err := filepath.Abs("../../../tools/hosts")

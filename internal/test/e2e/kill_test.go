@@ -114,6 +114,7 @@ func (j *job) wantQuoted(part string) {
 // The victim dies at a random moment. See killOne for what the other ranks must report.
 func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
 	if !soaking() {
+		// Reason: hundreds of jobs take too long for every change. `make soak` runs them.
 		t.Skip("hundreds of jobs: make soak")
 	}
 	seed := uint64(time.Now().UnixNano())

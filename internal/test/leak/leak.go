@@ -59,6 +59,7 @@ func waitUntilNone(left func() []string) []string {
 		if len(got) == 0 || time.Now().After(deadline) {
 			return got
 		}
+		// Reason: what ends has no common event. The loop ends with the last leftover.
 		time.Sleep(pause)
 	}
 }

@@ -27,6 +27,7 @@ func TestGoroutineThatStaysIsNamed(t *testing.T) {
 func TestDescriptorThatStaysIsNamed(t *testing.T) {
 	before := descriptors()
 	if before == nil {
+		// Reason: only Linux lists a process's descriptors in /proc.
 		t.Skip("no /proc/self/fd on this system")
 	}
 	f, err := os.Open("leak.go")
@@ -47,6 +48,7 @@ func TestFileThatStaysInSharedMemoryIsNamed(t *testing.T) {
 	before := sharedMemory()
 	f, err := os.CreateTemp("/dev/shm", "tutti-leak-")
 	if err != nil {
+		// Reason: only Linux has /dev/shm.
 		t.Skipf("no /dev/shm on this system: %v", err)
 	}
 	f.Close()

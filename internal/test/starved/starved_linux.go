@@ -31,8 +31,8 @@ func Of(pid int) (total time.Duration) {
 	return total
 }
 
-// Stolen returns the time that the host of a virtual machine has taken from all processors since the
-// machine was started. Between two calls it grows by at least as much as any process has lost.
+// Stolen returns the time that the host of a virtual machine has taken from all processors since
+// the machine was started. Between two calls it grows by at least as much as any process has lost.
 func Stolen() time.Duration {
 	stat, _ := os.ReadFile("/proc/stat")
 	return stolen(string(stat))
