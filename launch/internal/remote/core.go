@@ -1,0 +1,264 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"time"
+
+	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	beatInterval  = time.Second      // between two heartbeats
+	silenceLimit  = 9                // intervals without a byte: the failure detector's 4 s, and 5 s
+	sendLimit     = 30 * time.Second // for one message on Control
+	greetingLimit = 30 * time.Second // Serve waits for the launcher's greeting and for Control
+	closeLimit    = 2 * time.Second  // Close waits for the host's end of Control
+
+	maxCommand = 16 << 20  // bytes: an environment of Linux's 6 MB in base64
+	maxEvent   = 256 << 10 // bytes
+	maxQueue   = 1 << 14   // messages: several for each of launch.MaxRanks
+	eventQueue = 64        // events
+	window     = 64 << 10  // HTTP/2 flow control, in bytes, of each stream
+	maxStreams = 1 << 16
+	headerList = 16 << 10 // bytes
+)
+
+const serviceName = "tutti.Remote"
+
+// A method is the name of one of the three methods.
+type method string
+
+const (
+	controlMethod method = "Control"
+	streamMethod  method = "Stream"
+	tunnelMethod  method = "Tunnel"
+)
+
+func (m method) path() string { return "/" + serviceName + "/" + string(m) }
+
+// desc describes the method to both ends. The launcher has no handler.
+func (m method) desc(h rpc.StreamHandler) rpc.StreamDesc {
+	return rpc.StreamDesc{StreamName: string(m), Handler: h, ServerStreams: true, ClientStreams: true}
+}
+
+func serverOptions() []rpc.ServerOption {
+	return []rpc.ServerOption{
+		rpc.Creds(insecure.NewCredentials()),
+		rpc.ForceServerCodecV2(codec{}),
+		rpc.MaxRecvMsgSize(maxCommand),
+		rpc.MaxConcurrentStreams(maxStreams),
+		rpc.MaxHeaderListSize(headerList),
+		rpc.StaticStreamWindowSize(window),
+		rpc.StaticConnWindowSize(16 * window),
+		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),
+		rpc.WaitForHandlers(true),
+	}
+}
+
+func dialOptions(c *conn) []rpc.DialOption {
+	return []rpc.DialOption{
+		rpc.WithContextDialer(dialOnce(c)),
+		rpc.WithTransportCredentials(insecure.NewCredentials()),
+		rpc.WithAuthority("host"),
+		rpc.WithNoProxy(),
+		rpc.WithDisableRetry(),
+		rpc.WithDisableServiceConfig(),
+		rpc.WithDisableHealthCheck(),
+		rpc.WithIdleTimeout(0),
+		rpc.WithConnectParams(rpc.ConnectParams{MinConnectTimeout: time.Hour}), // Connect's context ends it
+		rpc.WithStaticStreamWindowSize(window),
+		rpc.WithStaticConnWindowSize(16 * window),
+		rpc.WithMaxHeaderListSize(headerList),
+		rpc.WithDefaultCallOptions(
+			rpc.ForceCodecV2(codec{}),
+			rpc.MaxCallRecvMsgSize(maxEvent),
+			rpc.MaxCallSendMsgSize(maxCommand),
+		),
+	}
+}
+
+// A core is what both ends of a connection have. Send is a *Command or an *Event.
+type core[Send any] struct {
+	conn   *conn
+	ctx    context.Context // ends with the connection
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup // the goroutines of the connection
+
+	mu     sync.Mutex
+	queue  []*Send
+	closed bool          // Send adds nothing any more
+	wake   chan struct{} // has an element if the queue may have grown, or closed has changed
+
+	paused bool // guarded by mu: silence is not counted
+}
+
+func newCore[Send any](c *conn) *core[Send] {
+	l := &core[Send]{conn: c, wake: make(chan struct{}, 1)}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l
+}
+
+// fail ends the connection for the given reason. Only the first reason counts.
+func (l *core[Send]) fail(err error) {
+	l.cancel(err)
+	l.conn.Close()
+}
+
+// send appends a message to the queue. It never waits. A far end that lets the queue grow beyond
+// maxQueue has failed.
+func (l *core[Send]) send(m *Send) error {
+	l.mu.Lock()
+	full := len(l.queue) >= maxQueue
+	ok := !full && !l.closed && l.ctx.Err() == nil
+	if ok {
+		l.queue = append(l.queue, m)
+	}
+	l.mu.Unlock()
+	if full {
+		l.fail(fmt.Errorf("it has left %d messages unread", maxQueue))
+	}
+	if !ok {
+		return errEnded
+	}
+	l.signal()
+	return nil
+}
+
+// errEnded is what Send returns after the end of the connection.
+var errEnded = errors.New("the connection to the host has ended")
+
+// closeQueue lets sendLoop return when it has sent what is in the queue.
+func (l *core[Send]) closeQueue() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.signal()
+}
+
+func (l *core[Send]) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pop removes the queue's messages.
+func (l *core[Send]) pop() (messages []*Send, closed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	messages, l.queue = l.queue, nil
+	return messages, l.closed
+}
+
+// sendLoop sends the messages of the queue, in order, until the queue is closed and empty.
+func (l *core[Send]) sendLoop(send func(any) error) {
+	for {
+		messages, closed := l.pop()
+		for _, m := range messages {
+			late := time.AfterFunc(sendLimit, func() {
+				l.fail(fmt.Errorf("it has not read a message for %v", sendLimit))
+			})
+			err := send(m)
+			late.Stop()
+			if err != nil {
+				if err != io.EOF { // the receiver gets the reason
+					l.fail(fmt.Errorf("send: %w", err))
+				}
+				return
+			}
+		}
+		if len(messages) > 0 {
+			continue
+		}
+		if closed {
+			return
+		}
+		select {
+		case <-l.wake:
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// watch sends heartbeats, and fails the connection when the far end is silent. It counts intervals
+// and not time, so that an end that was stopped itself does not blame the other. Every byte counts,
+// because bytes of streams may delay the far end's heartbeats.
+func (l *core[Send]) watch(beat *Send) {
+	ticker := time.NewTicker(beatInterval)
+	defer ticker.Stop()
+	var arrived uint64
+	for quiet := 0; ; {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		l.beat(beat)
+		now := l.conn.arrived.Load()
+		if quiet++; now != arrived || l.isPaused() {
+			quiet, arrived = 0, now
+		}
+		if quiet >= silenceLimit {
+			l.fail(fmt.Errorf("it has been silent for %v", silenceLimit*beatInterval))
+			return
+		}
+	}
+}
+
+// beat sends a heartbeat, unless a message waits that serves as one.
+func (l *core[Send]) beat(m *Send) {
+	l.mu.Lock()
+	empty := len(l.queue) == 0
+	l.mu.Unlock()
+	if empty {
+		l.send(m)
+	}
+}
+
+func (l *core[Send]) setPaused(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = on
+}
+
+func (l *core[Send]) isPaused() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.paused
+}
+
+// reason returns why the connection has ended: the reason of fail, or else what the starter knows,
+// or else what gRPC or the greeting say. It is called after fail.
+func (l *core[Send]) reason(err error) error {
+	if cause := context.Cause(l.ctx); cause != nil && cause != errDone {
+		err = cause
+	}
+	if e, ok := l.conn.ReadWriteCloser.(explainer); ok {
+		err = e.Explain(err)
+	}
+	if first := l.conn.err.Load(); first != nil && err == errBroken {
+		return *first
+	}
+	if s, ok := status.FromError(err); ok {
+		return errors.New(s.Message()) // without the words "rpc error"
+	}
+	return err
+}
+
+var (
+	errDone   = errors.New("closed by this end")
+	errBroken = fmt.Errorf("the connection has ended: %w", io.ErrUnexpectedEOF)
+)
+
+// An explainer is a connection that knows more about its end than its Read and Write return. Explain
+// is called after Close. It returns err if it does not know more.
+type explainer interface{ Explain(err error) error }

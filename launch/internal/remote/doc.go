@@ -1,0 +1,40 @@
+// Package remote connects the launcher with a process on another host, tuttirun remote, which starts
+// ranks there. It starts that process by ssh, on many hosts in a tree, and carries commands, events
+// and the ranks' standard streams over the process's standard input and output.
+//
+// It does not know what a job is: package launch sends the commands, and carries them out on the
+// other host. It opens no port.
+//
+// # The connection
+//
+// The host's end writes one line first, its greeting; see greeting. The launcher compares the
+// versions and answers with its own greeting. From then on both speak HTTP/2 by gRPC, with these
+// methods:
+//
+//	Control  one per connection: commands from the launcher, events from the host, and heartbeats
+//	Stream   one per standard stream, and per connection of a rank to the launcher: raw bytes
+//	Tunnel   one per further host that this host has started: raw bytes of that host's connection
+//
+// Messages of Control are JSON. There is no generated code, because both ends are of the same
+// version: nothing is ever decoded by an older or a newer program. Bytes that need not be UTF-8,
+// such as arguments and environments, are base64 in JSON.
+//
+// # Who waits for what, and what ends it
+//
+//	wait                       ended by
+//	Connect, for the greeting  the greeting; the end of the starter; the context
+//	Serve, for the greeting    the greeting; the end of the input; greetingLimit
+//	either end, for bytes      bytes; silenceLimit seconds without any
+//	a command in the queue     the far end's reading; sendLimit
+//	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
+//
+// # What bounds memory
+//
+//	what                                   bound
+//	a greeting                             maxGreeting
+//	a message to the host, to the launcher maxCommand, maxEvent
+//	messages that wait to be sent          maxQueue of them
+//	events that nobody has received        eventQueue
+//	bytes of a Conn that nobody has read   the window of HTTP/2, and one message
+//	standard error of a starter            maxLines lines of maxLine bytes
+package remote

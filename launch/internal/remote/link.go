@@ -1,0 +1,240 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// A Link is the launcher's end of a connection to a host. Its methods may be called concurrently.
+type Link struct {
+	*core[Command]
+	name    string // by which the user names the host
+	cc      *rpc.ClientConn
+	control rpc.ClientStream
+	events  chan *Event
+	acks    chan struct{} // has an element when the host has answered Pause
+
+	onClose sync.Once
+	closing atomic.Bool   // Close has been called
+	done    chan struct{} // closed after err is set
+	err     error
+}
+
+// Connect speaks to a tuttirun remote over rwc, on the host that the user calls name. It compares the
+// versions. ctx bounds only Connect. If Connect fails, it has closed rwc. Its error names the host.
+func Connect(ctx context.Context, name string, rwc io.ReadWriteCloser) (*Link, error) {
+	return connect(ctx, name, rwc, ownVersion())
+}
+
+func connect(ctx context.Context, name string, rwc io.ReadWriteCloser, version string) (*Link, error) {
+	l := &Link{
+		core: newCore[Command](newConn(rwc)), name: name,
+		events: make(chan *Event, eventQueue), acks: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	detach := context.AfterFunc(ctx, func() { l.fail(fmt.Errorf("no answer: %w", context.Cause(ctx))) })
+	err := l.open(version)
+	if !detach() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		l.fail(errDone)
+		if l.cc != nil {
+			l.cc.Close()
+		}
+		return nil, l.named(l.reason(err))
+	}
+	if c, ok := rwc.(connected); ok {
+		c.Connected()
+	}
+	l.work.Go(l.receive)
+	l.work.Go(func() {
+		l.sendLoop(l.control.SendMsg)
+		l.control.CloseSend()
+	})
+	l.work.Go(func() { l.watch(new(Command)) })
+	return l, nil
+}
+
+// A connected is a connection that wants to know when tuttirun has answered.
+type connected interface{ Connected() }
+
+// open exchanges the greetings and opens Control.
+func (l *Link) open(version string) error {
+	theirs, err := readGreeting(l.conn)
+	if isClosed(err) {
+		return fmt.Errorf("the connection has ended before tuttirun answered")
+	} else if err != nil {
+		return err
+	}
+	ours := ownGreeting(version)
+	if theirs.version != ours.version {
+		return fmt.Errorf("its tuttirun has version %s, and that of %s has %s: install the same on both", theirs.version, ours.host, ours.version)
+	}
+	if err := ours.write(l.conn); err != nil {
+		return err
+	}
+	if l.cc, err = rpc.NewClient("passthrough:///host", dialOptions(l.conn)...); err != nil {
+		return err
+	}
+	if l.control, err = l.newStream(l.ctx, controlMethod); err != nil {
+		return err
+	}
+	if head, err := l.control.Header(); err != nil || head == nil {
+		return errors.Join(err, l.control.RecvMsg(new(Event)))
+	}
+	return nil
+}
+
+func (l *Link) newStream(ctx context.Context, m method) (rpc.ClientStream, error) {
+	desc := m.desc(nil)
+	return l.cc.NewStream(ctx, &desc, m.path())
+}
+
+// receive delivers events until the connection ends, and then closes it. An error that the user has
+// asked for by Close is none.
+func (l *Link) receive() {
+	err := l.deliver()
+	if err == io.EOF {
+		err = errors.New("tuttirun remote has ended")
+	} else if l.ctx.Err() == nil && l.isBroken() {
+		err = errBroken
+	}
+	l.fail(err)
+	l.cc.Close()
+	if !l.closing.Load() {
+		l.err = l.named(l.reason(err))
+	}
+	close(l.done)
+	close(l.events)
+}
+
+// isBroken reports whether gRPC has closed the connection. Its reason then says less than errBroken.
+func (l *Link) isBroken() bool {
+	select {
+	case <-l.conn.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *Link) deliver() error {
+	for {
+		e := new(Event)
+		if err := l.control.RecvMsg(e); err != nil {
+			return err
+		}
+		switch {
+		case *e == Event{}:
+		case e.Paused != nil:
+			select {
+			case l.acks <- struct{}{}:
+			default:
+			}
+		default:
+			select {
+			case l.events <- e:
+			case <-l.ctx.Done():
+				return l.ctx.Err()
+			}
+		}
+	}
+}
+
+func (l *Link) named(err error) error { return fmt.Errorf("%s: %w", l.name, err) }
+
+// Name returns the name by which the user calls the host.
+func (l *Link) Name() string { return l.name }
+
+// Send sends a command after those before it. It does not wait: a host that does not read ends the
+// Link. After the end of the Link it returns an error.
+func (l *Link) Send(c *Command) error { return l.send(c) }
+
+// Events returns the channel of the host's events, in order. It is closed at the end of the Link.
+func (l *Link) Events() <-chan *Event { return l.events }
+
+// Err returns why the Link has ended, in one line that names the host. It returns nil before the
+// end, and after Close.
+func (l *Link) Err() error {
+	select {
+	case <-l.done:
+		return l.err
+	default:
+		return nil
+	}
+}
+
+// Pause tells the host not to mind that this process is silent, because it is about to stop itself.
+// It waits for the host's answer, at most 1 s. After Resume the host minds silence again.
+func (l *Link) Pause() {
+	select {
+	case <-l.acks: // the late answer to an earlier Pause
+	default:
+	}
+	if l.Send(&Command{Pause: &Pause{Stopped: true}}) != nil {
+		return
+	}
+	select {
+	case <-l.acks:
+	case <-l.ctx.Done():
+	case <-time.After(time.Second):
+	}
+}
+
+// Resume ends Pause.
+func (l *Link) Resume() { l.Send(&Command{Pause: new(Pause)}) }
+
+// Stream opens a stream of a process. The host may see it before or after a command that was sent
+// earlier. If the Link has ended, the Conn is closed. Close delivers what was written before; then
+// Read returns io.EOF at the far end, and Write fails there.
+func (l *Link) Stream(process int, id StreamID) net.Conn {
+	ctx, cancel := context.WithCancel(l.ctx)
+	user, inner, detach := pipe(ctx)
+	s, err := l.newStream(metadata.AppendToOutgoingContext(ctx, "process", strconv.Itoa(process), "stream", strconv.Itoa(int(id))), streamMethod)
+	if err != nil {
+		cancel()
+		return user
+	}
+	l.copyBoth(s, inner, func(error) { detach(); cancel() })
+	return user
+}
+
+// copyBoth copies both ways, and calls the function ended with the stream's error.
+func (l *Link) copyBoth(s rpc.ClientStream, inner net.Conn, ended func(error)) {
+	go func() {
+		copyOut(s, inner)
+		s.CloseSend()
+	}()
+	go func() { ended(copyIn(s, inner)) }()
+}
+
+// Close ends the connection. The host gets the commands that were sent before, and then ends. Close
+// waits for it, at most closeLimit. Streams end with the Link.
+func (l *Link) Close() error {
+	l.onClose.Do(func() {
+		l.closing.Store(true)
+		l.closeQueue()
+		late := time.NewTimer(closeLimit)
+		defer late.Stop()
+		for more := true; more; {
+			select {
+			case _, more = <-l.events:
+			case <-late.C:
+				more = false
+			}
+		}
+		l.fail(errDone)
+	})
+	l.work.Wait()
+	return nil
+}

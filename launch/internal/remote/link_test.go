@@ -1,0 +1,465 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/test/leak"
+)
+
+// A testHost is a CommandHandler that passes commands and streams to a test.
+type testHost struct {
+	*Sender
+	commands chan *Command
+	streams  chan testStream
+}
+
+type testStream struct {
+	net.Conn
+	process int
+	id      StreamID
+}
+
+func newTestHost() *testHost {
+	return &testHost{commands: make(chan *Command, 100), streams: make(chan testStream, 100)}
+}
+
+func (h *testHost) handler(s *Sender) CommandHandler {
+	h.Sender = s
+	return h
+}
+
+func (h *testHost) Command(c *Command) { h.commands <- c }
+
+func (h *testHost) Stream(process int, id StreamID, c net.Conn) {
+	h.streams <- testStream{c, process, id}
+}
+
+// start connects both ends over a pipe. It returns the launcher's end, and what Serve returns.
+func start(t *testing.T, h *testHost) (*Link, <-chan error) {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	return startOver(t, h, ours, theirs)
+}
+
+func startOver(t *testing.T, h *testHost, ours, theirs io.ReadWriteCloser) (*Link, <-chan error) {
+	t.Helper()
+	served := make(chan error, 1)
+	go func() { served <- Serve(theirs, h.handler) }()
+	l, err := Connect(context.Background(), "n1", ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, served
+}
+
+func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	l, served := start(t, h)
+	commands := []*Command{
+		{Prepare: &Prepare{Job: "job-1", Size: 4, Root: true}},
+		{Start: &Start{
+			Process: 3, Args: Strings{"prog", "a\nb", "", "\xff\x00 'x' \"y\""}, Env: Strings{"A=\xfe", "B= "},
+			Dir: "/tmp/\xff", Credentials: []byte{0, 255}, CPUs: []int{0, 2}, Streams: []StreamID{Stdin, PMI},
+		}},
+		{Signal: &Signal{Process: -1, Signal: 15}},
+		{EndJob: &EndJob{}},
+	}
+	for _, c := range commands {
+		if err := l.Send(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range commands {
+		if got := <-h.commands; !reflect.DeepEqual(got, want) {
+			t.Errorf("command %d: got %+v, want %+v", i, got, want)
+		}
+	}
+	events := []*Event{
+		{Prepared: &Prepared{Host: "n1", Addresses: []string{"10.0.0.1"}, Port: 7}},
+		{Started: &Started{Process: 3, PID: 100, Program: "/bin/\xffprog"}},
+		{Ended: &Ended{Process: 3, Status: 9}},
+		{Empty: &Empty{}},
+	}
+	for _, e := range events {
+		if err := h.Send(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range events {
+		if got := <-l.Events(); !reflect.DeepEqual(got, want) {
+			t.Errorf("event %d: got %+v, want %+v", i, got, want)
+		}
+	}
+	l.Close()
+	if err := <-served; err != nil {
+		t.Errorf("Serve after Close: got %v, want nil", err)
+	}
+	if err := l.Err(); err != nil {
+		t.Errorf("Err after Close: got %v, want nil", err)
+	}
+	if err := l.Send(&Command{EndJob: &EndJob{}}); err == nil {
+		t.Error("Send after Close: got no error")
+	}
+}
+
+// What was sent before Close arrives, although Close follows at once.
+func TestCloseDeliversWhatWasSentBefore(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	l, served := start(t, h)
+	for range 50 {
+		l.Send(&Command{Grow: &Grow{Size: 9}})
+	}
+	l.Close()
+	if err := <-served; err != nil {
+		t.Errorf("Serve: got %v, want nil", err)
+	}
+	if got := len(h.commands); got != 50 {
+		t.Errorf("got %d commands, want 50", got)
+	}
+}
+
+func TestStreamsCarryBytesBothWaysAndEnd(t *testing.T) {
+	leak.Check(t)
+	for _, hostCloses := range []bool{true, false} {
+		t.Run(fmt.Sprintf("host closes %v", hostCloses), func(t *testing.T) {
+			h := newTestHost()
+			l, _ := start(t, h)
+			ours := l.Stream(7, PMI)
+			theirs := <-h.streams
+			if theirs.process != 7 || theirs.id != PMI {
+				t.Errorf("got stream %v of process %d, want PMI of 7", theirs.id, theirs.process)
+			}
+			var from, to net.Conn = ours, theirs
+			if hostCloses {
+				from, to = to, from
+			}
+			data := bytes.Repeat([]byte("0123456789abcdef"), 20_000) // more than the window
+			go func() {
+				from.Write(data)
+				from.Close()
+			}()
+			got, err := io.ReadAll(to)
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("got %d bytes and %v, want %d bytes", len(got), err, len(data))
+			}
+			if _, err := to.Write([]byte("x")); err == nil {
+				t.Error("write to a Conn that the far end has closed: got no error")
+			}
+			to.Close()
+		})
+	}
+}
+
+// A stream that nobody reads holds up neither commands nor other streams, and its writer waits.
+func TestAStreamThatNobodyReadsHoldsUpNothingElse(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	l, _ := start(t, h)
+	for i := range 8 {
+		l.Stream(i, Stdout)
+		theirs := <-h.streams
+		go io.Copy(theirs, endless{}) // ends with the Link
+	}
+	other := l.Stream(100, Stdout)
+	theirs := <-h.streams
+	go func() {
+		theirs.Write([]byte("hello"))
+		theirs.Close()
+	}()
+	if got, err := io.ReadAll(other); string(got) != "hello" || err != nil {
+		t.Errorf("got %q and %v, want hello", got, err)
+	}
+	h.Send(&Event{Empty: &Empty{}})
+	if e := <-l.Events(); e == nil || e.Empty == nil {
+		t.Errorf("got %+v, want Empty", e)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+func TestTheEndOfTheConnectionIsNamedAtBothEnds(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	ours, theirs := net.Pipe()
+	l, served := startOver(t, h, ours, theirs)
+	conn := l.Stream(0, Stdin)
+	(<-h.streams).Close()
+	stdin := l.Stream(1, Stdin)
+	other := <-h.streams
+	ours.Close()
+	for range l.Events() {
+	}
+	if err := l.Err(); err == nil || !strings.HasPrefix(err.Error(), "n1: the connection has ended") {
+		t.Errorf("Err: got %v, want the end of n1's connection", err)
+	}
+	if err := <-served; err == nil {
+		t.Error("Serve: got nil, want an error")
+	}
+	for name, c := range map[string]net.Conn{"closed": conn, "launcher's": stdin, "host's": other, "later": l.Stream(2, PMI)} {
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("the %s stream after the end: got no error", name)
+		}
+	}
+}
+
+func TestTwoVersionsAreNamed(t *testing.T) {
+	leak.Check(t)
+	ours, theirs := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- serve(theirs, newTestHost().handler, "0.0.9/abc/linux") }()
+	_, err := connect(context.Background(), "n1", ours, "0.1.0/def/linux")
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for _, want := range []string{"n1: ", "0.0.9/abc/linux", "0.1.0/def/linux", ownGreeting("").host, "install"} {
+		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("got %q, want one line with %q", err, want)
+		}
+	}
+	if err := <-served; err == nil {
+		t.Error("Serve: got nil, want an error")
+	}
+	// The host checks, too.
+	ours, theirs = net.Pipe()
+	go func() { served <- serve(theirs, newTestHost().handler, "1") }()
+	readGreeting(ours)
+	go greeting{"2", "n0"}.write(ours)
+	if err := <-served; err == nil || !strings.Contains(err.Error(), "n0") {
+		t.Errorf("Serve: got %v, want an error that names n0", err)
+	}
+}
+
+// Each far end lies, stalls or floods. Connect or the Link ends with an error that names the host.
+func TestAHostThatMisbehavesIsNamed(t *testing.T) {
+	greet := func(c net.Conn) {
+		ownGreeting(ownVersion()).write(c)
+		readGreeting(c)
+	}
+	for name, tt := range map[string]struct {
+		host func(c net.Conn)
+		want string
+	}{
+		"says nothing":         {func(net.Conn) {}, "no answer"},
+		"ends at once":         {func(c net.Conn) { c.Close() }, "before tuttirun answered"},
+		"prints a login text":  {func(c net.Conn) { io.WriteString(c, "Welcome to n1\n") }, `"Welcome to n1"`},
+		"prints no line":       {func(c net.Conn) { io.Copy(c, endless{}) }, "want tuttirun's greeting"},
+		"ends in its greeting": {func(c net.Conn) { io.WriteString(c, "tutti"); c.Close() }, `after "tutti"`},
+		"garbage after it":     {func(c net.Conn) { greet(c); io.Copy(c, endless{}) }, ""},
+		"silent after it":      {func(c net.Conn) { greet(c); io.Copy(io.Discard, c) }, "no answer"},
+		"stalls after it":      {greet, "no answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				go tt.host(theirs)
+				defer theirs.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := Connect(ctx, "n1", ours)
+				if err == nil || !strings.HasPrefix(err.Error(), "n1: ") || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("got %v, want an error of n1 with %q", err, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A network is a connection that can be cut: then it loses bytes, and also the end of either side.
+type network struct{ cut atomic.Bool }
+
+// pipe returns the two ends.
+func (n *network) pipe() (net.Conn, net.Conn) {
+	ours, a := net.Pipe()
+	b, theirs := net.Pipe()
+	go n.relay(b, a)
+	go n.relay(a, b)
+	return ours, theirs
+}
+
+func (n *network) relay(to, from net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		k, err := from.Read(buf)
+		switch {
+		case n.cut.Load() && err == nil:
+		case n.cut.Load():
+			return
+		case err != nil:
+			to.Close()
+			return
+		default:
+			to.Write(buf[:k])
+		}
+	}
+}
+
+func TestSilenceEndsBothEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHost()
+		var n network
+		ours, theirs := n.pipe()
+		l, served := startOver(t, h, ours, theirs)
+		time.Sleep(time.Hour) // Reason: the bubble's time: heartbeats keep an idle connection
+		if err := l.Err(); err != nil {
+			t.Fatalf("an idle connection: got %v", err)
+		}
+		n.cut.Store(true)
+		begin := time.Now()
+		for range l.Events() {
+		}
+		if err := l.Err(); err == nil || !strings.Contains(err.Error(), "n1: it has been silent for 9s") {
+			t.Errorf("Err: got %v, want silence of n1", err)
+		}
+		if err := <-served; err == nil || !strings.Contains(err.Error(), "silent") {
+			t.Errorf("Serve: got %v, want silence", err)
+		}
+		if passed := time.Since(begin); passed < 9*time.Second || passed > 11*time.Second {
+			t.Errorf("got the end after %v, want 9 to 11 s", passed)
+		}
+	})
+}
+
+// A gated connection writes nothing while a test holds its gate, as a stopped process.
+type gated struct {
+	net.Conn
+	gate chan struct{} // capacity 1
+}
+
+func (g gated) Write(b []byte) (int, error) {
+	g.gate <- struct{}{}
+	defer func() { <-g.gate }()
+	return g.Conn.Write(b)
+}
+
+// A launcher that has stopped itself is silent, and its hosts wait for it.
+func TestPauseAllowsSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHost()
+		ours, theirs := net.Pipe()
+		gate := make(chan struct{}, 1)
+		l, served := startOver(t, h, gated{ours, gate}, theirs)
+		l.Pause()
+		gate <- struct{}{}
+		time.Sleep(20 * time.Second) // Reason: the bubble's time
+		<-gate
+		l.Resume()
+		l.Send(&Command{EndJob: &EndJob{}})
+		if c := <-h.commands; c.EndJob == nil {
+			t.Errorf("got %+v, want EndJob", c)
+		}
+		gate <- struct{}{}
+		if err := <-served; err == nil || !strings.Contains(err.Error(), "silent") {
+			t.Errorf("Serve after Resume: got %v, want silence", err)
+		}
+		<-gate
+	})
+}
+
+func TestServeGivesUpWithoutALauncher(t *testing.T) {
+	for name, launcher := range map[string]func(c net.Conn){
+		"silent":     func(c net.Conn) { io.Copy(io.Discard, c) },
+		"no Control": func(c net.Conn) { readGreeting(c); ownGreeting(ownVersion()).write(c); io.Copy(io.Discard, c) },
+		"ends":       func(c net.Conn) { readGreeting(c); c.Close() },
+		"garbage":    func(c net.Conn) { readGreeting(c); io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); io.Copy(io.Discard, c) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer ours.Close()
+				go launcher(ours)
+				if err := Serve(theirs, newTestHost().handler); err == nil {
+					t.Error("got nil, want an error")
+				}
+			})
+		})
+	}
+}
+
+// A host that reads no commands must not make Send wait, nor use memory without a bound.
+func TestAHostThatReadsNothingEndsTheLink(t *testing.T) {
+	leak.Check(t)
+	release := make(chan struct{})
+	h := &blockedHost{release: release}
+	ours, theirs := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(theirs, func(*Sender) CommandHandler { return h }) }()
+	l, err := Connect(context.Background(), "n1", ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := &Command{Start: &Start{Credentials: make([]byte, 64<<10)}}
+	var n int
+	for n = 0; n < 3*maxQueue; n++ {
+		if err = l.Send(big); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Errorf("got no error after %d commands", n)
+	}
+	for range l.Events() {
+	}
+	if err := l.Err(); err == nil || !strings.Contains(err.Error(), "n1: it has left") {
+		t.Errorf("Err: got %v, want that n1 does not read", err)
+	}
+	close(release)
+	<-served
+	l.Close()
+}
+
+type blockedHost struct{ release chan struct{} }
+
+func (h *blockedHost) Command(*Command)               { <-h.release }
+func (h *blockedHost) Stream(int, StreamID, net.Conn) {}
+
+func TestALargeEventEndsTheLink(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	l, served := start(t, h)
+	h.Send(&Event{Note: &Note{Text: strings.Repeat("x", maxEvent+1)}})
+	for e := range l.Events() {
+		t.Errorf("got %v, want no event", e)
+	}
+	if err := l.Err(); err == nil || !strings.HasPrefix(err.Error(), "n1: ") || !strings.Contains(err.Error(), "larger than max") {
+		t.Errorf("Err: got %v, want the size of n1's message", err)
+	}
+	if err := <-served; err == nil {
+		t.Error("Serve: got nil, want an error")
+	}
+}
+
+func FuzzGreeting(f *testing.F) {
+	f.Add([]byte("tuttirun-remote 0.1.0/abc/linux n1\n"))
+	f.Add([]byte("Welcome\n"))
+	f.Add(bytes.Repeat([]byte("a"), maxGreeting+1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := bytes.NewReader(b)
+		g, err := readGreeting(r)
+		if read := len(b) - r.Len(); read > maxGreeting {
+			t.Fatalf("read %d bytes, want at most %d", read, maxGreeting)
+		}
+		if err != nil {
+			return
+		}
+		var again bytes.Buffer
+		g.write(&again)
+		if got, err := readGreeting(&again); err != nil || got != g {
+			t.Fatalf("got %v and %v, want %v", got, err, g)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package remote
+
+import (
+	"encoding/json"
+	"syscall"
+)
+
+// A Command is a message from the launcher to a host. Exactly one field is set; a Command with none
+// is a heartbeat.
+type Command struct {
+	Prepare *Prepare `json:",omitempty"`
+	Start   *Start   `json:",omitempty"`
+	Signal  *Signal  `json:",omitempty"`
+	Exited  *Exited  `json:",omitempty"`
+	Grow    *Grow    `json:",omitempty"`
+	EndJob  *EndJob  `json:",omitempty"`
+	Pause   *Pause   `json:",omitempty"` // this package sends and handles it
+}
+
+// Prepare is the first command. The host answers with Prepared.
+type Prepare struct {
+	Job       string // the job's name, by which its processes are found
+	Size      int    // the number of processes that begin
+	Exits     bool   // ranks inherit the record of processes that have ended
+	Interface string // which interface the root listener uses; "" means all
+	Root      bool   // rank 0 runs here: bind its listener
+	Quiet     bool   // print no notes
+	Verbose   bool   // print the processes as they start
+}
+
+// Start starts one process. The host answers with Started or StartFailed.
+type Start struct {
+	Process     int // its number in the job, from 0; each process of the job has another one
+	Rank        int // the rank that it begins as
+	Slot        int
+	Args        Strings
+	Dir         Text // working directory; "" means the home directory
+	Path        Text // the value of PATH by which Args[0] is found
+	Env         Strings
+	Credentials []byte     // what the rank reads once from its inherited file; nil means no file
+	CPUs        []int      // the processors to which the process is bound; nil means all
+	Streams     []StreamID // which streams exist; a standard stream that is missing is the null device
+	Listener    bool       // the process inherits the root listener
+}
+
+// Signal sends a signal to the process group of one process, or to all processes of the job.
+type Signal struct {
+	Process  int // -1: all
+	Signal   syscall.Signal
+	Detached bool // also processes outside the process groups that have the job's name
+}
+
+// Exited names a process that has ended on another host, for the record of ended processes.
+type Exited struct {
+	Process int
+	PID     int
+	Host    string
+}
+
+// Grow makes room in the record of ended processes.
+type Grow struct{ Size int }
+
+// EndJob asks the host to end the job's processes that are left, by TERM and then KILL. The host
+// answers with Leftover, if there were any, and with Empty.
+type EndJob struct{}
+
+// Pause says whether the launcher is about to stop itself. A stopped launcher is silent; see
+// Link.Pause. The host answers with Paused if it is.
+type Pause struct{ Stopped bool }
+
+// An Event is a message from a host to the launcher. Exactly one field is set; an Event with none is
+// a heartbeat.
+type Event struct {
+	Prepared    *Prepared    `json:",omitempty"`
+	Started     *Started     `json:",omitempty"`
+	StartFailed *StartFailed `json:",omitempty"`
+	Init        *Init        `json:",omitempty"`
+	Ended       *Ended       `json:",omitempty"`
+	GroupGone   *GroupGone   `json:",omitempty"`
+	Leftover    *Leftover    `json:",omitempty"`
+	Empty       *Empty       `json:",omitempty"`
+	Note        *Note        `json:",omitempty"`
+	Paused      *Paused      `json:",omitempty"` // this package sends and handles it
+}
+
+// Prepared answers Prepare.
+type Prepared struct {
+	Host       string   // the name by which the host knows itself
+	Addresses  []string // of the interfaces that the root listener serves, if Prepare.Root
+	Port       int      // of the root listener, or 0
+	Processors int      // how many the host's processes may use
+	Failed     string   // why the host cannot run ranks, or ""
+}
+
+// Started reports that a process runs.
+type Started struct {
+	Process, PID int
+	Program      Text
+}
+
+// StartFailed reports that a process could not be started.
+type StartFailed struct {
+	Process int
+	Code    int    // the launcher's exit code: 126 or 127
+	Text    string // what failed, without the host's name
+}
+
+// Init reports that a rank has read its credentials, and so has called Init.
+type Init struct{ Process int }
+
+// Ended reports the end of a process.
+type Ended struct {
+	Process int
+	Status  uint32 // a syscall.WaitStatus
+}
+
+// GroupGone reports that a process has ended, and its process group is empty.
+type GroupGone struct{ Process int }
+
+// Leftover describes processes that were left behind and have been signalled.
+type Leftover struct {
+	Text string
+	N    int
+}
+
+// Empty reports that no process of the job is left on the host.
+type Empty struct{}
+
+// Note is a line for the user.
+type Note struct{ Text string }
+
+// Paused answers Pause: the host does not mind silence any more.
+type Paused struct{}
+
+// StreamID names a stream of a rank.
+type StreamID int
+
+// The streams of a rank. PMI and Store are connections of the rank to the launcher.
+const (
+	Stdin StreamID = iota
+	Stdout
+	Stderr
+	PMI
+	Store
+	numStreams
+)
+
+// String returns the name of the stream.
+func (id StreamID) String() string {
+	if id < 0 || id >= numStreams {
+		return "unknown"
+	}
+	return [...]string{"stdin", "stdout", "stderr", "PMI", "store"}[id]
+}
+
+// Text is a string that need not be UTF-8.
+type Text string
+
+// MarshalJSON encodes the bytes as base64.
+func (t Text) MarshalJSON() ([]byte, error) { return json.Marshal([]byte(t)) }
+
+// UnmarshalJSON decodes base64.
+func (t *Text) UnmarshalJSON(data []byte) error {
+	var b []byte
+	err := json.Unmarshal(data, &b)
+	*t = Text(b)
+	return err
+}
+
+// Strings are strings that need not be UTF-8.
+type Strings []string
+
+// MarshalJSON encodes each string as base64.
+func (s Strings) MarshalJSON() ([]byte, error) {
+	raw := make([][]byte, len(s))
+	for i := range s {
+		raw[i] = []byte(s[i])
+	}
+	return json.Marshal(raw)
+}
+
+// UnmarshalJSON decodes a list of base64.
+func (s *Strings) UnmarshalJSON(data []byte) error {
+	var raw [][]byte
+	err := json.Unmarshal(data, &raw)
+	*s = make(Strings, len(raw))
+	for i := range raw {
+		(*s)[i] = string(raw[i])
+	}
+	return err
+}

@@ -1,0 +1,195 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// A CommandHandler carries out the commands of a launcher.
+type CommandHandler interface {
+	// Command carries out a command. It is called for one command after the other. It must not
+	// wait for the launcher, because Serve waits for it.
+	Command(*Command)
+	// Stream gets a stream of a process, which may come before the process's Start or after it. The
+	// CommandHandler owns the Conn. Stream must not block.
+	Stream(process int, id StreamID, c net.Conn)
+}
+
+// A Sender sends events to the launcher.
+type Sender struct{ core *core[Event] }
+
+// Send sends an event after those before it. It does not wait. After the end of the connection it
+// returns an error.
+func (s *Sender) Send(e *Event) error { return s.core.send(e) }
+
+// Serve is the host's end of a connection, over the standard input and output of tuttirun remote.
+// It calls newHandler when the launcher has opened Control. It returns when the launcher has closed
+// the Link (nil), or when the connection has ended for another reason, or is silent. The caller then
+// ends the processes of the job. All Conns are closed by then. Serve closes rwc, whose Close must
+// end a Read.
+func Serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler) error {
+	return serve(rwc, newHandler, ownVersion())
+}
+
+func serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler, version string) error {
+	s := &server{core: newCore[Event](newConn(rwc)), newHandler: newHandler, ended: make(chan struct{})}
+	late := time.AfterFunc(greetingLimit, func() {
+		if s.state.CompareAndSwap(waiting, refused) {
+			s.fail(errors.New("no launcher has answered: tuttirun remote is started by tuttirun"))
+		}
+	})
+	defer late.Stop()
+	if err := s.greet(version); err != nil {
+		s.fail(errDone)
+		return s.reason(err)
+	}
+	g := rpc.NewServer(serverOptions()...)
+	g.RegisterService(&rpc.ServiceDesc{ServiceName: serviceName, Streams: []rpc.StreamDesc{
+		controlMethod.desc(s.control), streamMethod.desc(s.stream),
+	}}, nil)
+	l := listenOnce(s.conn)
+	s.work.Go(func() { g.Serve(l) })
+	select {
+	case <-s.ended:
+	case <-s.conn.closed:
+		s.state.CompareAndSwap(waiting, refused)
+	}
+	// The trailers of Control are sent before the connection ends.
+	if s.clean.Load() {
+		stopGracefully(g, s.core)
+	}
+	s.fail(errDone)
+	g.Stop()
+	s.work.Wait()
+	if s.clean.Load() {
+		return nil
+	}
+	return s.reason(errBroken)
+}
+
+// stopGracefully lets gRPC write what it has, until the launcher closes the connection.
+func stopGracefully(g *rpc.Server, c *core[Event]) {
+	select {
+	case <-c.conn.closed:
+	case <-time.After(closeLimit):
+	}
+}
+
+// A server is the host's end.
+type server struct {
+	*core[Event]
+	newHandler func(*Sender) CommandHandler
+	handler    atomic.Pointer[CommandHandler]
+	state      atomic.Int32
+	ended      chan struct{} // closed when control has returned
+	clean      atomic.Bool   // the launcher has closed Control
+}
+
+// The states of a server's Control.
+const (
+	waiting = iota
+	opened
+	refused // the connection has ended before
+)
+
+// greet writes this end's greeting and reads the launcher's.
+func (s *server) greet(version string) error {
+	ours := ownGreeting(version)
+	if err := ours.write(s.conn); err != nil {
+		return err
+	}
+	theirs, err := readGreeting(s.conn)
+	if err == nil && theirs.version != ours.version {
+		err = fmt.Errorf("the launcher on %s has version %s, want %s", theirs.host, theirs.version, ours.version)
+	}
+	return err
+}
+
+// control is the handler of Control.
+func (s *server) control(_ any, stream rpc.ServerStream) error {
+	if !s.state.CompareAndSwap(waiting, opened) {
+		return status.Error(codes.AlreadyExists, "one Control for each connection")
+	}
+	defer close(s.ended)
+	h := s.newHandler(&Sender{s.core})
+	s.handler.Store(&h)
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	sent := make(chan struct{})
+	s.work.Go(func() {
+		defer close(sent)
+		s.sendLoop(stream.SendMsg)
+	})
+	s.work.Go(func() { s.watch(new(Event)) })
+	err := s.commands(stream, h)
+	if err != io.EOF {
+		return err
+	}
+	s.closeQueue()
+	<-sent
+	s.clean.Store(s.ctx.Err() == nil)
+	return nil
+}
+
+// commands calls the CommandHandler until the launcher closes Control, which is io.EOF.
+func (s *server) commands(stream rpc.ServerStream, h CommandHandler) error {
+	for {
+		c := new(Command)
+		if err := stream.RecvMsg(c); err != nil {
+			return err
+		}
+		switch {
+		case *c == Command{}:
+		case c.Pause != nil:
+			s.setPaused(c.Pause.Stopped)
+			if c.Pause.Stopped {
+				s.send(&Event{Paused: new(Paused)})
+			}
+		default:
+			h.Command(c)
+		}
+	}
+}
+
+// stream is the handler of Stream.
+func (s *server) stream(_ any, stream rpc.ServerStream) error {
+	h := s.handler.Load()
+	process, err := number(stream.Context(), "process")
+	id, err2 := number(stream.Context(), "stream")
+	if err := errors.Join(err, err2); err != nil || h == nil || id >= int(numStreams) {
+		return status.Errorf(codes.InvalidArgument, "stream %d of process %d: %v", id, process, err)
+	}
+	user, inner, detach := pipe(stream.Context())
+	defer detach()
+	(*h).Stream(process, StreamID(id), user)
+	s.copyBoth(stream, inner)
+	return nil
+}
+
+// copyBoth copies both ways until this end closes the Conn, or the launcher does.
+func (s *server) copyBoth(stream rpc.ServerStream, inner net.Conn) {
+	s.work.Go(func() { copyIn(stream, inner) })
+	copyOut(stream, inner)
+}
+
+// number returns a number in the headers of a stream.
+func number(ctx context.Context, key string) (int, error) {
+	values := metadata.ValueFromIncomingContext(ctx, key)
+	if len(values) != 1 {
+		return 0, fmt.Errorf("got %d headers %s, want 1", len(values), key)
+	}
+	n, err := strconv.ParseUint(values[0], 10, 31)
+	return int(n), err
+}
