@@ -9,17 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/jobca"
 )
 
-// credentials returns a file that holds the job's secret, and the private key and certificate of
-// one rank. Only that rank inherits the file. The CA's private key stays in this process.
-func (r *run) credentials(k *rank) (*os.File, error) {
-	text, err := r.bundle(r.secret, k.id, 0)
-	if err != nil {
-		return nil, err
-	}
-	return privateFile(text)
-}
-
 // bundle returns a secret, and a new key and certificate of a rank in an incarnation, as text.
+// Only that rank gets them. The CA's private key stays in this process.
 func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error) {
 	c, err := r.ca.Issue(rank, incarnation)
 	if err != nil {

@@ -19,13 +19,16 @@ func TestEachRankInheritsItsOwnCredentials(t *testing.T) {
 	}
 	r := &run{ca: ca, secret: random(16)}
 	for id := range 2 {
-		f, err := r.credentials(&rank{id: id})
+		text, err := r.bundle(r.secret, id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := privateFile(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		text, err := io.ReadAll(f)
-		if err != nil {
+		if text, err = io.ReadAll(f); err != nil {
 			t.Fatal(err)
 		}
 		b, err := jobca.ParseBundle(text)

@@ -129,11 +129,11 @@ func (s *epochs) next(now time.Duration) time.Duration {
 	return s.wakeAt(now)
 }
 
-// connect makes the connection of a process, and returns the end that the process inherits.
-func (s *epochs) connect(k *rank) (*os.File, error) {
-	conn, theirs, err := socketPair("store")
+// connect makes the connection of a process that is about to start.
+func (s *epochs) connect(k *rank) error {
+	conn, err := k.host.open(k.process, storeFD)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l := &link{own: store.NewMemory()}
 	l.ctx, l.end = context.WithCancel(s.ctx)
@@ -141,7 +141,7 @@ func (s *epochs) connect(k *rank) (*os.File, error) {
 	k.link = l
 	s.work.Go(func() { store.Serve(conn, store.RankView{Shared: s.record, Own: l.own}) })
 	s.work.Go(func() { s.awaitRequests(l, k) })
-	return theirs, nil
+	return nil
 }
 
 // socketPair returns the two ends of a connection: this process's, and the one that a child
@@ -221,14 +221,14 @@ func (r *run) advance() {
 		if !s.processes[id].dismissed {
 			r.note("rank %s (process %d) has called neither Init nor Rejoin within %v (--elastic-timeout), while others waited for it; the rank is killed", r.ranks[id].label(), r.ranks[id].pid, s.waitLimit)
 		}
-		signalGroup(r.ranks[id].pid, syscall.SIGKILL)
+		r.ranks[id].host.signal(id, syscall.SIGKILL)
 	}
 	for _, id := range s.surplus(r.now()) {
 		if !s.finishing {
 			r.note("rank %s (process %d) gets TERM, because this host has only %d slots now", r.ranks[id].label(), r.ranks[id].pid, s.usable)
 		}
 		r.ranks[id].replaced = true
-		signalGroup(r.ranks[id].pid, syscall.SIGTERM)
+		r.ranks[id].host.signal(id, syscall.SIGTERM)
 	}
 	if members := s.form(); members != nil {
 		if err := r.begin(members); err != nil {
@@ -270,10 +270,10 @@ func (r *run) startLater(at int) {
 		k.restart, before.replaced = before.restart+1, true
 		r.note("%s; it is started again as [%s]", before.describe(), k.label())
 	}
-	r.exitRecord.grow(len(r.ranks))
+	k.host.grow(len(r.ranks))
 	if err := r.start(k); err != nil {
 		r.note("rank %s: cannot start %v", k.label(), err)
-		k.ended, k.groupGone, k.status, k.endedAt = true, true, syscall.WaitStatus(err.code<<8), r.now()
+		k.ended, k.status, k.endedAt = true, syscall.WaitStatus(err.code<<8), r.now()
 		r.epochs.started(k.process, at, r.now())
 		r.epochs.ended(k.process, true, r.now())
 	}

@@ -129,8 +129,9 @@ func TestVariablesThatTheLauncherDecidesAreIgnoredWithAWarning(t *testing.T) {
 			}
 		}
 	}
-	env := rankEnv(nil, &Job{}, &App{}, jobInfo{exits: true}, 1)
-	env = append(env, rankEnv(nil, &Job{}, &App{}, jobInfo{exits: true, store: true}, 1)...)
+	env := rankEnv(nil, &Job{}, &App{}, jobInfo{}, 1)
+	env = append(env, rankEnv(nil, &Job{}, &App{}, jobInfo{store: true}, 1)...)
+	env = append(env, exitsSetting())
 	for _, name := range reservedVars() {
 		if _, ok := lookup(env, name); !ok {
 			t.Errorf("%s is not given to a rank", name)

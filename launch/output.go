@@ -41,12 +41,18 @@ func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
+// A source is what a lineCopier reads: a pipe, or a connection to another machine.
+type source interface {
+	io.ReadCloser
+	SetReadDeadline(time.Time) error
+}
+
 // A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Output of
 // different ranks does not mix within a line, with two exceptions. A line longer than maxLine is
 // written in parts, because buffering it would need unbounded memory. An untagged line that stays
 // incomplete for partialWait is written at once, because it may be a prompt.
 type lineCopier struct {
-	src  *os.File
+	src  source
 	dst  *lineWriter
 	tag  string // the text before each line; "" copies bytes unchanged
 	last *lastError

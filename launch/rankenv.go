@@ -15,7 +15,6 @@ type jobInfo struct {
 	job  string
 	root string // the address at which rank 0 listens
 
-	exits bool // whether there is a record of ranks that have ended
 	store bool // whether the launcher serves a record of the ranks
 
 	timeline string // an absolute path; "" if there is no timeline
@@ -80,9 +79,6 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
-	if w.exits {
-		env = append(env, vars.ExitsFD+"="+strconv.Itoa(exitsFD))
-	}
 	if j.Transport != "" {
 		env = append(env, vars.Transport+"="+j.Transport)
 	}
@@ -100,6 +96,9 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	}
 	return lastOfEach(env)
 }
+
+// exitsSetting returns the setting for a rank that inherits a record of ranks that have ended.
+func exitsSetting() string { return vars.ExitsFD + "=" + strconv.Itoa(exitsFD) }
 
 // foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and
 // Horovod, for programs and scripts that are written for them. All ranks are on this host.

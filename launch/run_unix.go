@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -42,39 +41,33 @@ type run struct {
 	policy    *policy
 	startedAt time.Time
 
-	out, err   *lineWriter
-	starter    *starter
-	guardian   *guardian
-	exitRecord *exitRecord
-	listener   *os.File         // rank 0's listener, until rank 0 has inherited it
-	ca         *jobca.Authority // the job's CA; its private key never leaves this process
-	secret     []byte           // the job's secret
-	pmi        *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
-	copiers    sync.WaitGroup   // of output, and those that serve PMI
-	pipes      []*os.File       // the read ends of the copiers' pipes
-	terminal   *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
+	out, err *lineWriter
+	local    *localHost
+	ca       *jobca.Authority // the job's CA; its private key never leaves this process
+	secret   []byte           // the job's secret
+	pmi      *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
+	copiers  sync.WaitGroup   // of output, and those that serve PMI
+	pipes    []stream         // the launcher's ends of the copiers' pipes
+	terminal *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
 	failed string   // why there was no next epoch, if no rank had finished by then
 
-	exits     chan exit
-	over      chan struct{} // closed when nothing reads exits any more
 	signals   chan os.Signal
 	endSignal syscall.Signal // the first signal by which the user asked for the end; 0 if none
 	startErr  *startError    // why a rank could not be started; nil if all were started
 	absent    *rank          // a rank that has ended with 0 and without Init while others wait in Init, or nil
 }
 
-// A rank is one process of the job. It passes through the first four states in order, or from the
+// A rank is one process of the job. It passes through the first three states in order, or from the
 // first to the last:
 //
-//	pid  ended  groupGone  meaning
-//	0    false  false      not started
-//	>0   false  false      runs
-//	>0   true   false      has ended; its group has members, which may be signalled
-//	>0   true   true       its group is empty: the number may belong to others, and gets no signal
-//	0    true   true       could not be started while the job ran
+//	pid  ended  meaning
+//	0    false  not started
+//	>0   false  runs
+//	>0   true   has ended
+//	0    true   could not be started while the job ran
 //
 // The field killed is set together with ended. It distinguishes ranks that the launcher has ended
 // from ranks that failed by themselves.
@@ -82,28 +75,21 @@ type rank struct {
 	id      int // the rank that verdicts name; with epochs, its rank in its latest epoch, or its slot before the first
 	slot    int // its place among the processes that run at one time
 	restart int // how many processes were started in its slot before
-	process int // its index in run.ranks, which is its number in membership and exitRecord
+	process int // its index in run.ranks, which is its number in membership, host and exitRecord
+	host    host
 	app     *App
 	program string
 	env     []string
 
-	pid       int  // also the number of its group
+	pid       int
 	ended     bool // the process has ended
-	groupGone bool // the group has no members
 	status    syscall.WaitStatus
 	endedAt   time.Duration // the time from the job's start to the rank's end
 	killed    bool          // the rank had received TERM or KILL when it ended
 	lastError *lastError
 	replaced  bool // another process has taken its place, or none was needed; the outcome ignores this rank
 
-	link        *link    // its connection to the record of the ranks; nil without epochs
-	credentials *os.File // the file that the rank has inherited, kept open here; nil before its start and with epochs
-}
-
-// An exit is the end of one rank's process.
-type exit struct {
-	rank   *rank
-	status syscall.WaitStatus
+	link *link // its connection to the record of the ranks; nil without epochs
 }
 
 // Run starts the ranks of j. It returns when all of them and all their children have ended. It
@@ -195,15 +181,15 @@ func (r *run) prepare() error {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
+	r.local = newLocalHost(r.info.job, r.info.size)
 	// The port is bound here and inherited by rank 0, so that no other process can take it before
 	// rank 0 runs. With epochs, each rank has its own listener, and the record names rank 0's.
 	if r.epochs == nil {
-		if r.listener, r.info.root, err = listen(); err != nil {
+		if r.local.listener, r.info.root, err = listen(); err != nil {
+			r.release()
 			return err
 		}
 	}
-	r.exitRecord = newExitRecord(r.info.size)
-	r.info.exits = r.exitRecord != nil
 	for i := range r.apps {
 		if err := r.addApp(&r.apps[i]); err != nil {
 			r.release()
@@ -211,9 +197,6 @@ func (r *run) prepare() error {
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
-	// The channel has room for the ranks that begin. The close of over ends all other sends, so
-	// that no goroutine waits after the end of the job.
-	r.exits, r.over = make(chan exit, len(r.ranks)), make(chan struct{})
 	return nil
 }
 
@@ -237,7 +220,7 @@ func (r *run) addApp(a *App) error {
 // addRank appends a rank that runs in the given slot.
 func (r *run) addRank(a *App, program string, slot int) *rank {
 	k := &rank{
-		id: slot, slot: slot, process: len(r.ranks), app: a, program: program,
+		id: slot, slot: slot, process: len(r.ranks), host: r.local, app: a, program: program,
 		env: rankEnv(r.base, r.job, a, r.info, slot), lastError: new(lastError),
 	}
 	r.ranks = append(r.ranks, k)
@@ -282,35 +265,19 @@ func (r *run) notifySignals() {
 	}
 }
 
-// cleanUp undoes notifySignals and stops all helpers. It also dismisses the guardian, because the
-// job has ended.
+// cleanUp undoes notifySignals and stops all helpers.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
 	if r.terminal != nil {
 		r.terminal.stop()
 	}
-	if r.starter != nil {
-		r.starter.stop()
-	}
-	if r.guardian != nil {
-		r.guardian.dismiss()
-	}
-	close(r.over)
 	r.release()
 }
 
-// release closes what the ranks inherit.
+// release ends the connections of the ranks, and closes the hosts.
 func (r *run) release() {
-	if r.listener != nil {
-		r.listener.Close()
-	}
-	for _, k := range r.ranks {
-		if k.credentials != nil {
-			k.credentials.Close()
-		}
-	}
 	r.epochs.close()
-	r.exitRecord.close()
+	r.local.close()
 }
 
 // loop handles events until no process of the job is left, or the remaining processes cannot be
@@ -324,7 +291,8 @@ func (r *run) loop(ctx context.Context) {
 		r.advance()
 		timer.Reset(r.pause())
 		select {
-		case e := <-r.exits:
+		case e := <-r.local.exits:
+			r.local.received(e)
 			r.exited(e)
 		case n := <-r.epochs.requests():
 			r.asked(n)
@@ -360,7 +328,7 @@ func (r *run) isOver() bool {
 	if r.policy.phase == abandoned {
 		return true
 	}
-	return r.policy.alive == 0 && len(r.leftovers()) == 0
+	return r.policy.alive == 0 && len(r.local.left()) == 0
 }
 
 // pause returns how long to wait for the next event. Children of ranks that have ended send no
@@ -392,59 +360,35 @@ func (r *run) checkAbsent() {
 // endedWithoutInit reports whether a rank and its children have ended, the rank exited with 0, and
 // none of them has called Init.
 func (k *rank) endedWithoutInit() bool {
-	started, unknown := k.startedInit()
-	return k.ended && k.status == 0 && k.groupGone && !started && !unknown
+	return k.ended && k.status == 0 && k.host.calledInit(k.process) == initNever
 }
 
 // runsInit reports whether a rank is running and has called Init.
-func (k *rank) runsInit() bool {
-	started, _ := k.startedInit()
-	return !k.ended && started
-}
-
-// startedInit reports whether a program of the rank has called Init. Init reads the file of the
-// rank's credentials, and so moves the file's position. This process has the same file open, and
-// sees the position. If the credentials are a pipe, the answer is unknown.
-func (k *rank) startedInit() (started, unknown bool) {
-	if k.credentials == nil {
-		return false, true
-	}
-	at, err := k.credentials.Seek(0, io.SeekCurrent)
-	return err == nil && at > 0, err != nil
-}
+func (k *rank) runsInit() bool { return !k.ended && k.host.calledInit(k.process) == initCalled }
 
 // exited handles the end of a rank.
 func (r *run) exited(e exit) {
-	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
+	k := r.ranks[e.process]
+	k.ended, k.status, k.endedAt = true, e.status, r.now()
 	// From terminating on, ranks end because the launcher signals them.
-	e.rank.killed = r.policy.phase >= terminating
-	r.updateGroup(e.rank)
+	k.killed = r.policy.phase >= terminating
 	if r.epochs == nil {
 		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 		return
 	}
 	// The rest of the process group must not go on in its epoch beside the next epoch. If the job
 	// is ending, there is no next epoch, and the rest keeps its grace period.
-	if e.status != 0 && !e.rank.groupGone && !r.epochs.stopped {
-		signalGroup(e.rank.pid, syscall.SIGKILL)
+	if e.status != 0 && !r.epochs.stopped {
+		k.host.signal(k.process, syscall.SIGKILL)
 	}
-	r.epochs.exited(e.rank, r.now())
-}
-
-// updateGroup checks whether a rank's process group is empty. Once a process group is empty, the
-// kernel may reuse its number, so neither this process nor the guardian signals it any more.
-func (r *run) updateGroup(k *rank) {
-	if k.ended && !k.groupGone && !groupAlive(k.pid) {
-		k.groupGone = true
-		r.guardian.remove(k.pid)
-	}
+	r.epochs.exited(k, r.now())
 }
 
 // deadlinePassed handles the end of a phase's time. It reports the children that it signals.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
 	// The processes are listed first, because they may be gone after the signal.
-	left := r.leftovers()
+	left := r.local.left()
 	r.signalAll(r.policy.deadlinePassed(now))
 	if phase == draining && len(left) > 0 && !r.job.Quiet {
 		r.err.logf("ended %s that ranks had left behind", describe(left))
@@ -485,47 +429,15 @@ func (r *run) signalAll(s syscall.Signal) {
 	if r.policy.phase >= terminating {
 		r.pmi.Stop() // the launcher ends all ranks now, and so their connections
 	}
-	groups := r.groups()
-	// A process group includes the children of its rank.
-	for pgid := range groups {
-		signalGroup(pgid, s)
-	}
-	if r.policy.phase >= terminating {
-		signalDetached(groups, r.info.job, s)
-	}
-}
-
-// groups returns the IDs of the ranks' process groups that may still have processes.
-func (r *run) groups() map[int]bool {
-	groups := make(map[int]bool)
-	for _, k := range r.ranks {
-		if k.pid != 0 && !k.groupGone {
-			groups[k.pid] = true
-		}
-	}
-	return groups
-}
-
-// leftovers returns the processes that the job still has: members of the ranks' process groups, and
-// others with the job's name.
-func (r *run) leftovers() []process {
-	for _, k := range r.ranks {
-		r.updateGroup(k)
-	}
-	return membersOf(r.groups(), r.info.job)
+	r.local.signalAll(s, r.policy.phase >= terminating)
 }
 
 // describe lists at most eight processes.
-func describe(left []process) string {
-	var names []string
-	for i, p := range left {
-		if i == 8 {
-			names = append(names, "...")
-			break
-		}
-		names = append(names, p.String())
+func describe(left []string) string {
+	if len(left) > 8 {
+		left = append(left[:8:8], "...")
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(left, ", ")
 }
 
 // drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -40,13 +41,13 @@ func foreground(f *os.File) (pgid int, err error) {
 // so that it can be stopped.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
-	to      *os.File // closing it ends the wait for rank 0
+	to      stream   // closing it ends the wait for rank 0
 	done    sync.WaitGroup
 }
 
-// newTerminalCopier starts a copier from the file in to the file to. The copier closes the latter
+// newTerminalCopier starts a copier from the file in to a stream. The copier closes the stream
 // when it ends.
-func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
+func newTerminalCopier(in *os.File, to stream) (*terminalCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func (f *terminalCopier) stop() {
 
 // copyTerminal copies until the terminal's end of file, until rank 0 reads no more, or until
 // stopped is readable.
-func copyTerminal(in, to, stopped *os.File) {
+func copyTerminal(in *os.File, to io.Writer, stopped *os.File) {
 	buf := make([]byte, 4096)
 	for {
 		fds := []unix.PollFd{

@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,7 +48,7 @@ type Server struct {
 //
 // A rank that is silent may be no program of PMI, or may start one later.
 type client struct {
-	conn   net.Conn // nil before Serve
+	conn   io.ReadWriteCloser // nil before Serve
 	app    int
 	state  state
 	stored int // the bytes of the keys and values that it has put
@@ -136,7 +136,7 @@ func (s *Server) Close() {
 // Serve answers the requests of a rank. It returns when the rank finalizes, when it sends what is
 // no request, and when the connection ends. Serve then closes the connection. It does not limit how
 // long a rank may be silent.
-func (s *Server) Serve(rank int, conn net.Conn) {
+func (s *Server) Serve(rank int, conn io.ReadWriteCloser) {
 	defer conn.Close()
 	s.mu.Lock()
 	s.ranks[rank].conn = conn

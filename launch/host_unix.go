@@ -1,0 +1,67 @@
+//go:build unix
+
+package launch
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// A host runs processes of a job on one machine. Processes have the numbers that they have in
+// run.ranks. The goroutine in Run calls the methods, and none of them waits for a process.
+type host interface {
+	// open returns this process's end of a stream of a process that start is about to start.
+	open(process int, id int) (stream, error)
+	// inherit makes a file of this process the stream of a process that start is about to start. It
+	// returns false if the machine is another one.
+	inherit(process int, id int, f *os.File) bool
+	// start starts a process, and returns its ID. If it fails, it closes the streams.
+	start(s *spec) (pid int, err *startError)
+	// grow makes room in the record of ends for processes below n.
+	grow(n int)
+
+	// signal signals the process group of a process, if the group has members.
+	signal(process int, s syscall.Signal)
+	// signalAll signals all process groups, and with detached also processes outside of them that
+	// have the job's name in their environment.
+	signalAll(s syscall.Signal, detached bool)
+	// calledInit says whether a process has called Init.
+	calledInit(process int) initState
+	// left describes the processes that the job has on the machine.
+	left() []string
+}
+
+// A stream is one end of a pipe or of a connection.
+type stream interface {
+	io.ReadWriteCloser
+	SetReadDeadline(time.Time) error
+}
+
+// The streams of a process that open knows by their descriptors in the process: 0, 1 and 2, pmiFD
+// and storeFD. pmiFD and storeFD are connections.
+var (
+	_ stream = (*os.File)(nil)
+	_ stream = net.Conn(nil)
+)
+
+// A spec describes a process to start.
+type spec struct {
+	process     int
+	program     string
+	args, env   []string
+	dir         string // "" means the launcher's own
+	credentials []byte // nil if the process inherits none
+	listener    bool   // the process inherits the listener
+}
+
+// An initState says whether a program of a rank has called Init.
+type initState uint8
+
+const (
+	initUnknown initState = iota // it may have called Init, or may still call it
+	initCalled                   // it has
+	initNever                    // it has not, and its process group is empty
+)

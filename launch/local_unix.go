@@ -1,0 +1,274 @@
+//go:build unix
+
+package launch
+
+import (
+	"io"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// A localHost is the host that this process runs on. One goroutine owns it. The other goroutines
+// wait for processes, and send their ends to exits.
+type localHost struct {
+	job        string // the job's name, by which its processes are found
+	starter    *starter
+	guardian   *guardian
+	exitRecord *exitRecord
+	listener   *os.File // rank 0's listener, until rank 0 has inherited it
+	processes  map[int]*localProcess
+
+	exits chan exit
+	over  chan struct{} // closed when nothing reads exits any more
+}
+
+// A localProcess is a process of a localHost. Its states:
+//
+//	pid  ended  groupGone  meaning
+//	0    false  false      not started
+//	>0   false  false      runs
+//	>0   true   false      has ended; its group has members, which may be signalled
+//	>0   true   true       its group is empty: the number may belong to others, and gets no signal
+type localProcess struct {
+	pid         int      // also the number of its group
+	ended       bool     // the owner has received its exit
+	groupGone   bool     // the group has no members
+	credentials *os.File // the file that the process has inherited, kept open here; nil if there is none
+
+	files [pmiFD + 1]*os.File // what the process inherits, by descriptor; empty once it has started
+	own   []*os.File          // those of them that are closed here once the process has started
+}
+
+// An exit is the end of a process.
+type exit struct {
+	process int
+	status  syscall.WaitStatus
+}
+
+// newLocalHost returns a host without processes, for a job that begins with n of them.
+func newLocalHost(job string, n int) *localHost {
+	return &localHost{
+		job: job, exitRecord: newExitRecord(n), processes: make(map[int]*localProcess),
+		// The channel has room for the processes that begin. The close of over ends all other sends,
+		// so that no goroutine waits after the end of the job.
+		exits: make(chan exit, n), over: make(chan struct{}),
+	}
+}
+
+// begin starts the thread that starts processes, and the guardian.
+func (h *localHost) begin(guardian string, onLost func(error)) {
+	h.starter = newStarter()
+	h.guardian = newGuardian(guardian, h.job, onLost)
+}
+
+// close ends the helpers and closes all files. The processes have ended, or cannot be ended.
+func (h *localHost) close() {
+	if h.starter != nil {
+		h.starter.stop()
+		h.guardian.dismiss()
+	}
+	close(h.over)
+	if h.listener != nil {
+		h.listener.Close()
+	}
+	for _, p := range h.processes {
+		p.closeFiles()
+		if p.credentials != nil {
+			p.credentials.Close()
+		}
+	}
+	h.exitRecord.close()
+}
+
+// process returns the process with a number, which may be new.
+func (h *localHost) process(number int) *localProcess {
+	p := h.processes[number]
+	if p == nil {
+		p = new(localProcess)
+		h.processes[number] = p
+	}
+	return p
+}
+
+// closeFiles closes the files of a process that has its own copies, or does not start.
+func (p *localProcess) closeFiles() {
+	for _, f := range p.own {
+		f.Close()
+	}
+	p.own, p.files = nil, [pmiFD + 1]*os.File{}
+}
+
+// give makes a file the descriptor of a process, and closes the file here once the process has
+// started.
+func (p *localProcess) give(fd int, f *os.File) {
+	p.files[fd], p.own = f, append(p.own, f)
+}
+
+func (h *localHost) open(process int, id int) (stream, error) {
+	p := h.process(process)
+	if id == pmiFD || id == storeFD {
+		conn, theirs, err := socketPair("rank")
+		if err != nil {
+			return nil, err
+		}
+		p.give(id, theirs)
+		return conn, nil
+	}
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	if id == 0 {
+		ours, theirs = theirs, ours
+	}
+	p.give(id, theirs)
+	return ours, nil
+}
+
+func (h *localHost) inherit(process int, id int, f *os.File) bool {
+	h.process(process).files[id] = f
+	return true
+}
+
+func (h *localHost) start(s *spec) (int, *startError) {
+	p := h.process(s.process)
+	defer p.closeFiles()
+	if err := h.complete(p, s); err != nil {
+		return 0, startFailure(s.args[0], "", err)
+	}
+	attr := &os.ProcAttr{Dir: s.dir, Env: s.env, Files: p.files[:], Sys: rankAttr()}
+	if h.exitRecord != nil {
+		attr.Env = append(slices.Clip(attr.Env), exitsSetting())
+	}
+	var child *os.Process
+	var err error
+	// The parent-death signal is tied to the thread that forks, so the starter's thread forks all
+	// ranks.
+	h.starter.do(func() { child, err = os.StartProcess(s.program, s.args, attr) })
+	if err != nil {
+		return 0, startFailure(s.args[0], s.dir, err)
+	}
+	p.pid = child.Pid
+	h.guardian.add(p.pid)
+	if s.listener {
+		// Only rank 0 holds the listener from now on. After rank 0 ends, the kernel refuses
+		// connections to the port at once.
+		h.listener.Close()
+		h.listener = nil
+	}
+	go h.wait(s.process, child)
+	return p.pid, nil
+}
+
+// complete adds the files that all processes inherit, and those that the spec names.
+func (h *localHost) complete(p *localProcess, s *spec) error {
+	if p.files[0] == nil {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return err
+		}
+		p.give(0, null)
+	}
+	if s.credentials != nil {
+		f, err := privateFile(s.credentials)
+		if err != nil {
+			return err
+		}
+		p.credentials, p.files[secretFD] = f, f // stays open; see calledInit
+	}
+	p.files[exitsFD] = h.exitRecord.inherited()
+	if s.listener {
+		p.files[listenFD] = h.listener
+	}
+	return nil
+}
+
+// wait sends the end of one process to the owner.
+func (h *localHost) wait(process int, child *os.Process) {
+	state, err := child.Wait()
+	e := exit{process, 255 << 8} // if the rank is no longer a child of this process, its status is unknown
+	if err == nil {
+		h.exitRecord.add(process, child.Pid)
+		e.status = state.Sys().(syscall.WaitStatus)
+	}
+	select {
+	case h.exits <- e:
+	case <-h.over:
+	}
+}
+
+// received notes an exit that the owner has received.
+func (h *localHost) received(e exit) {
+	p := h.processes[e.process]
+	p.ended = true
+	h.updateGroup(p)
+}
+
+// updateGroup checks whether the group of a process is empty. Once it is, the kernel may reuse its
+// number, so neither this process nor the guardian signals it any more.
+func (h *localHost) updateGroup(p *localProcess) {
+	if p.ended && !p.groupGone && !groupAlive(p.pid) {
+		p.groupGone = true
+		h.guardian.remove(p.pid)
+	}
+}
+
+func (h *localHost) grow(n int) { h.exitRecord.grow(n) }
+
+func (h *localHost) signal(process int, s syscall.Signal) {
+	if p := h.processes[process]; p.pid != 0 && !p.groupGone {
+		signalGroup(p.pid, s)
+	}
+}
+
+func (h *localHost) signalAll(s syscall.Signal, detached bool) {
+	groups := h.groups()
+	// A process group includes the children of its rank.
+	for pgid := range groups {
+		signalGroup(pgid, s)
+	}
+	if detached {
+		signalDetached(groups, h.job, s)
+	}
+}
+
+// groups returns the IDs of the process groups that may still have processes.
+func (h *localHost) groups() map[int]bool {
+	groups := make(map[int]bool)
+	for _, p := range h.processes {
+		if p.pid != 0 && !p.groupGone {
+			groups[p.pid] = true
+		}
+	}
+	return groups
+}
+
+// calledInit finds out by the file of the credentials. Init reads the file, and so moves its position.
+// This process has the same file open, and sees the position. If the credentials are a pipe, the
+// answer is unknown.
+func (h *localHost) calledInit(process int) initState {
+	p := h.processes[process]
+	if p == nil || p.credentials == nil {
+		return initUnknown
+	}
+	at, err := p.credentials.Seek(0, io.SeekCurrent)
+	switch {
+	case err != nil:
+	case at > 0:
+		return initCalled
+	case p.groupGone:
+		return initNever
+	}
+	return initUnknown
+}
+
+func (h *localHost) left() (names []string) {
+	for _, p := range h.processes {
+		h.updateGroup(p)
+	}
+	for _, p := range membersOf(h.groups(), h.job) {
+		names = append(names, p.String())
+	}
+	return names
+}
