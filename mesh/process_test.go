@@ -5,6 +5,7 @@ package mesh
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +34,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envRank) != "" {
 		os.Exit(runRank())
 	}
+	flag.Parse()
+	flag.Set("test.parallel", "4") // the tests that may run in parallel wait for limits of the mesh
 	os.Exit(m.Run())
 }
 

@@ -161,15 +161,14 @@ func TestAStalledLinkIsReportedWithBothEnds(t *testing.T) {
 			})
 		}
 	}
-}
-
-// This test checks that the test above fails for Conns that report no bytes.
-func TestAStallThatNoConnReportsIsNoticed(t *testing.T) {
-	leak.Check(t)
-	err := reportStall(t, "tcp", func(tr transport.Transport, _ int) transport.Transport { return silentNode{tr} })
-	if err == nil {
-		t.Error("the stall was reported, although every Conn reports that nothing is unsent")
-	}
+	// The tests above must fail for Conns that report no bytes.
+	t.Run("no Conn reports it", func(t *testing.T) {
+		t.Parallel()
+		err := reportStall(t, "tcp", func(tr transport.Transport, _ int) transport.Transport { return silentNode{tr} })
+		if err == nil {
+			t.Error("the stall was reported, although every Conn reports that nothing is unsent")
+		}
+	})
 }
 
 // A silentNode is a Transport whose Conns report that nothing is unsent.
