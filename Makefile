@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 GO ?= go
 # The time each fuzz target gets.
-FUZZTIME ?= 10s
+FUZZTIME ?= 5s
 # More arguments for go test: make test TESTFLAGS='-run Ring -v'.
 TESTFLAGS ?=
 # The packages that test, race, bench and cover look at.
@@ -140,7 +140,7 @@ lint-generated:
 	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check .. $(CURDIR)/internal/cpu
 
 .PHONY: fuzz
-fuzz: ## run every fuzz target for FUZZTIME (10s) each, one per core
+fuzz: ## run every fuzz target for FUZZTIME (5s) each, one per core
 	@GO=$(GO) FUZZTIME=$(FUZZTIME) tools/fuzz.sh
 
 .PHONY: examples
