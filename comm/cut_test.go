@@ -404,22 +404,25 @@ func injectOverWire(t *testing.T, share int, injections []injection, cases func(
 	var sum runCounts
 	w := newInjectionPool()
 	begin := seed(t)
-	i := begin
+	var chosen []*faultCase
 	for n := 2; n <= 4; n++ {
 		for j, s := range cases(n) {
-			if !soaking && (j+begin)%3 != n-2 {
+			if soaking || (j+begin)%3 == n-2 {
+				chosen = append(chosen, s)
+			}
+		}
+	}
+	i := begin
+	for j, steps := range w.baselines(t, chosen, &sum) {
+		for _, at := range steps {
+			if soaking {
+				w.inject(t, chosen[j], &sum, injections[i%len(injections)], at)
+				i++
 				continue
 			}
-			for _, at := range s.baseline(t, &sum) {
-				if soaking {
-					w.inject(t, s, &sum, injections[i%len(injections)], at)
-					i++
-					continue
-				}
-				for _, b := range injections {
-					if i++; i%share == 0 {
-						w.inject(t, s, &sum, b, at)
-					}
+			for _, b := range injections {
+				if i++; i%share == 0 {
+					w.inject(t, chosen[j], &sum, b, at)
 				}
 			}
 		}
