@@ -49,7 +49,11 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 // onHostsOfCosts runs a test on 1 to 9 ranks. The ranks are first on one host, and then each on its
 // own host. The cost of a hierarchical algorithm assumes the second case.
 func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
-	for n := 1; n <= 9; n++ {
+	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if underRace() {
+		ranks = []int{3, 8} // the counts do not depend on the race detector
+	}
+	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { do(t, n, 1) })
 		if n > 1 {
 			t.Run(fmt.Sprintf("%d hosts", n), func(t *testing.T) { do(t, n, n) })
