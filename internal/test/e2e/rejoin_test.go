@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,8 +117,10 @@ func (j *job) summed(size, n int) map[int]int {
 
 // TestAKilledRankIsStartedAgain kills a rank, and then rank 0. Each time all three ranks sum again.
 func TestAKilledRankIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
 			j := run(t, 3, wire, instruction{Program: "rejoin"}, "--restart-ranks", "2")
 			first := j.summed(3, 3)
 			j.signal(first[1], syscall.SIGKILL)
@@ -156,6 +159,7 @@ func (l hostList) set(text string) {
 // of ranks follows, up to --max-np. A host that tuttirun cannot start ranks on is named, and
 // changes nothing.
 func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
+	t.Parallel()
 	hosts := hostList{t, filepath.Join(t.TempDir(), "hosts")}
 	hosts.set("localhost:1\n")
 	j := run(t, 1, "auto", instruction{Program: "rejoin"}, "--host-discovery-script", "cat "+hosts.path, "--max-np", "3")
@@ -173,6 +177,7 @@ func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
 // TestRejoinInAJobWithoutARecordIsAMisuse runs a job of tuttirun without any option that allows
 // Rejoin.
 func TestRejoinInAJobWithoutARecordIsAMisuse(t *testing.T) {
+	t.Parallel()
 	j := run(t, 2, "auto", instruction{Program: "misrejoin"})
 	for _, e := range j.events("refused", 2) {
 		if e.Kind != fault.Misuse.Error() || !strings.Contains(e.Text, "--restart-ranks") {
@@ -193,6 +198,7 @@ func rejoinWithoutRecord(ctx context.Context, a *rankProcess, c *comm.Comm) erro
 // TestARankKilledInRejoinIsStartedAgain kills rank 1, and then rank 2 while it waits in Rejoin for
 // rank 3, which is stopped.
 func TestARankKilledInRejoinIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	j := run(t, 4, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--verbose")
 	first := j.summed(4, 4)
 	j.signal(first[3], syscall.SIGSTOP)
@@ -211,6 +217,7 @@ func TestARankKilledInRejoinIsStartedAgain(t *testing.T) {
 // epoch and is stopped when tuttirun forms it. Rank 2 is killed then, while the others wait for it
 // in Init.
 func TestARankKilledWhenTheEpochIsFormedIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	marker := filepath.Join(t.TempDir(), "started")
 	j := run(t, 3, "auto", instruction{Program: "rejoin", Victim: 1, Phase: marker}, "--restart-ranks", "2", "--verbose")
 	first := j.summed(3, 3)
@@ -239,6 +246,7 @@ func (j *job) awaitLauncher(text string, n int) {
 // TestARankThatDoesNotComeToRejoinIsKilled stops a rank, for which the others wait in Rejoin.
 // tuttirun must kill the stopped rank.
 func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
+	t.Parallel()
 	j := run(t, 3, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "2", "--elastic-timeout", "5s")
 	first := j.summed(3, 3)
 	j.signal(first[2], syscall.SIGSTOP)
@@ -252,6 +260,7 @@ func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
 
 // TestAJobEndsBelowItsLeastNumberOfRanks kills one of two ranks, both of which are needed.
 func TestAJobEndsBelowItsLeastNumberOfRanks(t *testing.T) {
+	t.Parallel()
 	j := run(t, 2, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "0")
 	j.signal(j.summed(2, 2)[0], syscall.SIGKILL)
 	if e := j.events("stopped", 1)[0]; e.Kind != fault.NoQuorum.Error() || !strings.Contains(e.Text, "got 1, want at least 2 (--min-np)") {
@@ -262,6 +271,7 @@ func TestAJobEndsBelowItsLeastNumberOfRanks(t *testing.T) {
 
 // TestTheLastOfTwoGoesOnWithRejoin runs without restarts. The survivor goes on alone.
 func TestTheLastOfTwoGoesOnWithRejoin(t *testing.T) {
+	t.Parallel()
 	j := run(t, 2, "auto", instruction{Program: "rejoin"}, "--enable-recovery")
 	j.signal(j.summed(2, 2)[0], syscall.SIGKILL)
 	j.summed(1, 1)
@@ -272,6 +282,7 @@ func TestTheLastOfTwoGoesOnWithRejoin(t *testing.T) {
 // TestKillsAtRandomMomentsDoNotEndAJob kills random ranks at random moments: while they sum, in
 // Rejoin and in Init. The ranks that are left in the end sum together.
 func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
+	t.Parallel()
 	kills := 12
 	if soaking() {
 		kills = 1000
@@ -281,6 +292,7 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 	j := run(t, ranks, "auto", instruction{Program: "rejoin"}, "--restart-ranks", "4000", "--blacklist-cooldown-range", "0", "0", "--verbose")
 	j.summed(ranks, ranks)
 	started := regexp.MustCompile(`rank \S+ is process (\d+),`)
+	killed := 0
 	for range kills {
 		// Reason: the kills must hit all phases of the ranks, and no event marks every phase.
 		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
@@ -292,17 +304,37 @@ func TestKillsAtRandomMomentsDoNotEndAJob(t *testing.T) {
 				alive = append(alive, pid)
 			}
 		}
-		if len(alive) > 0 {
-			syscall.Kill(alive[random.IntN(len(alive))], syscall.SIGKILL)
+		if len(alive) > 0 && j.killChild(alive[random.IntN(len(alive))]) {
+			killed++
 		}
 	}
 	j.open(0)
 	j.wantExit(0)
+	if killed == 0 {
+		t.Error("no rank was killed")
+	}
 	for _, name := range []string{"refused", "stopped"} {
 		for _, e := range j.events(name, 0) {
 			t.Errorf("rank %d, which was not killed: %s", e.Rank, e.Text)
 		}
 	}
+}
+
+// killChild kills a process that tuttirun has started, and reports whether it has. The process may
+// have ended since tuttirun logged its pid, and the pid may belong to another program.
+func (j *job) killChild(pid int) bool {
+	child, err := os.FindProcess(pid) // on Linux a pidfd, which no later process can take over
+	if err != nil {
+		return false
+	}
+	defer child.Release()
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if fields[1] != strconv.Itoa(j.launcher.cmd.Process.Pid) {
+			return false
+		}
+	}
+	return child.Signal(syscall.SIGKILL) == nil
 }
 
 // rejoinOften rejoins once and closes, and then rejoins 20 times and closes. After both closes the
@@ -370,8 +402,10 @@ func resourcesOf() resources {
 }
 
 func TestRejoinKeepsNoDescriptorsAndGoroutines(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
 			j := run(t, 3, wire, instruction{Program: "rejoinoften"}, "--enable-recovery")
 			j.events("rejoined", 3)
 			j.wantExit(0)

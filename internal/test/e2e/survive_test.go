@@ -135,8 +135,10 @@ func (j *job) wantLosses(n int, victims ...int) {
 // TestSurvivorsGoOnAfterEachOfTwoKills kills a rank in the middle, and then rank 0, which leads and
 // knows the addresses of the other ranks. The two ranks that are left must go on.
 func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
 			j := run(t, 4, wire, instruction{Program: "survive", Left: 2}, "--enable-recovery")
 			pids := j.pids(4)
 			j.events("summing", 4)
@@ -157,8 +159,10 @@ func TestSurvivorsGoOnAfterEachOfTwoKills(t *testing.T) {
 // TestOneOfTwoGoesOnAfterAKill kills one of two ranks. The other rank must go on, even if it is the
 // higher one, because tuttirun has seen the victim end.
 func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
+	t.Parallel()
 	for _, victim := range []int{0, 1} {
 		t.Run(fmt.Sprint("rank", victim), func(t *testing.T) {
+			t.Parallel()
 			j := run(t, 2, "auto", instruction{Program: "survive", Left: 1}, "--enable-recovery")
 			pids := j.pids(2)
 			j.events("summing", 2)
@@ -175,6 +179,7 @@ func TestOneOfTwoGoesOnAfterAKill(t *testing.T) {
 // TestTheHigherOfTwoStopsWithoutNewsOfTheDeath kills rank 0 of a job without tuttirun. Rank 1
 // cannot know whether rank 0 goes on, so it must stop with fault.NoQuorum.
 func TestTheHigherOfTwoStopsWithoutNewsOfTheDeath(t *testing.T) {
+	t.Parallel()
 	j := spawn(t, 2, "tcp", instruction{Program: "survive", Left: 1})
 	pids := j.pids(2)
 	j.events("summing", 2)
