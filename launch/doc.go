@@ -8,10 +8,10 @@
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go
-// starts the processes, guardian_unix.go ends them if the launcher is killed, output.go and
-// lasterror.go read what they print, and outcome_unix.go derives the exit code and the verdict from
-// the ranks' exit statuses. members.go and elastic_unix.go change the ranks while a job runs.
-// options.go and optiontable.go read the command line.
+// starts the processes, guardian_unix.go ends them if the launcher is killed, output.go,
+// output_unix.go and lasterror.go read what they print, and outcome_unix.go derives the exit code
+// and the verdict from the ranks' exit statuses. members.go and elastic_unix.go change the ranks
+// while a job runs. options.go, optiontable.go and outputoptions.go read the command line.
 //
 // # Goroutines
 //
@@ -125,10 +125,15 @@
 //
 // # Standard streams
 //
-// Standard output passes through the launcher only if its lines are tagged, or if the caller's
+// Standard output passes through the launcher only if Job.Output changes it, or if the caller's
 // writer is not a file. Standard error always passes through the launcher, because the verdict
-// quotes each rank's last error. Each tagged line is written as a whole. When the reader of the
-// launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
+// quotes each rank's last error. Each line with a prefix is written as a whole. When the reader of
+// the launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
+//
+// Files of output are made when their rank starts, and then get the same bytes as the screen, except
+// for colours. If a file cannot be written, for example on a full disk, the job goes on. The file's
+// further lines are printed, even if they would not be otherwise. The launcher says so at once and in
+// the verdict, and a job that has otherwise succeeded exits with 1.
 //
 // # Command lines of mpirun and mpiexec
 //
@@ -159,8 +164,9 @@
 //	1 to 255   the exit code of the rank that failed by itself or aborted by PMI; 128+n if signal n
 //	           ended the rank
 //	128+n      no rank failed by itself, and signal n asked the job to end
-//	1          the timeline could not be written, a rank ended without the Init in which other
-//	           ranks waited for it, too few ranks were left, or a rank broke off PMI
+//	1          the timeline or a file of output could not be written, a rank ended without the
+//	           Init in which other ranks waited for it, too few ranks were left, or a rank broke off
+//	           PMI
 //	2          the command line is wrong
 //	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist

@@ -55,6 +55,7 @@ type spec struct {
 	dir         string // "" means the launcher's own
 	credentials []byte // nil if the process inherits none
 	listener    bool   // the process inherits the listener
+	merge       bool   // standard error is the same file as standard output
 }
 
 // An initState says whether a program of a rank has called Init.

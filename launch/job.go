@@ -35,7 +35,7 @@ type Job struct {
 	// how many processes begin, unless a discovery script does.
 	Elastic *Elastic
 
-	Tags    Tags
+	Output  Output
 	Timeout time.Duration // how long the job may run; 0 means no limit
 	Grace   time.Duration // how long the other ranks may run after a rank has failed
 	Quiet   bool          // print neither warnings nor notes
@@ -46,14 +46,22 @@ type Job struct {
 	// the terminal.
 	Stdin *os.File
 
-	// Stdout and Stderr receive what the ranks print. Without Tags, the ranks inherit Stdout if
-	// it is a file. Standard error always passes through Run, which keeps each rank's last error
-	// for the verdict.
+	// Stdout and Stderr receive what the ranks print. The ranks inherit Stdout if it is a
+	// file, and Output does not change standard output. Standard error always passes through
+	// Run, which keeps each rank's last error for the verdict.
 	Stdout, Stderr io.Writer
 
 	// Guardian is a program whose main function calls Main, such as tuttirun itself. Run starts it
 	// as the guardian, which ends the job if this process is killed. "" means no guardian.
 	Guardian string
+}
+
+// environ returns the environment of the job.
+func (j *Job) environ() []string {
+	if j.Env == nil {
+		return os.Environ()
+	}
+	return j.Env
 }
 
 // Elastic says which processes a job may have while it runs.
@@ -81,16 +89,6 @@ type App struct {
 	Args  []string // the program and its arguments
 }
 
-// Tags say how lines of output are marked with the rank that printed them.
-type Tags uint8
-
-// The ways to tag lines. Except with NoTags, each line is written as a whole.
-const (
-	NoTags  Tags = iota
-	RankTag      // "[3] line"
-	MPITag       // "[1,3]<stdout>:line", as Open MPI prints it
-)
-
 // An Outcome describes how a job ended. The package comment lists the exit codes.
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
@@ -100,7 +98,7 @@ type Outcome struct {
 
 // The exit codes that do not come from a rank.
 const (
-	exitTimeline   = 1
+	exitUnwritten  = 1 // the timeline, or a file of output
 	exitUsage      = 2
 	exitTimeout    = 124
 	exitNotRunning = 126

@@ -170,6 +170,9 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 		}
 		p.give(0, null)
 	}
+	if s.merge {
+		p.files[2] = p.files[1]
+	}
 	if s.credentials != nil {
 		f, err := privateFile(s.credentials)
 		if err != nil {

@@ -50,6 +50,8 @@ type parser struct {
 	strict  bool     // --nooversubscribe
 	ignored []string
 	elastic Elastic // what the options say; see finishElastic
+
+	timestamp bool // the prefix of output begins with the time
 }
 
 // parse reads the arguments after the program's own name. Errors are usageErrors.
@@ -169,6 +171,7 @@ func (p *parser) finish() error {
 	if total > MaxRanks {
 		return usagef("got %d ranks, want at most %d", total, MaxRanks)
 	}
+	p.finishOutput()
 	if err := p.finishElastic(total); err != nil {
 		return err
 	}

@@ -34,12 +34,12 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 		"np before slots":        {"-host localhost:2 -np 4 p", Job{Apps: []App{{Ranks: 4, Args: []string{"p"}}}}},
 		"transport":              {"-n 1 --transport tcp --report-transport p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Transport: "tcp", Report: true}},
 		"report of the source":   {"-n 1 --report-bootstrap p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, ReportBootstrap: true}},
-		"tags":                   {"-l -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: RankTag}},
-		"mpi tags":               {"-tag-output -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: MPITag}},
+		"tags":                   {"-l -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Output: Output{Prefix: "[%r] "}}},
+		"mpi tags":               {"-tag-output -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Output: Output{Prefix: "[%j,%r]<%s>:"}}},
 		"times":                  {"--timeout 90 --grace 1m30s -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeout: 90 * time.Second, Grace: 90 * time.Second}},
 		"quiet and loud":         {"-q -v -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Quiet: true, Verbose: true}},
 		"timeline":               {"-n 1 --timeline out.json p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeline: "out.json"}},
-		"several programs": {"-np 1 -x A=1 -genv G 1 p a : -l -n 2 --wdir d q :: b", Job{Tags: RankTag, Apps: []App{
+		"several programs": {"-np 1 -x A=1 -genv G 1 p a : -l -n 2 --wdir d q :: b", Job{Output: Output{Prefix: "[%r] "}, Apps: []App{
 			{Ranks: 1, Set: []string{"G=1", "A=1"}, Args: []string{"p", "a"}}, {Ranks: 2, Dir: "d", Set: []string{"G=1"}, Args: []string{"q", "::", "b"}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 			if !slices.EqualFunc(got.Apps, want.Apps, sameApp) {
 				t.Errorf("got programs %+v, want %+v", got.Apps, want.Apps)
 			}
-			if got.Tags != want.Tags || got.Timeout != want.Timeout || got.Grace != want.Grace || got.Quiet != want.Quiet ||
+			if got.Output != want.Output || got.Timeout != want.Timeout || got.Grace != want.Grace || got.Quiet != want.Quiet ||
 				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Timeline != want.Timeline || got.Report != want.Report || got.ReportBootstrap != want.ReportBootstrap {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -65,6 +65,34 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 				t.Errorf("got warnings %q", req.warnings)
 			}
 		})
+	}
+}
+
+func TestParseReadsTheOptionsOfOutput(t *testing.T) {
+	for line, want := range map[string]Output{
+		"-l":                                {Prefix: "[%r] "},
+		"--tag-output":                      {Prefix: "[%j,%r]<%s>:"},
+		"--timestamp-output":                {Prefix: "%t<%s>:"},
+		"--timestamp-output --tag-output":   {Prefix: "%t[%j,%r]<%s>:"},
+		"--prefix-output-with-timestamp -l": {Prefix: "%t[%r] "},
+		"-prepend-pattern %r/%h: -prefix-timestamp":    {Prefix: "%t %r/%h:"},
+		"--merge-stderr-to-stdout":                     {Merge: true},
+		"--output tag":                                 {Prefix: "[%j,%r]<%s>: "},
+		"--output rank,TIMESTAMP,merge":                {Prefix: "%t[%r]<%s>: ", Merge: true},
+		"--output merge-stderr-to-stdout,dir=a:nocopy": {Merge: true, FilesOnly: true, Stdout: "a/%j/rank.%R/stdout", Stderr: "a/%j/rank.%R/stderr"},
+		"--output file=a/b%":                           {Stdout: "a/b%%.%R", Stderr: "a/b%%.%R"},
+		"--output-filename of":                         {Stdout: "of/%j/rank.%R/stdout", Stderr: "of/%j/rank.%R/stderr"},
+		"--output-filename=/o%f/":                      {Stdout: "/o%%f/%j/rank.%R/stdout", Stderr: "/o%%f/%j/rank.%R/stderr"},
+		"--output-filename of:nocopy,nojobid":          {FilesOnly: true, Stdout: "of/rank.%R/stdout", Stderr: "of/rank.%R/stderr"},
+		"-outfile-pattern o.%r":                        {FilesOnly: true, Stdout: "o.%r"},
+		"-errfile-pattern %h/e":                        {FilesOnly: true, Stderr: "%h/e"},
+	} {
+		req, err := parse(strings.Fields(line+" -np 1 p"), nil)
+		if err != nil {
+			t.Errorf("%q: %v", line, err)
+		} else if req.job.Output != want || len(req.warnings) != 0 {
+			t.Errorf("%q: got %+v and warnings %q, want %+v", line, req.job.Output, req.warnings, want)
+		}
 	}
 }
 
@@ -92,7 +120,14 @@ func TestParseErrorsNameTheRemedy(t *testing.T) {
 		"p : -np 1 q":                  "p: got no -np, want one",
 		"-H far:2 p":                   `got host "far", want this one`,
 		"--hostfile f p":               "this host only",
-		"--output-filename f p":        "redirect",
+		"-prepend-pattern %q: p":       `got "%q", want %r (rank)`,
+		"-outfile-pattern o.% p":       `got "%", want`,
+		"-outfile-pattern= p":          "want a name such as",
+		"--output-filename d:copy p":   "want nocopy or nojobid",
+		"--output-filename :nocopy p":  "want the name of a directory",
+		"--output xml p":               `got "xml", want tag, rank`,
+		"--output dir p":               `got "dir", want`,
+		"--output tag:raw p":           `got "raw" after ':'`,
 		"--nooversubscribe -np 4000 p": "--nooversubscribe",
 		"-stdin all p":                 "rank 0 only",
 	} {

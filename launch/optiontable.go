@@ -24,7 +24,7 @@ type option struct {
 // options returns all options, including those that are ignored or rejected. Like mpirun, tuttirun
 // accepts one dash or two.
 func options() []option {
-	return slices.Concat(ownOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
+	return slices.Concat(ownOptions(), outputOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
 // ownOptions returns the main options. All of them have an effect, and --help lists all of them.
@@ -42,13 +42,13 @@ func ownOptions() []option {
 			}},
 		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
 			set: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
-		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, shm, tcp, grpc; tcp+verbs,\n" + strings.Repeat(" ", 26) + "grpc+verbs where built in (sets TUTTI_TRANSPORT)",
+		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, shm, tcp, grpc; tcp+verbs, grpc+verbs where built in (sets TUTTI_TRANSPORT)",
 			set: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
 			set: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
 		{names: []string{"report-bootstrap"}, help: "have the ranks print how they have found their job",
 			set: func(p *parser, _ []string) error { p.req.job.ReportBootstrap = true; return nil }},
-		{names: []string{"insecure-plain"}, help: "INSECURE: do not encrypt connections between hosts\n" + strings.Repeat(" ", 26) + "(sets TUTTI_INSECURE_PLAIN)",
+		{names: []string{"insecure-plain"}, help: "INSECURE: do not encrypt connections between hosts (sets TUTTI_INSECURE_PLAIN)",
 			set: func(p *parser, _ []string) error {
 				p.req.job.Plain = true
 				p.warn("INSECURE: connections between hosts are not encrypted (--insecure-plain): an attacker on the network path can read and change the data")
@@ -58,23 +58,19 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
 		{names: []string{"merge-timeline"}, args: 1, operand: "FILE", help: "make one timeline of FILE.rank0, FILE.rank1, ... and run nothing",
 			set: func(p *parser, a []string) error { p.req.merge = a[0]; return nil }},
-		{names: []string{"l", "prepend-rank"}, help: "begin each line of output with its rank: [3] line",
-			set: func(p *parser, _ []string) error { p.req.job.Tags = RankTag; return nil }},
-		{names: []string{"tag-output"}, help: "the same in mpirun's way: [1,3]<stdout>:line",
-			set: func(p *parser, _ []string) error { p.req.job.Tags = MPITag; return nil }},
 		{names: []string{"timeout"}, args: 1, operand: "DURATION", help: "end the job after this time, in seconds or like 10m; exit code 124",
 			set: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
 		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "the time that the other ranks have to report after a rank has failed (2s)",
 			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
-		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit\n" + strings.Repeat(" ", 26) + "code is 0 if at least one rank exits with 0",
+		{names: []string{"enable-recovery", "disable-auto-cleanup"}, help: "let the other ranks go on when one has failed; the exit code is 0 if at least one rank exits with 0",
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
-		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all; this and the\n" + strings.Repeat(" ", 26) + "next ones include --enable-recovery",
+		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all; this and the next ones include --enable-recovery",
 			set: func(p *parser, a []string) (err error) { p.elastic.Restarts, err = number(a[0]); return }},
-		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with\n" + strings.Repeat(" ", 26) + "--enable-recovery alone: 1)",
+		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with --enable-recovery alone: 1)",
 			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
 		{names: []string{"max-np", "max-num-proc"}, args: 1, operand: "N", help: "run at most N ranks, however many slots the script finds",
 			set: func(p *parser, a []string) (err error) { p.elastic.Max, err = count(a[0]); return }},
-		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs\n" + strings.Repeat(" ", 26) + "each second",
+		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs each second",
 			set: func(p *parser, a []string) error { p.elastic.Discovery = a[0]; return nil }},
 		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long (10m)",
 			set: func(p *parser, a []string) (err error) {
@@ -156,9 +152,9 @@ func ignoredOptions() []option {
 	}
 	add(2, "KEY VALUE", "mca", "gmca", "omca", "pmca", "prtemca")
 	add(1, "a value", "am", "tune", "map-by", "rank-by", "cpus-per-proc", "cpus-per-rank", "cpu-set", "cpu-list", "rankfile", "rf",
-		"path", "prefix", "output", "membind", "iface", "interface", "network-interfaces", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
+		"path", "prefix", "membind", "iface", "interface", "network-interfaces", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
 	add(0, "", "report-bindings", "display-map", "display-allocation", "bycore", "bynode", "byslot", "use-hwthread-cpus", "nolocal",
-		"timestamp-output", "merge-stderr-to-stdout", "genvall", "envall", "pernode", "noprefix",
+		"genvall", "envall", "pernode", "noprefix",
 		"bind-to-core", "bind-to-none", "bind-to-socket")
 	return all
 }
@@ -171,7 +167,6 @@ func rejectedOptions() []option {
 	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
 	add(remote, "hostfile", "machinefile", "default-hostfile", "f")
 	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "ssh-port", "p")
-	add("output goes to standard output; redirect it", "output-filename", "outfile-pattern", "errfile-pattern")
 	add("not supported; write the programs on the command line, separated by ':'", "app", "configfile")
 	add("not supported; ranks inherit the environment", "genvnone", "envnone")
 	add("not supported", "xterm", "debug", "tv")
@@ -254,6 +249,29 @@ the first failing rank's (128+n for signal n), 124 after --timeout, 126 or 127
 when a program cannot be started, 2 when the command line is wrong.
 `
 
+// helpColumn is the column at which --help describes options.
+const helpColumn = 26
+
+// wrap breaks text into lines that end before column 80. All lines but the first are indented.
+func wrap(text string, indent int) string {
+	var b strings.Builder
+	column := indent
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case column == indent:
+		case column+1+len(word) < 80:
+			b.WriteByte(' ')
+			column++
+		default:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
+}
+
 // usage returns the text of --help.
 func usage() string {
 	var b strings.Builder
@@ -267,10 +285,10 @@ func usage() string {
 			names = append(names, dashed(n))
 		}
 		left := strings.TrimRight(strings.Join(names, ", ")+" "+o.operand, " ")
-		if len(left) > 23 {
-			left += "\n" + strings.Repeat(" ", 26)
+		if len(left) > helpColumn-3 {
+			left += "\n" + strings.Repeat(" ", helpColumn)
 		}
-		fmt.Fprintf(&b, "  %-24s%s\n", left, o.help)
+		fmt.Fprintf(&b, "  %-*s%s\n", helpColumn-2, left, wrap(o.help, helpColumn))
 	}
 	b.WriteString(usageTail)
 	return b.String()

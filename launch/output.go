@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,20 +20,112 @@ const maxLine = 64 << 10
 // prompts and progress bars.
 const partialWait = 50 * time.Millisecond
 
+// An Output says how Run writes what the ranks print. The zero value writes it unchanged.
+type Output struct {
+	// Prefix begins each line; "" means no prefix. Lines with a prefix are written as a whole. Prefix,
+	// Stdout and Stderr are patterns:
+	//
+	//	%r  the rank                           %h  the name of the rank's host
+	//	%s  stdout or stderr                   %t  the time, as in "Sat Nov 21 09:38:49 2026"
+	//	%g  0, and 1 more with each restart    %j  %g plus 1
+	//	%R  the rank with as many digits as    %%  a percent sign
+	//	    the number of ranks
+	Prefix string
+
+	// Merge makes a rank's standard error the same file as its standard output.
+	Merge bool
+
+	// Stdout and Stderr are the names of files that get the lines of these streams, with their
+	// prefix. "" means no file. Several ranks may have one file.
+	Stdout, Stderr string
+
+	// FilesOnly prints only those lines of a stream with a file that the file does not get, because
+	// it cannot be written.
+	FilesOnly bool
+}
+
+// inheritsStdout reports whether ranks may write to the launcher's standard output themselves.
+func (o *Output) inheritsStdout() bool { return o.Prefix == "" && o.Stdout == "" && !o.Merge }
+
+// An origin says where a line of output comes from.
+type origin struct {
+	rank        string
+	slot        int
+	size        int // the number of ranks
+	host        string
+	stream      string // stdout or stderr
+	incarnation int
+}
+
+// expand replaces the codes of a pattern. The pattern has passed checkPattern.
+func (o *origin) expand(pattern string) string {
+	if pattern == "" {
+		return ""
+	}
+	var b strings.Builder
+	for {
+		text, rest, ok := strings.Cut(pattern, "%")
+		b.WriteString(text)
+		if !ok || rest == "" {
+			return b.String()
+		}
+		switch rest[0] {
+		case 'r':
+			b.WriteString(o.rank)
+		case 'R':
+			number, _, _ := strings.Cut(o.rank, ".")
+			b.WriteString(strings.Repeat("0", max(0, len(strconv.Itoa(o.size))-len(number))) + o.rank)
+		case 'h':
+			b.WriteString(o.host)
+		case 's':
+			b.WriteString(o.stream)
+		case 't':
+			b.WriteString(time.Now().Format(time.ANSIC))
+		case 'g':
+			b.WriteString(strconv.Itoa(o.incarnation))
+		case 'j':
+			b.WriteString(strconv.Itoa(o.incarnation + 1))
+		case '%':
+			b.WriteByte('%')
+		}
+		pattern = rest[1:]
+	}
+}
+
+// checkPattern returns an error if a pattern has a code that expand does not know.
+func checkPattern(pattern string) error {
+	for {
+		_, rest, ok := strings.Cut(pattern, "%")
+		if !ok {
+			return nil
+		}
+		if rest == "" || !strings.ContainsRune("rRhstgj%", rune(rest[0])) {
+			return fmt.Errorf("got %q, want %%r (rank), %%h (host), %%s (stream), %%t (time), %%g (restarts) or %%%% after each %%", "%"+rest[:min(1, len(rest))])
+		}
+		pattern = rest[1:]
+	}
+}
+
 // A lineWriter writes whole lines of many ranks, one write at a time.
 type lineWriter struct {
 	mu     sync.Mutex // one write at a time
 	w      io.Writer
-	failed bool // a write has failed, usually because the reader has closed its end
+	failed bool        // a write has failed, usually because the reader has closed its end
+	onFail func(error) // gets the first error, if it is not nil
+	colors bool        // w is a terminal, and shows prefixes in the colours of their ranks
 }
 
 // write writes the bytes and reports whether it succeeded. After a failure it writes nothing.
 func (s *lineWriter) write(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.failed {
-		_, err := s.w.Write(b)
-		s.failed = err != nil
+	if s.failed {
+		return false
+	}
+	_, err := s.w.Write(b)
+	s.failed = err != nil
+	if s.failed && s.onFail != nil {
+		s.onFail(err)
 	}
 	return !s.failed
 }
@@ -39,6 +133,16 @@ func (s *lineWriter) write(b []byte) bool {
 // logf prints a line of the launcher itself.
 func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
+}
+
+// colored returns the prefix of a rank's lines in the rank's colour, if w shows colours.
+func (s *lineWriter) colored(prefix string, slot int) string {
+	if !s.colors || prefix == "" {
+		return prefix
+	}
+	// The foreground colours that are legible on black and on white, first dark and then bright.
+	codes := [...]int{36, 35, 32, 33, 34, 31, 96, 95, 92, 93, 94, 91}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", codes[slot%len(codes)], prefix)
 }
 
 // A source is what a lineCopier reads: a pipe, or a connection to another machine.
@@ -49,28 +153,32 @@ type source interface {
 
 // A lineCopier copies what one rank writes to a lineWriter. One goroutine runs it. Output of
 // different ranks does not mix within a line, with two exceptions. A line longer than maxLine is
-// written in parts, because buffering it would need unbounded memory. An untagged line that stays
-// incomplete for partialWait is written at once, because it may be a prompt.
+// written in parts, because buffering it would need unbounded memory. A line without a prefix that
+// stays incomplete for partialWait is written at once, because it may be a prompt.
 type lineCopier struct {
-	src  source
-	dst  *lineWriter
-	tag  string // the text before each line; "" copies bytes unchanged
-	last *lastError
+	src      source
+	from     origin
+	prefix   string // the pattern of what comes before each line; "" copies bytes unchanged
+	dst      *lineWriter
+	file     *lineWriter // gets the lines, too; nil if there is none
+	fileOnly bool        // dst gets only what file does not get
+	last     *lastError
 
 	buf []byte // the part of a line that has arrived; at most maxLine bytes
-	out []byte // tagged lines that have not been written yet
+	out []byte // lines with their prefixes that have not been written yet
 }
 
 // run copies until all writers have closed their end of the pipe, and then closes the read end. It
-// also ends if dst fails, so that a writer gets SIGPIPE, as it would without a launcher. If last is
-// not nil, run reads the whole stream even if dst fails, because the verdict quotes the last error.
+// also ends if dst fails and there is no file, so that a writer gets SIGPIPE, as it would without a
+// launcher. If last is not nil, run reads the whole stream even then, because the verdict quotes the
+// last error.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
 	for {
-		// An unfinished line of untagged output is written after partialWait. A tagged line waits
-		// for its end, because each tag must be followed by a whole line.
-		if r.tag == "" && len(r.buf) > 0 {
+		// An unfinished line without a prefix is written after partialWait. A line with a prefix
+		// waits for its end, because each prefix must be followed by a whole line.
+		if r.prefix == "" && len(r.buf) > 0 {
 			r.src.SetReadDeadline(time.Now().Add(partialWait))
 		} else {
 			r.src.SetReadDeadline(time.Time{})
@@ -100,42 +208,40 @@ func (r *lineCopier) flush(all bool) bool {
 	if end == 0 {
 		return true
 	}
-	ok := true
-	if r.tag == "" {
-		ok = r.dst.write(r.buf[:end])
-	} else {
-		ok = r.writeTagged(r.buf[:end])
-	}
+	ok := r.write(r.buf[:end])
 	// The part of the next line that has arrived stays in the buffer.
 	r.buf = r.buf[:copy(r.buf, r.buf[end:])]
 	return ok
 }
 
-// writeTagged writes lines, each with its tag and a newline.
-func (r *lineCopier) writeTagged(text []byte) bool {
+// write writes lines to the file and to dst, and reports whether one of them has got them.
+func (r *lineCopier) write(lines []byte) bool {
+	prefix := r.from.expand(r.prefix)
+	kept := r.file != nil && r.writeTo(r.file, prefix, lines)
+	if kept && r.fileOnly {
+		return true
+	}
+	return r.writeTo(r.dst, r.dst.colored(prefix, r.from.slot), lines) || kept
+}
+
+// writeTo writes lines, each with a prefix and a newline. Without a prefix, it writes the bytes as
+// they are.
+func (r *lineCopier) writeTo(w *lineWriter, prefix string, lines []byte) bool {
+	if prefix == "" {
+		return w.write(lines)
+	}
 	ok := true
-	for line := range bytes.Lines(text) {
-		r.out = append(append(r.out, r.tag...), bytes.TrimSuffix(line, []byte("\n"))...)
+	for line := range bytes.Lines(lines) {
+		r.out = append(append(r.out, prefix...), bytes.TrimSuffix(line, []byte("\n"))...)
 		r.out = append(r.out, '\n')
 		if len(r.out) >= maxLine {
-			ok = r.dst.write(r.out)
+			ok = w.write(r.out)
 			r.out = r.out[:0]
 		}
 	}
 	if len(r.out) > 0 {
-		ok = r.dst.write(r.out)
+		ok = w.write(r.out)
 		r.out = r.out[:0]
 	}
 	return ok
-}
-
-// tag returns what precedes each line of a rank.
-func (t Tags) tag(rank, stream string) string {
-	switch t {
-	case RankTag:
-		return fmt.Sprintf("[%s] ", rank)
-	case MPITag:
-		return fmt.Sprintf("[1,%s]<%s>:", rank, stream)
-	}
-	return ""
 }

@@ -8,19 +8,20 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 )
 
 // each writes the pieces to a pipe, one at a time, and returns what the copier writes.
-func each(t *testing.T, tag string, pieces ...string) string {
+func each(t *testing.T, prefix string, pieces ...string) string {
 	t.Helper()
 	from, to, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	r := &lineCopier{src: from, dst: &lineWriter{w: &out}, tag: tag, last: new(lastError)}
+	r := &lineCopier{src: from, from: origin{rank: "3"}, dst: &lineWriter{w: &out}, prefix: prefix, last: new(lastError)}
 	var done sync.WaitGroup
 	done.Go(r.run)
 	for _, p := range pieces {
@@ -46,7 +47,7 @@ func TestRelayTagsWholeLines(t *testing.T) {
 		"no newline at the end": {[]string{"a\nb"}, "[3] a\n[3] b\n"},
 		"too long, cut":         {[]string{long, "yz\n"}, "[3] " + long + "\n[3] yz\n"},
 	} {
-		if got := each(t, "[3] ", c.in...); got != c.want {
+		if got := each(t, rankPrefix, c.in...); got != c.want {
 			t.Errorf("%s: got %.80q, want %.80q", name, got, c.want)
 		}
 	}
@@ -90,11 +91,101 @@ func TestCopierEndsWhenNobodyReads(t *testing.T) {
 	}
 	defer to.Close()
 	var done sync.WaitGroup
-	done.Go((&lineCopier{src: from, dst: &lineWriter{w: closedWriter{}}, tag: "[0] "}).run)
+	done.Go((&lineCopier{src: from, dst: &lineWriter{w: closedWriter{}}, prefix: "[0] "}).run)
 	io.WriteString(to, "lost\n")
 	done.Wait()
 	if _, err := io.WriteString(to, "more\n"); err == nil {
 		t.Error("the writer was not told")
+	}
+}
+
+func TestPatternsAreExpanded(t *testing.T) {
+	o := origin{rank: "7", size: 128, host: "n1", stream: "stderr", incarnation: 2}
+	for pattern, want := range map[string]string{
+		"":                  "",
+		"plain":             "plain",
+		"%r/%h: ":           "7/n1: ",
+		tagPrefix:           "[3,7]<stderr>:",
+		rankDir + "%s":      "3/rank.007/stderr",
+		"100%% of %g":       "100% of 2",
+		"%%r%%":             "%r%",
+		"%r%r%r":            "777",
+		"é%hé":              "én1é",
+		"of%%/%j/rank.%R/é": "of%/3/rank.007/é",
+	} {
+		if err := checkPattern(pattern); err != nil {
+			t.Errorf("%q: %v", pattern, err)
+		}
+		if got := o.expand(pattern); got != want {
+			t.Errorf("%q: got %q, want %q", pattern, got, want)
+		}
+	}
+	restarted := origin{rank: "7.1", size: 10}
+	if got := restarted.expand("%R"); got != "07.1" {
+		t.Errorf("a rank that has been started again: got %q, want 07.1", got)
+	}
+	for _, pattern := range []string{"%", "a%", "%x", "%é", "%r%%%"} {
+		if err := checkPattern(pattern); err == nil {
+			t.Errorf("%q: got no error", pattern)
+		}
+	}
+}
+
+func TestLinesBeginWithTheTimeAsMpirunWritesIt(t *testing.T) {
+	before := time.Now().Truncate(time.Second)
+	line := each(t, "%t"+tagPrefix, "a\n")
+	stamp, rest, _ := strings.Cut(line, "[")
+	at, err := time.ParseInLocation("Mon Jan _2 15:04:05 2006", stamp, time.Local)
+	if err != nil || at.Before(before) || at.After(time.Now()) || rest != "1,3]<>:a\n" {
+		t.Errorf("got %q (%v)", line, err)
+	}
+}
+
+// The colour ends before the line begins, and a file gets no colours.
+func TestOnlyThePrefixOnATerminalHasAColour(t *testing.T) {
+	var screen, file bytes.Buffer
+	r := &lineCopier{from: origin{rank: "1", slot: 1}, prefix: rankPrefix, dst: &lineWriter{w: &screen, colors: true}, file: &lineWriter{w: &file}}
+	r.write([]byte("a\nb\n"))
+	if got, want := screen.String(), "\x1b[35m[1] \x1b[0ma\n\x1b[35m[1] \x1b[0mb\n"; got != want {
+		t.Errorf("on the terminal: got %q, want %q", got, want)
+	}
+	if got, want := file.String(), "[1] a\n[1] b\n"; got != want {
+		t.Errorf("in the file: got %q, want %q", got, want)
+	}
+	colors := make(map[string]bool)
+	for slot := range 12 {
+		colors[r.dst.colored("x", slot)] = true
+	}
+	if len(colors) != 12 {
+		t.Errorf("got %d colours for 12 ranks", len(colors))
+	}
+	if got := r.dst.colored("", 0); got != "" {
+		t.Errorf("without a prefix: got %q, want nothing", got)
+	}
+}
+
+// With nocopy a line is printed exactly if the file does not get it.
+func TestLinesThatAFileLacksArePrinted(t *testing.T) {
+	var screen bytes.Buffer
+	var reported []error
+	full := &lineWriter{w: closedWriter{}, onFail: func(err error) { reported = append(reported, err) }}
+	r := &lineCopier{dst: &lineWriter{w: &screen}, file: full, fileOnly: true}
+	if !r.write([]byte("a\n")) || !r.write([]byte("b\n")) {
+		t.Error("the copier has given up")
+	}
+	if screen.String() != "a\nb\n" || len(reported) != 1 {
+		t.Errorf("got %q printed and the errors %v, want both lines and one error", &screen, reported)
+	}
+	var file bytes.Buffer
+	screen.Reset()
+	r.file = &lineWriter{w: &file}
+	if !r.write([]byte("c\n")) || screen.Len() != 0 || file.String() != "c\n" {
+		t.Errorf("got %q printed and %q in the file, want the line in the file only", &screen, &file)
+	}
+	// Nobody reads the screen: the file goes on getting lines.
+	r.dst, r.fileOnly = &lineWriter{w: closedWriter{}}, false
+	if !r.write([]byte("d\n")) || file.String() != "c\nd\n" {
+		t.Errorf("got %q in the file", &file)
 	}
 }
 

@@ -89,6 +89,10 @@ func executable(name, dir, path string) error {
 // working directory is missing.
 func startFailure(name, dir string, err error) *startError {
 	code, why := exitNotRunning, err.Error()
+	var se *startError
+	if errors.As(err, &se) {
+		return &startError{se.code, name + ": " + se.text}
+	}
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
 		why = pe.Err.Error()
@@ -103,7 +107,7 @@ func startFailure(name, dir string, err error) *startError {
 	case errors.Is(err, syscall.EAGAIN):
 		why += " (too many processes? see ulimit -u)"
 	case errors.Is(err, syscall.EMFILE):
-		why += " (see ulimit -n)"
+		why += " (raise ulimit -n: a rank needs 4 descriptors of the launcher, and 2 more with files of output)"
 	}
 	return &startError{code, name + ": " + why}
 }

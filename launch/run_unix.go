@@ -41,14 +41,16 @@ type run struct {
 	policy    *policy
 	startedAt time.Time
 
-	out, err *lineWriter
-	local    *localHost
-	ca       *jobca.Authority // the job's CA; its private key never leaves this process
-	secret   []byte           // the job's secret
-	pmi      *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
-	copiers  sync.WaitGroup   // of output, and those that serve PMI
-	pipes    []stream         // the launcher's ends of the copiers' pipes
-	terminal *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
+	out, err    *lineWriter
+	outputFiles *outputFiles
+	hostName    string
+	local       *localHost
+	ca          *jobca.Authority // the job's CA; its private key never leaves this process
+	secret      []byte           // the job's secret
+	pmi         *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
+	copiers     sync.WaitGroup   // of output, and those that serve PMI
+	pipes       []stream         // the launcher's ends of the copiers' pipes
+	terminal    *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
@@ -100,7 +102,8 @@ type rank struct {
 // another rank's failure, at the end of ctx, and when the user signals a second time. It returns
 // even if a process survives KILL.
 func Run(ctx context.Context, j *Job) Outcome {
-	r := &run{job: j, apps: j.Apps, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
+	r := &run{job: j, apps: j.Apps, startedAt: time.Now(), out: newLineWriter(j, j.Stdout), err: newLineWriter(j, j.Stderr)}
+	r.outputFiles = &outputFiles{log: r.err}
 	if err := r.prepare(); err != nil {
 		return startFailed(err)
 	}
@@ -121,6 +124,10 @@ func Run(ctx context.Context, j *Job) Outcome {
 	if r.info.timeline != "" {
 		r.finishTimeline(&out)
 	}
+	if err := r.outputFiles.close(); err != nil {
+		out.Verdict = append(out.Verdict, err.Error())
+		out.Code = cmp.Or(out.Code, exitUnwritten)
+	}
 	return out
 }
 
@@ -134,7 +141,7 @@ func (r *run) finishTimeline(out *Outcome) {
 	}
 	if err != nil {
 		out.Verdict = append(out.Verdict, err.Error())
-		out.Code = cmp.Or(out.Code, exitTimeline)
+		out.Code = cmp.Or(out.Code, exitUnwritten)
 	}
 }
 
@@ -154,14 +161,11 @@ func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 // prepare finds all programs before any rank starts, and makes the information that all ranks
 // share. If it fails, it has started no process and left no file open.
 func (r *run) prepare() error {
-	env := r.job.Env
-	if env == nil {
-		env = os.Environ()
-	}
 	// The launcher finds the job's processes by the job's name. Ranks authenticate each other by
 	// the secret, and by certificates of the job's CA. All of these are random, so that concurrent
 	// jobs of one user do not interfere.
-	r.base = baseEnv(env)
+	r.base = baseEnv(r.job.environ())
+	r.hostName, _ = os.Hostname()
 	r.info.job, r.secret = "job-"+hex.EncodeToString(random(8)), random(16)
 	var err error
 	if r.ca, err = jobca.New(r.info.job); err != nil {

@@ -87,18 +87,19 @@ func (r *run) complete(k *rank, s *spec) (err error) {
 	if err := r.connectInput(k); err != nil {
 		return err
 	}
-	// If the lines of a rank need no tags, the rank can write to a file itself. A terminal or pipe
-	// then behaves as it does without a launcher.
+	// If the launcher does not change what a rank prints, the rank can write to a file itself. A
+	// terminal or pipe then behaves as it does without a launcher.
 	stdout, isFile := r.job.Stdout.(*os.File)
-	if !isFile || r.job.Tags != NoTags || !k.host.inherit(k.process, 1, stdout) {
-		if err := r.copyOutput(k, 1, r.out, r.job.Tags.tag(k.label(), "stdout"), nil); err != nil {
+	if !isFile || !r.job.Output.inheritsStdout() || !k.host.inherit(k.process, 1, stdout) {
+		if err := r.copyOutput(k, 1); err != nil {
 			return err
 		}
 	}
-	// Standard error always passes through a copier, which keeps the last error for the
-	// verdict.
-	if err := r.copyOutput(k, 2, r.err, r.job.Tags.tag(k.label(), "stderr"), k.lastError); err != nil {
-		return err
+	s.merge = r.job.Output.Merge
+	if !s.merge {
+		if err := r.copyOutput(k, 2); err != nil {
+			return err
+		}
 	}
 	if r.epochs != nil {
 		return r.epochs.connect(k)
@@ -115,14 +116,19 @@ func (r *run) complete(k *rank, s *spec) (err error) {
 	return err
 }
 
-// copyOutput starts to copy one stream of a rank.
-func (r *run) copyOutput(k *rank, fd int, to *lineWriter, tag string, watcher *lastError) error {
+// copyOutput starts to copy one stream of a rank, 1 or 2.
+func (r *run) copyOutput(k *rank, fd int) error {
+	c, err := r.newCopier(k, fd)
+	if err != nil {
+		return err
+	}
 	from, err := k.host.open(k.process, fd)
 	if err != nil {
 		return err
 	}
+	c.src = from
 	r.pipes = append(r.pipes, from)
-	r.copiers.Go((&lineCopier{src: from, dst: to, tag: tag, last: watcher}).run)
+	r.copiers.Go(c.run)
 	return nil
 }
 

@@ -54,7 +54,7 @@ func TestTerminalReachesRankZeroAndItsInterruptEveryRank(t *testing.T) {
 	self := role(t, "")[2]
 	cmd := exec.Command(self, "-l", "-np", "2", "sh", "-c",
 		`trap 'echo $TUTTI_RANK interrupted; exit 0' INT; [ $TUTTI_RANK = 0 ] && { read a; echo "read $a"; }; echo up; while :; do sleep 0.05; done`)
-	cmd.Env = append(os.Environ(), testLauncher+"=1")
+	cmd.Env = append(os.Environ(), testLauncher+"=1", "NO_COLOR=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = process, process, process
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,152 @@
+//go:build unix
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// outputFiles are the files that the ranks' output goes to. They are open while the ranks run. The
+// goroutine in Run calls open and close.
+type outputFiles struct {
+	log   *lineWriter
+	files map[string]*lineWriter // by path; nil for a file that has been closed
+
+	mu     sync.Mutex // guards the fields below: copiers report errors
+	err    error      // the first error of a write
+	failed int        // how many files have had an error
+}
+
+// open opens a file, unless it is open. The first call for a path in a Run empties the file, so that
+// the file of several ranks keeps the lines of all of them, and a restart does not lose lines.
+func (o *outputFiles) open(path string) (*lineWriter, error) {
+	w, again := o.files[path]
+	if w != nil {
+		return w, nil
+	}
+	f, err := openOutput(path, !again)
+	if err != nil {
+		return nil, &startError{exitNotRunning, "the file for its output: " + err.Error()}
+	}
+	w = &lineWriter{w: f, onFail: o.fail}
+	if o.files == nil {
+		o.files = make(map[string]*lineWriter)
+	}
+	o.files[path] = w
+	return w, nil
+}
+
+// fail notes that a file could not be written.
+func (o *outputFiles) fail(err error) {
+	if errors.Is(err, os.ErrClosed) {
+		return // a process that cannot be ended writes after the end of the job
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failed++
+	if o.err == nil {
+		o.err = err
+		o.log.logf("%v: from here on the file lacks the rank's lines, which are printed; the job goes on", err)
+	}
+}
+
+// close closes the files. It returns an error if a file lacks lines, in this start of the job or an
+// earlier one.
+func (o *outputFiles) close() error {
+	for path, w := range o.files {
+		if w == nil {
+			continue
+		}
+		if err := w.w.(io.Closer).Close(); err != nil {
+			o.fail(err)
+		}
+		o.files[path] = nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch o.failed {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("a file of the ranks' output lacks lines: %w", o.err)
+	}
+	return fmt.Errorf("%d files of the ranks' output lack lines: %w", o.failed, o.err)
+}
+
+// openOutput opens a file for appending. It makes the file and its directories if they do not exist.
+// It does not follow a symbolic link at the end of the path: in a directory such as /tmp another
+// user may have made the link, so that a file of this user is overwritten. It does not wait for the
+// reader of a FIFO.
+func openOutput(path string, truncate bool) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return nil, err
+	}
+	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	if truncate {
+		flags |= os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, flags, 0o666)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("got the symbolic link %s, want a file: remove the link, which another user may have made", path)
+	}
+	return f, err
+}
+
+// newCopier returns a copier of one stream of a rank, 1 or 2, without its src.
+func (r *run) newCopier(k *rank, fd int) (*lineCopier, error) {
+	o := &r.job.Output
+	c := &lineCopier{prefix: o.Prefix, dst: r.out, fileOnly: o.FilesOnly, from: origin{
+		rank: k.label(), slot: k.slot, size: r.info.size, host: r.hostName, stream: "stdout",
+	}}
+	file := o.Stdout
+	if fd == 2 {
+		c.dst, c.from.stream, file = r.err, "stderr", o.Stderr
+	}
+	// The verdict quotes each rank's last error, which is in its standard error.
+	if fd == 2 || o.Merge {
+		c.last = k.lastError
+	}
+	if file == "" {
+		return c, nil
+	}
+	var err error
+	c.file, err = r.outputFiles.open(c.from.expand(file))
+	return c, err
+}
+
+// newLineWriter returns a writer for one stream of the launcher.
+func newLineWriter(j *Job, w io.Writer) *lineWriter {
+	return &lineWriter{w: w, colors: showsColors(w, j.environ())}
+}
+
+// showsColors reports whether w is a terminal whose user has not asked for output without colours
+// (see no-color.org).
+func showsColors(w io.Writer, env []string) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	if v, _ := lookup(env, "NO_COLOR"); v != "" {
+		return false
+	}
+	if v, _ := lookup(env, "TERM"); v == "dumb" {
+		return false
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	terminal := false
+	conn.Control(func(fd uintptr) {
+		_, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ) // only a terminal has a size
+		terminal = err == nil
+	})
+	return terminal
+}
