@@ -7,11 +7,12 @@
 // the messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
-// run_unix.go is the one goroutine that owns a running job and applies the policy. start_unix.go
-// starts the processes, guardian_unix.go ends them if the launcher is killed, output.go,
-// output_unix.go and lasterror.go read what they print, and outcome_unix.go derives the exit code
-// and the verdict from the ranks' exit statuses. members.go and elastic_unix.go change the ranks
-// while a job runs. options.go, optiontable.go and outputoptions.go read the command line.
+// restart_unix.go starts a job again. run_unix.go is the one goroutine that owns a running job and
+// applies the policy. start_unix.go starts the processes, guardian_unix.go ends them if the
+// launcher is killed, output.go, output_unix.go and lasterror.go read what they print, and
+// outcome_unix.go derives the exit code and the verdict from the ranks' exit statuses. members.go
+// and elastic_unix.go change the ranks while a job runs. options.go, optiontable.go and
+// outputoptions.go read the command line.
 //
 // # Goroutines
 //
@@ -55,6 +56,12 @@
 // With --enable-recovery the other ranks go on instead, because they may have shrunk their
 // communicator.
 //
+// With --restart a failed job is started again as a whole, after the ranks of the earlier start have
+// ended. Each start has its own name, secret and certificates. TUTTI_INCARNATION counts the starts, so
+// a process of an earlier start that is left somewhere cannot join. --timeout and the times in
+// verdicts count from the first start. Only the first start has the launcher's standard input, and
+// the timeline is that of the last start.
+//
 // All ranks inherit a memory file in which the launcher records the processes that have ended; see
 // exitRecord.
 //
@@ -94,7 +101,7 @@
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
 //	TUTTI_JOB                            the job's name, by which its processes are found
 //	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
-//	TUTTI_INCARNATION                    0: the ranks do not change
+//	TUTTI_INCARNATION                    how many times the job was started before
 //
 // If the ranks change, TUTTI_STORE_FD, the descriptor (5) of the socket to the launcher, replaces
 // TUTTI_ROOT, TUTTI_LISTEN_FD, TUTTI_SECRET_FD and TUTTI_INCARNATION. TUTTI_RANK is then the slot,

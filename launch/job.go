@@ -30,18 +30,23 @@ type Job struct {
 	// communicator. The job then succeeds if at least one rank succeeds.
 	Recovery bool
 
+	// Restarts is how many times a failed job is started again. It is not started again if a
+	// program cannot be executed (exit codes 126 and 127) or refuses its command line (2, without a
+	// panic of Go), after Timeout, or if the user or the context has asked for the end.
+	Restarts int
+
 	// Elastic lets processes become ranks of the running job; nil means that the ranks do not
 	// change. Elastic needs Recovery, and with a discovery script a single App. The Apps' Ranks say
 	// how many processes begin, unless a discovery script does.
 	Elastic *Elastic
 
 	Output  Output
-	Timeout time.Duration // how long the job may run; 0 means no limit
+	Timeout time.Duration // how long the job may run, all starts together; 0 means no limit
 	Grace   time.Duration // how long the other ranks may run after a rank has failed
 	Quiet   bool          // print neither warnings nor notes
 	Verbose bool          // print the processes as they start
 
-	// Stdin is rank 0's standard input; nil means no input. Run reads a terminal itself and copies
+	// Stdin is rank 0's standard input, in the first start of the job; nil means no input. Run reads a terminal itself and copies
 	// the input to rank 0, because a rank's process group is never the foreground process group of
 	// the terminal.
 	Stdin *os.File

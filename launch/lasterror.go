@@ -78,6 +78,13 @@ func (e *lastError) quote() (line string, kind fault.Kind) {
 	return e.last, 0
 }
 
+// panicked reports whether the rank has printed a panic of Go.
+func (e *lastError) panicked() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.panic != ""
+}
+
 // faultIn finds an error of this module in a line by its form, "op: rank 3: kind ...". It returns
 // the error's kind, or 0 if the line has no such error.
 func faultIn(line string) fault.Kind {

@@ -66,6 +66,8 @@ func ownOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
 		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all; this and the next ones include --enable-recovery",
 			set: func(p *parser, a []string) (err error) { p.elastic.Restarts, err = number(a[0]); return }},
+		{names: []string{"restart", "max-restarts", "max_restarts"}, args: 1, operand: "N", help: "start the job again when it fails, N times; not after exit codes 2 (without a panic), 126 and 127, --timeout, or a signal to tuttirun",
+			set: func(p *parser, a []string) (err error) { p.req.job.Restarts, err = number(a[0]); return }},
 		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with --enable-recovery alone: 1)",
 			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
 		{names: []string{"max-np", "max-num-proc"}, args: 1, operand: "N", help: "run at most N ranks, however many slots the script finds",

@@ -15,6 +15,8 @@ type jobInfo struct {
 	job  string
 	root string // the address at which rank 0 listens
 
+	incarnation int // how many times the job was started before
+
 	store bool // whether the launcher serves a record of the ranks
 
 	timeline string // an absolute path; "" if there is no timeline
@@ -73,7 +75,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if w.store {
 		env = append(env, vars.StoreFD+"="+strconv.Itoa(storeFD))
 	} else {
-		env = append(env, vars.Root+"="+w.root, vars.Incarnation+"=0", vars.SecretFD+"="+strconv.Itoa(secretFD))
+		env = append(env, vars.Root+"="+w.root, vars.Incarnation+"="+strconv.Itoa(w.incarnation), vars.SecretFD+"="+strconv.Itoa(secretFD))
 	}
 	// Only rank 0 inherits the listener. It does so at this descriptor.
 	if rank == 0 && !w.store {

@@ -39,7 +39,7 @@ type run struct {
 	info      jobInfo
 	ranks     []*rank
 	policy    *policy
-	startedAt time.Time
+	startedAt time.Time // the first start of the job
 
 	out, err    *lineWriter
 	outputFiles *outputFiles
@@ -94,18 +94,11 @@ type rank struct {
 	link *link // its connection to the record of the ranks; nil without epochs
 }
 
-// Run starts the ranks of j. It returns when all of them and all their children have ended. It
-// handles this process's signals while it runs, so only one Run may run at a time. When ctx ends,
-// all processes of the job get TERM, and 2 s later KILL.
-//
-// Run ends ranks that do not end by themselves: after Timeout, after the grace period that follows
-// another rank's failure, at the end of ctx, and when the user signals a second time. It returns
-// even if a process survives KILL.
-func Run(ctx context.Context, j *Job) Outcome {
-	r := &run{job: j, apps: j.Apps, startedAt: time.Now(), out: newLineWriter(j, j.Stdout), err: newLineWriter(j, j.Stderr)}
-	r.outputFiles = &outputFiles{log: r.err}
+// run starts the ranks, and returns when all of them and all their children have ended. It also
+// reports whether it makes sense to start the job again.
+func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 	if err := r.prepare(); err != nil {
-		return startFailed(err)
+		return startFailed(err), false
 	}
 	// Signals are handled before the first rank starts. Otherwise a signal that arrives in between
 	// could kill only the launcher.
@@ -120,7 +113,8 @@ func Run(ctx context.Context, j *Job) Outcome {
 	// All processes are gone, but their last output may still be in the pipes.
 	r.drain()
 	r.ranks = slices.DeleteFunc(r.ranks, func(k *rank) bool { return k.replaced })
-	out := r.outcome()
+	out = r.outcome()
+	again = r.mayRestart(ctx, &out)
 	if r.info.timeline != "" {
 		r.finishTimeline(&out)
 	}
@@ -128,7 +122,7 @@ func Run(ctx context.Context, j *Job) Outcome {
 		out.Verdict = append(out.Verdict, err.Error())
 		out.Code = cmp.Or(out.Code, exitUnwritten)
 	}
-	return out
+	return out, again
 }
 
 // finishTimeline merges the timeline. If that fails, a job that has otherwise succeeded fails.
@@ -155,7 +149,7 @@ func startFailed(err error) Outcome {
 	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
-// now returns the time since the start of the job, as policy and membership use it.
+// now returns the time since the first start of the job, as policy and membership use it.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
 // prepare finds all programs before any rank starts, and makes the information that all ranks

@@ -105,7 +105,7 @@ func (r *run) complete(k *rank, s *spec) (err error) {
 		return r.epochs.connect(k)
 	}
 	s.listener = k.id == 0
-	if s.credentials, err = r.bundle(r.secret, k.id, 0); err != nil {
+	if s.credentials, err = r.bundle(r.secret, k.id, uint32(r.info.incarnation)); err != nil {
 		return err
 	}
 	// The connection to the server of PMI ends with the last process that has the other end.
@@ -133,10 +133,11 @@ func (r *run) copyOutput(k *rank, fd int) error {
 }
 
 // connectInput makes the launcher's own standard input the standard input of the first process in
-// slot 0. All others have none. If the input is a terminal, connectInput copies it.
+// slot 0 of the first start of the job. All others have none. If the input is a terminal,
+// connectInput copies it.
 func (r *run) connectInput(k *rank) error {
 	in := r.job.Stdin
-	if k.slot != 0 || k.restart > 0 || in == nil {
+	if k.slot != 0 || k.restart > 0 || r.info.incarnation > 0 || in == nil {
 		return nil
 	}
 	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {
