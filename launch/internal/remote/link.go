@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 // A Link is the launcher's end of a connection to a host. Its methods may be called concurrently.
@@ -68,11 +71,13 @@ func connect(ctx context.Context, name string, rwc io.ReadWriteCloser, version s
 // A connected is a connection that wants to know when tuttirun has answered.
 type connected interface{ Connected() }
 
+var errUnanswered = errors.New("the connection has ended before tuttirun answered")
+
 // open exchanges the greetings and opens Control.
 func (l *Link) open(version string) error {
 	theirs, err := readGreeting(l.conn)
 	if isClosed(err) {
-		return fmt.Errorf("the connection has ended before tuttirun answered")
+		return errUnanswered
 	} else if err != nil {
 		return err
 	}
@@ -111,8 +116,9 @@ func (l *Link) receive() {
 	}
 	l.fail(err)
 	l.cc.Close()
-	if !l.closing.Load() {
-		l.err = l.named(l.reason(err))
+	// reason waits for the end of a starter's process, also after Close.
+	if err := l.reason(err); !l.closing.Load() {
+		l.err = l.named(err)
 	}
 	close(l.done)
 	close(l.events)
@@ -207,6 +213,55 @@ func (l *Link) Stream(process int, id StreamID) net.Conn {
 	}
 	l.copyBoth(s, inner, func(error) { detach(); cancel() })
 	return user
+}
+
+// Tunnel asks this Link's host to start tuttirun on a further host, for Connect. The lines of standard
+// error that ssh prints there arrive as Notes of this Link. The Link's end is the tunnel's end.
+func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
+	spec, err := json.Marshal(tunnelSpec{by, host, verb})
+	if err != nil {
+		return nil, err
+	}
+	life, cancel := context.WithCancel(l.ctx)
+	user, inner, detach := pipe(life)
+	t := &tunnel{Conn: user, via: l, ended: make(chan struct{})}
+	s, err := l.newStream(metadata.AppendToOutgoingContext(life, tunnelHeader, string(spec)), tunnelMethod)
+	if err != nil {
+		cancel()
+		return nil, t.throughEnded()
+	}
+	l.copyBoth(s, inner, func(err error) {
+		t.err = err
+		detach()
+		cancel()
+		close(t.ended)
+	})
+	return t, nil
+}
+
+// A tunnel is the launcher's end of a connection that another host has started.
+type tunnel struct {
+	net.Conn
+	via   *Link
+	ended chan struct{} // closed after err is set
+	err   error         // gRPC's
+}
+
+// Explain waits for the end of the stream, which Close has begun. The host on the way knows how its
+// ssh has ended. It ends after closeLimit at the latest, or the Link does.
+func (t *tunnel) Explain(err error) error {
+	<-t.ended
+	switch s := status.Convert(t.err); {
+	case t.via.ctx.Err() != nil:
+		return t.throughEnded()
+	case s.Code() == codes.Aborted && (errors.Is(err, errUnanswered) || errors.Is(err, errBroken)):
+		return errors.New(s.Message())
+	}
+	return err
+}
+
+func (t *tunnel) throughEnded() error {
+	return fmt.Errorf("the connection through %s has ended", t.via.name)
 }
 
 // copyBoth copies both ways, and calls the function ended with the stream's error.

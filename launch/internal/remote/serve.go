@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +57,7 @@ func serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler, vers
 	}
 	g := rpc.NewServer(serverOptions()...)
 	g.RegisterService(&rpc.ServiceDesc{ServiceName: serviceName, Streams: []rpc.StreamDesc{
-		controlMethod.desc(s.control), streamMethod.desc(s.stream),
+		controlMethod.desc(s.control), streamMethod.desc(s.stream), tunnelMethod.desc(s.tunnel),
 	}}, nil)
 	l := listenOnce(s.conn)
 	s.work.Go(func() { g.Serve(l) })
@@ -183,6 +184,48 @@ func (s *server) copyBoth(stream rpc.ServerStream, inner net.Conn) {
 	s.work.Go(func() { copyIn(stream, inner) })
 	copyOut(stream, inner)
 }
+
+// A tunnelSpec says which host a tunnel leads to.
+type tunnelSpec struct {
+	By         *SSH
+	Host, Verb string
+}
+
+const tunnelHeader = "tunnel-bin"
+
+// tunnel is the handler of Tunnel. It returns why the further host's connection has ended.
+func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
+	var spec tunnelSpec
+	values := metadata.ValueFromIncomingContext(stream.Context(), tunnelHeader)
+	if len(values) != 1 || json.Unmarshal([]byte(values[0]), &spec) != nil || spec.By == nil {
+		return status.Error(codes.InvalidArgument, "no host for a tunnel")
+	}
+	spec.By.Log = func(host, line string) { s.send(&Event{Note: &Note{Text: host + ": " + line}}) }
+	p, err := spec.By.start(spec.Host, spec.Verb)
+	if err != nil {
+		return status.Error(codes.Aborted, err.Error())
+	}
+	defer context.AfterFunc(stream.Context(), func() { p.Close() })()
+	s.work.Go(func() { copyIn(stream, tunnelInput{p}) })
+	copyOut(stream, p)
+	p.Close()
+	ended := errBroken
+	if !p.isConnected() {
+		ended = errUnanswered
+	}
+	return status.Error(codes.Aborted, p.Explain(ended).Error())
+}
+
+// A tunnelInput is the standard input of a tunnel's process. The launcher answers only to tuttirun's
+// greeting, so its first bytes say that the process is connected.
+type tunnelInput struct{ *process }
+
+func (t tunnelInput) Write(b []byte) (int, error) {
+	t.Connected()
+	return t.process.Write(b)
+}
+
+func (t tunnelInput) Close() error { return t.stdin.Close() }
 
 // number returns a number in the headers of a stream.
 func number(ctx context.Context, key string) (int, error) {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"io"
 	"net"
 )
 
@@ -22,7 +23,7 @@ func pipe(ctx context.Context) (user, inner net.Conn, detach func() bool) {
 }
 
 // copyOut sends what the user writes, until the user closes the Conn or the stream ends.
-func copyOut(s chunkStream, inner net.Conn) {
+func copyOut(s chunkStream, inner io.Reader) {
 	buf := make([]byte, streamChunk)
 	for {
 		n, err := inner.Read(buf)
@@ -37,7 +38,7 @@ func copyOut(s chunkStream, inner net.Conn) {
 
 // copyIn delivers what arrives, until the stream ends, and returns the stream's error. When the user
 // has closed the Conn, it discards what arrives, so that the far end is not held up.
-func copyIn(s chunkStream, inner net.Conn) error {
+func copyIn(s chunkStream, inner io.WriteCloser) error {
 	defer inner.Close()
 	for {
 		var m chunk

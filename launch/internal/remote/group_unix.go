@@ -1,0 +1,36 @@
+//go:build unix
+
+package remote
+
+import (
+	"os"
+	"syscall"
+)
+
+// ownGroup gives a child a process group of its own.
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// killGroup kills a child that has not been waited for, and its process group.
+func killGroup(p *os.Process) {
+	if p.Signal(syscall.Signal(0)) == nil { // it still has its number
+		syscall.Kill(-p.Pid, syscall.SIGKILL)
+	}
+}
+
+// Stdio returns this process's standard input and output as a connection, for Serve. Its Close ends
+// a Read. An error of Write is returned, and kills no process by SIGPIPE.
+func Stdio() (*os.File, *os.File, error) {
+	var files [2]*os.File
+	for i, name := range []string{"standard input", "standard output"} {
+		fd, err := syscall.Dup(i)
+		if err != nil {
+			return nil, nil, os.NewSyscallError("dup", err)
+		}
+		syscall.CloseOnExec(fd)
+		if err := syscall.SetNonblock(fd, true); err != nil {
+			return nil, nil, os.NewSyscallError("fcntl", err)
+		}
+		files[i] = os.NewFile(uintptr(fd), name)
+	}
+	return files[0], files[1], nil
+}

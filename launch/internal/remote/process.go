@@ -1,0 +1,186 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxLines = 32      // of standard error, kept until tuttirun has answered
+	maxLine  = 1 << 10 // bytes; the rest of a longer line is dropped
+)
+
+// A process is a child of this process, such as ssh, as a connection to its standard input and
+// output. It has a process group of its own, so that Ctrl-C in the terminal does not reach it.
+type process struct {
+	program, agent, host string // for Explain
+
+	cmd    *exec.Cmd
+	stdin  *os.File
+	stdout *os.File
+	stderr *os.File
+
+	onClose sync.Once
+	exited  chan struct{} // closed when the process has ended and cmd.ProcessState is set
+	logged  chan struct{} // closed when its standard error has ended
+
+	mu        sync.Mutex
+	connected bool     // lines go to log
+	lines     []string // the last lines before that
+	log       func(line string)
+}
+
+// startProcess starts a command. The function log gets the lines of its standard error, after
+// Connected.
+func startProcess(argv []string, log func(line string)) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: log, exited: make(chan struct{}), logged: make(chan struct{})}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	ours := []**os.File{&p.stdin, &p.stdout, &p.stderr}
+	for i := range ours {
+		r, w, err := os.Pipe()
+		if err != nil {
+			p.closeFiles()
+			return nil, err
+		}
+		if i == 0 {
+			r, w = w, r
+		}
+		*ours[i], theirs = r, append(theirs, w)
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	p.cmd.SysProcAttr = ownGroup()
+	if err := p.cmd.Start(); err != nil {
+		p.closeFiles()
+		return nil, err
+	}
+	go p.readStderr()
+	go func() {
+		p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *process) closeFiles() {
+	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (p *process) Read(b []byte) (int, error)  { return p.stdout.Read(b) }
+func (p *process) Write(b []byte) (int, error) { return p.stdin.Write(b) }
+
+// Close ends the process's input, at which it ends. closeLimit later it is killed. Close does not
+// wait; Explain does.
+func (p *process) Close() error {
+	p.onClose.Do(func() {
+		p.stdin.Close()
+		p.stdout.Close()
+		go func() {
+			p.await(p.exited)
+			killGroup(p.cmd.Process)
+			<-p.exited
+			// Another process may still have standard error, such as a master of ssh.
+			p.await(p.logged)
+			p.stderr.Close()
+		}()
+	})
+	return nil
+}
+
+// await waits for the end of done, at most closeLimit.
+func (p *process) await(done chan struct{}) {
+	late := time.NewTimer(closeLimit)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+	}
+}
+
+// Connected makes log get the lines of standard error, beginning with those that were kept.
+func (p *process) Connected() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.connected = true
+	for _, line := range p.lines {
+		p.log(line)
+	}
+	p.lines = nil
+}
+
+func (p *process) isConnected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.connected
+}
+
+// readStderr reads lines until standard error ends.
+func (p *process) readStderr() {
+	defer close(p.logged)
+	r := bufio.NewReaderSize(p.stderr, maxLine)
+	for {
+		line, long, err := r.ReadLine()
+		if err != nil {
+			return
+		}
+		p.add(printable(string(line)))
+		for long && err == nil {
+			_, long, err = r.ReadLine()
+		}
+	}
+}
+
+func (p *process) add(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case strings.TrimSpace(line) == "":
+	case p.connected:
+		p.log(line)
+	default:
+		p.lines = append(p.lines, line)
+		p.lines = p.lines[max(0, len(p.lines)-maxLines):]
+	}
+}
+
+// printable removes what a terminal could take for a command.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, line)
+}
+
+// Explain waits for the end of the process, which Close has begun, and says why the connection has
+// ended.
+func (p *process) Explain(err error) error {
+	<-p.exited
+	p.await(p.logged)
+	p.mu.Lock()
+	connected, lines := p.connected, p.lines
+	p.mu.Unlock()
+	switch {
+	case !connected && (errors.Is(err, errUnanswered) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		return p.explainSSH(err, p.cmd.ProcessState.ExitCode(), lines)
+	case errors.Is(err, errBroken):
+		return fmt.Errorf("%w: %s has ended: %v", err, p.agent, p.cmd.ProcessState)
+	}
+	return err
+}
