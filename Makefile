@@ -82,6 +82,10 @@ test-verbs: ## build with RDMA and test it on soft-RoCE in small VMs (Debian, ap
 test-verbs-ci: ## the same as far as packages can be had and the machine is fast enough (6 minutes, at most 17)
 	@tools/test-verbs.sh ci
 
+.PHONY: verbs-ready
+verbs-ready: ## install and compile what test-verbs-ci needs, so that it finds it
+	@tools/test-verbs.sh ready
+
 .PHONY: soak-verbs
 soak-verbs: ## TUTTI_SOAK (10000) steps over soft-RoCE with tensors that grow and shrink, and long loss (1 hour)
 	@tools/test-verbs.sh soak
