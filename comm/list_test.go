@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,8 +55,12 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		settings = append(settings, setting{"shm", "ring", nil}, setting{"shm", "shared", nil})
 	}
+	ranks := []int{1, 2, 3, 5}
+	if raceEnabled {
+		ranks = []int{2, 3} // larger teams would find no further races
+	}
 	for _, s := range settings {
-		for _, n := range []int{1, 2, 3, 5} {
+		for _, n := range ranks {
 			if n == 1 && s.algorithm == "shared" {
 				continue // a single rank shares no memory
 			}
@@ -84,8 +89,8 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 	var list [][]byte
 	var wants [][]float32
 	for index, n := range sizes {
-		list = append(list, tensor.Bytes(randomFloats(n, c.Rank(), index)))
 		want := randomFloats(n, c.Rank(), index)
+		list = append(list, tensor.Bytes(slices.Clone(want)))
 		if err := comm.AllReduce(ctx, c, want, op, comm.Algorithm(algorithm)); err != nil {
 			return err
 		}
