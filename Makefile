@@ -242,13 +242,15 @@ kernel-table: ## time the kernels of package reduce, as a table (docs/kernels.md
 	@GO=$(GO) tools/kernel-table.sh
 
 .PHONY: docs
-docs: ## write docs/wire.md and docs/algorithms.md anew from the code
+docs: ## write docs/wire.md, docs/algorithms.md and docs/tuttirun.1 anew from the code
 	$(GO) run ./tools/wiredoc docs/wire.md
+	$(GO) run ./cmd/tuttirun --man >docs/tuttirun.1
 	$(GO) generate ./collective
 
 .PHONY: lint-docs
 lint-docs:
 	$(GO) run ./tools/wiredoc -check docs/wire.md
+	$(GO) test -run '^TestManualPageIsCurrent$$' ./launch
 
 .PHONY: plots
 plots: build ## draw the pictures in docs/ anew, on this machine

@@ -2,12 +2,9 @@ package launch
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"runtime"
-
-	"github.com/tutti-go/tutti/internal/version"
 )
 
 // Main is the program tuttirun. It reads the command line in args, whose first element is the
@@ -23,10 +20,11 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	case err != nil:
 		log.logf("%v", err)
 		return exitUsage
-	case req.help:
-		return printed(io.WriteString(stdout, usage()))
-	case req.version:
-		return printed(fmt.Fprintln(stdout, version.Line("tuttirun")))
+	case req.print != nil:
+		if _, err := io.WriteString(stdout, req.print()); err != nil {
+			return 1
+		}
+		return 0
 	case req.merge != "":
 		if err := mergeParts(req.merge); err != nil {
 			log.logf("--merge-timeline: %v", err)
@@ -49,14 +47,6 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 		}
 	}
 	return out.Code
-}
-
-// printed returns the exit code for the result of a call of fmt.Fprint.
-func printed(_ int, err error) int {
-	if err != nil {
-		return 1
-	}
-	return 0
 }
 
 // self returns the path of this program, to start it again as the guardian. The link in /proc

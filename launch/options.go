@@ -22,14 +22,13 @@ func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(fo
 // A request is the content of a command line.
 type request struct {
 	job      Job
-	help     bool
-	version  bool
-	merge    string // a timeline whose parts are to be merged; "" if none
+	print    func() string // the text to print in place of a job, as for --help; nil if none
+	merge    string        // a timeline whose parts are to be merged; "" if none
 	warnings []string
 }
 
 // needsNoProgram reports whether the request runs no program, for example --help.
-func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
+func (r *request) needsNoProgram() bool { return r.print != nil || r.merge != "" }
 
 // A parser reads a command line once:
 //

@@ -204,7 +204,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("-H\x00localhost:2,,:\x00p")
 	f.Fuzz(func(t *testing.T, line string) {
 		req, err := parse(strings.Split(line, "\x00"), nil)
-		if err != nil || req.help || req.version {
+		if err != nil || req.needsNoProgram() {
 			return
 		}
 		for _, a := range req.job.Apps {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tutti-go/tutti/internal/version"
 )
 
 // An option is one line of the table: its names without dashes, the number of its arguments, and
@@ -98,9 +100,20 @@ func ownOptions() []option {
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
 			set: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
 		{names: []string{"V", "version"}, help: "print the version",
-			set: func(p *parser, _ []string) error { p.req.version = true; return nil }},
+			set: func(p *parser, _ []string) error {
+				p.req.print = func() string { return version.Line("tuttirun") + "\n" }
+				return nil
+			}},
+		{names: []string{"man"}, help: "print the manual page, in the form that man reads",
+			set: func(p *parser, _ []string) error { p.req.print = manual; return nil }},
+		{names: []string{"completion"}, args: 1, operand: "bash|zsh|fish", help: "print a script that completes command lines in this shell",
+			set: func(p *parser, a []string) error {
+				text, err := completion(a[0])
+				p.req.print = func() string { return text }
+				return err
+			}},
 		{names: []string{"help", "h"}, help: "print this",
-			set: func(p *parser, _ []string) error { p.req.help = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.print = usage; return nil }},
 	}
 }
 
