@@ -41,9 +41,9 @@
 // certificate. It reads the file once and closes it. None of this is in an environment, on a
 // command line or in a file with a name, and the CA's private key never leaves the launcher.
 //
-// Rank 0 has the launcher's standard input; the other ranks have no input. Signals that ask a job
-// to end (INT, TERM, HUP, QUIT) are forwarded once. The second such signal sends TERM to every
-// rank, the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
+// One rank, rank 0 by default, has the launcher's standard input; the other ranks have no input.
+// Signals that ask a job to end (INT, TERM, HUP, QUIT) are forwarded once. The second such signal
+// sends TERM to every rank, the third sends KILL. USR1, USR2, TSTP and CONT are always forwarded.
 //
 // It is normal that a rank exits with 0 while others run. There is one exception: Init waits for
 // all ranks, so if a rank exits without having called Init, and others have called it, the job ends

@@ -46,10 +46,12 @@ type Job struct {
 	Quiet   bool          // print neither warnings nor notes
 	Verbose bool          // print the processes as they start
 
-	// Stdin is rank 0's standard input, in the first start of the job; nil means no input. Run reads a terminal itself and copies
-	// the input to rank 0, because a rank's process group is never the foreground process group of
-	// the terminal.
-	Stdin *os.File
+	// Stdin is the standard input of the rank StdinRank in the first start of the job; nil means no
+	// input. Run reads a terminal itself and copies the input to the rank, because a rank's process
+	// group is never the foreground process group of the terminal. With Elastic, the input goes to
+	// the first process in the slot StdinRank.
+	Stdin     *os.File
+	StdinRank int
 
 	// Stdout and Stderr receive what the ranks print. The ranks inherit Stdout if it is a
 	// file, and Output does not change standard output. Standard error always passes through

@@ -38,7 +38,10 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 			log.logf("%s", w)
 		}
 	}
-	j.Env, j.Stdin, j.Stdout, j.Stderr, j.Guardian = env, stdin, stdout, stderr, self()
+	j.Env, j.Stdout, j.Stderr, j.Guardian = env, stdout, stderr, self()
+	if !req.noInput {
+		j.Stdin = stdin
+	}
 	out := Run(context.Background(), j)
 	// A program that cannot be started is reported even to users who want no verdict.
 	if !j.Quiet || out.Broken {

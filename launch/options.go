@@ -24,6 +24,7 @@ type request struct {
 	job      Job
 	print    func() string // the text to print in place of a job, as for --help; nil if none
 	merge    string        // a timeline whose parts are to be merged; "" if none
+	noInput  bool          // no rank has the standard input
 	warnings []string
 }
 
@@ -169,6 +170,9 @@ func (p *parser) finish() error {
 	}
 	if total > MaxRanks {
 		return usagef("got %d ranks, want at most %d", total, MaxRanks)
+	}
+	if j.StdinRank >= total {
+		return usagef("-stdin: got rank %d, want one of the %d ranks of the job", j.StdinRank, total)
 	}
 	p.finishOutput()
 	if err := p.finishElastic(total); err != nil {

@@ -129,7 +129,9 @@ func TestParseErrorsNameTheRemedy(t *testing.T) {
 		"--output dir p":               `got "dir", want`,
 		"--output tag:raw p":           `got "raw" after ':'`,
 		"--nooversubscribe -np 4000 p": "--nooversubscribe",
-		"-stdin all p":                 "rank 0 only",
+		"-stdin all p":                 "-stdin: got all, want one rank or none",
+		"-stdin some p":                `got "some", want a number from 0`,
+		"-np 2 -stdin 2 p":             "-stdin: got rank 2, want one of the 2 ranks",
 	} {
 		_, err := parse(strings.Fields(line), nil)
 		var usage usageError

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -146,12 +147,18 @@ func compatOptions() []option {
 				}
 				return err
 			}},
-		{names: []string{"stdin"}, args: 1, operand: "RANK",
-			set: func(p *parser, a []string) error {
-				if a[0] != "0" {
-					return fmt.Errorf("got rank %q, want 0: standard input goes to rank 0 only", a[0])
+		{names: []string{"stdin"}, args: 1, operand: "RANK|none", help: "the rank that has the standard input (0); the others have none",
+			set: func(p *parser, a []string) (err error) {
+				switch a[0] {
+				case "none":
+					p.req.noInput = true
+				case "all":
+					return errors.New("got all, want one rank or none: a rank that does not read would hold up the others; let rank 0 broadcast what it reads")
+				default:
+					p.req.noInput = false
+					p.req.job.StdinRank, err = number(a[0])
 				}
-				return nil
+				return err
 			}},
 	}
 }

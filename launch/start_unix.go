@@ -132,12 +132,12 @@ func (r *run) copyOutput(k *rank, fd int) error {
 	return nil
 }
 
-// connectInput makes the launcher's own standard input the standard input of the first process in
-// slot 0 of the first start of the job. All others have none. If the input is a terminal,
-// connectInput copies it.
+// connectInput makes the launcher's own standard input the standard input of one rank: the first
+// process in the slot StdinRank in the first start of the job. All others have none. If the input is
+// a terminal, connectInput copies it.
 func (r *run) connectInput(k *rank) error {
 	in := r.job.Stdin
-	if k.slot != 0 || k.restart > 0 || r.info.incarnation > 0 || in == nil {
+	if k.slot != r.job.StdinRank || k.restart > 0 || r.info.incarnation > 0 || in == nil {
 		return nil
 	}
 	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {
