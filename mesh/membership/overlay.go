@@ -71,7 +71,13 @@ func (s *Machine) maintainOverlay() {
 	if !s.mayDial() || !s.reached(s.overlayAt) {
 		return
 	}
-	for _, r := range s.wantedLinks() {
+	wanted := s.wantedLinks()
+	for r := range s.ranks { // a link that is wanted again has all its time again
+		if _, is := slices.BinarySearch(wanted, r); !is {
+			s.ranks[r].link.wanted = false
+		}
+	}
+	for _, r := range wanted {
 		l := &s.ranks[r].link
 		if l.open || l.givenUp {
 			continue
