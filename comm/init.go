@@ -213,7 +213,7 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = m.wire.Transport, o.params.Checksums, o.log, rt, rt.eng
 	cfg.Heartbeat, cfg.Silence, cfg.StartWarning, cfg.EndOnLoss = o.params.Heartbeat, o.params.Silence, o.stallWarning, o.params.EndOnLoss
-	cfg.Redial = o.redial
+	cfg.Redial, cfg.Exited = o.redial, o.exited
 	joined, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		rt.cancel()

@@ -110,11 +110,11 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 // option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. The
 // option does not delay the report of a rank that is silent for too long, or whose process is dead
 // and whose host refuses connections. A dead rank whose host does not refuse them, such as the main
-// process of a container, is reported as a silent one. A rank is not lost because all its
-// connections are reset at once. But a call whose large message is under way on the broken
-// connection waits until the dials end, even if its context ends or another rank is lost.
-// The cost is a copy of each small message; and a large send is complete only when the peer has
-// acknowledged it. See docs/fault-tolerance.md.
+// process of a container, is reported as a silent one, unless the launcher has seen the process end.
+// A rank is not lost because all its connections are reset at once. But a call whose large message
+// is under way on the broken connection waits until the dials end, even if its context ends or
+// another rank is lost. The cost is a copy of each small message; and a large send is complete only
+// when the peer has acknowledged it. See docs/fault-tolerance.md.
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of

@@ -179,8 +179,8 @@ func (c *control) idleTime() time.Duration {
 // turn runs everything that is due, in this order:
 //
 // 1. posted functions, in the order of the posts; 2. messages of all links, up to maxFramesPerTurn
-// of each; 3. a Tick, so that the machine acts on the time; 4. the queues of all links, and the
-// links that drain; 5. stalls of data Conns, about once a second.
+// of each; 3. a Tick, so that the machine acts on the time; 4. dials of ranks that have ended; 5. the
+// queues of all links, and the links that drain; 6. stalls of data Conns, about once a second.
 //
 // Messages are handled before the Tick. A rank that was suspended therefore first reads the waiting
 // heartbeats, and does not suspect the peers that sent them.
@@ -199,6 +199,7 @@ func (c *control) turn() {
 	}
 	c.step(membership.Tick{})
 	c.detectSuspend()
+	c.endDialsOfEnded()
 	for _, l := range c.links {
 		if l != nil {
 			l.checkQueue()
@@ -556,8 +557,23 @@ func (c *control) dialFailed(rank int, err error) {
 	}
 	c.step(membership.DialFailed{
 		Rank: rank, Gone: no != nil && no.reason == reasonGone,
-		NoProcess: errors.Is(err, syscall.ECONNREFUSED), Cause: err.Error(),
+		NoProcess: errors.Is(err, syscall.ECONNREFUSED) || c.m.cfg.Exited != nil && c.m.cfg.Exited(rank), Cause: err.Error(),
 	})
+}
+
+// endDialsOfEnded ends the dials of ranks whose processes are known to have ended. Otherwise the
+// dial of a rank whose address is gone, such as that of a container, would take all its time.
+func (c *control) endDialsOfEnded() {
+	if c.m.cfg.Exited == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r, d := range c.dials {
+		if d != nil && c.m.cfg.Exited(r) {
+			d.cancel()
+		}
+	}
 }
 
 // started reports whether all ranks have started.

@@ -61,6 +61,9 @@ type Config struct {
 	// set it; 0: never. If it is set, control links that all break at once are dialled again, too,
 	// until Silence has passed.
 	Redial time.Duration
+	// Exited reports whether the process of a rank is known to have ended. It does not block. It is
+	// nil if nobody records that.
+	Exited func(rank int) bool
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.
 	EndOnLoss    bool

@@ -772,6 +772,63 @@ func TestADeadRankIsNotDialledAgain(t *testing.T) {
 	}
 }
 
+// A vanishing transport does not answer dials of one address once gone is set.
+type vanishing struct {
+	transport.Transport
+	addr string
+	gone *atomic.Bool
+}
+
+func (w vanishing) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if addr == w.addr && w.gone.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return w.Transport.Dial(ctx, addr)
+}
+
+// The main process of a container dies, and its address vanishes with it. If the launcher records
+// the end of the process, all ranks must report the loss within a second. Otherwise the rank counts
+// as a silent one.
+func TestARankWhoseEndIsRecordedIsNotAwaited(t *testing.T) {
+	for recorded, within := range map[bool][2]time.Duration{
+		true: {0, time.Second}, false: {DefaultSilence, DefaultSilence + time.Second},
+	} {
+		for n := 2; n <= 6; n++ {
+			bubble(t, func(t *testing.T) {
+				var gone, ended atomic.Bool
+				r := newTestJob(t, n)
+				r.start(t.Context(), upTo(n), func(i int, cfg *Config) {
+					cfg.Transport = vanishing{cfg.Transport, r.hub.Addr(n - 1), &gone}
+					cfg.Redial = time.Minute
+					if recorded {
+						cfg.Exited = func(rank int) bool { return rank == n-1 && ended.Load() }
+					}
+				})
+				if err := errors.Join(r.errs...); err != nil {
+					t.Fatal(err)
+				}
+				defer r.close()
+				start := time.Now()
+				gone.Store(true)
+				r.kill(n - 1)
+				// Reason: the launcher records the end a little later than the connections close. No real
+				// time passes.
+				time.Sleep(30 * time.Millisecond)
+				ended.Store(true)
+				// Reason: all ranks must report the loss within this time. No real time passes.
+				time.Sleep(within[1])
+				for i := range n - 1 {
+					e, when := r.events[i].first()
+					if got := when.Sub(start); !blames(e, fault.PeerLost, n-1) || got < within[0] || got > within[1] {
+						t.Errorf("%d ranks, recorded %v: rank %d hears %v after %v, want the loss of rank %d within %v", n, recorded, i, e, got, n-1, within)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A rank closes while all its connections are broken. With Config.Redial, it dials until the other
 // rank has its goodbye, so it is not lost.
 func TestARankThatClosesDuringAnOutageIsNotLost(t *testing.T) {
