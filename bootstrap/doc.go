@@ -70,8 +70,11 @@
 // process says about its user. Hydra's mpiexec, behind PMI_FD, accepts any connection to its own
 // port. Rank 0 logs a warning. With TUTTI_SECRET_FILE nothing is published.
 //
-// A directory that all hosts share serves as such a store, too (TUTTI_STORE). Only its owner and
-// root may write in it, and only the owner can read its files, so it carries the job's secret.
+// TUTTI_STORE names a place that serves as such a store, too. A directory that all hosts share is
+// such a place in every program. Only its owner and root may write in it, and only the owner can
+// read its files, so it carries the job's secret. Other kinds of places are Stores that the program
+// passes, such as package etcd's. They carry no secret, because this package does not know who can
+// read them.
 //
 // If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
 // the first that applies if it gives the same rank, and the size that the launcher has set.

@@ -41,6 +41,9 @@ type Options struct {
 
 	// Listen, if not "", replaces TUTTI_LISTEN.
 	Listen string
+
+	// Stores are the kinds of places that TUTTI_STORE may name, besides directories.
+	Stores []Store
 }
 
 // A Job says who this process is and how it reaches the other ranks. Find makes it; fields may be
@@ -149,6 +152,7 @@ type finder struct {
 
 	interfaces func() ([]netInterface, error)
 	hostsFile  func() (string, error) // the text of /etc/hosts
+	stores     []Store                // those of Options
 }
 
 // find runs the sources, then reads what does not depend on the source: settings, secret, and
@@ -157,6 +161,7 @@ func (f *finder) find(o Options) (*Job, error) {
 	if n := len(o.Secret); n > 0 && n < jobca.MinSecret {
 		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret: got %d bytes, want at least %d", n, jobca.MinSecret)
 	}
+	f.stores = o.Stores
 	j, err := f.decide()
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ type source struct {
 //
 //	source     rank and size          addresses                    name of the job
 //	store      TUTTI_RANK, _SIZE,     Root: rank 0's value in      from rank 0's value
-//	           or a launcher's        the directory
+//	           or a launcher's        the place
 //	tuttirun   TUTTI_RANK, _SIZE      Root: TUTTI_ROOT             TUTTI_JOB, else "tutti"
 //	hosts      TUTTI_RANK, or the     Peers: TUTTI_HOSTS           TUTTI_JOB, else from the list
 //	           own entry; the list

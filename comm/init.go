@@ -46,7 +46,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if ctx == nil {
 		return nil, fault.New(fault.Misuse, "init", -1, "context: got nil, want one; context.Background() waits without a limit")
 	}
-	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen})
+	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen, Stores: o.stores})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/topology"
@@ -43,6 +44,7 @@ type options struct {
 	plain        bool
 	secret       []byte
 	listen       string
+	stores       []bootstrap.Store
 	tls          *tlsopt.Options
 	algorithm    string
 	report       bool
@@ -83,6 +85,8 @@ func (o *options) check(rank int) error {
 		return o.invalid
 	case slices.Contains(o.extra, nil):
 		return bad("WithTransport: got nil, want a Transport")
+	case slices.Contains(o.stores, nil):
+		return bad("WithStore: got nil, want a Store")
 	case o.timeout < 0:
 		return bad("WithTimeout: got %v, want 0 (no limit) or more", o.timeout)
 	case o.stallWarning < 0:
@@ -137,6 +141,13 @@ func WithSecret(secret []byte) Option { return func(o *options) { o.secret = sec
 // WithListen sets where this rank listens, in place of TUTTI_LISTEN: host, host:port, or with a
 // range of ports, host:7000-7099. Other ranks must be able to reach it.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
+
+// WithStore adds kinds of places that TUTTI_STORE may name, such as etcd.New(etcd.Config{}) of package
+// bootstrap/etcd. The ranks of a job that no launcher connects meet there. A directory that all hosts
+// share, TUTTI_STORE=file:///DIRECTORY, needs no option. Local ignores the option.
+func WithStore(s ...bootstrap.Store) Option {
+	return func(o *options) { o.stores = append(o.stores, s...) }
+}
 
 // TLS names the files for TLS between the ranks, for tcp and for grpc. If both sides have a CA,
 // each proves its identity to the other (mutual TLS).

@@ -17,7 +17,7 @@ const (
 	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: secret and certificate
 	ExitsFD     = "TUTTI_EXITS_FD"    // an inherited descriptor: which ranks' processes have ended
 	StoreFD     = "TUTTI_STORE_FD"    // an inherited descriptor: the launcher's record of which ranks the job has
-	Store       = "TUTTI_STORE"       // file:///DIRECTORY, in which the ranks of a job meet
+	Store       = "TUTTI_STORE"       // file:///DIRECTORY or etcd://HOST:PORT/PREFIX, where the ranks of a job meet
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0

@@ -91,7 +91,7 @@ func TestAStoreThatCannotBeUsedIsRefused(t *testing.T) {
 	for _, c := range []struct{ env, want string }{
 		{"TUTTI_STORE=/shared TUTTI_RANK=0 TUTTI_SIZE=2", `TUTTI_STORE="/shared" is not file:///DIRECTORY`},
 		{"TUTTI_STORE=file://shared/dir TUTTI_RANK=0 TUTTI_SIZE=2", "is not file:///DIRECTORY"},
-		{"TUTTI_STORE=etcd://n1:2379/x TUTTI_RANK=0 TUTTI_SIZE=2", "is not file:///DIRECTORY"},
+		{"TUTTI_STORE=etcd://n1:2379/x TUTTI_RANK=0 TUTTI_SIZE=2", "import github.com/tutti-go/tutti/bootstrap/etcd and pass comm.WithStore(etcd.New("},
 		{"TUTTI_STORE=file:///x", "TUTTI_RANK and TUTTI_SIZE are not set"},
 		{"TUTTI_STORE=file:///x TUTTI_RANK=0", "TUTTI_SIZE is not set"},
 		{"TUTTI_STORE=file:///x TUTTI_RANK=2 TUTTI_SIZE=2", "is not a rank of 2"},
@@ -119,7 +119,7 @@ func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := j.Join(ctx); !errors.Is(err, fault.Timeout) || !strings.Contains(err.Error(), ".RANK of ranks 1, 2: ") || !strings.Contains(err.Error(), "not all ranks have called Init") {
+	if _, err := j.Join(ctx); !errors.Is(err, fault.Timeout) || !strings.Contains(err.Error(), "no entry of ranks 1, 2 in job tutti.0 in file://") || !strings.Contains(err.Error(), "not all ranks have called Init") {
 		t.Errorf("got %v, want Timeout that names ranks 1 and 2", err)
 	}
 }
