@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -24,5 +25,31 @@ func TestAProgramLinksOnlyTheWiresThatItNames(t *testing.T) {
 	}
 	if info.Size() > maxHello {
 		t.Errorf("a program that imports comm alone has %d bytes, want at most %d; go list -deps ./comm names what it links", info.Size(), maxHello)
+	}
+}
+
+// A program pays for what it imports only: gRPC comes with transport/grpc, and etcd with
+// bootstrap/etcd.
+func TestAProgramThatImportsOnlyCommLinksNoOtherService(t *testing.T) {
+	deps := func(program string) string {
+		list := exec.Command("go", "list", "-deps", program)
+		list.Dir = "../../.."
+		out, err := list.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		return string(out)
+	}
+	hello, withEtcd := deps("./examples/hello"), deps("./examples/hello-etcd")
+	for _, name := range []string{"go.etcd.io/etcd/client/v3", "google.golang.org/grpc", "google.golang.org/protobuf/", "go.uber.org/"} {
+		if strings.Contains(hello, "\n"+name) {
+			t.Errorf("examples/hello links %s", name)
+		}
+		if !strings.Contains(withEtcd, "\n"+name) {
+			t.Errorf("examples/hello-etcd does not link %s: this test looks for a wrong name", name)
+		}
+	}
+	if strings.Contains(hello, "\nk8s.io/") {
+		t.Error("examples/hello links a package of Kubernetes")
 	}
 }
