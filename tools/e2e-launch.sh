@@ -4,7 +4,7 @@
 # that are missing, and root for several hosts. What cannot be had is skipped, with a line. The last
 # line counts. A skip is a failure if this is root and apt works.
 #
-#   e2e-launch.sh        needs bin/hello, bin/digits and bin/tuttirun: make build
+#   e2e-launch.sh        needs bin/hello, bin/hello-etcd, bin/digits and bin/tuttirun: make build
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +20,7 @@ trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
-packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev)
+packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server)
 # excuse says why a skip is no failure: apt cannot be used, or does not work.
 excuse=
 
@@ -32,6 +32,7 @@ has() {
 	openmpi-bin) command -v mpirun.openmpi ;;
 	munge) command -v munged ;;
 	slurm-client) command -v srun ;;
+	etcd-server) command -v etcd ;;
 	gcc | slurmctld | slurmd) command -v "$1" ;;
 	*) dpkg -s "$1" ;;
 	esac >/dev/null 2>&1
@@ -283,6 +284,23 @@ env_cases() {
 		"$work/ranks" "TUTTI_SECRET_FILE= TUTTI_STORE=file://$work/meet "'TUTTI_RANK=$r TUTTI_SIZE=2'
 }
 
+# etcd_cases runs ranks on two hosts, which meet in an etcd on the first of them.
+etcd_cases() {
+	need_hosts etcd && need etcd etcd-server || return 0
+	tools/hosts in n1 etcd --data-dir "$work/etcd" --listen-client-urls http://0.0.0.0:2379 \
+		--advertise-client-urls http://n1:2379 >"$work/out.etcd" 2>&1 </dev/null &
+	local etcd=$!
+	# The ranks wait until etcd answers.
+	job "etcd" 'rank [01] of 2 on n[12], by TUTTI_STORE, TUTTI_RANK' 2 \
+		"$work/ranks" 'TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2' bin/hello-etcd
+	fails "etcd: a program without it" 'pass comm.WithStore\(etcd.New' \
+		"$work/ranks" 'TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2'
+	fails "etcd: no secret" 'no secret.*openssl rand -hex 16' \
+		"$work/ranks" 'TUTTI_SECRET_FILE= TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2' bin/hello-etcd
+	kill "$etcd"
+	wait "$etcd" || :
+}
+
 # up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would. The
 # jobs of one host run on n0: nobody else uses its ports, and its name resolves.
 here=()
@@ -294,11 +312,11 @@ up() {
 	fi
 	here=(tools/hosts in n0)
 	(umask 077; od -An -tx1 -N16 /dev/urandom | tr -d ' ' >"$work/secret")
-	# Its argument is the variables of rank $r.
+	# Its arguments are the variables of rank $r, and the program, bin/hello if there is none.
 	cat >"$work/ranks" <<END
 #!/usr/bin/env bash
 for r in 0 1; do
-	eval "env TUTTI_SECRET_FILE='$work/secret' \$1 tools/hosts in n\$((r + 1)) bin/hello" &
+	eval "env TUTTI_SECRET_FILE='$work/secret' \$1 tools/hosts in n\$((r + 1)) \${2:-bin/hello}" &
 	pids+=(\$!)
 done
 wait "\${pids[0]}" && wait "\${pids[1]}"
@@ -324,6 +342,7 @@ tuttirun_cases
 openmpi_cases
 slurm_cases
 env_cases
+etcd_cases
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
 	echo "FAILED: this is root, and apt works: no case may be skipped"
