@@ -40,10 +40,12 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
-	// Under nohup this process ignores HUP, and its children would inherit that. They do not
-	// inherit a handler.
-	if signal.Ignored(syscall.SIGHUP) {
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	// Under nohup this process ignores HUP, and in the background of a script INT and QUIT. Its
+	// children would inherit that. They do not inherit a handler.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
 	}
 	os.Exit(m.Run())
 }
