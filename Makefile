@@ -61,7 +61,9 @@ test: ## run every test that needs no special hardware (at most 8 minutes on 2 c
 PURE := agreement|negotiate|autotune|membership|choose
 CONCURRENT = $$($(GO) list $(PKGS) | grep -vE '/($(PURE))$$')
 
+# The race detector makes garbage collection expensive: with GOGC=400 the tests take a sixth less.
 .PHONY: race
+race: export GOGC = 400
 race: ## the same under the race detector, where there are goroutines (at most 15 minutes on 2 cores)
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(CONCURRENT)
 
