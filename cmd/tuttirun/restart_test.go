@@ -83,9 +83,8 @@ func TestEachStartHasItsOwnOutput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := start(t, "-np", "1", "--restart", "1", "--output-filename", dir, "-errfile-pattern", filepath.Join(dir, "errors"),
-		"sh", "-c", `echo "start $TUTTI_INCARNATION $(cat)"; echo "error $TUTTI_INCARNATION" >&2; exit 7`)
-	j.stdin.Write([]byte("input"))
-	j.stdin.Close()
+		"sh", "-c", `[ $TUTTI_INCARNATION = 0 ] && read a || a=$(cat); echo "start $TUTTI_INCARNATION $a"; echo "error $TUTTI_INCARNATION" >&2; exit 7`)
+	j.stdin.Write([]byte("input\n")) // the pipe stays open, so cat would not end
 	j.ends(7)
 	for path, want := range map[string]string{
 		"1/rank.0/stdout": "start 0 input\n", "2/rank.0/stdout": "start 1 \n", "errors": "error 0\nerror 1\n",
