@@ -40,7 +40,7 @@ func Run(ctx context.Context, j *Job) Outcome {
 // job is over, if the user has asked for the end, and if a process of this start is left.
 func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	switch {
-	case out.Broken, r.policy.timedOut, r.policy.phase == abandoned, r.endSignal != 0, ctx.Err() != nil:
+	case out.Broken, r.policy.phase == abandoned, r.endSignal != 0, ctx.Err() != nil:
 		return false
 	case r.job.Timeout > 0 && r.now() >= r.job.Timeout:
 		return false
