@@ -1,6 +1,9 @@
 package cpu
 
 import (
+	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -35,4 +38,38 @@ func AvoidCore(core int) {
 	if unix.SchedSetaffinity(0, &others) == nil {
 		unix.SchedSetaffinity(0, &all)
 	}
+}
+
+// allowedThreads returns the hardware threads that this process may use, and the file system that
+// describes them.
+func allowedThreads() (ids []int, sys fs.FS) {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return nil, nil
+	}
+	for id := 0; len(ids) < set.Count(); id++ {
+		if set.IsSet(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, os.DirFS("/sys")
+}
+
+// WithThreads calls f on a thread that may use only the given hardware threads. Processes that f
+// starts inherit this. WithThreads restores the thread that it is called on.
+func WithThreads(ids []int, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, set unix.CPUSet
+	for _, id := range ids {
+		set.Set(id)
+	}
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("sched_setaffinity to processors %v: %w", ids, err)
+	}
+	defer unix.SchedSetaffinity(0, &before) // it was allowed before; f's next caller sets its own otherwise
+	return f()
 }

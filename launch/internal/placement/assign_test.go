@@ -5,15 +5,17 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/internal/cpu"
 )
 
 // machine returns the processors of a host: sockets of cores, of two threads each. As on most
 // machines, the second threads are numbered after all first ones.
-func machine(sockets, cores int) (cpus []CPU) {
+func machine(sockets, cores int) (cpus []cpu.Thread) {
 	n := sockets * cores
 	for thread := range 2 {
 		for i := range n {
-			cpus = append(cpus, CPU{ID: thread*n + i, Core: i, Socket: i / cores, NUMA: i / cores})
+			cpus = append(cpus, cpu.Thread{ID: thread*n + i, Core: i, Socket: i / cores, NUMA: i / cores})
 		}
 	}
 	return cpus

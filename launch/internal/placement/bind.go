@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/tutti-go/tutti/internal/cpu"
 )
 
 // units groups the processors that ranks may use into those that make up one slot each: cores, or
 // hardware threads. Cores are ordered by socket, then by number.
-func (p *Policy) units(cpus []CPU) [][]CPU {
+func (p *Policy) units(cpus []cpu.Thread) [][]cpu.Thread {
 	if p.Threads || p.Bind == HWThread {
 		return p.group(cpus, HWThread)
 	}
@@ -16,8 +18,8 @@ func (p *Policy) units(cpus []CPU) [][]CPU {
 }
 
 // group groups the processors that ranks may use by a unit.
-func (p *Policy) group(cpus []CPU, by Unit) (groups [][]CPU) {
-	key := func(c CPU) [3]int {
+func (p *Policy) group(cpus []cpu.Thread, by Unit) (groups [][]cpu.Thread) {
+	key := func(c cpu.Thread) [3]int {
 		switch by {
 		case Core:
 			return [3]int{c.Socket, c.NUMA, c.Core}
@@ -30,9 +32,9 @@ func (p *Policy) group(cpus []CPU, by Unit) (groups [][]CPU) {
 	}
 	usable := slices.Clone(cpus)
 	if p.CPUs != nil {
-		usable = slices.DeleteFunc(usable, func(c CPU) bool { return !slices.Contains(p.CPUs, c.ID) })
+		usable = slices.DeleteFunc(usable, func(c cpu.Thread) bool { return !slices.Contains(p.CPUs, c.ID) })
 	}
-	slices.SortFunc(usable, func(a, b CPU) int {
+	slices.SortFunc(usable, func(a, b cpu.Thread) int {
 		ka, kb := key(a), key(b)
 		return cmp.Or(slices.Compare(ka[:], kb[:]), cmp.Compare(a.ID, b.ID))
 	})
@@ -52,7 +54,7 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	}
 	units := p.group(h.CPUs, p.Bind)
 	if p.Bind <= Node {
-		units = [][]CPU{slices.Concat(p.group(h.CPUs, Core)...)} // only --cpu-list: all ranks share them
+		units = [][]cpu.Thread{slices.Concat(p.group(h.CPUs, Core)...)} // only --cpu-list: all ranks share them
 	}
 	if len(units) == 0 || len(units[0]) == 0 {
 		return nil, fmt.Errorf("host %s: got processors %v, want some that exist and that this user may use: %v", h.Name, p.CPUs, ids(h.CPUs))
@@ -80,7 +82,7 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 // order returns the first unit of each rank: one after the other, or if ranks are mapped by socket
 // or by NUMA node, round robin over these. If ranks are bound to sockets or NUMA nodes and mapped by
 // slot, each rank is bound to the unit of the core that it would have.
-func (p *Policy) order(units [][]CPU, width int, cpus []CPU) []int {
+func (p *Policy) order(units [][]cpu.Thread, width int, cpus []cpu.Thread) []int {
 	if p.Bind == Socket || p.Bind == NUMA {
 		if p.MapBy == Socket || p.MapBy == NUMA || width > 1 {
 			return starts(len(units), width)
@@ -126,7 +128,7 @@ func starts(n, width int) (at []int) {
 }
 
 // ids returns the numbers of processors.
-func ids(cpus []CPU) []int {
+func ids(cpus []cpu.Thread) []int {
 	n := make([]int, len(cpus))
 	for i, c := range cpus {
 		n[i] = c.ID

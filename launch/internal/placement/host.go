@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tutti-go/tutti/internal/cpu"
 )
 
 // MaxHosts bounds the number of hosts of a job, because each host runs at least one rank.
@@ -15,18 +17,10 @@ const maxSlots = 1 << 16
 
 // A Host is a machine that can run ranks.
 type Host struct {
-	Name  string // as the user wrote it, without brackets around an IPv6 address
-	Slots int    // how many ranks may run there; 0: one per core, see Assign
-	Max   int    // the upper bound even if more ranks than slots are allowed; 0: none
-	CPUs  []CPU  // the processors that ranks may use; nil until the host has reported them
-}
-
-// A CPU is one hardware thread of a host.
-type CPU struct {
-	ID     int // its number in the kernel
-	Core   int // the lowest ID among the threads of its core
-	Socket int
-	NUMA   int
+	Name  string       // as the user wrote it, without brackets around an IPv6 address
+	Slots int          // how many ranks may run there; 0: one per core, see Assign
+	Max   int          // the upper bound even if more ranks than slots are allowed; 0: none
+	CPUs  []cpu.Thread // the processors that ranks may use; nil until the host has reported them
 }
 
 // slots returns how many ranks may run on a host under a policy, or 0 if this is unknown.
