@@ -95,7 +95,7 @@
 // identity. The launcher adds these variables, which the user cannot override:
 //
 //	TUTTI_RANK, TUTTI_SIZE               which rank this is, of how many
-//	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same on this host, which has all ranks
+//	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same among the ranks of its host
 //	TUTTI_ROOT                           the address of rank 0's listener
 //	TUTTI_EXITS_FD                       the descriptor of the record of ranks that have ended, 4
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
@@ -144,9 +144,19 @@
 //
 // # Command lines of mpirun and mpiexec
 //
-// Options of Open MPI and MPICH that mean the same here have the same names. Options that place
-// ranks on hosts and processors are ignored with one warning, so that scripts keep working. Options
-// that would change results if they were ignored are errors.
+// Options of Open MPI, MPICH's Hydra, horovodrun and torchrun that mean the same here have the same
+// names. Options that mean nothing here are ignored with one warning, so that scripts keep working.
+// Options that would change results if they were ignored are errors.
+//
+// # Hosts and processors
+//
+// Package placement decides where ranks run. Without hosts all ranks run here, and there may be more
+// ranks than processors. With hosts, more ranks than slots are an error unless the user allows them,
+// or wrap around if the options or the host file are Hydra's.
+//
+// By default ranks are not bound. --bind-to and --cpu-list bind them by sched_setaffinity before the
+// rank's program begins, so that Go's runtime and other libraries see only these processors. The
+// launcher leaves GOMAXPROCS alone: Go derives it from the processors of the process.
 //
 // # When the launcher itself is killed
 //

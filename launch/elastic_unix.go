@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/internal/store"
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // An epochs carries out what a membership decides, and serves the record of the job's ranks to each
@@ -435,14 +436,20 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 // parseSlots adds up the slots of this host in the output of a discovery script. A line is
 // "host:slots", or "host" for one slot.
 func parseSlots(text string) (slots int, err error) {
-	p := &parser{}
-	p.host, _ = os.Hostname()
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
-			if err := p.hosts(line); err != nil {
-				return 0, err
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		hosts, err := placement.ParseList(line)
+		if err != nil {
+			return 0, err
+		}
+		for _, h := range hosts {
+			if !isHere(h.Name) {
+				return 0, fmt.Errorf("got host %q, want this one: ranks are started on this host only", h.Name)
 			}
+			slots += h.Slots
 		}
 	}
-	return p.slots, nil
+	return slots, nil
 }

@@ -53,6 +53,7 @@ type spec struct {
 	program     string
 	args, env   []string
 	dir         string // "" means the launcher's own
+	cpus        []int  // the processors to which the process is bound; nil means those of the launcher
 	credentials []byte // nil if the process inherits none
 	listener    bool   // the process inherits the listener
 	merge       bool   // standard error is the same file as standard output

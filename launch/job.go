@@ -4,6 +4,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // MaxRanks is the largest number of ranks of one job. Each wait for a process holds a thread, and a
@@ -15,6 +17,21 @@ const MaxRanks = 4096
 type Job struct {
 	Apps []App
 	Env  []string // the environment that the ranks inherit, "NAME=value"; nil means this process's own environment
+
+	// Hosts are those that the ranks may run on; nil means this one. Placement says how they are used.
+	Hosts     []placement.Host
+	Placement placement.Policy
+
+	DisplayMap     bool // print which ranks run on which host
+	ReportBindings bool // print the processors to which each rank is bound
+
+	// Agent is the command that starts programs on other hosts, with its arguments; nil means ssh.
+	// AgentArgs are further arguments for it.
+	Agent, AgentArgs []string
+
+	// Interface is TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects none. On one
+	// host ranks talk over loopback.
+	Interface string
 
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves the variable unchanged
 	Report    bool   // the ranks print their choice of transports
@@ -90,10 +107,11 @@ type Elastic struct {
 
 // An App is one program of a job and the number of ranks that run it.
 type App struct {
-	Ranks int
-	Set   []string // variables of only these ranks, "NAME=value"
-	Dir   string   // working directory; "" means this process's own
-	Args  []string // the program and its arguments
+	Ranks int              // 0: as many as the slots of Hosts, and without hosts one per processor
+	Hosts []placement.Host // the hosts of this program; nil: the Job's
+	Set   []string         // variables of only these ranks, "NAME=value"
+	Dir   string           // working directory; "" means this process's own
+	Args  []string         // the program and its arguments
 }
 
 // An Outcome describes how a job ended. The package comment lists the exit codes.

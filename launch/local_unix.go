@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"syscall"
+
+	"github.com/tutti-go/tutti/internal/cpu"
 )
 
 // A localHost is the host that this process runs on. One goroutine owns it. The other goroutines
@@ -145,7 +147,17 @@ func (h *localHost) start(s *spec) (int, *startError) {
 	var err error
 	// The parent-death signal is tied to the thread that forks, so the starter's thread forks all
 	// ranks.
-	h.starter.do(func() { child, err = os.StartProcess(s.program, s.args, attr) })
+	start := func() error {
+		child, err = os.StartProcess(s.program, s.args, attr)
+		return err
+	}
+	h.starter.do(func() {
+		if s.cpus == nil {
+			err = start()
+		} else {
+			err = cpu.WithThreads(s.cpus, start)
+		}
+	})
 	if err != nil {
 		return 0, startFailure(s.args[0], s.dir, err)
 	}

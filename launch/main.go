@@ -38,7 +38,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 			log.logf("%s", w)
 		}
 	}
-	j.Env, j.Stdout, j.Stderr, j.Guardian = env, stdout, stderr, self()
+	j.Env, j.Stdout, j.Stderr, j.Guardian = req.environ(env), stdout, stderr, self()
 	if !req.noInput {
 		j.Stdin = stdin
 	}

@@ -3,7 +3,6 @@ package launch
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +25,19 @@ type request struct {
 	merge    string        // a timeline whose parts are to be merged; "" if none
 	noInput  bool          // no rank has the standard input
 	warnings []string
+	inherit  []string // the variables that ranks inherit, if limited
+	limited  bool     // ranks inherit only some variables
+}
+
+// environ returns what ranks inherit of an environment.
+func (r *request) environ(env []string) []string {
+	if !r.limited {
+		return env
+	}
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return name != "PATH" && !slices.Contains(r.inherit, name)
+	})
 }
 
 // needsNoProgram reports whether the request runs no program, for example --help.
@@ -42,12 +54,11 @@ func (r *request) needsNoProgram() bool { return r.print != nil || r.merge != ""
 type parser struct {
 	req     request
 	env     []string // values for -x NAME
-	host    string   // this machine's name, for -host
 	app     App
-	slots   int      // set by -host
-	perNode int      // set by -N and similar options
+	place   placer
+	appFile string   // set by --app
+	inFile  bool     // the programs come from a file
 	shared  []string // variables for all programs
-	strict  bool     // --nooversubscribe
 	ignored []string
 	elastic Elastic // what the options say; see finishElastic
 
@@ -58,7 +69,9 @@ type parser struct {
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
 	p.elastic = Elastic{Restarts: -1, WaitLimit: 10 * time.Minute, Cooldown: [2]time.Duration{time.Second, time.Minute}}
-	p.host, _ = os.Hostname()
+	if err := p.readVariables(); err != nil {
+		return nil, err
+	}
 	// The first App is parsed even if there are no arguments, so that parseApp reports a missing
 	// program.
 	for first := true; first || len(args) > 0; first = false {
@@ -87,7 +100,7 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 
 // parseApp reads the options and the program of one App.
 func (p *parser) parseApp(args []string) error {
-	p.app, p.slots, p.perNode = App{}, 0, 0
+	p.app = App{}
 	// The first argument without a dash is the program. The arguments after it belong to the
 	// program.
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
@@ -101,15 +114,48 @@ func (p *parser) parseApp(args []string) error {
 		}
 		args = args[used:]
 	}
-	if len(args) == 0 {
+	switch {
+	case p.appFile != "" && len(args) > 0:
+		return usagef("--app: got program %s, too, want all programs in the file %s", args[0], p.appFile)
+	case p.appFile != "":
+		return p.parseAppFile()
+	case len(args) == 0:
 		return usagef("no program given; see --help")
 	}
 	p.app.Args = args
-	// As with mpirun, -np takes precedence over the slots of -host and the ranks per node.
-	if p.app.Ranks == 0 {
-		p.app.Ranks = max(p.slots, p.perNode)
-	}
 	p.req.job.Apps = append(p.req.job.Apps, p.app)
+	return nil
+}
+
+// parseAppFile reads an App from each line of the file of --app. Lines that begin with '#' are
+// comments.
+func (p *parser) parseAppFile() error {
+	name := p.appFile
+	if p.appFile = ""; p.inFile {
+		return usagef("--app: got it in the file of another --app, want it on the command line only")
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return usagef("--app: %v", err)
+	}
+	p.inFile = true
+	defer func() { p.inFile = false }()
+	before, n := len(p.req.job.Apps), 0
+	for line := range strings.Lines(string(text)) {
+		if n++; strings.HasPrefix(strings.TrimSpace(line), "#") {
+			continue
+		}
+		words, err := splitWords(line)
+		if err == nil && len(words) > 0 {
+			err = p.parseApp(words)
+		}
+		if err != nil {
+			return usagef("%s:%d: %v", name, n, err)
+		}
+	}
+	if len(p.req.job.Apps) == before && !p.req.needsNoProgram() {
+		return usagef("--app: got no program in %s, want one on each line", name)
+	}
 	return nil
 }
 
@@ -119,6 +165,9 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
 	name, value, joined := strings.Cut(text, "=")
 	o := findOption(name)
+	if o == nil {
+		o = findOption(strings.ReplaceAll(name, "_", "-")) // as torchrun
+	}
 	switch {
 	case o == nil:
 		return 0, unknownOption(args[0], name)
@@ -138,8 +187,8 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 // the option's field accepted is set.
 func (p *parser) apply(o *option, spelled string, args []string) error {
 	if o.set == nil {
-		if !o.accepted && !slices.Contains(p.ignored, spelled) {
-			p.ignored = append(p.ignored, spelled)
+		if !o.accepted {
+			p.ignore(spelled)
 		}
 		return nil
 	}
@@ -155,21 +204,20 @@ func (p *parser) finish() error {
 	if len(p.ignored) > 0 {
 		p.warn("ignored, because it has no meaning here: %s", strings.Join(p.ignored, ", "))
 	}
-	total := 0
 	for i := range j.Apps {
 		a := &j.Apps[i]
 		if a.Ranks == 0 && len(j.Apps) > 1 {
 			return usagef("%s: got no -np, want one for each of several programs", a.Args[0])
 		}
-		if a.Ranks == 0 {
-			a.Ranks = runtime.NumCPU() // as mpirun does
-		}
 		// Variables of one program follow the variables of all programs, and so override them.
 		a.Set = append(slices.Clone(p.shared), a.Set...)
-		total += a.Ranks
 	}
-	if total > MaxRanks {
-		return usagef("got %d ranks, want at most %d", total, MaxRanks)
+	if err := p.finishHosts(); err != nil {
+		return err
+	}
+	total, err := p.finishRanks()
+	if err != nil {
+		return err
 	}
 	if j.StdinRank >= total {
 		return usagef("-stdin: got rank %d, want one of the %d ranks of the job", j.StdinRank, total)
@@ -177,9 +225,6 @@ func (p *parser) finish() error {
 	p.finishOutput()
 	if err := p.finishElastic(total); err != nil {
 		return err
-	}
-	if p.strict && total > runtime.NumCPU() {
-		return usagef("got %d ranks with --nooversubscribe, want at most this host's %d processors", total, runtime.NumCPU())
 	}
 	return nil
 }
@@ -280,28 +325,4 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 		return "", false, nil
 	}
 	return name + "=" + v, true, nil
-}
-
-// hosts parses host[:slots],... and accepts this host only.
-func (p *parser) hosts(list string) error {
-	for entry := range strings.SplitSeq(list, ",") {
-		name, slots, has := strings.Cut(entry, ":")
-		if !p.isHere(name) {
-			return fmt.Errorf("got host %q, want this one: ranks are started on this host only", name)
-		}
-		n := 1
-		if has {
-			var err error
-			if n, err = count(slots); err != nil {
-				return err
-			}
-		}
-		p.slots += n
-	}
-	return nil
-}
-
-// isHere reports whether a name means this host.
-func (p *parser) isHere(name string) bool {
-	return name == "localhost" || name == "127.0.0.1" || name == "::1" || p.host != "" && name == p.host
 }

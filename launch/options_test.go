@@ -31,7 +31,7 @@ func TestParseAcceptsUsualCommandLines(t *testing.T) {
 		"one per processor":      {"p", Job{Apps: []App{{Ranks: runtime.NumCPU(), Args: []string{"p"}}}}},
 		"slots":                  {"-H localhost:2," + host + ":3 p", Job{Apps: []App{{Ranks: 5, Args: []string{"p"}}}}},
 		"per node":               {"-N 3 p", Job{Apps: []App{{Ranks: 3, Args: []string{"p"}}}}},
-		"np before slots":        {"-host localhost:2 -np 4 p", Job{Apps: []App{{Ranks: 4, Args: []string{"p"}}}}},
+		"np before slots":        {"-host localhost:4 -np 3 p", Job{Apps: []App{{Ranks: 3, Args: []string{"p"}}}}},
 		"transport":              {"-n 1 --transport tcp --report-transport p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Transport: "tcp", Report: true}},
 		"report of the source":   {"-n 1 --report-bootstrap p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, ReportBootstrap: true}},
 		"tags":                   {"-l -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Output: Output{Prefix: "[%r] "}}},
@@ -119,7 +119,7 @@ func TestParseErrorsNameTheRemedy(t *testing.T) {
 		": -np 1 q":                    "no program given",
 		"p : -np 1 q":                  "p: got no -np, want one",
 		"-H far:2 p":                   `got host "far", want this one`,
-		"--hostfile f p":               "this host only",
+		"--hostfile f p":               "open f: no such file",
 		"-prepend-pattern %q: p":       `got "%q", want %r (rank)`,
 		"-outfile-pattern o.% p":       `got "%", want`,
 		"-outfile-pattern= p":          "want a name such as",
@@ -142,11 +142,11 @@ func TestParseErrorsNameTheRemedy(t *testing.T) {
 }
 
 func TestParseWarnsOnceAboutWhatItIgnores(t *testing.T) {
-	req, err := parse(strings.Fields("--mca btl tcp --mca pml ob1 -map-by slot -x NOT_SET -np 1 p --mca"), nil)
+	req, err := parse(strings.Fields("--mca btl tcp --mca pml ob1 -usize 3 -x NOT_SET -np 1 p --mca"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(req.warnings) != 2 || !strings.Contains(req.warnings[0], "variable NOT_SET") || !strings.HasSuffix(req.warnings[1], ": --mca, -map-by") {
+	if len(req.warnings) != 2 || !strings.Contains(req.warnings[0], "variable NOT_SET") || !strings.HasSuffix(req.warnings[1], ": --mca btl, --mca pml, -usize") {
 		t.Errorf("got %q", req.warnings)
 	}
 	if set := req.job.Apps[0].Set; len(set) != 0 {

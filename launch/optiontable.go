@@ -27,13 +27,13 @@ type option struct {
 // options returns all options, including those that are ignored or rejected. Like mpirun, tuttirun
 // accepts one dash or two.
 func options() []option {
-	return slices.Concat(ownOptions(), outputOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
+	return slices.Concat(ownOptions(), placeOptions(), outputOptions(), tuneOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
 // ownOptions returns the main options. All of them have an effect, and --help lists all of them.
 func ownOptions() []option {
 	return []option{
-		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",
+		{names: []string{"np", "n", "c", "num-proc"}, args: 1, operand: "N", help: "how many ranks run the program (one per slot, or without hosts one per processor)",
 			set: func(p *parser, a []string) (err error) { p.app.Ranks, err = count(a[0]); return }},
 		{names: []string{"x"}, args: 1, operand: "NAME[=VALUE]", help: "set a variable for the program's ranks; repeatable",
 			set: func(p *parser, a []string) error {
@@ -57,7 +57,7 @@ func ownOptions() []option {
 				p.warn("INSECURE: connections between hosts are not encrypted (--insecure-plain): an attacker on the network path can read and change the data")
 				return nil
 			}},
-		{names: []string{"timeline"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators did, for Perfetto",
+		{names: []string{"timeline", "timeline-filename"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators did, for Perfetto",
 			set: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
 		{names: []string{"merge-timeline"}, args: 1, operand: "FILE", help: "make one timeline of FILE.rank0, FILE.rank1, ... and run nothing",
 			set: func(p *parser, a []string) error { p.req.merge = a[0]; return nil }},
@@ -69,7 +69,7 @@ func ownOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Recovery = true; return nil }},
 		{names: []string{"restart-ranks", "reset-limit"}, args: 1, operand: "N", help: "start failed ranks again, N times in all; this and the next ones include --enable-recovery",
 			set: func(p *parser, a []string) (err error) { p.elastic.Restarts, err = number(a[0]); return }},
-		{names: []string{"restart", "max-restarts", "max_restarts"}, args: 1, operand: "N", help: "start the job again when it fails, N times; not after exit codes 2 (without a panic), 126 and 127, --timeout, or a signal to tuttirun",
+		{names: []string{"restart", "max-restarts"}, args: 1, operand: "N", help: "start the job again when it fails, N times; not after exit codes 2 (without a panic), 126 and 127, --timeout, or a signal to tuttirun",
 			set: func(p *parser, a []string) (err error) { p.req.job.Restarts, err = number(a[0]); return }},
 		{names: []string{"min-np", "min-num-proc"}, args: 1, operand: "N", help: "end the job when fewer ranks are left (-np; with --enable-recovery alone: 1)",
 			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
@@ -100,7 +100,7 @@ func ownOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
 			set: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
-		{names: []string{"V", "version"}, help: "print the version",
+		{names: []string{"V", "version", "info", "check-build", "cb"}, help: "print the version",
 			set: func(p *parser, _ []string) error {
 				p.req.print = func() string { return version.Line("tuttirun") + "\n" }
 				return nil
@@ -122,15 +122,7 @@ func ownOptions() []option {
 // what tuttirun does anyway.
 func compatOptions() []option {
 	return []option{
-		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},
 		{names: []string{"allow-run-as-root"}, help: "accepted; running as root is always fine", accepted: true},
-		{names: []string{"bind-to"}, args: 1, operand: "X", help: "accepted; ranks are not bound to processors", accepted: true},
-		{names: []string{"nooversubscribe"}, help: "refuse more ranks than processors",
-			set: func(p *parser, _ []string) error { p.strict = true; return nil }},
-		{names: []string{"H", "host", "hosts"}, args: 1, operand: "HOST[:SLOTS],...", help: "accepted for this host; the slots are a default for -np",
-			set: func(p *parser, a []string) error { return p.hosts(a[0]) }},
-		{names: []string{"N", "npernode", "ppn", "perhost"}, args: 1, operand: "N",
-			set: func(p *parser, a []string) (err error) { p.perNode, err = count(a[0]); return }},
 		{names: []string{"genv"}, args: 2, operand: "NAME VALUE",
 			set: func(p *parser, a []string) error {
 				v, ok, err := p.variable(a[0] + "=" + a[1])
@@ -147,7 +139,15 @@ func compatOptions() []option {
 				}
 				return err
 			}},
-		{names: []string{"stdin"}, args: 1, operand: "RANK|none", help: "the rank that has the standard input (0); the others have none",
+		{names: []string{"genvlist"}, args: 1, operand: "NAME,...", help: "let ranks inherit only these variables, and PATH",
+			set: func(p *parser, a []string) error {
+				p.req.inherit = append(p.req.inherit, strings.Split(a[0], ",")...)
+				p.req.limited = true
+				return nil
+			}},
+		{names: []string{"genvnone"}, help: "let ranks inherit no variable except PATH",
+			set: func(p *parser, _ []string) error { p.req.limited = true; return nil }},
+		{names: []string{"stdin", "s"}, args: 1, operand: "RANK|none", help: "the rank that has the standard input (0); the others have none",
 			set: func(p *parser, a []string) (err error) {
 				switch a[0] {
 				case "none":
@@ -160,24 +160,34 @@ func compatOptions() []option {
 				}
 				return err
 			}},
+		{names: []string{"app", "configfile"}, args: 1, operand: "FILE", help: "take the programs from FILE: options, program and arguments on each line",
+			set: func(p *parser, a []string) error { p.appFile = a[0]; return nil }},
 	}
 }
 
-// ignoredOptions returns options that place ranks on hosts and processors, or that control features
-// which do not exist here.
+// ignoredOptions returns options that control features which do not exist here, and that change no
+// results.
 func ignoredOptions() []option {
 	var all []option
-	add := func(args int, operand string, names ...string) {
+	add := func(args int, operand string, accepted bool, names ...string) {
 		for _, n := range names {
-			all = append(all, option{names: []string{n}, args: args, operand: operand})
+			all = append(all, option{names: []string{n}, args: args, operand: operand, accepted: accepted})
 		}
 	}
-	add(2, "KEY VALUE", "mca", "gmca", "omca", "pmca", "prtemca")
-	add(1, "a value", "am", "tune", "map-by", "rank-by", "cpus-per-proc", "cpus-per-rank", "cpu-set", "cpu-list", "rankfile", "rf",
-		"path", "prefix", "membind", "iface", "interface", "network-interfaces", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
-	add(0, "", "report-bindings", "display-map", "display-allocation", "bycore", "bynode", "byslot", "use-hwthread-cpus", "nolocal",
-		"genvall", "envall", "pernode", "noprefix",
-		"bind-to-core", "bind-to-none", "bind-to-socket")
+	// These ask for what tuttirun does anyway.
+	add(0, "", true, "genvall", "envall", "gloo", "mpi", "standalone", "no-python", "ordered-output", "cleanup")
+	// Open MPI's
+	add(1, "a value", false, "am", "tune", "prefix", "report-uri", "ompi-server", "hnp", "tmpdir", "personality")
+	add(0, "", false, "noprefix", "debug-daemons", "leave-session-attached", "novm", "get-stack-traces", "display-topo")
+	// Hydra's and Intel's
+	add(1, "a value", false, "membind", "rmk", "usize", "localhost", "topolib")
+	add(0, "", false, "print-all-exitcodes", "pmi-port")
+	// horovodrun's
+	add(1, "a value", false, "start-timeout", "autotune-warmup-samples", "autotune-gaussian-process-noise", "thread-affinity", "num-nccl-streams", "log-level")
+	add(0, "", false, "disable-cache", "hierarchical-allreduce", "no-hierarchical-allreduce", "hierarchical-allgather", "no-hierarchical-allgather",
+		"torus-allreduce", "no-torus-allreduce", "timeline-mark-cycles", "no-timeline-mark-cycles", "log-without-timestamp", "log-with-timestamp")
+	// torchrun's
+	add(1, "a value", false, "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "monitor-interval", "start-method", "local-addr", "signals-to-handle")
 	return all
 }
 
@@ -187,11 +197,19 @@ func rejectedOptions() []option {
 	const remote = "ranks are started on this host only"
 	var all []option
 	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
-	add(remote, "hostfile", "machinefile", "default-hostfile", "f")
-	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "ssh-port", "p")
-	add("not supported; write the programs on the command line, separated by ':'", "app", "configfile")
-	add("not supported; ranks inherit the environment", "genvnone", "envnone")
-	add("not supported", "xterm", "debug", "tv")
+	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "bootstrap-exec-args", "ssh-port", "p", "ssh-identity-file", "i")
+	add("not supported; -genvlist holds for all programs", "envlist", "envnone")
+	add("not supported; choose places by -H, --map-by and --rank-by", "rankfile", "rf")
+	add("not supported; set the program's PATH by -x PATH=..., or write the program's path", "path")
+	add("not supported; write the parameters of the file as options", "config-file")
+	add("not supported; a program can choose a device by its local rank", "gpus-per-proc", "gpus-per-node")
+	add("not supported; write host:slots in each line of the discovery script", "slots-per-host")
+	add("not supported; a shell writes it: echo $$ >FILE; exec tuttirun ...", "report-pid")
+	add("not supported; start the ranks by jsrun, without tuttirun", "jsrun")
+	add("not supported; write python -m MODULE as the program", "m", "module", "run-path")
+	add("not supported; --output-filename and --outfile-pattern write files", "log-dir", "r", "redirects", "t", "tee", "local-ranks-filter", "logs-specs")
+	add("not supported; --display-map prints the places of a job that runs", "do-not-launch")
+	add("not supported; start a debugger as the program", "xterm", "debug", "tv", "gdb")
 	return all
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tutti-go/tutti/internal/vars"
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // A jobInfo holds the values that all ranks of a job get in their environment.
@@ -19,7 +20,25 @@ type jobInfo struct {
 
 	store bool // whether the launcher serves a record of the ranks
 
+	places []placement.Assignment // of the ranks that begin
+
 	timeline string // an absolute path; "" if there is no timeline
+}
+
+// place returns where a rank runs. A rank that has come later runs on this host, as all of them.
+func (w *jobInfo) place(rank int) placement.Assignment {
+	if rank < len(w.places) {
+		return w.places[rank]
+	}
+	return placement.Assignment{Local: rank, LocalSize: w.size, CrossSize: 1}
+}
+
+// hosts returns the number of hosts that have ranks.
+func (w *jobInfo) hosts() (n int) {
+	for _, p := range w.places {
+		n = max(n, p.Node+1)
+	}
+	return max(n, 1)
 }
 
 // The descriptors that a rank inherits. They begin after standard error.
@@ -53,10 +72,10 @@ func baseEnv(env []string) []string {
 // The variables of the job come last, so that the user's settings cannot give a rank another
 // identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
-	env := slices.Clone(base)
+	env, place := slices.Clone(base), w.place(rank)
 	// A rank whose number changes must not be told a number that would soon be wrong.
 	if !w.store {
-		env = append(env, foreignEnv(rank, w.size)...)
+		env = append(env, foreignEnv(rank, &w)...)
 	}
 	env = append(env, a.Set...)
 	// Programs expect PWD to name the working directory.
@@ -68,8 +87,8 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env = append(env,
 		vars.Rank+"="+strconv.Itoa(rank),
 		vars.Size+"="+strconv.Itoa(w.size),
-		vars.LocalRank+"="+strconv.Itoa(rank),
-		vars.LocalSize+"="+strconv.Itoa(w.size),
+		vars.LocalRank+"="+strconv.Itoa(place.Local),
+		vars.LocalSize+"="+strconv.Itoa(place.LocalSize),
 		vars.Job+"="+w.job,
 	)
 	if w.store {
@@ -103,22 +122,23 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 func exitsSetting() string { return vars.ExitsFD + "=" + strconv.Itoa(exitsFD) }
 
 // foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and
-// Horovod, for programs and scripts that are written for them. All ranks are on this host.
-func foreignEnv(rank, size int) (env []string) {
+// Horovod, for programs and scripts that are written for them.
+func foreignEnv(rank int, w *jobInfo) (env []string) {
+	place := w.place(rank)
 	for _, v := range [...]struct {
 		value int
 		names []string
 	}{
-		{rank, []string{
-			"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "PMI_RANK", "MPI_LOCALRANKID",
-			vars.TorchRank, vars.TorchLocalRank, "HOROVOD_RANK", "HOROVOD_LOCAL_RANK",
+		{rank, []string{"OMPI_COMM_WORLD_RANK", "PMI_RANK", vars.TorchRank, "ROLE_RANK", "HOROVOD_RANK"}},
+		{w.size, []string{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", vars.TorchSize, "ROLE_WORLD_SIZE", "HOROVOD_SIZE"}},
+		{place.Local, []string{
+			"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "MPI_LOCALRANKID", vars.TorchLocalRank, "HOROVOD_LOCAL_RANK",
 		}},
-		{size, []string{
-			"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",
-			vars.TorchSize, vars.TorchLocalSize, "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE",
-		}},
-		{0, []string{"HOROVOD_CROSS_RANK"}}, // among hosts
-		{1, []string{"HOROVOD_CROSS_SIZE"}},
+		{place.LocalSize, []string{"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", vars.TorchLocalSize, "HOROVOD_LOCAL_SIZE"}},
+		{place.Cross, []string{"HOROVOD_CROSS_RANK"}},
+		{place.CrossSize, []string{"HOROVOD_CROSS_SIZE"}},
+		{place.Node, []string{"GROUP_RANK"}},
+		{w.hosts(), []string{vars.TorchGroupSize}},
 		{pmiFD, []string{"PMI_FD"}},
 	} {
 		for _, name := range v.names {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
@@ -57,13 +59,14 @@ func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
 		"OMPI_COMM_WORLD_NODE_RANK": "2", "PMI_RANK": "2", "PMI_SIZE": "4", "PMI_FD": "6", "MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4",
 		"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4",
 		"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "2", "HOROVOD_LOCAL_SIZE": "4", "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1",
+		"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "2", "ROLE_WORLD_SIZE": "4",
 	} {
 		if got, _ := lookup(env, name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 	// If tuttirun runs within such a rank, its own ranks must not inherit any of these.
-	for _, e := range foreignEnv(2, 4) {
+	for _, e := range foreignEnv(2, &jobInfo{size: 4}) {
 		if got := baseEnv([]string{e}); len(got) > 0 {
 			t.Errorf("ranks of an inner tuttirun inherit %q, want nothing", got)
 		}
@@ -72,6 +75,25 @@ func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
 	for _, e := range rankEnv(nil, &Job{}, &App{}, jobInfo{size: 4, store: true}, 2) {
 		if !strings.HasPrefix(e, "TUTTI_") {
 			t.Errorf("ranks that may change get %q, want only variables of this module", e)
+		}
+	}
+}
+
+func TestRanksOnSeveralHostsAreNumberedOnTheirHostAndAcross(t *testing.T) {
+	j := &Job{Hosts: []placement.Host{{Name: "n1", Slots: 2}, {Name: "n2", Slots: 1}}}
+	places, apps, err := j.assign([]App{{}}, j.Hosts)
+	if err != nil || len(apps) != 1 || apps[0].Ranks != 3 {
+		t.Fatalf("got %+v, %v, want 3 ranks", apps, err)
+	}
+	env := rankEnv(nil, j, &apps[0], jobInfo{size: 3, places: places}, 2)
+	for name, want := range map[string]string{
+		"TUTTI_RANK": "2", "TUTTI_SIZE": "3", "TUTTI_LOCAL_RANK": "0", "TUTTI_LOCAL_SIZE": "1",
+		"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_NODE_RANK": "0",
+		"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
+		"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1", "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2",
+	} {
+		if got, _ := lookup(env, name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 }

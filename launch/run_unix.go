@@ -168,6 +168,12 @@ func (r *run) prepare() error {
 	if err := r.prepareEpochs(); err != nil {
 		return err
 	}
+	if r.info.places, r.apps, err = r.job.assign(r.apps, r.job.Hosts); err != nil {
+		return err
+	}
+	for _, line := range r.job.describePlaces(r.job.Hosts, r.info.places) {
+		r.err.logf("%s", line)
+	}
 	var apps []int // of each rank
 	for i := range r.apps {
 		r.info.size += r.apps[i].Ranks

@@ -62,7 +62,7 @@ func (r *run) startAll() *startError {
 
 // start starts one rank, and the goroutines that serve its streams.
 func (r *run) start(k *rank) *startError {
-	s := &spec{process: k.process, program: k.program, args: k.app.Args, env: k.env, dir: k.app.Dir}
+	s := &spec{process: k.process, program: k.program, args: k.app.Args, env: k.env, dir: k.app.Dir, cpus: r.info.place(k.slot).CPUs}
 	if err := r.complete(k, s); err != nil {
 		return startFailure(k.app.Args[0], "", err)
 	}

@@ -130,3 +130,28 @@ func number(s string) (int, error) {
 	}
 	return n, nil
 }
+
+// Merge adds up the slots of hosts that stand several times in a list. All names for which isHere
+// returns true mean one host, which keeps the first of them. Merge changes and returns hosts.
+func Merge(hosts []Host, isHere func(name string) bool) []Host {
+	merged, at := hosts[:0], make(map[string]int)
+	for _, h := range hosts {
+		key := h.Name
+		if isHere(key) {
+			key = "" // no host has this name
+		}
+		i, ok := at[key]
+		switch {
+		case !ok:
+			at[key] = len(merged)
+			merged = append(merged, h)
+			continue
+		case merged[i].Slots == 0 || h.Slots == 0:
+			merged[i].Slots = 0 // one per core, whatever else was said
+		default:
+			merged[i].Slots += h.Slots
+		}
+		merged[i].Max = max(merged[i].Max, h.Max)
+	}
+	return merged
+}
