@@ -1,6 +1,6 @@
 //go:build !unix
 
-package bootstrap
+package secretfile
 
 import "io/fs"
 
