@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/pending"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/transport"
@@ -270,7 +271,7 @@ func TestALackOfDescriptorsThatLastsIsReported(t *testing.T) {
 		ln := &shortListener{done: make(chan struct{})}
 		var logs logBuffer
 		var reported atomic.Int32
-		f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), func(err error) {
+		f := openMux(ln, &pendingEcho{}, nil, nil, pending.NewLog(logs.logger()), func(err error) {
 			if !errors.Is(err, syscall.EMFILE) {
 				t.Errorf("got %v, want %v", err, syscall.EMFILE)
 			}
@@ -298,7 +299,7 @@ func TestPendingConnectionsGiveUpTheirDescriptors(t *testing.T) {
 		ln := &countingListener{conns: make(chan net.Conn, limit+1), done: make(chan struct{})}
 		ln.free.Store(limit)
 		var logs logBuffer
-		f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), func(err error) { t.Errorf("reported: %v", err) })
+		f := openMux(ln, &pendingEcho{}, nil, nil, pending.NewLog(logs.logger()), func(err error) { t.Errorf("reported: %v", err) })
 		defer f.Close()
 		for range limit {
 			near, _ := net.Pipe()

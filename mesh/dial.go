@@ -326,5 +326,5 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errNotAuthenticated
 	}
-	m.refusals.refused(from, err.Error())
+	m.refusals.Refused(from, err.Error())
 }

@@ -382,9 +382,9 @@ func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.arm()
 	switch {
 	case again:
-		l.m.refusals.line(slog.LevelInfo, "a data connection is open again", "peer", l.Rank, "after", lasted)
+		l.m.refusals.Line(slog.LevelInfo, "a data connection is open again", "peer", l.Rank, "after", lasted)
 	case l.m.cfg.Redial > 0 && r == nil && canReplay(c) != nil:
-		l.m.refusals.line(slog.LevelWarn, "broken connections to this rank are not dialled again, because it has no WithRedial; give all ranks the option", "peer", l.Rank)
+		l.m.refusals.Line(slog.LevelWarn, "broken connections to this rank are not dialled again, because it has no WithRedial; give all ranks the option", "peer", l.Rank)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/pending"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -124,7 +125,7 @@ type Answer struct {
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
-	refusals       *refusalLog
+	refusals       *pending.Log
 	id             identity
 	inProcess      bool // the ranks are goroutines of this process
 	oversubscribed bool // more ranks than cores share this host; written before Start returns
@@ -237,7 +238,7 @@ func newMesh(cfg Config) *Mesh {
 		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: newIdentity(cfg), inProcess: cfg.InProcess,
 		peers: make([]peer, cfg.Size),
 	}
-	m.refusals = newRefusalLog(m.log)
+	m.refusals = pending.NewLog(m.log)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {

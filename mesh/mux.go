@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/pending"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -62,7 +64,7 @@ type mux struct {
 	greeter    transport.Greeter // nil: every connection is the transport's
 	tls        *tls.Config       // nil: plain connections
 	secures    Secures           // which connections are under TLS; nil: all, if tls is set
-	refusals   *refusalLog
+	refusals   *pending.Log
 	onShortage func(error)   // called when file descriptors are short for shortageTime and no connection can be evicted
 	accepted   chan net.Conn // classified connections, to muxListener.Accept
 	slotFree   wakeup        // raised by release
@@ -75,7 +77,7 @@ type mux struct {
 }
 
 // openMux starts accepting on ln. Close stops accepting and closes ln.
-func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, refusals *refusalLog, onShortage func(error)) *mux {
+func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, secures Secures, refusals *pending.Log, onShortage func(error)) *mux {
 	f := &mux{
 		ln: ln, secures: secures, refusals: refusals, onShortage: onShortage,
 		accepted: make(chan net.Conn),
@@ -133,7 +135,7 @@ func (f *mux) acceptAll() {
 				return
 			}
 			// A lack of descriptors or memory may be temporary.
-			f.refusals.acceptFailed(err)
+			f.refusals.AcceptFailed(err)
 			failedFor += pause
 			if lacksDescriptors(err) && !f.freeDescriptor() && failedFor > shortageTime {
 				f.onShortage(err)
@@ -194,7 +196,7 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 		return nil, victim, victim.notEvictedBefore.Sub(now)
 	}
 	g = &pendingConn{
-		prefixedConn: prefixedConn{Conn: nc}, mux: f, source: sourceOf(nc.RemoteAddr()),
+		prefixedConn: prefixedConn{Conn: nc}, mux: f, source: pending.Source(nc.RemoteAddr()),
 		deadline: now.Add(handshakeTimeout), notEvictedBefore: now.Add(slotHold), released: make(chan struct{}),
 	}
 	nc.SetDeadline(g.deadline)
@@ -204,37 +206,12 @@ func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duratio
 }
 
 // victim returns the connection to evict when no slot or no descriptor is free, or nil if no
-// connection holds a slot. It selects the source address that holds the most slots, and from that
-// source the connection whose safe time ends first. So connections from one host evict each other,
-// and not a rank on another host. A connection from the same host can evict a rank only after
-// slotHold. Within that time the rank sends its hello. f.mu is held.
-func (f *mux) victim() (v *pendingConn) {
-	slots := make(map[netip.Prefix]int)
-	for g := range f.pending {
-		slots[g.source]++
-	}
-	for g := range f.pending {
-		if v == nil || slots[g.source] > slots[v.source] ||
-			slots[g.source] == slots[v.source] && g.notEvictedBefore.Before(v.notEvictedBefore) {
-			v = g
-		}
-	}
-	return v
-}
-
-// sourceOf returns the source of a connection: an IPv4 address, or the /64 prefix of an IPv6
-// address, because a host may use any address of its prefix.
-func sourceOf(addr net.Addr) netip.Prefix {
-	ta, ok := addr.(*net.TCPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	bits, ip := 64, ta.AddrPort().Addr().Unmap()
-	if ip.Is4() {
-		bits = 32
-	}
-	prefix, _ := ip.Prefix(bits) // fails for invalid addresses, which all count as one source
-	return prefix
+// connection holds a slot. A connection from the same host can evict a rank only after slotHold.
+// Within that time the rank sends its hello. f.mu is held.
+func (f *mux) victim() *pendingConn {
+	return pending.Victim(maps.Keys(f.pending), func(g *pendingConn) (netip.Prefix, time.Time) {
+		return g.source, g.notEvictedBefore
+	})
 }
 
 // extend keeps the connection from addr safe for greetedHold, because its hello has named the job.
@@ -389,7 +366,7 @@ func (f *mux) refuse(g *pendingConn, why string) bool {
 	if !g.drop() {
 		return false
 	}
-	f.refusals.refused(g.RemoteAddr(), why)
+	f.refusals.Refused(g.RemoteAddr(), why)
 	return true
 }
 
@@ -482,7 +459,7 @@ func (g *pendingConn) Close() error {
 		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
 	}
 	if g.drop() && unsaid {
-		g.mux.refusals.refused(g.RemoteAddr(), why.Error())
+		g.mux.refusals.Refused(g.RemoteAddr(), why.Error())
 	}
 	g.Conn.Close() // under TLS, the transport may have replaced the connection that NetConn closes
 	return g.NetConn().Close()

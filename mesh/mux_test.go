@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/pending"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/internal/test/tlstest"
@@ -438,7 +439,7 @@ func TestAPendingConnReadsFromItsFirstByte(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	var logs logBuffer
-	f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), nil)
+	f := openMux(ln, &pendingEcho{}, nil, nil, pending.NewLog(logs.logger()), nil)
 	defer f.Close()
 	listener := f.listener(ln.Addr())
 	nc := connect(t, ln.Addr().String())
@@ -478,7 +479,7 @@ func TestClosingTheMuxClosesItsPendingConns(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	var logs logBuffer
-	f := openMux(ln, &pendingEcho{}, nil, nil, newRefusalLog(logs.logger()), nil)
+	f := openMux(ln, &pendingEcho{}, nil, nil, pending.NewLog(logs.logger()), nil)
 	silent, waiting := connect(t, ln.Addr().String()), connect(t, ln.Addr().String())
 	io.WriteString(waiting, "nobody accepts this")
 	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.pending) == 2 })

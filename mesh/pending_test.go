@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/pending"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/tcp"
@@ -79,7 +80,7 @@ func TestAJobStartsBesideSlowConns(t *testing.T) {
 				t.Errorf("4 ranks start in %v, want at most 10 s", elapsed)
 			}
 			w.healthy()
-			if got, most := len(w.logs.all()), 4*lineBurst+int(time.Since(began)/lineInterval)*4; got > most {
+			if got, most := len(w.logs.all()), 4*pending.Burst+int(time.Since(began)/pending.Interval)*4; got > most {
 				t.Errorf("%d lines are logged, want at most %d", got, most)
 			}
 		})
@@ -140,7 +141,7 @@ func TestAnAdmittedConnectionIsNeitherEvictedNorExpired(t *testing.T) {
 		"expire": (*pendingConn).expire,
 	} {
 		var logs logBuffer
-		f := &mux{pending: make(map[*pendingConn]struct{}), slotFree: newWakeup(), refusals: newRefusalLog(logs.logger())}
+		f := &mux{pending: make(map[*pendingConn]struct{}), slotFree: newWakeup(), refusals: pending.NewLog(logs.logger())}
 		near, far := net.Pipe()
 		defer far.Close()
 		g, _, _ := f.tryReserve(near)
@@ -167,48 +168,6 @@ func TestAnAdmittedConnectionIsNeitherEvictedNorExpired(t *testing.T) {
 			t.Errorf("%s: read %d bytes, %v, from an admitted connection", what, n, err)
 		}
 		g.Close()
-	}
-}
-
-func TestAddressesOfOneHostAreOneSource(t *testing.T) {
-	for _, tc := range []struct{ addr, want string }{
-		{"10.0.0.1:7", "10.0.0.1/32"},
-		{"[::ffff:10.0.0.1]:7", "10.0.0.1/32"},
-		{"[2001:db8::1]:7", "2001:db8::/64"},
-		{"[2001:db8::ffff:1]:8", "2001:db8::/64"},
-	} {
-		addr, err := net.ResolveTCPAddr("tcp", tc.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := sourceOf(addr).String(); got != tc.want {
-			t.Errorf("%s: got the source %s, want %s", tc.addr, got, tc.want)
-		}
-	}
-}
-
-func TestLinesAboutRefusedConnectionsAreLimited(t *testing.T) {
-	s := newRefusalLog(nil)
-	now := time.Now()
-	logged, omitted := 0, 0
-	count := func() {
-		if before, ok := s.allow(now); ok {
-			logged++
-			omitted += before
-		}
-	}
-	for range 1000 {
-		count()
-	}
-	if logged != lineBurst || omitted != 0 {
-		t.Errorf("of 1000 refusals at once %d are logged, and %d are called omitted, want %d and 0", logged, omitted, lineBurst)
-	}
-	for range 10 {
-		now = now.Add(lineInterval)
-		count()
-	}
-	if want := lineBurst + 10; logged != want || omitted != 1000-lineBurst {
-		t.Errorf("10 intervals later: %d are logged, and %d are called omitted, want %d and %d", logged, omitted, want, 1000-lineBurst)
 	}
 }
 

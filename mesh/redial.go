@@ -86,7 +86,7 @@ func (l *Link) reopen(cause error) bool {
 	l.state = linkDialing
 	l.spawnRedial(cause)
 	l.mu.Unlock()
-	l.m.refusals.line(slog.LevelInfo, "a data connection broke; dialling again", "peer", l.Rank, "err", cause)
+	l.m.refusals.Line(slog.LevelInfo, "a data connection broke; dialling again", "peer", l.Rank, "err", cause)
 	return true
 }
 
