@@ -2,14 +2,13 @@ package jobca
 
 import (
 	"crypto/ed25519"
-	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
-	"fmt"
+	"net/url"
 	"time"
 )
 
@@ -41,21 +40,18 @@ func New(job string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAuthority(hashOf(job), key)
+	return newAuthority("tutti job CA", hashOf(job), key)
 }
 
 // Derive makes the CA that follows from a secret. All processes that have the secret make the same
 // CA for a job.
 func Derive(secret []byte, job string) (*Authority, error) {
-	if len(secret) < MinSecret {
-		return nil, fmt.Errorf("secret: got %d bytes, want at least %d", len(secret), MinSecret)
-	}
 	hash := hashOf(job)
-	seed, err := hkdf.Key(sha256.New, secret, nil, label+"/"+hash, ed25519.SeedSize)
+	key, err := deriveKey(secret, label+"/"+hash)
 	if err != nil {
 		return nil, err
 	}
-	return newAuthority(hash, ed25519.NewKeyFromSeed(seed))
+	return newAuthority("tutti job CA", hash, key)
 }
 
 // hashOf returns the job's part of a Name.
@@ -64,10 +60,10 @@ func hashOf(job string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// newAuthority makes the CA's own certificate, which a rank trusts and never sends.
-func newAuthority(hash string, key ed25519.PrivateKey) (*Authority, error) {
+// newAuthority makes the CA's own certificate, which a process trusts and never sends.
+func newAuthority(name, hash string, key ed25519.PrivateKey) (*Authority, error) {
 	about := template()
-	about.Subject = pkix.Name{CommonName: "tutti job CA"}
+	about.Subject = pkix.Name{CommonName: name}
 	about.IsCA, about.MaxPathLenZero = true, true
 	about.KeyUsage = x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
@@ -90,19 +86,28 @@ func template() *x509.Certificate {
 
 // Issue makes the key and the certificate of a rank.
 func (a *Authority) Issue(rank int, incarnation uint32) (*Credentials, error) {
+	name := Name{Job: a.job, Incarnation: incarnation, Rank: rank}
+	own, err := a.sign(&x509.Certificate{
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:    []string{Host},
+		URIs:        []*url.URL{name.uri()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newCredentials(own, a.cert)
+}
+
+// sign makes a key, and the certificate of its owner. The parameter about holds what differs between
+// owners, and sign adds the rest.
+func (a *Authority) sign(about *x509.Certificate) (tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, err
+		return tls.Certificate{}, err
 	}
-	name := Name{Job: a.job, Incarnation: incarnation, Rank: rank}
-	about := template()
+	common := template()
+	about.NotBefore, about.NotAfter, about.BasicConstraintsValid = common.NotBefore, common.NotAfter, common.BasicConstraintsValid
 	about.KeyUsage = x509.KeyUsageDigitalSignature
-	about.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	about.DNSNames = []string{Host}
-	about.URIs = append(about.URIs, name.uri())
 	der, err := x509.CreateCertificate(rand.Reader, about, a.cert, public, a.key)
-	if err != nil {
-		return nil, err
-	}
-	return newCredentials(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, a.cert)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
