@@ -1,0 +1,299 @@
+//go:build unix
+
+package agent
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/pending"
+)
+
+// The bounds on connections whose peers have proven nothing. slotHold covers a handshake, which
+// takes one round trip and the time in which a busy host runs both processes.
+const (
+	pendingSlots     = 64
+	handshakeTimeout = 5 * time.Second
+	slotHold         = 500 * time.Millisecond
+)
+
+// endTimeout is the time that a process has to end after the end of its input, and a launcher to
+// read the last bytes.
+const endTimeout = 3 * time.Second
+
+// limits are slotHold and endTimeout. Tests shorten them.
+type limits struct{ hold, end time.Duration }
+
+// A Service is what a launcher may ask for.
+type Service struct {
+	Args    []string      // the arguments of the program
+	Silence time.Duration // the time without a byte after which a launcher counts as lost
+}
+
+// An Agent accepts launchers and starts processes for them.
+//
+// A connection passes through these states, in order, and may end in each:
+//
+//	state    in        ended by
+//	pending  pending   handshakeTimeout; eviction, after slotHold; its verb, with which it leaves
+//	job      jobs      the process; the launcher; silence; End
+type Agent struct {
+	program string // what the processes run
+	verbs   map[string]Service
+	maxJobs int
+	config  *tls.Config
+	log     *slog.Logger
+	refused *pending.Log
+	limits  limits
+
+	work     sync.WaitGroup // one per connection
+	slotFree chan struct{}  // holds a token after a pending connection has gone
+
+	mu       sync.Mutex // guards the rest
+	ln       net.Listener
+	draining chan struct{} // closed by Drain
+	pending  map[*pendingConn]struct{}
+	jobs     map[*job]struct{}
+}
+
+// A pendingConn is a connection whose peer has not sent a verb, nor perhaps proven anything.
+type pendingConn struct {
+	net.Conn
+	source    netip.Prefix
+	safeUntil time.Time
+}
+
+// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program
+// for them, at most maxJobs times at once.
+func New(config *tls.Config, program string, verbs map[string]Service, maxJobs int, log *slog.Logger) *Agent {
+	return &Agent{
+		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout},
+		slotFree: make(chan struct{}, 1), draining: make(chan struct{}),
+		pending: make(map[*pendingConn]struct{}), jobs: make(map[*job]struct{}),
+	}
+}
+
+// Serve accepts launchers on ln until Drain or End, and returns when all processes have ended.
+func (a *Agent) Serve(ln net.Listener) {
+	a.mu.Lock()
+	a.ln = ln
+	a.mu.Unlock()
+	defer a.work.Wait()
+	defer ln.Close()
+	pause := time.Millisecond
+	for !a.isDraining() {
+		nc, err := ln.Accept()
+		switch {
+		case err == nil:
+			pause = time.Millisecond
+			if p := a.reserve(nc); p != nil {
+				a.work.Go(func() { a.handle(p) })
+			} else {
+				nc.Close()
+			}
+		case a.isDraining() || errors.Is(err, net.ErrClosed):
+			return
+		default:
+			// A lack of descriptors or memory may be temporary.
+			a.refused.AcceptFailed(err)
+			select {
+			case <-time.After(pause):
+				pause = min(2*pause, time.Second)
+			case <-a.draining:
+			}
+		}
+	}
+}
+
+// Drain makes Serve accept no more launchers. Processes that run go on.
+func (a *Agent) Drain() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.isDraining() {
+		close(a.draining)
+	}
+	if a.ln != nil {
+		a.ln.Close()
+	}
+	for p := range a.pending {
+		p.Close()
+	}
+}
+
+// End ends all processes, as if their launchers had gone. It includes Drain.
+func (a *Agent) End() {
+	a.Drain()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for j := range a.jobs {
+		j.conn.NetConn().Close()
+	}
+}
+
+// isDraining reports whether Drain has been called.
+func (a *Agent) isDraining() bool {
+	select {
+	case <-a.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or until
+// a connection may be evicted. Meanwhile, other connections wait in the listener's queue. It returns
+// nil after Drain.
+func (a *Agent) reserve(nc net.Conn) *pendingConn {
+	for {
+		p, victim, wait := a.tryReserve(nc)
+		switch {
+		case p != nil || victim == nil:
+			return p
+		case wait <= 0:
+			if a.release(victim) {
+				victim.Close()
+			}
+			continue
+		}
+		select {
+		case <-a.slotFree:
+		case <-time.After(wait):
+		case <-a.draining:
+		}
+	}
+}
+
+// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to evict,
+// and the time for which that connection is still safe. After Drain, both connections are nil.
+func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	if a.isDraining() {
+		return nil, nil, 0
+	}
+	if len(a.pending) >= pendingSlots {
+		victim = pending.Victim(maps.Keys(a.pending), func(p *pendingConn) (netip.Prefix, time.Time) { return p.source, p.safeUntil })
+		return nil, victim, victim.safeUntil.Sub(now)
+	}
+	p = &pendingConn{Conn: nc, source: pending.Source(nc.RemoteAddr()), safeUntil: now.Add(a.limits.hold)}
+	nc.SetDeadline(now.Add(handshakeTimeout))
+	a.pending[p] = struct{}{}
+	return p, nil, 0
+}
+
+// release frees the slot of a connection. It returns false when the slot was freed before, so that a
+// connection that is evicted begins no job, and a job is not evicted.
+func (a *Agent) release(p *pendingConn) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, held := a.pending[p]
+	delete(a.pending, p)
+	select {
+	case a.slotFree <- struct{}{}:
+	default:
+	}
+	return held
+}
+
+// errEvicted is the refusal of a peer that had proved nothing when another connection lasted its slot.
+var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
+
+// handle serves one connection until it ends.
+func (a *Agent) handle(p *pendingConn) {
+	defer p.Close()
+	conn, verb, err := a.receive(p)
+	if !a.release(p) {
+		err = errEvicted
+	}
+	if err != nil {
+		// A port scan or a health check sends nothing, and is not logged.
+		if !errors.Is(err, io.EOF) {
+			a.refused.Refused(p.RemoteAddr(), err.Error())
+		}
+		return
+	}
+	conn.SetDeadline(time.Time{})
+	j, err := a.begin(conn, verb)
+	if err != nil {
+		a.log.Warn("a launcher refused", "name", nameOf(conn), "from", conn.RemoteAddr(), "verb", verb, "because", err)
+		conn.SetDeadline(time.Now().Add(endTimeout))
+		if writeText(conn, err.Error()) == nil {
+			awaitClose(conn)
+		}
+		return
+	}
+	j.run()
+	a.mu.Lock()
+	delete(a.jobs, j)
+	a.mu.Unlock()
+}
+
+// receive does the handshake and reads the verb.
+func (a *Agent) receive(p *pendingConn) (*tls.Conn, string, error) {
+	conn := tls.Server(p.Conn, a.config)
+	if err := conn.Handshake(); err != nil {
+		// A close with unread bytes would discard the alert that says why, and the launcher's verb may
+		// be unread.
+		awaitClose(p.Conn)
+		return nil, "", err
+	}
+	// crypto/tls accepts a peer that offers no ALPN name.
+	if conn.ConnectionState().NegotiatedProtocol != proto {
+		return nil, "", fmt.Errorf("got a launcher that names no protocol, want %s", proto)
+	}
+	a.mu.Lock()
+	p.safeUntil = time.Now().Add(handshakeTimeout) // it is authenticated
+	a.mu.Unlock()
+	verb, err := readText(conn)
+	return conn, verb, err
+}
+
+// awaitClose says that no more bytes come, and waits until the peer has closed the connection, or its
+// deadline has passed. It reads at most one record of TLS.
+func awaitClose(nc net.Conn) {
+	if w, ok := nc.(interface{ CloseWrite() error }); ok {
+		w.CloseWrite()
+	}
+	io.Copy(io.Discard, io.LimitReader(nc, 16<<10))
+}
+
+// nameOf returns the name in a launcher's certificate.
+func nameOf(conn *tls.Conn) string {
+	cert := conn.ConnectionState().PeerCertificates[0]
+	if name := cert.Subject.String(); name != "" {
+		return name
+	}
+	return fmt.Sprint(cert.URIs, cert.DNSNames)
+}
+
+// begin starts the process of a job. Its error is for the launcher.
+func (a *Agent) begin(conn *tls.Conn, verb string) (*job, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v, ok := a.verbs[verb]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("got the verb %.20q, which this version does not know", verb)
+	case a.isDraining():
+		return nil, errors.New("it accepts no more jobs, because it has been asked to end")
+	case len(a.jobs) >= a.maxJobs:
+		return nil, fmt.Errorf("it runs %d jobs, as many as its --max-jobs allows", a.maxJobs)
+	}
+	j := &job{agent: a, conn: conn, silence: v.Silence, begun: time.Now()}
+	if err := j.start(v.Args); err != nil {
+		return nil, fmt.Errorf("it cannot start a process: %w", err)
+	}
+	j.log = a.log.With("process", j.cmd.Process.Pid)
+	j.log.Info("a job begins", "verb", verb, "name", nameOf(conn), "from", conn.RemoteAddr())
+	a.jobs[j] = struct{}{}
+	return j, nil
+}

@@ -1,0 +1,154 @@
+//go:build unix
+
+package agent
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxLine is the maximum length of a line of a process's standard error in the log.
+const maxLine = 4 << 10
+
+// A job is one process and the connection of its launcher. The process leads a process group. All
+// goroutines of the job end with run.
+type job struct {
+	agent   *Agent
+	conn    *tls.Conn
+	silence time.Duration
+	log     *slog.Logger
+	begun   time.Time
+
+	cmd           *exec.Cmd
+	in            *os.File // the write end of its standard input
+	out, messages *os.File // the read ends of its standard output and standard error
+}
+
+// start starts the process.
+func (j *job) start(args []string) (err error) {
+	j.cmd = &exec.Cmd{
+		Path: j.agent.program, Args: append([]string{"tuttirun"}, args...),
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	var theirs [3]*os.File
+	ours := [3]**os.File{&j.in, &j.out, &j.messages}
+	defer func() {
+		for i, f := range theirs {
+			f.Close() // a nil *os.File returns an error
+			if err != nil {
+				(*ours[i]).Close()
+			}
+		}
+	}()
+	for i := range theirs {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		theirs[i], *ours[i] = w, r
+		if i == 0 {
+			theirs[i], *ours[i] = r, w
+		}
+	}
+	j.cmd.Stdin, j.cmd.Stdout, j.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	return j.cmd.Start()
+}
+
+// run copies bytes until the process has ended. It kills a process that does not end within
+// endTimeout after the end of its input, and what such a process leaves behind in its process group.
+func (j *job) run() {
+	defer j.in.Close()
+	defer j.out.Close()
+	defer j.messages.Close()
+	writeText(j.conn, "") // copyIn sees an error, too
+	var input, output sync.WaitGroup
+	because := make(chan error, 1) // why the input has ended; one value
+	late := time.AfterFunc(time.Hour, j.kill)
+	late.Stop()
+	input.Go(func() {
+		because <- j.copyIn()
+		j.in.Close()
+		late.Reset(j.agent.limits.end)
+	})
+	output.Go(j.copyOut)
+	output.Go(j.logMessages)
+
+	j.cmd.Wait() // the error is in ProcessState
+	// The process group has the process's number until it has no members. Numbers are assigned in
+	// turn, so no other process group has the number yet.
+	j.kill()
+	// A process outside the process group may still hold the pipes.
+	end := time.Now().Add(j.agent.limits.end)
+	j.out.SetReadDeadline(end)
+	j.messages.SetReadDeadline(end)
+	j.conn.SetWriteDeadline(end)
+	output.Wait()
+	j.conn.Close()
+	input.Wait()
+	late.Stop()
+	j.log.Info("a job has ended", "after", time.Since(j.begun).Round(time.Millisecond), "status", j.cmd.ProcessState, "launcher", <-because)
+}
+
+// kill kills the process group.
+func (j *job) kill() { syscall.Kill(-j.cmd.Process.Pid, syscall.SIGKILL) }
+
+// errSilent is the reason to end a process whose launcher sends nothing.
+var errSilent = errors.New("the launcher was silent")
+
+// errStuck is the reason to end a process that does not read its input.
+var errStuck = errors.New("the process did not read its input")
+
+// copyIn copies from the launcher to the process, and returns why the copying has ended.
+func (j *job) copyIn() error {
+	buf := make([]byte, 32<<10)
+	for {
+		j.conn.SetReadDeadline(time.Now().Add(j.silence))
+		n, err := j.conn.Read(buf)
+		if n > 0 {
+			j.in.SetWriteDeadline(time.Now().Add(j.silence))
+			if _, err := j.in.Write(buf[:n]); errors.Is(err, os.ErrDeadlineExceeded) {
+				return errStuck
+			} else if err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return errSilent
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// copyOut copies from the process to the launcher.
+func (j *job) copyOut() {
+	if _, err := io.Copy(j.conn, j.out); err != nil {
+		j.conn.NetConn().Close() // ends copyIn, and so the process
+		return
+	}
+	j.conn.CloseWrite()
+}
+
+// logMessages logs what the process writes to its standard error.
+func (j *job) logMessages() {
+	lines := bufio.NewReaderSize(j.messages, maxLine)
+	for {
+		line, long, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		j.log.Info("the process says", "line", string(line))
+		for long && err == nil {
+			_, long, err = lines.ReadLine()
+		}
+	}
+}

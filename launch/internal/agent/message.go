@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"fmt"
+	"io"
+)
+
+// Port is the default port of an agent. IANA has assigned it to no service. It is below the ports
+// that systems assign to outgoing connections, outside the node ports of Kubernetes (30000 to 32767),
+// and outside the range from which ranks under plain srun derive a port (15000 to 29999).
+const Port = "14888"
+
+// proto is the ALPN name. A version that speaks another protocol must use another name.
+const proto = "tutti-agent/1"
+
+// maxText is the maximum length of a verb and of a refusal.
+const maxText = 255
+
+// writeText writes a text after its length. It cuts off what exceeds maxText.
+func writeText(w io.Writer, text string) error {
+	text = text[:min(len(text), maxText)]
+	_, err := w.Write(append([]byte{byte(len(text))}, text...))
+	return err
+}
+
+// readText reads what writeText has written, and no further byte.
+func readText(r io.Reader) (string, error) {
+	var length [1]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return "", err
+	}
+	text := make([]byte, length[0])
+	if n, err := io.ReadFull(r, text); err != nil {
+		return "", fmt.Errorf("message: got %d bytes, want %d: %w", n, len(text), io.ErrUnexpectedEOF)
+	}
+	return string(text), nil
+}
