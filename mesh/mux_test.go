@@ -545,17 +545,17 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 				accepted = append(accepted, got)
 			}
 		}
-		taken := func() bool { return addr != w.addrs[0] || w.meshes[0].slots() == pendingSlots }
+		filled := func() bool { return addr != w.addrs[0] || w.meshes[0].slots() == pendingSlots }
 		poll := time.NewTicker(time.Millisecond)
 		defer poll.Stop()
-		for late := time.Now().Add(greetTimeout); !taken() && time.Now().Before(late); {
+		for late := time.Now().Add(greetTimeout); !filled() && time.Now().Before(late); {
 			<-poll.C
 		}
 		// Reason: the mux should read the bytes within this time, and no event reports that it has.
 		// Bytes that it has not read would only cost less heap.
 		time.Sleep(50 * time.Millisecond)
 		perConn = (heap() - before) / pendingSlots
-		return perConn, open, taken()
+		return perConn, open, filled()
 	}
 	bare, open, _ := fill(plain.Addr().String(), "")
 	for _, nc := range append(open, accepted...) {
