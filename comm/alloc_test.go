@@ -69,7 +69,7 @@ type allocBound struct {
 }
 
 func TestASteadyStateAllocatesNothing(t *testing.T) {
-	wires := []allocBound{{"memory", nil, 0}, {"memory", messagesOnly, 0}, {"tcp", nil, 0}}
+	wires := []allocBound{{"memory", nil, 0}, {"memory", messagesOnly, 0}, {"tcp", nil, 0}, {"tcp", redials, 0}}
 	if runtime.GOOS == "linux" {
 		wires = append(wires, allocBound{"shm", nil, 0}, allocBound{"shm", messagesOnly, 0})
 	}

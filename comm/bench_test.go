@@ -2,7 +2,9 @@ package comm_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	linked "github.com/tutti-go/tutti/transport/wires"
@@ -44,6 +46,32 @@ func BenchmarkRoundTrip(b *testing.B) {
 				b.Fatal(err)
 			}
 		})
+	}
+}
+
+// redials makes a link keep each frame until the peer has acknowledged it.
+var redials = []comm.Option{comm.WithRedial(10 * time.Second)}
+
+// BenchmarkRedial measures what WithRedial costs while nothing fails: the round trip of a message of
+// some elements over tcp, without and with it.
+func BenchmarkRedial(b *testing.B) {
+	for _, count := range []int{1, 1 << 10, 1 << 14, 1 << 20} {
+		for i, opts := range [][]comm.Option{nil, redials} {
+			b.Run(fmt.Sprintf("%s/%d", [...]string{"off", "on"}[i], count), func(b *testing.B) {
+				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+					buf := make([]float32, count)
+					for range b.N {
+						if err := around(ctx, c, buf, buf); err != nil {
+							return err
+						}
+					}
+					return nil
+				}, append(opts[:len(opts):len(opts)], comm.WithTransportName("tcp"))...)
+				if err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
 	}
 }
 
