@@ -43,9 +43,9 @@ import (
 )
 
 // A Config has the options of etcd's client: TLS, Username, Password and others. Endpoints are those
-// of the URL. If neither TLS nor Username is set, the variables of etcdctl count: ETCDCTL_CACERT,
-// ETCDCTL_CERT and ETCDCTL_KEY name files, and ETCDCTL_USER and ETCDCTL_PASSWORD the user. If Logger
-// is not set, the client logs nothing: Open and the methods of Entries return its errors.
+// of the URL. If none of TLS, Username and Token is set, the variables of etcdctl count:
+// ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY name files, and ETCDCTL_USER and ETCDCTL_PASSWORD the
+// user. If Logger is not set, the client logs nothing: Init returns its errors.
 type Config = clientv3.Config
 
 // New returns the Store of etcd:// URLs. Its clients have the given configuration.
@@ -119,7 +119,7 @@ func (s *store) complete(endpoints []string) (Config, error) {
 	if c.Logger == nil && c.LogConfig == nil {
 		c.Logger = zap.NewNop()
 	}
-	if c.TLS != nil || c.Username != "" {
+	if c.TLS != nil || c.Username != "" || c.Token != "" {
 		return c, nil
 	}
 	var named bool

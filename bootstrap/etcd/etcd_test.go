@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -350,6 +351,18 @@ func TestTLSAndUserComeFromTheVariablesOfEtcdctl(t *testing.T) {
 	t.Setenv("ETCDCTL_KEY", "/no/such/file")
 	if err := join(); err == nil || !strings.Contains(err.Error(), "ETCDCTL_KEY: open /no/such/file") {
 		t.Errorf("no such key: got %v, want the variable and the file", err)
+	}
+}
+
+func TestOptionsOfTheProgramReplaceTheVariables(t *testing.T) {
+	t.Setenv("ETCDCTL_USER", "env:pass")
+	for want, c := range map[string]Config{
+		"env:pass": {}, "own:own": {Username: "own", Password: "own"}, ":": {Token: "token"}, ":tls": {TLS: new(tls.Config)},
+	} {
+		got, err := newStore(c).complete(nil)
+		if err != nil || got.Username+":"+got.Password != strings.TrimSuffix(want, "tls") {
+			t.Errorf("got the user %s:%s and %v, want %s", got.Username, got.Password, err, want)
+		}
 	}
 }
 
