@@ -305,11 +305,26 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
 	}
 	// The last handle is mostly done last. This loop waits for it first, so the goroutine mostly
-	// sleeps only once.
-	for _, h := range slices.Backward(hs) {
-		if err := h.Wait(ctx); err != nil {
+	// sleeps only once. Then it takes the outcomes of the handles that are done, under one lock.
+	for len(hs) > 0 {
+		last := hs[len(hs)-1]
+		if err := last.Wait(ctx); err != nil {
 			first = err
 		}
+		hs = hs[:len(hs)-1]
+		last.co.mu.Lock()
+		for len(hs) > 0 {
+			h := hs[len(hs)-1]
+			if h.co != last.co || h.state == inFlight || h.combine != nil {
+				break // Wait handles these
+			}
+			h.state = idle
+			if err := h.outcome(); err != nil {
+				first = err
+			}
+			hs = hs[:len(hs)-1]
+		}
+		last.co.mu.Unlock()
 	}
 	return first
 }

@@ -122,6 +122,34 @@ func TestAnInvalidDeclarationFailsEachWait(t *testing.T) {
 	}
 }
 
+// When all submissions are done before WaitAll, it must return the first error in the order of the
+// handles, and every handle can be submitted again.
+func TestWaitAllTakesTheOutcomesOfAllThatIsDone(t *testing.T) {
+	leak.Check(t)
+	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		valid := func(name string) *coordinator.Handle { return coordinator.Declare(co, name, []int32{1}, comm.Sum) }
+		invalid := func(name string) *coordinator.Handle {
+			return coordinator.Declare(co, name, []int32{1}, comm.Sum, coordinator.Scale(2, 2))
+		}
+		hs := []*coordinator.Handle{valid("a"), invalid("b"), invalid("c"), valid("d")}
+		for range 2 {
+			for _, h := range hs {
+				h.Submit()
+			}
+			for _, h := range hs {
+				<-h.Done()
+			}
+			want := hs[1].Wait(ctx)
+			if err := coordinator.WaitAll(ctx, hs...); !errors.Is(err, fault.Misuse) || err.Error() != want.Error() {
+				return fmt.Errorf("got %w, want %w", err, want)
+			}
+		}
+		return nil
+	})); err != nil {
+		t.Error(err)
+	}
+}
+
 // A goroutine in Wait must get the outcome of the submission for which it waits, even if another
 // goroutine submits the tensor again before the first goroutine runs. With the bubble's clock, a
 // wait that lasts too long is an error.
