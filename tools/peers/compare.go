@@ -92,7 +92,8 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 }
 
 // runAll runs the contenders alternately in each round, and keeps the best result of each
-// contender.
+// contender. Each round begins with another contender, because the first one may find the machine
+// in another state than those that follow.
 func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
 	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {
@@ -102,8 +103,9 @@ func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.W
 		}
 		t.best[who.name] = make(map[int]float64)
 	}
-	for range c.rounds {
-		for _, who := range contenders {
+	for round := range c.rounds {
+		for i := range contenders {
+			who := contenders[(round+i)%len(contenders)]
 			got, err := who.run(ctx)
 			if err != nil {
 				if who.name == ours || who.version || ctx.Err() != nil {

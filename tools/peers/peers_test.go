@@ -61,7 +61,7 @@ func TestContendersAlternate(t *testing.T) {
 		}}
 	}
 	runBenchmark(t, 2, who(ours), who("a"), who("b"))
-	if want := []string{ours, "a", "b", ours, "a", "b"}; !slices.Equal(turns, want) {
+	if want := []string{ours, "a", "b", "a", "b", ours}; !slices.Equal(turns, want) {
 		t.Errorf("got %v, want %v", turns, want)
 	}
 }
