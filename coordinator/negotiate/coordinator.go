@@ -88,7 +88,10 @@ type Coordinator struct {
 	refused      map[key]*refusedCalls
 	refusedCount int
 	late         []lateSubmission
-	pendingPool  []*pendingTensor // for reuse
+	// parts holds, by rank, the lists that go on in the next list. They have no more submissions than
+	// the program of the rank has in flight.
+	parts       map[int][]*RequestList
+	pendingPool []*pendingTensor // for reuse
 	// lastRequest is the previous request of the list being handled. Its field next predicts the
 	// next request, because most ranks submit in the same order.
 	lastRequest *pendingTensor
@@ -294,12 +297,20 @@ func (in RequestsReceived) apply(c *Coordinator) {
 		c.abort(m.Fault)
 		return
 	}
-	c.lastAck[in.From] = max(c.lastAck[in.From], m.Ack)
-	c.receiveCached(in.From, m.Cached)
-	c.lastRequest = &c.noRequest
-	for i := range m.Requests {
-		c.receiveRequest(in.From, &m.Requests[i])
+	if m.More { // a group may go on in the next list
+		if c.parts == nil {
+			c.parts = make(map[int][]*RequestList)
+		}
+		c.parts[in.From] = append(c.parts[in.From], m)
+		return
 	}
+	if len(c.parts) > 0 {
+		for _, part := range c.parts[in.From] {
+			c.receiveSubmissions(in.From, part)
+		}
+		delete(c.parts, in.From)
+	}
+	c.receiveSubmissions(in.From, m)
 	c.failConflicts()
 	c.failLate(in.From)
 	if m.Refused != nil {
@@ -313,6 +324,16 @@ func (in RequestsReceived) apply(c *Coordinator) {
 	}
 	if m.Shutdown {
 		c.receiveShutdown(in.From)
+	}
+}
+
+// receiveSubmissions handles the submissions of a list.
+func (c *Coordinator) receiveSubmissions(from int, m *RequestList) {
+	c.lastAck[from] = max(c.lastAck[from], m.Ack)
+	c.receiveCached(from, m.Cached)
+	c.lastRequest = &c.noRequest
+	for i := range m.Requests {
+		c.receiveRequest(from, &m.Requests[i])
 	}
 }
 

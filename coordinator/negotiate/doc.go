@@ -127,7 +127,8 @@
 // request list has at most 512 requests; a Worker that has more sends several:
 //
 //	byte       version, 4
-//	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault, 16 refused
+//	byte       flags: 1 join, 2 shutdown, 4 location, 8 fault, 16 refused, 32 the
+//	           submissions go on in the next list
 //	varint     the number of the last response list applied
 //	bytes      a bit for each cached tensor that is submitted, least significant
 //	           first, without the zero bytes at its end

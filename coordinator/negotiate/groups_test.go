@@ -529,3 +529,46 @@ func TestRefusedCallsAreBounded(t *testing.T) {
 		t.Errorf("a later call: got %q, want that rank 1 has refused it", got)
 	}
 }
+
+// A large group takes several lists. Rank 1 refuses a call of one of its tensors, at any moment
+// between these lists. All tensors of the group must fail on the other ranks, those of a later list
+// included, because rank 1 never submits them.
+func TestAGroupInSeveralListsFailsAsAWhole(t *testing.T) {
+	var group []TensorRequest
+	for i := range 3*maxRequests - 1 {
+		q := codedRequest(Plain, 0)
+		q.Name = fmt.Sprint("w", i)
+		group = append(group, q)
+	}
+	setGroup(group)
+	for _, refused := range []int{0, maxRequests, len(group) - 1} {
+		for before := range 4 { // lists of each other rank that come before the refusal
+			s := newSim(Config{Size: 3, Cycle: Millisecond, Cache: 8})
+			for _, r := range []int{0, 2} {
+				s.submit(r, slices.Clone(group)...)
+				if got := len(s.requests[r]); got != 3 {
+					t.Fatalf("got %d lists, want 3", got)
+				}
+				for range before {
+					s.do(move{'u', r})
+				}
+			}
+			s.stepWorker(1, Refused{Tensors: []TensorName{{World, group[refused].Name}}, Call: "a call", Site: "rank1:1", Err: fmt.Errorf("no")})
+			s.do(move{'u', 1})
+			s.run()
+			for _, r := range []int{0, 2} {
+				if got := len(s.fate[r]); got != len(group) {
+					t.Errorf("tensor %d refused after %d lists: %d tensors of rank %d have failed, want %d", refused, before, got, r, len(group))
+				}
+				for _, what := range s.fate[r] {
+					if !strings.Contains(what, "mismatch") || !strings.Contains(what, "the rank has refused its call") {
+						t.Fatalf("tensor %d refused after %d lists: rank %d: got %q, want a mismatch that names the refusal", refused, before, r, what)
+					}
+				}
+			}
+			if got := s.coordinator.pendingCount; got != 0 {
+				t.Errorf("tensor %d refused after %d lists: %d tensors are pending", refused, before, got)
+			}
+		}
+	}
+}

@@ -15,6 +15,9 @@ type RequestList struct {
 	// Requests holds the submissions in full: new names, changed requests, groups, and all
 	// submissions while the cache is off.
 	Requests []TensorRequest
+	// More says that the submissions go on in the next list. The Coordinator applies both lists when
+	// the last one has come.
+	More bool
 	// Refused is set if the rank has refused a call. It applies after the submissions of this list.
 	Refused *Refusal
 	// Join says that this rank has no more data. It applies after the submissions of this list.

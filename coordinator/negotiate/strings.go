@@ -113,6 +113,9 @@ func (m *RequestList) String() string {
 	if m.Refused != nil {
 		parts = append(parts, fmt.Sprintf("refuses %v: %v", m.Refused.Tensors, m.Refused.Err))
 	}
+	if m.More {
+		parts = append(parts, "goes on")
+	}
 	if m.HasLocation {
 		parts = append(parts, "located at "+m.Location)
 	}

@@ -19,6 +19,7 @@ const (
 	listLocation
 	listFault
 	listRefused
+	listMore
 )
 
 // AppendRequestList appends m in its wire form, which the package comment describes.
@@ -27,7 +28,7 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	for _, f := range [...]struct {
 		on   bool
 		mark byte
-	}{{m.Join, listJoins}, {m.Shutdown, listShutdown}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}, {m.Refused != nil, listRefused}} {
+	}{{m.Join, listJoins}, {m.Shutdown, listShutdown}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}, {m.Refused != nil, listRefused}, {m.More, listMore}} {
 		if f.on {
 			marks |= f.mark
 		}
@@ -59,6 +60,7 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	r.version()
 	marks := r.Uint8()
 	m.Join, m.Shutdown, m.HasLocation = marks&listJoins != 0, marks&listShutdown != 0, marks&listLocation != 0
+	m.More = marks&listMore != 0
 	m.Ack = r.Uvarint32()
 	m.Cached = r.bits()
 	m.Requests = make([]TensorRequest, r.Count(minRequest))
@@ -74,7 +76,7 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	if marks&listRefused != 0 {
 		m.Refused = &Refusal{r.names(), r.fault()}
 	}
-	if marks > listJoins|listShutdown|listLocation|listFault|listRefused {
+	if marks > listJoins|listShutdown|listLocation|listFault|listRefused|listMore {
 		r.Fail()
 	}
 	return m, r.end("a request list")

@@ -178,7 +178,7 @@ func (w *Worker) send() {
 	}
 	// The first list has the bits. The last list has join, shutdown and fault.
 	for len(requests.Requests) > maxRequests {
-		part := RequestList{Ack: requests.Ack, Cached: requests.Cached, Requests: requests.Requests[:maxRequests]}
+		part := RequestList{Ack: requests.Ack, Cached: requests.Cached, Requests: requests.Requests[:maxRequests], More: true}
 		requests.Cached, requests.Requests = nil, requests.Requests[maxRequests:]
 		w.outputs = append(w.outputs, SendRequests{&part})
 	}
