@@ -1,5 +1,5 @@
-// Package launch starts the processes of a job on this host, watches them, and ends them. It is all
-// of the program tuttirun except for its main function.
+// Package launch starts the processes of a job on this host and on others, watches them, and ends
+// them. It is all of the program tuttirun except for its main function.
 //
 // With package bootstrap it shares only the names of environment variables, the form of a rank's
 // credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any
@@ -8,7 +8,9 @@
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // restart_unix.go starts a job again. run_unix.go is the one goroutine that owns a running job and
-// applies the policy. start_unix.go starts the processes, guardian_unix.go ends them if the
+// applies the policy. start_unix.go starts the ranks by the interface host, which local_unix.go
+// implements for this machine and remotehost_unix.go for others. others_unix.go handles what comes
+// from other hosts, and node_unix.go is what runs there. guardian_unix.go ends processes if the
 // launcher is killed, output.go, output_unix.go and lasterror.go read what they print, and
 // outcome_unix.go derives the exit code and the verdict from the ranks' exit statuses. members.go
 // and elastic_unix.go change the ranks while a job runs. options.go, optiontable.go and
@@ -21,11 +23,14 @@
 //
 //	goroutine        one per     does                                  ends with
 //	Run              job         handles events, signals processes     the job
-//	starter          job         forks, on a thread of its own         cleanUp
+//	starter          host        forks, on a thread of its own         cleanUp
 //	rank's wait      rank        waits for the process                 the process
 //	lineCopier       stream      copies lines, keeps the last error    its last writer
 //	PMI              rank        answers requests of PMI-1             the rank's last process, or drain
-//	terminalCopier   job         copies a terminal to rank 0           cleanUp
+//	inputCopier      job         copies the input to a rank            cleanUp
+//	serve            other host  sends the host's events               the connection, or cleanUp
+//	node's run       other host  handles commands and ends there       the connection
+//	copyStream       stream      joins a process and the connection    either of them
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
 //	several          see epochs  serve the record of the ranks         cleanUp
 //
@@ -51,7 +56,7 @@
 // other ranks have a grace period in which to report and exit. After the grace period they get
 // TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies to processes
 // that ranks leave behind: those in the ranks' process groups and, on Linux, all processes that
-// have the job's name in their environment.
+// have the name of the job's part in their environment.
 //
 // With --enable-recovery the other ranks go on instead, because they may have shrunk their
 // communicator.
@@ -64,6 +69,27 @@
 //
 // All ranks inherit a memory file in which the launcher records the processes that have ended; see
 // exitRecord.
+//
+// # Several hosts
+//
+// On each other host that has ranks, one process, "tuttirun remote", does what the launcher does on
+// its own host: it starts processes, signals and watches them, has a guardian, and keeps a record of
+// processes that have ended. Package remote starts it by ssh and carries commands to it and events
+// from it. The ranks' standard streams and their connections for PMI are streams to the launcher. All
+// decisions stay in the launcher. Credentials, arguments and variables are in commands, and never in
+// a command line or a file with a name.
+//
+// No rank starts before all hosts have answered. The host of rank 0 binds the listener on all
+// interfaces, unless all ranks are on that host. The name in TUTTI_ROOT is the one that the user has
+// written for that host. A rank gets the launcher's environment and working directory, and its
+// program is found on its own host. When a rank has died, the records of all hosts say so.
+//
+// A host whose connection has ended, or has been silent for 9 s, is lost. Its ranks count as failed,
+// with exit code 255. The host kills them by itself, at once at the end of its input, or after the
+// same silence. A launcher that stops itself after TSTP first tells the hosts to wait.
+//
+// Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds only
+// its own processes by it. A job whose ranks change runs on this host only.
 //
 // # Jobs whose ranks change
 //
@@ -99,7 +125,8 @@
 //	TUTTI_ROOT                           the address of rank 0's listener
 //	TUTTI_EXITS_FD                       the descriptor of the record of ranks that have ended, 4
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
-//	TUTTI_JOB                            the job's name, by which its processes are found
+//	TUTTI_JOB                            the job's name
+//	TUTTI_JOB_PART                       the name of its part on this host, by which processes are found
 //	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
 //	TUTTI_INCARNATION                    how many times the job was started before
 //
@@ -179,7 +206,7 @@
 //
 //	0          every rank exited with 0; with --enable-recovery, at least one rank did
 //	1 to 255   the exit code of the rank that failed by itself or aborted by PMI; 128+n if signal n
-//	           ended the rank
+//	           ended the rank; 255 if its host was lost
 //	128+n      no rank failed by itself, and signal n asked the job to end
 //	1          the timeline or a file of output could not be written, a rank ended without the
 //	           Init in which other ranks waited for it, too few ranks were left, or a rank broke off

@@ -18,7 +18,7 @@ func (c readCloser) CloseRead() error { return c.SetReadDeadline(time.Unix(1, 0)
 // A process that has left the job, and still holds the descriptor PMI_FD, must not delay the end.
 func TestTheEndOfAJobDoesNotWaitForTheHolderOfAPMIConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{pmi: pmi.NewServer("job-x", []int{0})}
+		r := &run{pmi: pmi.NewServer("job-x", []int{0}, []int{0})}
 		held, served := net.Pipe()
 		defer held.Close()
 		r.copiers.Go(func() { r.pmi.Serve(0, readCloser{served}) })
@@ -44,7 +44,7 @@ func TestAPMIConnectionIsReadToItsEnd(t *testing.T) {
 	if err := conn.(*net.UnixConn).CloseRead(); err != nil {
 		t.Fatal(err)
 	}
-	s := pmi.NewServer("job-x", []int{0})
+	s := pmi.NewServer("job-x", []int{0}, []int{0})
 	s.Serve(0, conn)
 	if f := s.Failure(); f == nil || f.Code != 7 {
 		t.Errorf("got the failure %+v, want one with exit code 7", f)

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 
@@ -59,11 +60,24 @@ func (e *exitRecord) grow(n int) {
 	}
 }
 
-// add records that the process of a rank has ended. If the write fails, the other ranks do not
-// learn of the end.
-func (e *exitRecord) add(rank, pid int) {
+// add records that the process of a rank has ended, and reports whether the rank is now known to be
+// dead. If the write fails, the other ranks do not learn of the end.
+func (e *exitRecord) add(rank, pid int) (dead bool) {
+	if e == nil {
+		return false
+	}
+	at, id := int64(vars.ExitsSize(rank)), binary.LittleEndian.AppendUint32(nil, uint32(pid))
+	e.file.WriteAt(id, at+4)
+	var joined [4]byte
+	_, err := e.file.ReadAt(joined[:], at)
+	return err == nil && bytes.Equal(joined[:], id)
+}
+
+// addElsewhere records that a rank on another host is dead.
+func (e *exitRecord) addElsewhere(rank, pid int) {
 	if e != nil {
-		e.file.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(pid)), int64(vars.ExitsSize(rank))+4)
+		id := binary.LittleEndian.AppendUint32(nil, uint32(pid))
+		e.file.WriteAt(append(id, id...), int64(vars.ExitsSize(rank)))
 	}
 }
 

@@ -187,9 +187,14 @@ func (g *guardian) dismiss() {
 // guardJob is the guardian process: it waits for the end of the pipe, and kills what is left of
 // the job unless it has received a goodbye.
 func guardJob(job string, groups map[int]bool, in io.Reader) int {
-	if bye := watchPipe(in, groups); bye {
+	if bye := watchPipe(in, groups); bye || killJob(job, groups) {
 		return 0
 	}
+	return 1
+}
+
+// killJob kills the processes of a job, and reports whether none is left.
+func killJob(job string, groups map[int]bool) bool {
 	// A process that forks while it is being killed may leave a child. The loop therefore looks
 	// again until it finds nothing. The number of rounds is limited, because a process may survive
 	// KILL.
@@ -199,11 +204,11 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 		}
 		signalDetached(groups, job, syscall.SIGKILL)
 		if len(membersOf(groups, job)) == 0 {
-			return 0
+			return true
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return 1
+	return false
 }
 
 // watchPipe applies the launcher's lines to process groups until a goodbye or the end of the pipe.

@@ -13,12 +13,18 @@ import (
 // A host runs processes of a job on one machine. Processes have the numbers that they have in
 // run.ranks. The goroutine in Run calls the methods, and none of them waits for a process.
 type host interface {
+	// name returns the name of the machine, or "" if the job has no other.
+	name() string
+	// part returns the name of the job's part on the machine. Each process has it in its environment,
+	// and is found by it. Two hosts of a job may be one machine.
+	part() string
 	// open returns this process's end of a stream of a process that start is about to start.
 	open(process int, id int) (stream, error)
 	// inherit makes a file of this process the stream of a process that start is about to start. It
 	// returns false if the machine is another one.
 	inherit(process int, id int, f *os.File) bool
-	// start starts a process, and returns its ID. If it fails, it closes the streams.
+	// start starts a process, and returns its ID. If it fails, it closes the streams. The ID is 0 if
+	// the machine is another one. The answer is then an event; see remoteHost.
 	start(s *spec) (pid int, err *startError)
 	// grow makes room in the record of ends for processes below n.
 	grow(n int)
@@ -26,10 +32,12 @@ type host interface {
 	// signal signals the process group of a process, if the group has members.
 	signal(process int, s syscall.Signal)
 	// signalAll signals all process groups, and with detached also processes outside of them that
-	// have the job's name in their environment.
+	// have the part's name in their environment.
 	signalAll(s syscall.Signal, detached bool)
 	// calledInit says whether a process has called Init.
 	calledInit(process int) initState
+	// died notes the end of a rank on another machine in the record of ends.
+	died(process, pid int)
 	// left describes the processes that the job has on the machine.
 	left() []string
 }
@@ -50,7 +58,7 @@ var (
 // A spec describes a process to start.
 type spec struct {
 	process     int
-	program     string
+	program     string // "" means that args[0] is to be found on the host
 	args, env   []string
 	dir         string // "" means the launcher's own
 	cpus        []int  // the processors to which the process is bound; nil means those of the launcher

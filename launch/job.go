@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/launch/internal/placement"
+	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // MaxRanks is the largest number of ranks of one job. Each wait for a process holds a thread, and a
@@ -29,9 +30,16 @@ type Job struct {
 	// AgentArgs are further arguments for it.
 	Agent, AgentArgs []string
 
+	SSHPort     int    // 0 means what ssh chooses
+	SSHIdentity string // the file of a private key; "" means what ssh chooses
+	Remote      string // the path of tuttirun on the other hosts; "" means that of this program
+
 	// Interface is TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects none. On one
 	// host ranks talk over loopback.
 	Interface string
+
+	// Starter starts tuttirun on the other hosts; nil means by Agent.
+	Starter remote.Starter
 
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves the variable unchanged
 	Report    bool   // the ranks print their choice of transports

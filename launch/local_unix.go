@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -14,7 +15,8 @@ import (
 // A localHost is the host that this process runs on. One goroutine owns it. The other goroutines
 // wait for processes, and send their ends to exits.
 type localHost struct {
-	job        string // the job's name, by which its processes are found
+	job        string // the name of the job's part; see host
+	hostName   string // see host
 	starter    *starter
 	guardian   *guardian
 	exitRecord *exitRecord
@@ -46,7 +48,11 @@ type localProcess struct {
 type exit struct {
 	process int
 	status  syscall.WaitStatus
+	joined  bool // the process had joined as its rank
 }
+
+// statusUnknown stands for a status that is unknown: exit code 255.
+const statusUnknown syscall.WaitStatus = 255 << 8
 
 // newLocalHost returns a host without processes, for a job that begins with n of them.
 func newLocalHost(job string, n int) *localHost {
@@ -107,6 +113,10 @@ func (p *localProcess) give(fd int, f *os.File) {
 	p.files[fd], p.own = f, append(p.own, f)
 }
 
+func (h *localHost) name() string { return h.hostName }
+
+func (h *localHost) part() string { return h.job }
+
 func (h *localHost) open(process int, id int) (stream, error) {
 	p := h.process(process)
 	if id == pmiFD || id == storeFD {
@@ -136,6 +146,11 @@ func (h *localHost) inherit(process int, id int, f *os.File) bool {
 func (h *localHost) start(s *spec) (int, *startError) {
 	p := h.process(s.process)
 	defer p.closeFiles()
+	if s.program == "" {
+		if err := s.find(); err != nil {
+			return 0, err
+		}
+	}
 	if err := h.complete(p, s); err != nil {
 		return 0, startFailure(s.args[0], "", err)
 	}
@@ -173,6 +188,19 @@ func (h *localHost) start(s *spec) (int, *startError) {
 	return p.pid, nil
 }
 
+// find finds the program. The process's own PATH applies, which -x may have set.
+func (s *spec) find() (err *startError) {
+	if s.dir != "" && !isDir(s.dir) {
+		return &startError{exitNotRunning, s.args[0] + ": the working directory " + s.dir + " does not exist"}
+	}
+	path, _ := lookup(s.env, "PATH")
+	program, e := findProgram(s.args[0], s.dir, path)
+	if s.program = program; e != nil && !errors.As(e, &err) {
+		err = &startError{exitNotRunning, e.Error()}
+	}
+	return err
+}
+
 // complete adds the files that all processes inherit, and those that the spec names.
 func (h *localHost) complete(p *localProcess, s *spec) error {
 	if p.files[0] == nil {
@@ -202,9 +230,9 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 // wait sends the end of one process to the owner.
 func (h *localHost) wait(process int, child *os.Process) {
 	state, err := child.Wait()
-	e := exit{process, 255 << 8} // if the rank is no longer a child of this process, its status is unknown
+	e := exit{process: process, status: statusUnknown} // if the rank is no longer a child of this process
 	if err == nil {
-		h.exitRecord.add(process, child.Pid)
+		e.joined = h.exitRecord.add(process, child.Pid)
 		e.status = state.Sys().(syscall.WaitStatus)
 	}
 	select {
@@ -231,8 +259,10 @@ func (h *localHost) updateGroup(p *localProcess) {
 
 func (h *localHost) grow(n int) { h.exitRecord.grow(n) }
 
+func (h *localHost) died(process, pid int) { h.exitRecord.addElsewhere(process, pid) }
+
 func (h *localHost) signal(process int, s syscall.Signal) {
-	if p := h.processes[process]; p.pid != 0 && !p.groupGone {
+	if p := h.process(process); p.pid != 0 && !p.groupGone {
 		signalGroup(p.pid, s)
 	}
 }

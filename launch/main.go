@@ -14,6 +14,9 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
 		return guardMain(args[1:])
 	}
+	if len(args) == 2 && args[1] == "remote" {
+		return remoteMain(stderr)
+	}
 	log := &lineWriter{w: stderr}
 	req, err := parse(args[min(1, len(args)):], env)
 	switch {

@@ -118,7 +118,6 @@ func TestParseErrorsNameTheRemedy(t *testing.T) {
 		"-np 1 p : : -np 1 q":          "no program given",
 		": -np 1 q":                    "no program given",
 		"p : -np 1 q":                  "p: got no -np, want one",
-		"-H far:2 p":                   `got host "far", want this one`,
 		"--hostfile f p":               "open f: no such file",
 		"-prepend-pattern %q: p":       `got "%q", want %r (rank)`,
 		"-outfile-pattern o.% p":       `got "%", want`,

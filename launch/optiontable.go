@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tutti-go/tutti/internal/version"
@@ -96,6 +97,22 @@ func ownOptions() []option {
 				}
 				return nil
 			}},
+		{names: []string{"launcher-exec", "bootstrap-exec"}, args: 1, operand: "COMMAND", help: "reach other hosts by this command instead of ssh",
+			set: func(p *parser, a []string) (err error) { p.req.job.Agent, err = splitWords(a[0]); return }},
+		{names: []string{"bootstrap-exec-args"}, args: 1, operand: "ARGUMENTS", help: "further arguments of that command, or of ssh",
+			set: func(p *parser, a []string) (err error) { p.req.job.AgentArgs, err = splitWords(a[0]); return }},
+		{names: []string{"ssh-port", "p"}, args: 1, operand: "PORT", help: "the port of ssh on other hosts (as ssh chooses)",
+			set: func(p *parser, a []string) error {
+				n, err := strconv.ParseUint(a[0], 10, 16)
+				if p.req.job.SSHPort = int(n); err != nil || n == 0 {
+					return fmt.Errorf("got %q, want a port from 1 to 65535", a[0])
+				}
+				return nil
+			}},
+		{names: []string{"ssh-identity-file", "i"}, args: 1, operand: "FILE", help: "the private key for ssh (as ssh chooses)",
+			set: func(p *parser, a []string) error { p.req.job.SSHIdentity = a[0]; return nil }},
+		{names: []string{"launch-agent"}, args: 1, operand: "PATH", help: "where tuttirun is on other hosts (where it is here)",
+			set: func(p *parser, a []string) error { p.req.job.Remote = a[0]; return nil }},
 		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, only why a program cannot start",
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
@@ -194,10 +211,8 @@ func ignoredOptions() []option {
 // rejectedOptions returns options for features that do not exist here. If tuttirun ignored them,
 // the job would not do what the user wants.
 func rejectedOptions() []option {
-	const remote = "ranks are started on this host only"
 	var all []option
 	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
-	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "bootstrap-exec-args", "ssh-port", "p", "ssh-identity-file", "i")
 	add("not supported; -genvlist holds for all programs", "envlist", "envnone")
 	add("not supported; choose places by -H, --map-by and --rank-by", "rankfile", "rf")
 	add("not supported; set the program's PATH by -x PATH=..., or write the program's path", "path")
@@ -270,8 +285,8 @@ func edits(a, b string) int {
 
 const usageHead = `usage: tuttirun [options] program [arguments] [: [options] program [arguments]]...
 
-Starts the ranks of a job on this host, and ends them together. Options take
-one dash or two, and stand before the program:
+Starts the ranks of a job, on this host and on others, and ends them together.
+Options take one dash or two, and stand before the program:
 
 `
 

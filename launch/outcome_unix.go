@@ -54,7 +54,7 @@ func (r *run) outcome() Outcome {
 	// before failures of ranks that it caused.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
-			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and were ended", r.started(), len(r.ranks))}}
+			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and were ended", r.countStarted(), len(r.ranks))}}
 	case r.policy.timedOut:
 		return Outcome{Code: exitTimeout, Verdict: []string{
 			fmt.Sprintf("the job has not ended within %v (--timeout), and was ended", r.job.Timeout), r.reportsOfOthers(nil)}}
@@ -89,8 +89,8 @@ func (r *run) outcome() Outcome {
 	return Outcome{}
 }
 
-// started returns how many ranks have been started.
-func (r *run) started() (n int) {
+// countStarted returns how many ranks have been started.
+func (r *run) countStarted() (n int) {
 	for _, k := range r.ranks {
 		if k.pid != 0 {
 			n++
@@ -151,9 +151,9 @@ func culprit(ranks []*rank) *rank {
 }
 
 // blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
-// killed it, 1 if it failed by itself, 2 if it may have failed because of another rank.
+// killed it, or its host was lost, 1 if it failed by itself, 2 if it may have failed because of another rank.
 func (k *rank) blameOrder() int {
-	if k.status.Signaled() {
+	if k.status.Signaled() || k.lost != nil {
 		return 0
 	}
 	switch _, kind := k.lastError.quote(); kind {
@@ -178,6 +178,9 @@ func (k *rank) blames(other *rank) bool {
 
 // describe returns the rank's number, how the rank ended, and its last error.
 func (k *rank) describe() string {
+	if k.lost != nil {
+		return k.describeAs(fmt.Sprintf("was lost after %v with its host %v", k.endedAt.Round(time.Millisecond), k.lost))
+	}
 	was := ""
 	if k.status.Signaled() {
 		was = "was "
@@ -187,7 +190,7 @@ func (k *rank) describe() string {
 
 // describeAs returns the rank's number, what it did, and its last error.
 func (k *rank) describeAs(did string) string {
-	s := fmt.Sprintf("rank %d (%s, process %d) %s", k.id, filepath.Base(k.program), k.pid, did)
+	s := fmt.Sprintf("rank %d (%s, process %d%s) %s", k.id, filepath.Base(k.program), k.pid, onHost(k.host), did)
 	if line, _ := k.lastError.quote(); line != "" {
 		s += ": " + quoted(line)
 	}
@@ -261,6 +264,8 @@ func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 func (k *rank) report() string {
 	state := " " + describeStatus(k.status)
 	switch {
+	case k.lost != nil:
+		state = " disappeared with host " + k.host.name()
 	case !k.ended:
 		state = " was still running after KILL"
 	case k.killed:

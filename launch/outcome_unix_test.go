@@ -60,7 +60,7 @@ func verdictOf(ranks ...*rank) Outcome {
 	for i, k := range ranks {
 		k.id, k.program = i, "/bin/prog"
 	}
-	r := &run{job: &Job{Timeout: 5 * time.Second}, ranks: ranks, policy: newPolicy(len(ranks), 0, 0), pmi: pmi.NewServer("", nil)}
+	r := &run{job: &Job{Timeout: 5 * time.Second}, ranks: ranks, policy: newPolicy(len(ranks), 0, 0), pmi: pmi.NewServer("", nil, nil)}
 	return r.outcome()
 }
 
@@ -118,7 +118,7 @@ func TestAJobWithTooFewRanksFails(t *testing.T) {
 		for i, k := range c.ranks {
 			k.id, k.program = i, "/bin/prog"
 		}
-		r := &run{job: &Job{Recovery: true}, ranks: c.ranks, policy: newPolicy(2, 0, 0), failed: failed, pmi: pmi.NewServer("", nil)}
+		r := &run{job: &Job{Recovery: true}, ranks: c.ranks, policy: newPolicy(2, 0, 0), failed: failed, pmi: pmi.NewServer("", nil, nil)}
 		if out := r.outcome(); out.Code != c.code || len(out.Verdict) != 2 || out.Verdict[0] != c.first {
 			t.Errorf("%s: got %d %q, want %d and %q", name, out.Code, out.Verdict, c.code, c.first)
 		}

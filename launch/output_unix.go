@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -103,7 +104,8 @@ func openOutput(path string, truncate bool) (*os.File, error) {
 func (r *run) newCopier(k *rank, fd int) (*lineCopier, error) {
 	o := &r.job.Output
 	c := &lineCopier{prefix: o.Prefix, dst: r.out, fileOnly: o.FilesOnly, from: origin{
-		rank: k.label(), slot: k.slot, size: r.info.size, host: r.hostName, stream: "stdout", incarnation: r.info.incarnation,
+		rank: k.label(), slot: k.slot, size: r.info.size, host: cmp.Or(k.host.name(), r.hostName), stream: "stdout",
+		incarnation: r.info.incarnation,
 	}}
 	file := o.Stdout
 	if fd == 2 {

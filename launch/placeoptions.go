@@ -200,12 +200,9 @@ func (p *parser) finishHosts() error {
 	} else if n > 0 && len(j.Hosts) > 0 {
 		j.Hosts = j.Hosts[:n]
 	}
-	for i, h := range j.Hosts {
+	for i := range j.Hosts {
 		if p.place.perCore {
 			j.Hosts[i].Slots = 0
-		}
-		if !isHere(h.Name) {
-			return usagef("got host %q, want this one: ranks are started on this host only", h.Name)
 		}
 	}
 	if p.place.rankBy != "" {

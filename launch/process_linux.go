@@ -52,16 +52,16 @@ func groupAlive(pgid int) bool {
 // are none.
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf returns the members of the process groups, and other processes with the job's name in
-// their environment.
-func membersOf(groups map[int]bool, job string) []process {
+// membersOf returns the members of the process groups, and other processes with the name of the
+// job's part in their environment.
+func membersOf(groups map[int]bool, part string) []process {
 	table, err := processes()
 	if err != nil {
 		return membersByGroup(groups)
 	}
 	var members []process
 	for _, p := range table {
-		if !p.zombie && (groups[p.group] || belongsTo(p.pid, job)) {
+		if !p.zombie && (groups[p.group] || belongsTo(p.pid, part)) {
 			members = append(members, p)
 		}
 	}
@@ -80,30 +80,30 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalDetached signals each process that has the job's name in its environment and is in none of
+// signalDetached signals each process that has the name of the job's part in its environment and is in none of
 // the process groups, for example a daemon that a rank has started. It first pins the process, by a
-// pidfd if the kernel has pidfds. It then checks the job's name again, because the number may
+// pidfd if the kernel has pidfds. It then checks the name again, because the number may
 // belong to another process by then.
-func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
+func signalDetached(groups map[int]bool, part string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {
-		if p.zombie || groups[p.group] || !belongsTo(p.pid, job) {
+		if p.zombie || groups[p.group] || !belongsTo(p.pid, part) {
 			continue
 		}
 		pinned, err := os.FindProcess(p.pid)
 		if err != nil {
 			continue
 		}
-		if belongsTo(p.pid, job) {
+		if belongsTo(p.pid, part) {
 			pinned.Signal(s) // an error means that the process has ended
 		}
 		pinned.Release()
 	}
 }
 
-// belongsTo reports whether a process was started with the job's name in its environment. It
-// returns false for processes of other users, which it cannot read.
-func belongsTo(pid int, job string) bool {
+// belongsTo reports whether a process was started with the name of the job's part in its
+// environment. It returns false for processes of other users, which it cannot read.
+func belongsTo(pid int, part string) bool {
 	if pid == os.Getpid() {
 		return false
 	}
@@ -112,7 +112,7 @@ func belongsTo(pid int, job string) bool {
 		return false
 	}
 	// The variables in the file are separated by zero bytes.
-	want := []byte(vars.Job + "=" + job)
+	want := []byte(vars.JobPart + "=" + part)
 	for len(env) > 0 {
 		var e []byte
 		if e, env, _ = bytes.Cut(env, []byte{0}); bytes.Equal(e, want) {

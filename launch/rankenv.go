@@ -14,6 +14,7 @@ import (
 type jobInfo struct {
 	size int
 	job  string
+	part string // what of the job is on the rank's host; see host
 	root string // the address at which rank 0 listens
 
 	incarnation int // how many times the job was started before
@@ -90,6 +91,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 		vars.LocalRank+"="+strconv.Itoa(place.Local),
 		vars.LocalSize+"="+strconv.Itoa(place.LocalSize),
 		vars.Job+"="+w.job,
+		vars.JobPart+"="+w.part,
 	)
 	if w.store {
 		env = append(env, vars.StoreFD+"="+strconv.Itoa(storeFD))
@@ -151,7 +153,7 @@ func foreignEnv(rank int, w *jobInfo) (env []string) {
 // reservedVars returns the variables that only rankEnv may set. The parser ignores the user's
 // settings of them.
 func reservedVars() []string {
-	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.StoreFD}
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.JobPart, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.StoreFD}
 }
 
 // lastOfEach keeps only the last setting of each name, because programs differ in which of two

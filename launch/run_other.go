@@ -4,6 +4,7 @@ package launch
 
 import (
 	"context"
+	"os"
 	"runtime"
 
 	"github.com/tutti-go/tutti/internal/vars"
@@ -21,3 +22,5 @@ func Run(context.Context, *Job) Outcome {
 }
 
 func guardMain([]string) int { return exitUsage }
+
+func remoteMain(*os.File) int { return exitUsage }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -45,12 +46,14 @@ type run struct {
 	outputFiles *outputFiles
 	hostName    string
 	local       *localHost
+	hosts       []host // local, and the others that have ranks
+	others      others
 	ca          *jobca.Authority // the job's CA; its private key never leaves this process
 	secret      []byte           // the job's secret
 	pmi         *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
 	copiers     sync.WaitGroup   // of output, and those that serve PMI
 	pipes       []stream         // the launcher's ends of the copiers' pipes
-	terminal    *terminalCopier  // copies the terminal to rank 0; nil if there is no terminal
+	input       *inputCopier     // copies the standard input to rank 0; nil if rank 0 has inherited it
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
@@ -81,10 +84,11 @@ type rank struct {
 	host    host
 	app     *App
 	program string
-	env     []string
 
 	pid       int
-	ended     bool // the process has ended
+	starting  bool  // another host has not answered yet whether the process has started
+	lost      error // the host was lost while the rank ran; nil if not
+	ended     bool  // the process has ended
 	status    syscall.WaitStatus
 	endedAt   time.Duration // the time from the job's start to the rank's end
 	killed    bool          // the rank had received TERM or KILL when it ended
@@ -104,10 +108,10 @@ func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 	// could kill only the launcher.
 	r.notifySignals()
 	defer r.cleanUp()
-	r.startErr = r.startAll()
-	// The ranks that have started cannot form a job without the missing ranks.
-	if r.startErr != nil {
-		r.signalAll(r.policy.end(r.now()))
+	if len(r.others.hosts) > 0 {
+		r.connect()
+	} else {
+		r.startAll()
 	}
 	r.loop(ctx)
 	// All processes are gone, but their last output may still be in the pipes.
@@ -179,20 +183,15 @@ func (r *run) prepare() error {
 		r.info.size += r.apps[i].Ranks
 		apps = append(apps, slices.Repeat([]int{i}, r.apps[i].Ranks)...)
 	}
-	r.pmi = pmi.NewServer(r.info.job, apps)
+	r.pmi = pmi.NewServer(r.info.job, apps, r.nodes())
 	if r.job.Timeline != "" {
 		if r.info.timeline, err = prepareTimeline(r.job.Timeline, r.info.size); err != nil {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
-	r.local = newLocalHost(r.info.job, r.info.size)
-	// The port is bound here and inherited by rank 0, so that no other process can take it before
-	// rank 0 runs. With epochs, each rank has its own listener, and the record names rank 0's.
-	if r.epochs == nil {
-		if r.local.listener, r.info.root, err = listen(); err != nil {
-			r.release()
-			return err
-		}
+	if err := r.prepareHosts(); err != nil {
+		r.release()
+		return err
 	}
 	for i := range r.apps {
 		if err := r.addApp(&r.apps[i]); err != nil {
@@ -204,19 +203,20 @@ func (r *run) prepare() error {
 	return nil
 }
 
-// addApp finds the program of an App and appends its ranks.
+// addApp appends the ranks of an App. It finds the program for those on this host.
 func (r *run) addApp(a *App) error {
-	if a.Dir != "" && !isDir(a.Dir) {
-		return &startError{exitNotRunning, a.Args[0] + ": the working directory " + a.Dir + " does not exist"}
-	}
-	// The rank's own PATH applies, which -x may have set.
-	path, _ := lookup(slices.Concat(r.base, a.Set), "PATH")
-	program, err := findProgram(a.Args[0], a.Dir, path)
-	if err != nil {
-		return err
-	}
+	s := spec{args: a.Args, env: slices.Concat(r.base, a.Set), dir: a.Dir}
 	for range a.Ranks {
-		r.addRank(a, program, len(r.ranks))
+		k := r.addRank(a, a.Args[0], len(r.ranks))
+		if k.host != r.local {
+			continue
+		}
+		if s.program == "" {
+			if err := s.find(); err != nil {
+				return err
+			}
+		}
+		k.program = s.program
 	}
 	return nil
 }
@@ -224,8 +224,8 @@ func (r *run) addApp(a *App) error {
 // addRank appends a rank that runs in the given slot.
 func (r *run) addRank(a *App, program string, slot int) *rank {
 	k := &rank{
-		id: slot, slot: slot, process: len(r.ranks), host: r.local, app: a, program: program,
-		env: rankEnv(r.base, r.job, a, r.info, slot), lastError: new(lastError),
+		id: slot, slot: slot, process: len(r.ranks), host: r.hostOf(slot), app: a, program: program,
+		lastError: new(lastError),
 	}
 	r.ranks = append(r.ranks, k)
 	return k
@@ -238,21 +238,26 @@ func random(n int) []byte {
 	return b
 }
 
-// listen binds the job's address on loopback. It uses IPv6 if there is no IPv4. It returns the
-// listener as a file for rank 0 to inherit.
-func listen() (*os.File, string, error) {
+// listen binds the job's address: on loopback if all ranks are alone on one host, and else on all
+// interfaces. On loopback it uses IPv6 if there is no IPv4. It returns the listener as a file for
+// rank 0 to inherit.
+func listen(alone bool) (*os.File, netip.AddrPort, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false) // the links between ranks are plain TCP
-	l, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	addr := ":0"
+	if alone {
+		addr = "127.0.0.1:0"
+	}
+	l, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		var err6 error
-		if l, err6 = config.Listen(context.Background(), "tcp", "[::1]:0"); err6 != nil {
-			return nil, "", err
+		if l, err6 = config.Listen(context.Background(), "tcp", "[::1]:0"); err6 != nil || !alone {
+			return nil, netip.AddrPort{}, err
 		}
 	}
 	defer l.Close()
 	file, err := l.(*net.TCPListener).File()
-	return file, l.Addr().String(), err
+	return file, l.Addr().(*net.TCPAddr).AddrPort(), err
 }
 
 // notifySignals delivers this process's signals to the job's goroutine. If the process was started
@@ -272,8 +277,8 @@ func (r *run) notifySignals() {
 // cleanUp undoes notifySignals and stops all helpers.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
-	if r.terminal != nil {
-		r.terminal.stop()
+	if r.input != nil {
+		r.input.stop()
 	}
 	r.release()
 }
@@ -282,6 +287,7 @@ func (r *run) cleanUp() {
 func (r *run) release() {
 	r.epochs.close()
 	r.local.close()
+	r.disconnect()
 }
 
 // loop handles events until no process of the job is left, or the remaining processes cannot be
@@ -298,6 +304,8 @@ func (r *run) loop(ctx context.Context) {
 		case e := <-r.local.exits:
 			r.local.received(e)
 			r.exited(e)
+		case e := <-r.others.events:
+			r.fromHost(e)
 		case n := <-r.epochs.requests():
 			r.asked(n)
 		case n := <-r.epochs.discovered():
@@ -332,7 +340,11 @@ func (r *run) isOver() bool {
 	if r.policy.phase == abandoned {
 		return true
 	}
-	return r.policy.alive == 0 && len(r.local.left()) == 0
+	// Before all hosts have answered, no process runs.
+	if r.others.pending > 0 {
+		return r.startErr != nil || r.endSignal != 0 || r.policy.phase >= terminating
+	}
+	return r.policy.alive == 0 && len(r.left()) == 0
 }
 
 // pause returns how long to wait for the next event. Children of ranks that have ended send no
@@ -376,6 +388,13 @@ func (r *run) exited(e exit) {
 	k.ended, k.status, k.endedAt = true, e.status, r.now()
 	// From terminating on, ranks end because the launcher signals them.
 	k.killed = r.policy.phase >= terminating
+	if e.joined {
+		for _, h := range r.hosts {
+			if h != k.host {
+				h.died(k.process, k.pid)
+			}
+		}
+	}
 	if r.epochs == nil {
 		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 		return
@@ -392,7 +411,7 @@ func (r *run) exited(e exit) {
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
 	// The processes are listed first, because they may be gone after the signal.
-	left := r.local.left()
+	left := slices.DeleteFunc(r.left(), func(name string) bool { return name == "" })
 	r.signalAll(r.policy.deadlinePassed(now))
 	if phase == draining && len(left) > 0 && !r.job.Quiet {
 		r.err.logf("ended %s that ranks had left behind", describe(left))
@@ -408,8 +427,10 @@ func (r *run) signalled(s syscall.Signal) {
 	case syscall.SIGTSTP:
 		r.signalAll(s)
 		// This process handles SIGTSTP, so it stops itself by SIGSTOP. CONT resumes it, and is then
-		// forwarded.
+		// forwarded. Other hosts must not take this process for lost meanwhile.
+		r.pauseOthers()
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		r.resumeOthers()
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
 		if r.endSignal == 0 {
 			r.endSignal = s
@@ -421,7 +442,7 @@ func (r *run) signalled(s syscall.Signal) {
 }
 
 // signalAll signals every process group that has members. Once the job is being ended, it also
-// signals processes outside the process groups that have the job's name in their environment.
+// signals processes outside the process groups that have the name of the job's part in their environment.
 func (r *run) signalAll(s syscall.Signal) {
 	switch s {
 	case 0:
@@ -433,13 +454,26 @@ func (r *run) signalAll(s syscall.Signal) {
 	if r.policy.phase >= terminating {
 		r.pmi.Stop() // the launcher ends all ranks now, and so their connections
 	}
-	r.local.signalAll(s, r.policy.phase >= terminating)
+	for _, h := range r.hosts {
+		h.signalAll(s, r.policy.phase >= terminating)
+	}
 }
 
-// describe lists at most eight processes.
+// left describes the processes that the job still has.
+func (r *run) left() (names []string) {
+	for _, h := range r.hosts {
+		names = append(names, h.left()...)
+	}
+	return names
+}
+
+// maxNames bounds the processes that describe lists.
+const maxNames = 8
+
+// describe lists processes.
 func describe(left []string) string {
-	if len(left) > 8 {
-		left = append(left[:8:8], "...")
+	if len(left) > maxNames {
+		left = append(left[:maxNames:maxNames], "...")
 	}
 	return strings.Join(left, ", ")
 }

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"syscall"
@@ -42,27 +43,40 @@ func (s *starter) do(f func()) {
 func (s *starter) stop() { close(s.work) }
 
 // startAll starts the guardian and then the ranks, rank 0 first. If a rank cannot be started,
-// startAll stops there, and the caller ends the ranks that run.
-func (r *run) startAll() *startError {
-	r.local.begin(r.job.Guardian, func(err error) {
-		if !r.job.Quiet {
-			r.err.logf("no guardian: %v; if tuttirun is killed, children of ranks may keep running", err)
-		}
-	})
+// startAll stops there, and ends the ranks that run.
+func (r *run) startAll() {
+	r.local.begin(r.job.Guardian, func(err error) { r.note("%s", noGuardian(err)) })
 	for i, k := range r.ranks {
 		if err := r.start(k); err != nil {
 			r.policy.alive = i // the other ranks have not started
-			r.epochs.halt()
-			return err
+			r.notStarted(err)
+			return
 		}
 	}
 	r.startDiscovery()
-	return nil
+}
+
+// notStarted handles that a rank could not be started. The ranks that have started cannot form a job
+// without it.
+func (r *run) notStarted(err *startError) {
+	r.startErr = err
+	r.epochs.halt()
+	r.signalAll(r.policy.end(r.now()))
+}
+
+// noGuardian describes what follows from an error that ended the last guardian of a host.
+func noGuardian(err error) string {
+	return fmt.Sprintf("no guardian: %v; if tuttirun is killed, children of ranks may keep running", err)
 }
 
 // start starts one rank, and the goroutines that serve its streams.
 func (r *run) start(k *rank) *startError {
-	s := &spec{process: k.process, program: k.program, args: k.app.Args, env: k.env, dir: k.app.Dir, cpus: r.info.place(k.slot).CPUs}
+	info := r.info
+	info.part = k.host.part()
+	s := &spec{
+		process: k.process, program: k.program, args: k.app.Args, env: rankEnv(r.base, r.job, k.app, info, k.slot), dir: k.app.Dir,
+		cpus: r.info.place(k.slot).CPUs,
+	}
 	if err := r.complete(k, s); err != nil {
 		return startFailure(k.app.Args[0], "", err)
 	}
@@ -71,14 +85,21 @@ func (r *run) start(k *rank) *startError {
 		k.link.close()
 		return err
 	}
-	k.pid = pid
 	if r.epochs != nil {
 		r.epochs.started(k.process, k.slot, r.now())
 	}
-	if r.job.Verbose {
-		r.err.logf("rank %s is process %d, %s", k.label(), k.pid, k.program)
+	if k.starting = pid == 0; !k.starting {
+		r.started(k, pid)
 	}
 	return nil
+}
+
+// started notes that a rank runs.
+func (r *run) started(k *rank, pid int) {
+	k.pid, k.starting = pid, false
+	if r.job.Verbose {
+		r.err.logf("rank %s is process %d%s, %s", k.label(), k.pid, onHost(k.host), k.program)
+	}
 }
 
 // complete opens the streams of a rank, and makes its credentials. If complete fails, the host
@@ -133,8 +154,8 @@ func (r *run) copyOutput(k *rank, fd int) error {
 }
 
 // connectInput makes the launcher's own standard input the standard input of one rank: the first
-// process in the slot StdinRank in the first start of the job. All others have none. If the input is
-// a terminal, connectInput copies it.
+// process in the slot StdinRank in the first start of the job. All others have none. A terminal, and
+// the input of a rank on another host, is copied.
 func (r *run) connectInput(k *rank) error {
 	in := r.job.Stdin
 	if k.slot != r.job.StdinRank || k.restart > 0 || r.info.incarnation > 0 || in == nil {
@@ -150,7 +171,7 @@ func (r *run) connectInput(k *rank) error {
 	if err != nil {
 		return err
 	}
-	if r.terminal, err = newTerminalCopier(in, to); err != nil {
+	if r.input, err = newInputCopier(in, to); err != nil {
 		to.Close()
 	}
 	return err

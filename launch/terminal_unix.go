@@ -34,45 +34,45 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A terminalCopier copies a terminal to rank 0. Rank 0 cannot read the terminal itself, because it
-// is in its own process group, and only the foreground process group may read a terminal. The
-// copier reads only while the launcher is in the foreground. Input that the user types while the
-// launcher is in the background therefore stays for the shell. The copier never blocks in a read,
-// so that it can be stopped.
-type terminalCopier struct {
-	stopper *os.File // closing it ends the wait for the terminal
+// An inputCopier copies a terminal to rank 0, or any input to a rank 0 on another host. Rank 0 cannot
+// read the terminal itself, because it is in its own process group, and only the foreground process
+// group may read a terminal. The copier reads a terminal only while the launcher is in the
+// foreground. Input that the user types while the launcher is in the background therefore stays for
+// the shell. The copier never blocks in a read, so that it can be stopped.
+type inputCopier struct {
+	stopper *os.File // closing it ends the wait for the input
 	to      stream   // closing it ends the wait for rank 0
 	done    sync.WaitGroup
 }
 
-// newTerminalCopier starts a copier from the file in to a stream. The copier closes the stream
+// newInputCopier starts a copier from the file in to a stream. The copier closes the stream
 // when it ends.
-func newTerminalCopier(in *os.File, to stream) (*terminalCopier, error) {
+func newInputCopier(in *os.File, to stream) (*inputCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	f := &terminalCopier{stopper: quit, to: to}
+	f := &inputCopier{stopper: quit, to: to}
 	f.done.Go(func() {
 		defer stopped.Close()
 		defer to.Close()
-		copyTerminal(in, to, stopped)
+		copyInput(in, to, stopped)
 	})
 	return f, nil
 }
 
-// stop ends the copying, even while the copier waits for the terminal or for rank 0. It returns
+// stop ends the copying, even while the copier waits for input or for rank 0. It returns
 // when the copier has ended.
-func (f *terminalCopier) stop() {
+func (f *inputCopier) stop() {
 	f.stopper.Close()
 	f.to.Close()
 	f.done.Wait()
 }
 
-// copyTerminal copies until the terminal's end of file, until rank 0 reads no more, or until
+// copyInput copies until the end of file, until rank 0 reads no more, or until
 // stopped is readable.
-func copyTerminal(in *os.File, to io.Writer, stopped *os.File) {
-	buf := make([]byte, 4096)
+func copyInput(in *os.File, to io.Writer, stopped *os.File) {
+	buf, terminal := make([]byte, 4096), isControllingTerminal(in)
 	for {
 		fds := []unix.PollFd{
 			{Fd: int32(stopped.Fd()), Events: unix.POLLIN},
@@ -81,7 +81,7 @@ func copyTerminal(in *os.File, to io.Writer, stopped *os.File) {
 		timeout := -1
 		// In the background a read would stop the launcher by SIGTTIN. The copier then waits only
 		// for stopped, and checks again later.
-		if pgid, err := foreground(in); err != nil || pgid != syscall.Getpgrp() {
+		if pgid, err := foreground(in); terminal && (err != nil || pgid != syscall.Getpgrp()) {
 			fds, timeout = fds[:1], foregroundPoll
 		}
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {

@@ -1,4 +1,4 @@
-// Command tuttirun starts the ranks of a job on this host and ends them
+// Command tuttirun starts the ranks of a job on this host and on others, and ends them
 // together, with mpirun's habits:
 //
 //	tuttirun -np 4 ./program arguments

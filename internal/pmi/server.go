@@ -72,16 +72,30 @@ type Failure struct {
 	Aborted bool // the rank has asked for the end of the job, and waits for it
 }
 
-// NewServer returns the process manager of a job whose ranks are all on one host. The name, of at
-// most 64 bytes, is that of the key-value store. apps has the number of each rank's program.
-func NewServer(name string, apps []int) *Server {
-	s := &Server{name: name, failed: make(chan struct{}), ranks: make([]client, len(apps)), values: map[string]string{
-		mappingKey: fmt.Sprintf("(vector,(0,1,%d))", len(apps)),
-	}}
+// NewServer returns the process manager of a job. The name, of at most 64 bytes, is that of the
+// key-value store. apps has the number of each rank's program, and nodes that of its host. A mapping
+// to hosts that is too long for a value is left out, and ranks then do not know it.
+func NewServer(name string, apps, nodes []int) *Server {
+	s := &Server{name: name, failed: make(chan struct{}), ranks: make([]client, len(apps)), values: make(map[string]string)}
+	if m := mapping(nodes); len(m) <= maxValue {
+		s.values[mappingKey] = m
+	}
 	for rank, app := range apps {
 		s.ranks[rank].app = app
 	}
 	return s
+}
+
+// mapping returns the value of mappingKey for ranks on these nodes.
+func mapping(nodes []int) string {
+	var b strings.Builder
+	b.WriteString("(vector")
+	for i, n := 0, 0; i < len(nodes); i += n {
+		for n = 1; i+n < len(nodes) && nodes[i+n] == nodes[i]; n++ {
+		}
+		fmt.Fprintf(&b, ",(%d,1,%d)", nodes[i], n)
+	}
+	return b.String() + ")"
 }
 
 // Failed returns a channel that is closed when the ranks cannot go on.

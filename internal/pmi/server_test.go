@@ -56,7 +56,7 @@ func served(size int) (*Server, []*rankConn) {
 	for len(apps) < size {
 		apps = append(apps, 8)
 	}
-	s := NewServer("job-x", apps)
+	s := NewServer("job-x", apps, make([]int, len(apps)))
 	ranks := make([]*rankConn, size)
 	for rank := range ranks {
 		near, far := net.Pipe()
@@ -129,7 +129,7 @@ func TestServerAnswersMPICH(t *testing.T) {
 // The client of this package must understand the Server, too.
 func TestSessionsMeetAtAServer(t *testing.T) {
 	const size = 3
-	s := NewServer("job-x", make([]int, size))
+	s := NewServer("job-x", make([]int, size), make([]int, size))
 	var work sync.WaitGroup
 	for rank := range size {
 		near, far := net.Pipe()
@@ -359,7 +359,7 @@ func FuzzServe(f *testing.F) {
 	f.Add([]byte("mcmd=spawn\nnprocs=1\nendcmd\ncmd=abort exitcode=-1\ncmd=get_maxes\n"))
 	f.Add([]byte("cmd=put kvsname=job-x key=a value=b\ncmd=put kvsname=job-x key=a\ncmd=lookup_name\n"))
 	f.Fuzz(func(t *testing.T, sent []byte) {
-		s := NewServer("job-x", []int{0})
+		s := NewServer("job-x", []int{0}, []int{0})
 		near, far := net.Pipe()
 		var work sync.WaitGroup
 		work.Go(func() { s.Serve(0, far) })

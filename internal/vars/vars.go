@@ -11,6 +11,7 @@ const (
 	Root        = "TUTTI_ROOT"        // host:port where rank 0 listens
 	ListenFD    = "TUTTI_LISTEN_FD"   // rank 0: an inherited descriptor that listens on Root
 	Job         = "TUTTI_JOB"         // the job's name, unique among jobs alive
+	JobPart     = "TUTTI_JOB_PART"    // the part of the job that runs on one host, by which the launcher finds its processes
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
@@ -40,7 +41,7 @@ const (
 // within another job's rank must not pass these on to its own ranks.
 func Identity() []string {
 	return []string{
-		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
+		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, JobPart, Incarnation,
 		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Store, Hosts, Listen, Interface, Advertise, Bootstrap,
 	}
 }

@@ -19,27 +19,22 @@ type Command struct {
 
 // Prepare is the first command. The host answers with Prepared.
 type Prepare struct {
-	Job       string // the job's name, by which its processes are found
-	Size      int    // the number of processes that begin
-	Exits     bool   // ranks inherit the record of processes that have ended
-	Interface string // which interface the root listener uses; "" means all
-	Root      bool   // rank 0 runs here: bind its listener
-	Quiet     bool   // print no notes
-	Verbose   bool   // print the processes as they start
+	Job   string // the name of the job's part on this host, by which its processes are found
+	Size  int    // the number of processes that begin
+	Root  bool   // rank 0 runs here: bind its listener
+	Alone bool   // all ranks run here, so the listener is on loopback
 }
 
 // Start starts one process. The host answers with Started or StartFailed.
 type Start struct {
 	Process     int // its number in the job, from 0; each process of the job has another one
-	Rank        int // the rank that it begins as
-	Slot        int
 	Args        Strings
-	Dir         Text // working directory; "" means the home directory
-	Path        Text // the value of PATH by which Args[0] is found
-	Env         Strings
+	Dir         Text       // working directory
+	Env         Strings    // Args[0] is found by its PATH
 	Credentials []byte     // what the rank reads once from its inherited file; nil means no file
 	CPUs        []int      // the processors to which the process is bound; nil means all
 	Streams     []StreamID // which streams exist; a standard stream that is missing is the null device
+	Merge       bool       // standard error is the same stream as standard output
 	Listener    bool       // the process inherits the root listener
 }
 
@@ -50,12 +45,8 @@ type Signal struct {
 	Detached bool // also processes outside the process groups that have the job's name
 }
 
-// Exited names a process that has ended on another host, for the record of ended processes.
-type Exited struct {
-	Process int
-	PID     int
-	Host    string
-}
+// Exited names a rank that has died on another host, for the record of ended processes.
+type Exited struct{ Process, PID int }
 
 // Grow makes room in the record of ended processes.
 type Grow struct{ Size int }
@@ -86,7 +77,7 @@ type Event struct {
 // Prepared answers Prepare.
 type Prepared struct {
 	Host       string   // the name by which the host knows itself
-	Addresses  []string // of the interfaces that the root listener serves, if Prepare.Root
+	Addresses  []string // of the root listener, if Prepare.Alone
 	Port       int      // of the root listener, or 0
 	Processors int      // how many the host's processes may use
 	Failed     string   // why the host cannot run ranks, or ""
@@ -112,19 +103,18 @@ type Init struct{ Process int }
 type Ended struct {
 	Process int
 	Status  uint32 // a syscall.WaitStatus
+	Joined  bool   // the process had joined as its rank, so the rank is dead
 }
 
-// GroupGone reports that a process has ended, and its process group is empty.
+// GroupGone reports that a process has ended without Init, and its process group is empty.
 type GroupGone struct{ Process int }
 
-// Leftover describes processes that were left behind and have been signalled.
-type Leftover struct {
-	Text string
-	N    int
-}
+// Leftover names the processes of the job that are left on the host, when all that were started have
+// ended.
+type Leftover struct{ Names Strings }
 
-// Empty reports that no process of the job is left on the host.
-type Empty struct{}
+// Empty reports that no process of the job was left on the host after that number of Start commands.
+type Empty struct{ Starts int }
 
 // Note is a line for the user.
 type Note struct{ Text string }

@@ -1,0 +1,538 @@
+package launch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/launch/internal/placement"
+	"github.com/tutti-go/tutti/launch/internal/remote"
+)
+
+// This test binary is also tuttirun on the other hosts, its guardian, the ssh that starts it, a
+// launcher of the job in the variable testJob, and a rank whose program the variable testRank
+// selects.
+const (
+	testJob  = "TUTTI_TEST_JOB"
+	testRank = "TUTTI_TEST_RANK"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Args[0] == guardianName, len(os.Args) == 2 && os.Args[1] == "remote":
+		os.Exit(Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+	case len(os.Args) == 4 && os.Args[1] == "ssh":
+		os.Exit(runHere(os.Args[3]))
+	case os.Getenv(testJob) != "":
+		os.Exit(launchTestJob())
+	}
+	if rank := testRanks[os.Getenv(testRank)]; rank != nil {
+		os.Exit(rank())
+	}
+	os.Exit(m.Run())
+}
+
+// limit is the longest time that any action of a test may take on a busy machine.
+const limit = time.Minute
+
+// A hostsJob is a job on several hosts, all of which are this machine.
+type hostsJob struct {
+	Hosts []string // the name of each rank's host
+	Args  remote.Strings
+	Rank  string // the value of testRank
+	Agent string // a script in place of ssh; "" is runHere
+}
+
+// runHere is ssh, but runs the command on this machine.
+func runHere(command string) int {
+	cmd := exec.Command("sh", "-c", command)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		panic(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		panic(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	go func() {
+		io.Copy(in, os.Stdin)
+		in.Close()
+	}()
+	io.Copy(os.Stdout, out)
+	cmd.Wait()
+	return cmd.ProcessState.ExitCode()
+}
+
+// job returns the Job.
+func (h hostsJob) job() *Job {
+	program, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	agent := []string{program, "ssh"}
+	if h.Agent != "" {
+		agent = []string{"sh", "-c", h.Agent, "ssh"}
+	}
+	env := append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	if h.Rank != "" {
+		env = append(env, testRank+"="+h.Rank)
+	}
+	j := &Job{
+		Env: env, Grace: 2 * time.Second, Guardian: program,
+		Starter: &remote.SSH{Agent: agent, Program: program},
+	}
+	for _, name := range h.Hosts {
+		host := []placement.Host{{Name: name, Slots: len(h.Hosts)}}
+		j.Hosts = placement.Merge(append(j.Hosts, host...), isHere)
+		j.Apps = append(j.Apps, App{Ranks: 1, Args: h.Args, Hosts: host})
+	}
+	return j
+}
+
+// launchTestJob is the program of a launcher that a test may kill.
+func launchTestJob() int {
+	var h hostsJob
+	if err := json.Unmarshal([]byte(os.Getenv(testJob)), &h); err != nil {
+		panic(err)
+	}
+	os.Unsetenv(testJob)
+	j := h.job()
+	j.Stdin, j.Stdout, j.Stderr = os.Stdin, os.Stdout, os.Stderr
+	out := Run(context.Background(), j)
+	for _, line := range out.Verdict {
+		fmt.Fprintln(os.Stderr, line)
+	}
+	return out.Code
+}
+
+// A launched is a hostsJob in a launcher of its own.
+type launched struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	lines  *bufio.Reader
+	stderr bytes.Buffer
+	leak   *os.File // end of file once all processes of the job have ended
+	wait   func() int
+}
+
+// launch starts a launcher. Every process of its job inherits a pipe. The cleanup waits for the
+// pipe's end of file, which proves that no process is left.
+func launch(t *testing.T, h hostsJob) *launched {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leak, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	stdout, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	l := &launched{t: t, cmd: exec.Command(program), lines: bufio.NewReader(stdout), leak: leak}
+	l.cmd.Env = append(os.Environ(), testJob+"="+string(text), "GORACE=atexit_sleep_ms=0")
+	l.cmd.Stdout, l.cmd.Stderr = theirs, &l.stderr
+	// tuttirun gives ranks other files at the descriptors 3 to 6.
+	l.cmd.ExtraFiles = []*os.File{nil, nil, nil, nil, held}
+	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stdout.SetReadDeadline(time.Now().Add(limit))
+	l.wait = sync.OnceValue(func() int {
+		stuck := time.AfterFunc(limit, func() { l.cmd.Process.Kill() })
+		defer stuck.Stop()
+		l.cmd.Wait()
+		return l.cmd.ProcessState.ExitCode()
+	})
+	t.Cleanup(func() {
+		l.stdin.Close()
+		l.cmd.Process.Kill() // does nothing if the process has ended
+		l.wait()
+		l.nothingLeft(limit)
+		stdout.Close()
+		leak.Close()
+		if t.Failed() {
+			t.Logf("standard error:\n%s", l.stderr.String())
+		}
+	})
+	return l
+}
+
+// nothingLeft checks that all processes of the job end in time.
+func (l *launched) nothingLeft(within time.Duration) {
+	l.t.Helper()
+	l.leak.SetReadDeadline(time.Now().Add(within))
+	if _, err := l.leak.Read(make([]byte, 1)); err != io.EOF {
+		l.t.Errorf("something that the job started is left after %v: %v", within, err)
+	}
+}
+
+// line returns the next line of the job's output.
+func (l *launched) line() string {
+	l.t.Helper()
+	s, err := l.lines.ReadString('\n')
+	if err != nil {
+		l.cmd.Process.Kill()
+		l.t.Fatalf("no more output: %v; standard error:\n%s", err, l.stderr.String())
+	}
+	return strings.TrimSuffix(s, "\n")
+}
+
+// sorted returns the next n lines, sorted.
+func (l *launched) sorted(n int) (lines []string) {
+	l.t.Helper()
+	for range n {
+		lines = append(lines, l.line())
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// ends checks the exit code, and that standard error has the parts.
+func (l *launched) ends(code int, parts ...string) {
+	l.t.Helper()
+	if got := l.wait(); got != code {
+		l.t.Errorf("got exit code %d, want %d", got, code)
+	}
+	for _, p := range parts {
+		if !strings.Contains(l.stderr.String(), p) {
+			l.t.Errorf("standard error does not say %q", p)
+		}
+	}
+}
+
+// The names of two other hosts. Both mean this machine, and each process here can connect to them.
+const (
+	hostB = "127.0.0.2"
+	hostC = "127.0.0.3"
+)
+
+func sh(text string) []string { return []string{"sh", "-c", text} }
+
+func TestRanksRunOnSeveralHosts(t *testing.T) {
+	l := launch(t, hostsJob{
+		Hosts: []string{hostB, hostB, "localhost", hostC},
+		Args:  sh(`read -r x; printf '%s of %s: %s %s\n' $TUTTI_RANK $TUTTI_SIZE "$x" "${TUTTI_ROOT%:*}"`),
+	})
+	fmt.Fprintln(l.stdin, " typed 'here' ")
+	want := []string{"0 of 4: typed 'here' 127.0.0.2", "1 of 4:  127.0.0.2", "2 of 4:  127.0.0.2", "3 of 4:  127.0.0.2"}
+	if got := l.sorted(4); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	l.ends(0)
+}
+
+// Arguments and variables reach other hosts as they are, whatever a shell would make of them.
+func TestArgumentsReachOtherHostsUnchanged(t *testing.T) {
+	odd := "a\nb 'c' \"d\" $HOME `e` \\ \xff"
+	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: []string{"printf", "%s|%s.", odd, ""}})
+	text, err := l.lines.ReadString('.')
+	if want := odd + "|."; err != nil || text != want {
+		t.Errorf("got %q, %v, want %q", text, err, want)
+	}
+	l.ends(0)
+}
+
+// Input and output flow while their reader is slow, and end with their writer.
+func TestALongInputReachesRank0Elsewhere(t *testing.T) {
+	l := launch(t, hostsJob{Hosts: []string{hostB, hostC}, Args: sh("cat; echo end of $TUTTI_RANK")})
+	const lines = 200000
+	go func() {
+		w := bufio.NewWriter(l.stdin)
+		for i := range lines {
+			fmt.Fprintln(w, i)
+		}
+		w.Flush()
+		l.stdin.Close()
+	}()
+	ends := 0
+	for next := 0; next < lines; {
+		line := l.line()
+		if strings.HasPrefix(line, "end of 1") {
+			ends++
+			continue
+		}
+		if line != strconv.Itoa(next) {
+			t.Fatalf("got %q, want line %d", line, next)
+		}
+		next++
+	}
+	l.sorted(2 - ends)
+	l.ends(0)
+}
+
+// testRanks are programs of ranks that are more than a script.
+var testRanks = map[string]func() int{"meet": rankThatMeets, "dies": rankThatSeesDeath, "counts": rankThatCounts}
+
+// rankThatMeets connects to rank 0, which accepts as many connections as there are other ranks.
+func rankThatMeets() int {
+	job, err := bootstrap.Find(bootstrap.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if job.Rank != 0 {
+		c, err := net.DialTimeout("tcp", job.Root, limit)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer c.Close()
+		io.Copy(io.Discard, c)
+	} else {
+		l, err := job.Listen(context.Background())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		for range job.Size - 1 {
+			c, err := l.Accept()
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			defer c.Close()
+		}
+	}
+	fmt.Printf("%d met, secret of %d\n", job.Rank, len(job.Secret))
+	return 0
+}
+
+func TestRanksOnSeveralHostsMeetAtRank0(t *testing.T) {
+	program, _ := os.Executable()
+	for _, hosts := range [][]string{{hostB, "localhost", hostC}, {"localhost", hostB}, {hostC, hostC}} {
+		l := launch(t, hostsJob{Hosts: hosts, Args: []string{program}, Rank: "meet"})
+		for i, line := range l.sorted(len(hosts)) {
+			if want := fmt.Sprintf("%d met, secret of 16", i); line != want {
+				t.Errorf("%q: got %q, want %q", hosts, line, want)
+			}
+		}
+		l.ends(0)
+	}
+}
+
+// rankThatSeesDeath waits, on rank 0, until the record of ends says that rank 1 has died.
+func rankThatSeesDeath() int {
+	job, err := bootstrap.Find(bootstrap.Options{})
+	if err != nil || job.Exited == nil {
+		fmt.Fprintln(os.Stderr, "no record of ends:", err)
+		return 1
+	}
+	if job.Rank == 1 {
+		return 0
+	}
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for ; !job.Exited(1); <-poll.C {
+	}
+	fmt.Println("rank 1 is dead")
+	return 0
+}
+
+func TestADeathIsRecordedOnTheOtherHosts(t *testing.T) {
+	program, _ := os.Executable()
+	for _, hosts := range [][]string{{hostB, hostC}, {hostB, "localhost"}, {"localhost", hostB}} {
+		l := launch(t, hostsJob{Hosts: hosts, Args: []string{program}, Rank: "dies"})
+		if line := l.line(); line != "rank 1 is dead" {
+			t.Errorf("%q: got %q", hosts, line)
+		}
+		l.ends(0)
+	}
+}
+
+// rankThatCounts prints the signals INT and USR1 that it gets. It ends on TERM.
+func rankThatCounts() int {
+	got := make(chan os.Signal, 16)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGTERM)
+	fmt.Println(os.Getenv("TUTTI_RANK"), "ready", os.Getpid())
+	for s := range got {
+		fmt.Println(os.Getenv("TUTTI_RANK"), "got", s)
+		if s == syscall.SIGTERM {
+			return 0
+		}
+	}
+	return 1
+}
+
+func TestSignalsReachAllHosts(t *testing.T) {
+	program, _ := os.Executable()
+	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC}, Args: []string{program}, Rank: "counts"})
+	l.sorted(3)
+	for _, step := range []struct {
+		send syscall.Signal
+		want string
+	}{{syscall.SIGUSR1, "user defined signal 1"}, {syscall.SIGINT, "interrupt"}, {syscall.SIGINT, "terminated"}} {
+		l.cmd.Process.Signal(step.send)
+		want := []string{"0 got " + step.want, "1 got " + step.want, "2 got " + step.want}
+		if got := l.sorted(3); !slices.Equal(got, want) {
+			t.Errorf("after %v: got %q, want %q", step.send, got, want)
+		}
+	}
+	l.ends(0)
+}
+
+func TestTheVerdictNamesTheHost(t *testing.T) {
+	l := launch(t, hostsJob{
+		Hosts: []string{"localhost", hostB, hostC},
+		Args:  sh(`if [ $TUTTI_RANK = 1 ]; then echo oh no >&2; exit 7; fi; exec sleep 1000`),
+	})
+	l.ends(7, "rank 1 (sh, process ", " on "+hostB+") exited with code 7 after ", `: "oh no"`, "ranks 0, 2 did not end in time")
+}
+
+func TestStartErrorsNameTheHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		job  hostsJob
+		code int
+		want []string
+	}{
+		"program": {hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("exec sleep 1000")}, 127,
+			[]string{"cannot start nope: no such program in PATH on " + hostB, "1 of 2 ranks had started, and were ended"}},
+		"agent": {hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("exit 0"), Agent: "echo no such route >&2; exit 255"}, 126,
+			[]string{"cannot start ranks on " + hostB, "no such route", "0 of 2 ranks had started"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := c.job.job()
+			if name == "program" {
+				j.Apps[1].Args = []string{"nope"}
+			}
+			out := Run(t.Context(), j)
+			text := strings.Join(out.Verdict, "\n")
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("got %q, want %q", text, want)
+				}
+			}
+			if out.Code != c.code || !out.Broken {
+				t.Errorf("got %+v, want code %d", out, c.code)
+			}
+		})
+	}
+}
+
+// A signal ends a job whose hosts have not answered yet.
+func TestASignalEndsAJobThatIsStillConnecting(t *testing.T) {
+	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: sh("exit 0"), Agent: "echo asked >/proc/$PPID/fd/1; exec sleep 1000"})
+	l.line()
+	l.cmd.Process.Signal(syscall.SIGINT)
+	l.ends(130, "the job was asked to end (SIGINT)")
+}
+
+// family is a script whose rank has a child in its process group, and one that has left it.
+const family = `sleep 1000 & setsid sleep 1000 & echo $TUTTI_RANK ready $$ $PPID; wait`
+
+// parent returns the parent of a process.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, _ := strconv.Atoi(strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))[1])
+	return parent
+}
+
+// Whatever is killed, no process is left on any host, and the verdict names the host that was lost.
+func TestNothingIsLeftWhateverIsKilled(t *testing.T) {
+	const lost = "rank 1 (sh, process %d on " + hostB + ") was lost after "
+	for name, c := range map[string]struct {
+		victim func(t *testing.T, l *launched, rank, node int) int
+		code   int
+		want   string
+	}{
+		"launcher": {func(_ *testing.T, l *launched, _, _ int) int { return l.cmd.Process.Pid }, -1, ""},
+		"node":     {func(_ *testing.T, _ *launched, _, node int) int { return node }, 255, lost},
+		"agent":    {func(t *testing.T, _ *launched, _, node int) int { return parent(t, node) }, 255, lost},
+		"rank":     {func(_ *testing.T, _ *launched, rank, _ int) int { return rank }, 137, "rank 1 (sh, process %d on " + hostB + ") was killed by signal 9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC, hostB}, Args: sh(family)})
+			var rank, node int
+			for _, line := range l.sorted(4) {
+				if strings.HasPrefix(line, "1 ready") {
+					fmt.Sscanf(line, "1 ready %d %d", &rank, &node)
+				}
+			}
+			if err := syscall.Kill(c.victim(t, l, rank, node), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if c.want != "" {
+				c.want = fmt.Sprintf(c.want, rank)
+			}
+			l.ends(c.code, c.want)
+			l.nothingLeft(limit)
+		})
+	}
+}
+
+// A host that is cut off kills its own ranks, and the launcher names it. A short cut has no effect.
+func TestACutHostKillsItsRanks(t *testing.T) {
+	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: sh(family)})
+	var rank, node int
+	fmt.Sscanf(l.line(), "0 ready %d %d", &rank, &node)
+	ended, err := unix.PidfdOpen(rank, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ended)
+	ssh := parent(t, node)
+	runs := func(within time.Duration) bool {
+		for until := time.Now().Add(within); ; {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(ended), Events: unix.POLLIN}}, int(time.Until(until).Milliseconds()))
+			if !errors.Is(err, unix.EINTR) {
+				return n == 0
+			}
+		}
+	}
+	syscall.Kill(ssh, syscall.SIGSTOP)
+	if !runs(3 * time.Second) {
+		t.Error("the rank did not survive a cut of 3s")
+	}
+	syscall.Kill(ssh, syscall.SIGCONT)
+	if !runs(time.Second) {
+		t.Error("the rank did not survive the end of a cut of 3s")
+	}
+	syscall.Kill(ssh, syscall.SIGSTOP)
+	if runs(limit) {
+		t.Errorf("the rank still runs, %v after its host was cut off", limit)
+	}
+	l.ends(255, fmt.Sprintf("rank 0 (sh, process %d on %s) was lost after ", rank, hostB))
+}
+
+func TestLeftProcessesAreEndedOnAllHosts(t *testing.T) {
+	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("sleep 1000 & setsid sleep 1000 & exit 0")})
+	l.ends(0, "ended ", ") on "+hostB, " that ranks had left behind")
+}

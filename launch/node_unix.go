@@ -1,0 +1,299 @@
+//go:build unix
+
+package launch
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/tutti-go/tutti/launch/internal/remote"
+)
+
+// serveNode carries out the commands of a launcher on another host. It is the program tuttirun
+// remote. It returns when the launcher has ended the connection, or after a silence. No process of
+// the job is left then. The parameter guardian is as in Job.
+func serveNode(rwc io.ReadWriteCloser, guardian string) error {
+	n := &node{
+		guardian: guardian, commands: make(chan *remote.Command), conns: make(chan nodeConn),
+		stopped: make(chan struct{}), inits: make(map[int]initState), streams: make(map[streamKey]*nodeStream),
+	}
+	done := make(chan struct{})
+	err := remote.Serve(rwc, func(events *remote.Sender) remote.CommandHandler {
+		n.events = events
+		go func() {
+			defer close(done)
+			n.run()
+		}()
+		return n
+	})
+	if n.events != nil {
+		close(n.stopped)
+		<-done
+	}
+	return err
+}
+
+// remoteMain is Main in "tuttirun remote". Its standard error is the launcher's, by ssh.
+func remoteMain(stderr *os.File) int {
+	in, out, err := remote.Stdio()
+	if err == nil {
+		err = serveNode(duplex{in, out}, self())
+	}
+	if err != nil {
+		(&lineWriter{w: stderr}).logf("remote: %v", err)
+		return exitNotRunning
+	}
+	return 0
+}
+
+// A duplex is the connection of two pipes.
+type duplex struct{ in, out *os.File }
+
+func (d duplex) Read(b []byte) (int, error)  { return d.in.Read(b) }
+func (d duplex) Write(b []byte) (int, error) { return d.out.Write(b) }
+func (d duplex) Close() error                { return errors.Join(d.in.Close(), d.out.Close()) }
+
+// A node runs the processes of a job on this host for a launcher elsewhere. The goroutine in run
+// owns the fields, except for the channels. It never waits for the launcher: events are queued.
+type node struct {
+	guardian string
+	events   *remote.Sender
+	commands chan *remote.Command
+	conns    chan nodeConn
+	stopped  chan struct{} // closed when the connection has ended
+
+	local   *localHost // nil before Prepare
+	starts  int        // the number of Start commands so far
+	running int        // how many processes run
+	inits   map[int]initState
+	left    []string // the processes that the launcher knows to be left; nil while it does not know
+	streams map[streamKey]*nodeStream
+}
+
+// A streamKey names a stream of a process.
+type streamKey struct {
+	process int
+	id      remote.StreamID
+}
+
+// A nodeStream has the two ends that copyStream joins. Either may come first.
+type nodeStream struct {
+	ours stream   // the pipe to the process
+	conn net.Conn // the connection to the launcher
+}
+
+// A nodeConn is a connection that the launcher has opened for a stream.
+type nodeConn struct {
+	streamKey
+	conn net.Conn
+}
+
+// Command implements remote.CommandHandler.
+func (n *node) Command(c *remote.Command) {
+	select {
+	case n.commands <- c:
+	case <-n.stopped:
+	}
+}
+
+// Stream implements remote.CommandHandler.
+func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
+	select {
+	case n.conns <- nodeConn{streamKey{process, id}, c}:
+	case <-n.stopped:
+		c.Close()
+	}
+}
+
+// run handles commands and the ends of processes until the connection has ended. It then kills what
+// is left of the job.
+func (n *node) run() {
+	tick := time.NewTicker(absentPoll)
+	defer tick.Stop()
+	for {
+		var exits chan exit
+		if n.local != nil {
+			exits = n.local.exits
+		}
+		select {
+		case c := <-n.commands:
+			n.handle(c)
+		case c := <-n.conns:
+			n.join(c.streamKey, nil, c.conn)
+		case e := <-exits:
+			n.local.received(e)
+			n.running--
+			n.events.Send(&remote.Event{Ended: &remote.Ended{Process: e.process, Status: uint32(e.status), Joined: e.joined}})
+		case <-tick.C:
+		case <-n.stopped:
+			n.end()
+			return
+		}
+		n.look()
+	}
+}
+
+// end kills what is left of the job, and stops all helpers.
+func (n *node) end() {
+	if n.local == nil {
+		return
+	}
+	killJob(n.local.job, n.local.groups())
+	n.local.close()
+	for _, s := range n.streams {
+		if s.ours != nil {
+			s.ours.Close()
+		}
+	}
+}
+
+// handle carries out a command.
+func (n *node) handle(c *remote.Command) {
+	switch {
+	case c.Prepare != nil && n.local == nil:
+		n.prepare(c.Prepare)
+	case n.local == nil:
+	case c.Start != nil:
+		n.start(c.Start)
+	case c.Signal != nil && c.Signal.Process < 0:
+		n.local.signalAll(c.Signal.Signal, c.Signal.Detached)
+	case c.Signal != nil:
+		n.local.signal(c.Signal.Process, c.Signal.Signal)
+	case c.Exited != nil:
+		n.local.died(c.Exited.Process, c.Exited.PID)
+	case c.Grow != nil:
+		n.local.grow(c.Grow.Size)
+	}
+}
+
+func (n *node) prepare(c *remote.Prepare) {
+	n.local = newLocalHost(c.Job, c.Size)
+	n.local.begin(n.guardian, func(err error) {
+		n.events.Send(&remote.Event{Note: &remote.Note{Text: noGuardian(err)}})
+	})
+	p := &remote.Prepared{Processors: runtime.NumCPU()}
+	p.Host, _ = os.Hostname()
+	if c.Root {
+		var addr netip.AddrPort
+		var err error
+		if n.local.listener, addr, err = listen(c.Alone); err != nil {
+			p.Failed = err.Error()
+		}
+		p.Addresses, p.Port = []string{addr.Addr().String()}, int(addr.Port())
+	}
+	n.events.Send(&remote.Event{Prepared: p})
+}
+
+func (n *node) start(c *remote.Start) {
+	n.starts++
+	s := &spec{
+		process: c.Process, args: c.Args, env: c.Env, dir: string(c.Dir), credentials: c.Credentials, listener: c.Listener,
+		merge: c.Merge, cpus: c.CPUs,
+	}
+	for _, id := range c.Streams {
+		ours, err := n.local.open(c.Process, descriptor(id))
+		if err != nil {
+			n.failed(c.Process, startFailure(s.args[0], "", err))
+			return
+		}
+		n.join(streamKey{c.Process, id}, ours, nil)
+	}
+	pid, err := n.local.start(s)
+	if err != nil {
+		n.failed(c.Process, err)
+		return
+	}
+	n.running++
+	n.left = nil
+	n.events.Send(&remote.Event{Started: &remote.Started{Process: c.Process, PID: pid, Program: remote.Text(s.program)}})
+}
+
+func (n *node) failed(process int, err *startError) {
+	n.local.process(process).closeFiles()
+	n.events.Send(&remote.Event{StartFailed: &remote.StartFailed{Process: process, Code: err.code, Text: err.text}})
+}
+
+// descriptor returns the number that a stream has in localHost.
+func descriptor(id remote.StreamID) int {
+	switch id {
+	case remote.PMI:
+		return pmiFD
+	case remote.Store:
+		return storeFD
+	}
+	return int(id)
+}
+
+// join notes one end of a stream. With both ends, it starts to copy.
+func (n *node) join(key streamKey, ours stream, conn net.Conn) {
+	s := n.streams[key]
+	if s == nil {
+		s = new(nodeStream)
+		n.streams[key] = s
+	}
+	if ours != nil {
+		s.ours = ours
+	}
+	if conn != nil {
+		s.conn = conn
+	}
+	if s.ours != nil && s.conn != nil {
+		go copyStream(key.id, s.ours, s.conn)
+	}
+}
+
+// copyStream copies between a process and the launcher until one of them ends the stream.
+func copyStream(id remote.StreamID, ours stream, conn net.Conn) {
+	defer ours.Close()
+	defer conn.Close()
+	switch id {
+	case remote.Stdin:
+		io.Copy(ours, conn)
+	case remote.Stdout, remote.Stderr:
+		io.Copy(conn, ours)
+	default:
+		go func() {
+			defer ours.Close()
+			io.Copy(ours, conn)
+		}()
+		io.Copy(conn, ours)
+	}
+}
+
+// look sends what has changed and sends no event by itself: which processes have called Init, and
+// which processes are left once all that were started have ended.
+func (n *node) look() {
+	if n.local == nil || n.starts == 0 {
+		return
+	}
+	for process := range n.local.processes {
+		s := n.local.calledInit(process)
+		if s == n.inits[process] {
+			continue
+		}
+		n.inits[process] = s
+		if s == initCalled {
+			n.events.Send(&remote.Event{Init: &remote.Init{Process: process}})
+		} else {
+			n.events.Send(&remote.Event{GroupGone: &remote.GroupGone{Process: process}})
+		}
+	}
+	if n.running > 0 {
+		return
+	}
+	left := append([]string{}, n.local.left()...) // not nil
+	switch {
+	case n.left != nil && slices.Equal(left, n.left):
+	case len(left) == 0:
+		n.events.Send(&remote.Event{Empty: &remote.Empty{Starts: n.starts}})
+	default:
+		n.events.Send(&remote.Event{Leftover: &remote.Leftover{Names: left[:min(len(left), maxNames+1)]}})
+	}
+	n.left = left
+}

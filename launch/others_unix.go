@@ -1,0 +1,235 @@
+//go:build unix
+
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/tutti-go/tutti/launch/internal/remote"
+)
+
+// others are the other hosts of a job. The goroutine in Run owns the fields.
+type others struct {
+	hosts   []*remoteHost
+	byIndex map[int]host   // the hosts that have ranks, also this one, by their index in Job.Hosts
+	pending int            // how many have not answered Prepare; no rank starts before all have
+	events  chan hostEvent // nil without other hosts
+	end     context.CancelFunc
+	work    sync.WaitGroup // one goroutine for each connection
+}
+
+// prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
+// port is bound here and inherited by rank 0, so that no other process can take it before rank 0
+// runs. With epochs, each rank has its own listener, and the record names rank 0's.
+func (r *run) prepareHosts() (err error) {
+	r.local = newLocalHost(r.info.job+".0", r.info.size)
+	r.hosts = []host{r.local}
+	r.others.byIndex = make(map[int]host)
+	alone := true
+	for _, p := range r.info.places {
+		alone = alone && p.Host == r.info.places[0].Host
+		if r.others.byIndex[p.Host] != nil {
+			continue
+		}
+		name := "localhost"
+		if r.job.Hosts != nil {
+			name = r.job.Hosts[p.Host].Name
+		}
+		if isHere(name) {
+			r.others.byIndex[p.Host] = r.local
+			continue
+		}
+		h := &remoteHost{
+			hostName: name, inits: make(map[int]initState),
+			first: remote.Prepare{Job: fmt.Sprintf("%s.%d", r.info.job, len(r.hosts)), Size: r.info.size},
+		}
+		r.others.byIndex[p.Host] = h
+		r.hosts, r.others.hosts = append(r.hosts, h), append(r.others.hosts, h)
+	}
+	if len(r.others.hosts) > 0 {
+		r.local.hostName = hostname()
+	}
+	if r.epochs != nil {
+		if len(r.others.hosts) > 0 {
+			return errors.New("ranks on other hosts: a job that starts ranks while it runs is limited to this host")
+		}
+		return nil
+	}
+	if h, elsewhere := r.hostOf(0).(*remoteHost); elsewhere {
+		h.first.Root, h.first.Alone = true, alone
+		return nil
+	}
+	var addr netip.AddrPort
+	if r.local.listener, addr, err = listen(alone); err == nil {
+		r.info.root = addr.String()
+		if !alone {
+			r.info.root = rootAddress(hostname(), int(addr.Port()))
+		}
+	}
+	return err
+}
+
+// rootAddress returns the address of a listener on the host with this name, which may begin with the
+// user's name there, as for ssh.
+func rootAddress(name string, port int) string {
+	return net.JoinHostPort(name[strings.LastIndexByte(name, '@')+1:], strconv.Itoa(port))
+}
+
+// hostOf returns the host of the rank that begins in a slot.
+func (r *run) hostOf(slot int) host {
+	if slot >= len(r.info.places) {
+		return r.local
+	}
+	return r.others.byIndex[r.info.places[slot].Host]
+}
+
+// nodes returns the number of each rank's host.
+func (r *run) nodes() []int {
+	nodes := make([]int, r.info.size)
+	for rank, p := range r.info.places {
+		nodes[rank] = p.Node
+	}
+	return nodes
+}
+
+// onHost returns text that names the host, if the job has several.
+func onHost(h host) string {
+	if h == nil || h.name() == "" {
+		return ""
+	}
+	return " on " + h.name()
+}
+
+// connect begins to connect to the other hosts. Their answers are events.
+func (r *run) connect() {
+	o := &r.others
+	var ctx context.Context
+	ctx, o.end = context.WithCancel(context.Background())
+	o.events, o.pending = make(chan hostEvent), len(o.hosts)
+	starter := r.job.Starter
+	if starter == nil {
+		program, _ := os.Executable()
+		starter = &remote.SSH{
+			Agent: r.job.Agent, Args: r.job.AgentArgs, Port: r.job.SSHPort, Identity: r.job.SSHIdentity,
+			Program: cmp.Or(r.job.Remote, program),
+			Log:     func(host, line string) { r.note("%s: %s", host, line) },
+		}
+	}
+	var names []string
+	for _, h := range o.hosts {
+		names = append(names, h.hostName)
+	}
+	o.work.Go(func() {
+		limited, cancel := context.WithTimeoutCause(ctx, connectLimit, fmt.Errorf("got none within %v", connectLimit))
+		defer cancel()
+		remote.ConnectAll(limited, starter, remote.DefaultFanOut, names, func(i int, l *remote.Link, err error) {
+			o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
+		})
+	})
+}
+
+// disconnect ends all connections, and waits until they have ended.
+func (r *run) disconnect() {
+	if r.others.end != nil {
+		r.others.end()
+		r.others.work.Wait()
+	}
+}
+
+// fromHost handles an input from another host.
+func (r *run) fromHost(e hostEvent) {
+	h := e.host
+	switch {
+	case e.err != nil:
+		r.lost(h, e.err)
+	case e.link != nil:
+		h.link = e.link
+		h.send(&remote.Command{Prepare: &h.first})
+	case e.event.Prepared != nil:
+		r.prepared(h, e.event.Prepared)
+	case e.event.Started != nil:
+		r.started(r.ranks[e.event.Started.Process], e.event.Started.PID)
+	case e.event.StartFailed != nil:
+		r.startFailedOn(h, e.event.StartFailed)
+	case e.event.Ended != nil:
+		ended := e.event.Ended
+		r.exited(exit{ended.Process, syscall.WaitStatus(ended.Status), ended.Joined})
+	case e.event.Note != nil:
+		r.note("%s: %s", h.name(), e.event.Note.Text)
+	default:
+		h.handle(e.event)
+	}
+}
+
+// prepared starts the ranks once all hosts have answered.
+func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
+	if p.Failed != "" {
+		r.startErr = &startError{exitNotRunning, "ranks on " + h.name() + ": " + p.Failed}
+		return
+	}
+	if h.first.Root {
+		name := h.name()
+		if h.first.Alone {
+			name = p.Addresses[0]
+		}
+		r.info.root = rootAddress(name, p.Port)
+	}
+	if r.others.pending--; r.others.pending == 0 {
+		r.startAll()
+	}
+}
+
+// startFailedOn handles that a rank could not be started on another host.
+func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
+	k := r.ranks[f.Process]
+	k.starting, k.ended, k.status, k.endedAt = false, true, syscall.WaitStatus(f.Code<<8), r.now()
+	r.policy.exited(r.now(), false)
+	if r.startErr == nil {
+		r.notStarted(&startError{f.Code, f.Text + " on " + h.name()})
+	}
+}
+
+// lost handles that another host cannot be reached, or cannot be reached any more. Its ranks have
+// failed then. Whether they still run is unknown. A host that hears nothing ends them by itself.
+func (r *run) lost(h *remoteHost, err error) {
+	h.lost = err
+	if r.others.pending > 0 {
+		r.startErr = cmp.Or(r.startErr, &startError{exitNotRunning, "ranks on " + err.Error()})
+		return
+	}
+	r.note("host %v", err)
+	for _, k := range r.ranks {
+		if k.host == h && !k.ended && (k.starting || k.pid != 0) {
+			k.starting, k.lost = false, err
+			r.exited(exit{process: k.process, status: statusUnknown})
+			k.killed = false // what has ended it is unknown
+		}
+	}
+}
+
+// pauseOthers tells the other hosts that this process is about to be silent.
+func (r *run) pauseOthers() { r.onLinks((*remote.Link).Pause) }
+
+// resumeOthers ends pauseOthers.
+func (r *run) resumeOthers() { r.onLinks((*remote.Link).Resume) }
+
+// onLinks calls f for all Links, and waits.
+func (r *run) onLinks(f func(*remote.Link)) {
+	var calls sync.WaitGroup
+	for _, h := range r.others.hosts {
+		if h.link != nil {
+			calls.Go(func() { f(h.link) })
+		}
+	}
+	calls.Wait()
+}

@@ -1,0 +1,158 @@
+//go:build unix
+
+package launch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tutti-go/tutti/launch/internal/remote"
+)
+
+// connectLimit bounds the time until a host has answered.
+const connectLimit = 2 * time.Minute
+
+// A remoteHost is another host. Its methods send commands to tuttirun remote there. The events that
+// answer them come to the goroutine in Run, which owns the fields. After the end of the connection
+// the methods do nothing.
+type remoteHost struct {
+	hostName string         // as the user wrote it
+	first    remote.Prepare // the first command
+	link     *remote.Link   // nil until the host has answered
+	lost     error          // why the connection has ended, or could not be made; nil before
+
+	streams []remote.StreamID // of the process that is about to start
+	starts  int               // the number of Start commands so far
+	empty   int               // the number of Start commands after which the host had no process
+	names   []string          // processes that were left; nil before the host has named any
+	inits   map[int]initState
+}
+
+// A hostEvent is an input from another host. One of its fields is set besides host.
+type hostEvent struct {
+	host  *remoteHost
+	link  *remote.Link // the host has answered
+	event *remote.Event
+	err   error // the connection could not be made, or has ended
+}
+
+// serve sends all that comes from the host to events, until the connection ends. It ends the
+// connection when ctx ends. The parameter err is the reason if there is no connection.
+func (h *remoteHost) serve(ctx context.Context, link *remote.Link, err error, events chan<- hostEvent, over <-chan struct{}) {
+	send := func(e hostEvent) {
+		e.host = h
+		select {
+		case events <- e:
+		case <-over:
+		}
+	}
+	if err != nil {
+		send(hostEvent{err: err})
+		return
+	}
+	defer link.Close()
+	defer context.AfterFunc(ctx, func() { link.Close() })()
+	send(hostEvent{link: link})
+	for e := range link.Events() {
+		send(hostEvent{event: e})
+	}
+	if err := link.Err(); err != nil {
+		send(hostEvent{err: err})
+	}
+}
+
+// send sends a command. An error means that the Link has ended, which is an event.
+func (h *remoteHost) send(c *remote.Command) {
+	if h.lost == nil && h.link != nil {
+		h.link.Send(c)
+	}
+}
+
+func (h *remoteHost) open(process, id int) (stream, error) {
+	if h.lost != nil {
+		return nil, h.lost
+	}
+	h.streams = append(h.streams, streamOf(id))
+	return h.link.Stream(process, streamOf(id)), nil
+}
+
+// streamOf returns the name of a stream with a number as in localHost.
+func streamOf(id int) remote.StreamID {
+	switch id {
+	case pmiFD:
+		return remote.PMI
+	case storeFD:
+		return remote.Store
+	}
+	return remote.StreamID(id)
+}
+
+func (h *remoteHost) name() string { return h.hostName }
+
+func (h *remoteHost) part() string { return h.first.Job }
+
+func (h *remoteHost) inherit(int, int, *os.File) bool { return false }
+
+func (h *remoteHost) grow(n int) { h.send(&remote.Command{Grow: &remote.Grow{Size: n}}) }
+
+func (h *remoteHost) died(process, pid int) {
+	h.send(&remote.Command{Exited: &remote.Exited{Process: process, PID: pid}})
+}
+
+func (h *remoteHost) signal(process int, s syscall.Signal) {
+	h.send(&remote.Command{Signal: &remote.Signal{Process: process, Signal: s}})
+}
+
+func (h *remoteHost) signalAll(s syscall.Signal, detached bool) {
+	h.send(&remote.Command{Signal: &remote.Signal{Process: -1, Signal: s, Detached: detached}})
+}
+
+func (h *remoteHost) calledInit(process int) initState { return h.inits[process] }
+
+func (h *remoteHost) start(s *spec) (int, *startError) {
+	if h.lost != nil {
+		return 0, &startError{exitNotRunning, "ranks on " + h.lost.Error()}
+	}
+	dir, err := filepath.Abs(s.dir) // as mpirun does
+	if err != nil {
+		return 0, &startError{exitNotRunning, err.Error()}
+	}
+	h.starts++
+	h.send(&remote.Command{Start: &remote.Start{
+		Process: s.process, Args: s.args, Dir: remote.Text(dir), Env: s.env, Credentials: s.credentials,
+		Listener: s.listener, Streams: h.streams, Merge: s.merge, CPUs: s.cpus,
+	}})
+	h.streams = nil
+	return 0, nil
+}
+
+// left describes what the host has reported last. Until it has reported, its processes have no names.
+func (h *remoteHost) left() (names []string) {
+	switch {
+	case h.lost != nil || h.starts == h.empty:
+		return nil
+	case h.names == nil:
+		return []string{""}
+	}
+	for _, name := range h.names {
+		names = append(names, name+" on "+h.hostName)
+	}
+	return names
+}
+
+// handle notes what an event says of the host.
+func (h *remoteHost) handle(e *remote.Event) {
+	switch {
+	case e.Init != nil:
+		h.inits[e.Init.Process] = initCalled
+	case e.GroupGone != nil:
+		h.inits[e.GroupGone.Process] = initNever
+	case e.Leftover != nil:
+		h.names = e.Leftover.Names
+	case e.Empty != nil:
+		h.empty = e.Empty.Starts
+	}
+}
