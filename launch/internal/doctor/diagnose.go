@@ -1,0 +1,292 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What a host needs at least.
+const (
+	// certificateSkew is how long before its making a certificate of a job is valid.
+	certificateSkew = 24 * time.Hour
+
+	minLocked     = 8 << 20 // the kernel's default since Linux 5.16
+	minLockedRDMA = 1 << 30 // rings, message buffers, and the registrations that a rank caches by default
+	minShm        = 16 << 20
+	minFiles      = 256 // beside filesPerRank
+	filesPerRank  = 4   // connections to one other rank, and some that are dialled again
+)
+
+// Diagnose returns the faults of a report: those of each host, then those between hosts. It reads
+// nothing but the report.
+func Diagnose(r *Examination) []Finding {
+	faults := []Finding{} // in JSON, no faults are a list, too
+	add := func(kind, host, peer, what, remedy string) {
+		faults = append(faults, Finding{Kind: kind, Host: host, Peer: peer, What: what, Remedy: remedy})
+	}
+	ranks := 0
+	for _, h := range r.Hosts {
+		if ranks += h.Slots; h.Slots == 0 && h.Facts != nil {
+			ranks += h.Facts.OnlineCores // as many ranks as cores
+		}
+	}
+	for _, h := range r.Hosts {
+		if h.Error != "" {
+			remedy, ok := stageRemedies[h.Stage]
+			if !ok {
+				remedy = "see that the host is not overloaded, and that its connection to the launcher is up"
+			}
+			add("probe", h.Name, "", h.Stage+": "+h.Error, remedy)
+		}
+		if h.Facts != nil {
+			diagnoseHost(h, ranks, func(kind, what, remedy string) { add(kind, h.Name, "", what, remedy) })
+		}
+	}
+	diagnoseVersions(r, add)
+	diagnoseNames(r, add)
+	diagnoseMTU(r, add)
+	for _, l := range r.Pairs {
+		diagnosePair(r, l, add)
+	}
+	return faults
+}
+
+// stageRemedies say what to do if a probe fails, by the request that it has failed at.
+var stageRemedies = map[string]string{
+	stageStart:  "see that the host can be reached, and that tuttirun is installed there under the same path",
+	stageFacts:  "see that tuttirun is installed there under the same path, in this version",
+	stageListen: "see that its name for the first host is right; choose another interface by --interface, or other ports by --listen",
+}
+
+// diagnoseHost diagnoses a host by itself. The parameter ranks is the size of the job.
+func diagnoseHost(h *HostReport, ranks int, add func(kind, what, remedy string)) {
+	f := h.Facts
+	if c := h.Clock; c != nil && c.Offset.Abs()+c.Within >= certificateSkew {
+		add("clock", fmt.Sprintf("the clock is %v %s the launcher's, want less than %v: certificates that are made on one of them are not valid yet on the other", c.Offset.Abs().Round(time.Second), aheadOrBehind(c.Offset), certificateSkew),
+			"set the clock, and keep it by NTP: timedatectl set-ntp true")
+	}
+	want, why := int64(minLocked), "the kernel's default"
+	if len(f.Devices) > 0 {
+		want, why = minLockedRDMA, "what a rank with RDMA registers"
+	}
+	if n := f.LockedMemory; n != nil && *n >= 0 && *n < want {
+		add("memlock", fmt.Sprintf("memory that may be locked: got %s, want at least %s, %s", amount(*n), amount(want), why),
+			"raise it: * - memlock unlimited in /etc/security/limits.conf, LimitMEMLOCK=infinity of a service, or --ulimit memlock=-1 of a container")
+	}
+	files := int64(minFiles + filesPerRank*ranks)
+	if n := f.OpenFiles; n != nil && *n >= 0 && *n < files {
+		add("files", fmt.Sprintf("open files: got a limit of %d, want at least %d for %d ranks", *n, files, ranks),
+			"raise it: * - nofile 65536 in /etc/security/limits.conf, LimitNOFILE= of a service, or --ulimit nofile=65536 of a container")
+	}
+	switch s := f.Shm; {
+	case s == nil:
+	case s.Error != "":
+		add("shm", "/dev/shm: "+s.Error, "mount it: mount -t tmpfs -o mode=1777 tmpfs /dev/shm")
+	case s.Free < minShm:
+		add("shm", fmt.Sprintf("/dev/shm: got %s free of %s, want at least %s", amount(s.Free), amount(s.Size), amount(minShm)),
+			"remove files that jobs have left there, or make it larger: mount -o remount,size=50% /dev/shm, or --shm-size of a container")
+	}
+	switch {
+	case f.OnlineCores < 2:
+	case len(f.UsableCores) == 1:
+		add("cores", fmt.Sprintf("ranks may use only core %d of %d: the process is bound to it", f.UsableCores[0], f.OnlineCores),
+			"start ranks without binding (mpirun --bind-to none, srun --cpu-bind=none), or look for taskset and cpusets")
+	case f.Quota > 0 && f.Quota <= 1:
+		add("cores", fmt.Sprintf("ranks may use %.2g processors of %d: the quota of a control group", f.Quota, f.OnlineCores),
+			"raise the quota: the limit on CPUs of the container or pod, or CPUQuota= of the service")
+	}
+	if len(addrsOf(f)) == 0 {
+		add("address", "no interface that is up has an address for other hosts", "bring an interface up (ip link set IF up), and give it an address (ip addr add)")
+	}
+}
+
+// aheadOrBehind says in which direction a clock differs.
+func aheadOrBehind(offset time.Duration) string {
+	if offset < 0 {
+		return "behind"
+	}
+	return "ahead of"
+}
+
+// diagnoseVersions compares the versions of tuttirun with that of the first host.
+func diagnoseVersions(r *Examination, add func(kind, host, peer, what, remedy string)) {
+	var first *HostReport
+	for _, h := range r.Hosts {
+		switch {
+		case h.Facts == nil:
+		case first == nil:
+			first = h
+		case h.Facts.Version != first.Facts.Version || h.Facts.Commit != first.Facts.Commit:
+			add("version", h.Name, first.Name, fmt.Sprintf("tuttirun is version %s, commit %s; want %s, commit %s, as on %s", h.Facts.Version, h.Facts.Commit, first.Facts.Version, first.Facts.Commit, first.Name),
+				"install the same tuttirun on all hosts")
+		}
+	}
+}
+
+// diagnoseNames compares what each host finds for the others' names with the addresses that these
+// have. A host's own name may be loopback, as Debian sets it up.
+func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy string)) {
+	hosts := make(map[string]*HostReport)
+	machines := make(map[netip.Addr]*HostReport)
+	for _, h := range r.Hosts {
+		hosts[h.Name] = h
+		if h.Facts == nil {
+			continue
+		}
+		for _, a := range addrsOf(h.Facts) {
+			if other := machines[a]; other != nil {
+				add("name", h.Name, other.Name, fmt.Sprintf("has the address %v, as %s has: both names mean one machine, or two machines have one address", a, other.Name),
+					"name each host once, or look for a wrong entry in /etc/hosts or the DNS of the launcher's host")
+				break
+			}
+			machines[a] = h
+		}
+	}
+	for _, h := range r.Hosts {
+		if h.Facts == nil {
+			continue
+		}
+		for _, l := range h.Facts.Lookups {
+			of := hosts[l.Name]
+			if of == nil || of == h || of.Facts == nil {
+				continue
+			}
+			if _, err := netip.ParseAddr(l.Name); err == nil {
+				continue // an address may be that of a gateway; the links tell
+			}
+			const remedy = "mend the entry in /etc/hosts of %s, or in its DNS: getent ahosts %s"
+			own := addrsOf(of.Facts)
+			switch found := func(a netip.Addr) bool { return slices.Contains(own, a) }; {
+			case l.Error != "":
+				add("name", h.Name, l.Name, "cannot look up "+l.Name+": "+l.Error, fmt.Sprintf("give %[2]s an address in /etc/hosts of %[1]s, or in its DNS: getent ahosts %[2]s", h.Name, l.Name))
+			case slices.ContainsFunc(l.Addrs, netip.Addr.IsLoopback):
+				add("name", h.Name, l.Name, fmt.Sprintf("%s is %s there: loopback, where only %s itself can be reached", l.Name, list(l.Addrs), h.Name), fmt.Sprintf(remedy, h.Name, l.Name))
+			case !slices.ContainsFunc(l.Addrs, found):
+				add("name", h.Name, l.Name, fmt.Sprintf("%s is %s there, but %s has %s", l.Name, list(l.Addrs), l.Name, list(own)), fmt.Sprintf(remedy, h.Name, l.Name))
+			}
+		}
+	}
+}
+
+// diagnoseMTU compares the MTU of each interface with that of the first host in the same network.
+// Packets of full size that a host with the larger MTU sends do not reach one with the smaller MTU.
+func diagnoseMTU(r *Examination, add func(kind, host, peer, what, remedy string)) {
+	first := make(map[netip.Prefix]*HostReport)
+	for _, h := range r.Hosts {
+		n := network(h)
+		switch other := first[n]; {
+		case !n.IsValid():
+		case other == nil:
+			first[n] = h
+		case h.Listening.MTU != other.Listening.MTU:
+			a, b := h.Listening, other.Listening
+			add("mtu", h.Name, other.Name, fmt.Sprintf("%s has MTU %d, and %s of %s, in the same network %v, has %d: packets of full size may be lost", a.Interface, a.MTU, b.Interface, other.Name, n, b.MTU),
+				fmt.Sprintf("give both the same MTU, which the network carries: ip link set %s mtu %d on %s, or ip link set %s mtu %d on %s", a.Interface, b.MTU, h.Name, b.Interface, a.MTU, other.Name))
+		}
+	}
+}
+
+// network returns the network of a host's listener.
+func network(h *HostReport) netip.Prefix {
+	if h.Facts == nil || h.Listening == nil {
+		return netip.Prefix{}
+	}
+	host, _, _ := net.SplitHostPort(h.Listening.Address)
+	for _, i := range h.Facts.Interfaces {
+		if i.Name != h.Listening.Interface {
+			continue
+		}
+		best := slices.IndexFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Addr().String() == host })
+		if best >= 0 || len(i.Prefixes) > 0 {
+			return i.Prefixes[max(best, 0)].Masked()
+		}
+	}
+	return netip.Prefix{}
+}
+
+// diagnosePair diagnoses what one host has found when it dialled another.
+func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, remedy string)) {
+	if l.Trouble == "" {
+		return
+	}
+	find := func(name string) *Facts {
+		if i := slices.IndexFunc(r.Hosts, func(h *HostReport) bool { return h.Name == name }); i >= 0 {
+			return r.Hosts[i].Facts
+		}
+		return nil
+	}
+	if from, to := find(l.From), find(l.To); from != nil && to != nil && l.Trouble != troubleLarge {
+		if a, b := families(from), families(to); a != "" && b != "" && !strings.Contains(a, b) && !strings.Contains(b, a) {
+			add("family", l.From, l.To, fmt.Sprintf("has only %s addresses, and %s has only %s: they cannot reach each other", a, l.To, b),
+				"give both an address of the same family, or choose hosts of one family")
+			return
+		}
+	}
+	_, port, _ := net.SplitHostPort(l.Address)
+	what := fmt.Sprintf("cannot connect to %s at %s: %s", l.To, l.Address, l.Error)
+	switch l.Trouble {
+	case troubleLookup:
+		add("name", l.From, l.To, what, "give "+l.To+" an address in /etc/hosts of "+l.From+", or in its DNS")
+	case troubleRoute:
+		add("route", l.From, l.To, what, "look at ip route get on "+l.From+"; choose an interface of a common network with --interface; a firewall can also answer so")
+	case troubleRefused:
+		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or open a range of ports and give it by --listen :FIRST-LAST; see also that the address means "+l.To)
+	case troubleSilent:
+		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on "+l.To+"), or open a range of ports and give it by --listen :FIRST-LAST")
+	case troubleLarge:
+		add("mtu", l.From, l.To, fmt.Sprintf("small packets reach %s at %s, but packets of full size do not: %s", l.To, l.Address, l.Error),
+			"lower the MTU of both interfaces to what the path carries (ping -M do -s 1472 "+l.To+" finds it), or let ICMP \"fragmentation needed\" through")
+	default:
+		add("link", l.From, l.To, what, "see which process listens at "+l.Address+", and that the address means "+l.To)
+	}
+}
+
+// addrsOf returns the addresses by which other hosts may reach a host.
+func addrsOf(f *Facts) (all []netip.Addr) {
+	for _, i := range f.Interfaces {
+		for _, p := range i.Prefixes {
+			if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+// families returns the families of a host's addresses: IPv4, IPv6, or both.
+func families(f *Facts) string {
+	var names []string
+	for _, a := range addrsOf(f) {
+		if a.Is4() {
+			names = append(names, "IPv4")
+		} else {
+			names = append(names, "IPv6")
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " ")
+}
+
+// list writes addresses for messages, at most 8.
+func list(addrs []netip.Addr) string {
+	var parts []string
+	for _, a := range addrs[:min(len(addrs), 8)] {
+		parts = append(parts, a.String())
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no address")
+}
+
+// amount writes a number of bytes with a unit.
+func amount(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for ; v >= 1024 && i < len(units)-1; i++ {
+		v /= 1024
+	}
+	return fmt.Sprintf("%.4g %s", v, units[i])
+}

@@ -1,0 +1,312 @@
+package doctor
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	atOnce      = 32 // hosts on which a probe is started at the same time
+	allPairs    = 16 // with at most this many hosts, each dials all others
+	maxMeasured = 24 // pairs
+	clockRounds = 4
+
+	// startLimit is how long a host may take for the start of its probe, and the first answer.
+	startLimit = 30 * time.Second
+)
+
+// A Target is a host to examine.
+type Target struct {
+	Name  string
+	Slots int
+
+	// Start starts a probe on the host. The result is the probe's standard input and output. Close
+	// ends the probe, and a Read that waits. An error of Close says what the probe, or the program
+	// that has started it, has printed.
+	Start func(ctx context.Context) (io.ReadWriteCloser, error)
+}
+
+// Options say what to examine.
+type Options struct {
+	Targets   []Target
+	Interface string // as in TUTTI_INTERFACE
+	Ports     string // as in TUTTI_LISTEN, without a host
+}
+
+// Examine collects a report on hosts, and diagnoses it. It returns when all hosts have answered or have
+// used up their time, or when ctx ends. All probes have ended then.
+func Examine(ctx context.Context, o Options) *Examination {
+	e := &examiner{Options: o, token: rand.Text()}
+	for _, t := range o.Targets {
+		h := &HostReport{Name: t.Name, Slots: t.Slots}
+		e.Hosts = append(e.Hosts, h)
+		e.clients = append(e.clients, &client{HostReport: h, target: t})
+	}
+	defer e.each(func(_ int, c *client) { c.end() })
+	e.each(func(i int, c *client) { e.facts(ctx, i, c) })
+	e.listen(ctx)
+	e.dial(ctx)
+	e.measure(ctx)
+	if err := context.Cause(ctx); err != nil {
+		e.Notes = append(e.Notes, fmt.Sprintf("the examination has not been finished: %v", err))
+	}
+	e.Faults = Diagnose(&e.Examination)
+	return &e.Examination
+}
+
+// An examiner is one call of Examine.
+type examiner struct {
+	Options
+	Examination
+	token   string
+	clients []*client
+}
+
+// A client is a host and the connection to its probe. One goroutine at a time uses it.
+type client struct {
+	*HostReport
+	target Target
+	conn   io.ReadWriteCloser // nil before the start, and after a failure
+	out    *bufio.Scanner
+}
+
+// each calls f for all hosts, and for atOnce of them at the same time.
+func (e *examiner) each(f func(i int, c *client)) {
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, c := range e.clients {
+		slots <- struct{}{}
+		all.Go(func() {
+			f(i, c)
+			<-slots
+		})
+	}
+	all.Wait()
+}
+
+// ask sends a request and returns the answer; nil if there is none. After a failure the host counts
+// as silent, and gets no further request.
+func (c *client) ask(ctx context.Context, stage string, r *request, limit time.Duration) *answer {
+	if c.conn == nil {
+		return nil
+	}
+	a, err := c.exchange(ctx, r, limit)
+	if err != nil {
+		if closed := c.end(); closed != nil {
+			err = closed // it says why the probe has ended, and so more than the end of its output
+		}
+		c.fail(stage, err.Error())
+		return nil
+	}
+	if a.Error != "" {
+		c.fail(stage, a.Error)
+	}
+	return a
+}
+
+// fail records the first failure of a host.
+func (c *client) fail(stage, text string) {
+	if c.Error == "" {
+		c.Stage, c.Error = stage, text
+	}
+}
+
+// exchange sends a request and reads its answer. After the limit it ends the connection, which ends
+// the read.
+func (c *client) exchange(ctx context.Context, r *request, limit time.Duration) (*answer, error) {
+	late := fmt.Errorf("got no answer within %v", limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	conn := c.conn
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	line, err := json.Marshal(r)
+	if err == nil {
+		_, err = conn.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	if !c.out.Scan() {
+		return nil, cmp.Or(context.Cause(ctx), c.out.Err(), io.ErrUnexpectedEOF)
+	}
+	a := new(answer)
+	if err := json.Unmarshal(c.out.Bytes(), a); err != nil {
+		return nil, fmt.Errorf("got %.80q, want the answer of tuttirun probe: a login script must print nothing if it is not interactive", c.out.Bytes())
+	}
+	return a, nil
+}
+
+// end ends the probe.
+func (c *client) end() error {
+	if c.conn == nil {
+		return nil
+	}
+	conn := c.conn
+	c.conn = nil
+	return conn.Close()
+}
+
+// facts starts a probe, collects its facts and compares its clock.
+func (e *examiner) facts(ctx context.Context, i int, c *client) {
+	conn, err := c.target.Start(ctx)
+	if err != nil {
+		c.fail(stageStart, err.Error())
+		return
+	}
+	c.conn, c.out = conn, bufio.NewScanner(conn)
+	c.out.Buffer(nil, maxLine)
+	r := &request{Facts: &factsRequest{}}
+	for _, j := range peersOf(i, len(e.Hosts)) {
+		r.Facts.Names = append(r.Facts.Names, e.Hosts[j].Name)
+	}
+	a := c.ask(ctx, stageFacts, r, startLimit)
+	if a == nil || a.Facts == nil {
+		return
+	}
+	c.Facts = a.Facts
+	for range clockRounds {
+		sent := time.Now()
+		a := c.ask(ctx, stageClock, &request{Clock: true}, stepLimit)
+		if a == nil {
+			return
+		}
+		elapsed := time.Since(sent)
+		if c.Clock == nil || elapsed/2 < c.Clock.Within {
+			c.Clock = &Clock{Offset: time.Unix(0, a.Clock).Sub(sent.Add(elapsed / 2).Round(0)), Within: elapsed / 2}
+		}
+	}
+}
+
+// listen opens the listeners: that of the first host, and then, by its address, the others.
+func (e *examiner) listen(ctx context.Context) {
+	root := ""
+	open := func(c *client) {
+		r := &request{Listen: &listenRequest{Token: e.token, Root: root, Name: e.rootName(c), Ports: e.Ports, Interface: e.Interface}}
+		if a := c.ask(ctx, stageListen, r, r.limit()+stepLimit); a != nil {
+			c.Listening = a.Listening
+		}
+	}
+	first := slices.IndexFunc(e.clients, func(c *client) bool {
+		open(c)
+		return c.Listening != nil
+	})
+	if first < 0 {
+		return
+	}
+	root = e.clients[first].Listening.Address
+	e.each(func(i int, c *client) {
+		if i > first {
+			open(c)
+		}
+	})
+}
+
+// rootName returns the name at which other hosts dial rank 0 on this host.
+func (e *examiner) rootName(c *client) string {
+	if c.Facts != nil && (c.Name == "localhost" || c.Name == "127.0.0.1" || c.Name == "::1") {
+		return c.Facts.Hostname
+	}
+	return c.Name
+}
+
+// dial lets each host dial its peers.
+func (e *examiner) dial(ctx context.Context) {
+	links := make([][]*Pair, len(e.clients))
+	e.each(func(i int, c *client) {
+		var to []*client
+		r := &request{Dial: &dialRequest{Token: e.token}}
+		for _, j := range peersOf(i, len(e.clients)) {
+			if q := e.clients[j]; q.Listening != nil {
+				to = append(to, q)
+				r.Dial.Addresses = append(r.Dial.Addresses, q.Listening.Address)
+			}
+		}
+		if len(to) == 0 {
+			return
+		}
+		a := c.ask(ctx, stageDial, r, r.limit()+stepLimit)
+		if a == nil || len(a.Pairs) != len(to) {
+			return
+		}
+		for k, l := range a.Pairs {
+			l.From, l.To, l.Speed = c.Name, to[k].Name, slower(c.Listening, to[k].Listening)
+		}
+		links[i] = a.Pairs
+	})
+	e.Pairs = slices.Concat(links...)
+	if n := len(e.clients); n > allPairs {
+		e.Notes = append(e.Notes, fmt.Sprintf("%d of %d pairs of hosts were dialled: a sample, in which each host dials %d others", len(e.Pairs), n*(n-1), len(peersOf(0, n))))
+	}
+}
+
+// slower returns the speed of the slower interface of two, or 0 if one is not known.
+func slower(a, b *Listening) int {
+	if a == nil || b == nil {
+		return 0
+	}
+	return min(a.Speed, b.Speed)
+}
+
+// measure measures the links that work, one after another, so that they do not share anything.
+func (e *examiner) measure(ctx context.Context) {
+	var good []*Pair
+	for _, l := range e.Pairs {
+		if l.Trouble == "" {
+			good = append(good, l)
+		}
+	}
+	sample := spread(good, maxMeasured)
+	if len(sample) < len(good) {
+		e.Notes = append(e.Notes, fmt.Sprintf("%d of %d links were measured: a sample", len(sample), len(good)))
+	}
+	for _, l := range sample {
+		c := e.clients[slices.IndexFunc(e.clients, func(c *client) bool { return c.Name == l.From })]
+		r := &request{Dial: &dialRequest{Token: e.token, Addresses: []string{l.Address}, Measure: true}}
+		a := c.ask(ctx, stageMeasure, r, r.limit()+stepLimit)
+		if a == nil || len(a.Pairs) != 1 {
+			continue
+		}
+		m := a.Pairs[0]
+		l.Latency, l.Bandwidth, l.Trouble, l.Error = m.Latency, m.Bandwidth, m.Trouble, m.Error
+	}
+}
+
+// spread returns at most n elements, at equal distances.
+func spread[T any](all []T, n int) []T {
+	if len(all) <= n {
+		return all
+	}
+	var some []T
+	for i := range n {
+		some = append(some, all[i*len(all)/n])
+	}
+	return some
+}
+
+// peersOf returns the hosts that host i of n dials: all others if they are few. Otherwise it dials
+// the first host, and those at distances that are powers of two, so that each host is dialled from
+// several.
+func peersOf(i, n int) (peers []int) {
+	if n > allPairs {
+		peers = append(peers, 0)
+		for d := 1; d < n; d *= 2 {
+			peers = append(peers, (i+d)%n)
+		}
+		slices.Sort(peers)
+		return slices.DeleteFunc(slices.Compact(peers), func(j int) bool { return j == i })
+	}
+	for j := range n {
+		if j != i {
+			peers = append(peers, j)
+		}
+	}
+	return peers
+}
