@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"time"
@@ -94,6 +95,19 @@ func (j *Job) environ() []string {
 		return os.Environ()
 	}
 	return j.Env
+}
+
+// starter returns what starts tuttirun on the other hosts. The function log gets what ssh and
+// tuttirun print there; nil drops it.
+func (j *Job) starter(log func(host, line string)) remote.Starter {
+	if j.Starter != nil {
+		return j.Starter
+	}
+	program, _ := os.Executable()
+	return &remote.SSH{
+		Agent: j.Agent, Args: j.AgentArgs, Port: j.SSHPort, Identity: j.SSHIdentity,
+		Program: cmp.Or(j.Remote, program), Log: log,
+	}
 }
 
 // Elastic says which processes a job may have while it runs.

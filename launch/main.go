@@ -18,6 +18,14 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 		return remoteMain(stderr)
 	}
 	log := &lineWriter{w: stderr}
+	if len(args) > 1 {
+		switch args[1] {
+		case doctorVerb:
+			return doctorMain(args[2:], env, stdout, log)
+		case probeVerb:
+			return probeMain(args[2:], stdin, stdout, log)
+		}
+	}
 	req, err := parse(args[min(1, len(args)):], env)
 	switch {
 	case err != nil:

@@ -294,6 +294,8 @@ const usageTail = `
 -np, -x, -wdir and -host hold for one program, all others for the job. Common
 options of mpirun and mpiexec that mean nothing here are ignored with a warning.
 
+tuttirun doctor -H HOSTS checks the hosts before a job: tuttirun doctor --help.
+
 Ranks get their rank and size also under the names of mpirun, mpiexec, torchrun
 and horovodrun; a value given by -x wins. Programs of MPICH run without mpiexec.
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -116,15 +115,7 @@ func (r *run) connect() {
 	var ctx context.Context
 	ctx, o.end = context.WithCancel(context.Background())
 	o.events, o.pending = make(chan hostEvent), len(o.hosts)
-	starter := r.job.Starter
-	if starter == nil {
-		program, _ := os.Executable()
-		starter = &remote.SSH{
-			Agent: r.job.Agent, Args: r.job.AgentArgs, Port: r.job.SSHPort, Identity: r.job.SSHIdentity,
-			Program: cmp.Or(r.job.Remote, program),
-			Log:     func(host, line string) { r.note("%s: %s", host, line) },
-		}
-	}
+	starter := r.job.starter(func(host, line string) { r.note("%s: %s", host, line) })
 	var names []string
 	for _, h := range o.hosts {
 		names = append(names, h.hostName)

@@ -18,28 +18,9 @@ import (
 	"time"
 )
 
-// inProcess returns a Start that runs Serve in this process.
-func inProcess(t *testing.T) func(context.Context) (io.ReadWriteCloser, error) {
-	return func(context.Context) (io.ReadWriteCloser, error) {
-		here, there := net.Pipe()
-		served := make(chan error, 1)
-		go func() {
-			served <- Serve(there, there)
-			there.Close()
-		}()
-		t.Cleanup(func() {
-			here.Close()
-			if err := <-served; err != nil {
-				t.Errorf("the probe: %v", err)
-			}
-		})
-		return here, nil
-	}
-}
-
 func TestExamineMeasuresLinks(t *testing.T) {
 	r := Examine(context.Background(), Options{Interface: "=lo", Targets: []Target{
-		{Name: "127.0.0.1", Slots: 1, Start: inProcess(t)}, {Name: "127.0.0.2", Slots: 1, Start: inProcess(t)}}})
+		{Name: "127.0.0.1", Slots: 1, Start: Local}, {Name: "127.0.0.2", Slots: 1, Start: Local}}})
 	for _, h := range r.Hosts {
 		if h.Facts == nil || h.Listening == nil || h.Error != "" {
 			t.Fatalf("%s: got %+v, want facts and a listener", h.Name, h)
@@ -388,5 +369,37 @@ func TestInterfaceOf(t *testing.T) {
 		if got := interfaceOf(all, netip.MustParseAddr(text)).Name; got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
+	}
+}
+
+// A started command is a connection that knows why it has ended.
+type command struct {
+	net.Conn
+	connected bool
+}
+
+func (c *command) Connected() { c.connected = true }
+
+func (c *command) Explain(err error) error { return fmt.Errorf("%w: connected: %v", err, c.connected) }
+
+func TestExamineAsksTheConnectionForTheReason(t *testing.T) {
+	for want, answers := range map[string]string{
+		"facts: unexpected EOF: connected: false": "",
+		"clock: unexpected EOF: connected: true":  `{"facts": {}}` + "\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start := func(ctx context.Context) (io.ReadWriteCloser, error) {
+				c, _ := misbehaving(func(c net.Conn) {
+					bufio.NewReader(c).ReadString('\n')
+					io.WriteString(c, answers)
+					c.Close()
+				})(ctx)
+				return &command{Conn: c.(net.Conn)}, nil
+			}
+			r := Examine(context.Background(), Options{Targets: []Target{{Name: "n1", Start: start}}})
+			if len(r.Faults) == 0 || r.Faults[0].What != want {
+				t.Errorf("got %+v, want %q", r.Faults, want)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -29,8 +30,8 @@ type Target struct {
 	Slots int
 
 	// Start starts a probe on the host. The result is the probe's standard input and output. Close
-	// ends the probe, and a Read that waits. An error of Close says what the probe, or the program
-	// that has started it, has printed.
+	// ends the probe, and a Read that waits. If the result is an explainer, it knows better than the
+	// end of the output why the probe has ended.
 	Start func(ctx context.Context) (io.ReadWriteCloser, error)
 }
 
@@ -100,8 +101,10 @@ func (c *client) ask(ctx context.Context, stage string, r *request, limit time.D
 	}
 	a, err := c.exchange(ctx, r, limit)
 	if err != nil {
-		if closed := c.end(); closed != nil {
-			err = closed // it says why the probe has ended, and so more than the end of its output
+		conn := c.conn
+		c.end()
+		if x, ok := conn.(explainer); ok {
+			err = x.Explain(err)
 		}
 		c.fail(stage, err.Error())
 		return nil
@@ -128,11 +131,11 @@ func (c *client) exchange(ctx context.Context, r *request, limit time.Duration) 
 	conn := c.conn
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	line, err := json.Marshal(r)
-	if err == nil {
-		_, err = conn.Write(append(line, '\n'))
-	}
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
+		return nil, err
+	}
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return nil, cmp.Or(context.Cause(ctx), io.ErrUnexpectedEOF)
 	}
 	if !c.out.Scan() {
 		return nil, cmp.Or(context.Cause(ctx), c.out.Err(), io.ErrUnexpectedEOF)
@@ -145,13 +148,28 @@ func (c *client) exchange(ctx context.Context, r *request, limit time.Duration) 
 }
 
 // end ends the probe.
-func (c *client) end() error {
-	if c.conn == nil {
-		return nil
+func (c *client) end() {
+	if c.conn != nil {
+		c.conn.Close() // the host has no further part in the examination
+		c.conn = nil
 	}
-	conn := c.conn
-	c.conn = nil
-	return conn.Close()
+}
+
+// An explainer is a connection to a process. After Close, Explain waits for the end of the process,
+// and returns why it has ended, or err. Connected says that the process has answered.
+type explainer interface {
+	Connected()
+	Explain(err error) error
+}
+
+// Local is a Start for this host. The probe runs in this process.
+func Local(context.Context) (io.ReadWriteCloser, error) {
+	here, there := net.Pipe()
+	go func() { // ends with here
+		Serve(there, there) // its error is the end of its output, too
+		there.Close()
+	}()
+	return here, nil
 }
 
 // facts starts a probe, collects its facts and compares its clock.
@@ -172,6 +190,9 @@ func (e *examiner) facts(ctx context.Context, i int, c *client) {
 		return
 	}
 	c.Facts = a.Facts
+	if x, ok := conn.(explainer); ok {
+		x.Connected()
+	}
 	for range clockRounds {
 		sent := time.Now()
 		a := c.ask(ctx, stageClock, &request{Clock: true}, stepLimit)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -177,7 +178,7 @@ func (p *process) Explain(err error) error {
 	connected, lines := p.connected, p.lines
 	p.mu.Unlock()
 	switch {
-	case !connected && (errors.Is(err, errUnanswered) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+	case !connected && (errors.Is(err, errUnanswered) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		return p.explainSSH(err, p.cmd.ProcessState.ExitCode(), lines)
 	case errors.Is(err, errBroken):
 		return fmt.Errorf("%w: %s has ended: %v", err, p.agent, p.cmd.ProcessState)
