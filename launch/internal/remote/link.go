@@ -27,6 +27,8 @@ type Link struct {
 	events  chan *Event
 	acks    chan struct{} // has an element when the host has answered Pause
 
+	started sync.Map // the numbers of the processes that the host was asked to start
+
 	onClose sync.Once
 	closing atomic.Bool   // Close has been called
 	done    chan struct{} // closed after err is set
@@ -142,6 +144,8 @@ func (l *Link) deliver() error {
 		}
 		switch {
 		case *e == Event{}:
+		case !l.knows(e):
+			return errors.New("got an event of a process that was not started there")
 		case e.Paused != nil:
 			select {
 			case l.acks <- struct{}{}:
@@ -157,6 +161,17 @@ func (l *Link) deliver() error {
 	}
 }
 
+// knows reports whether an event is of a process that the host was asked to start, if it is of a
+// process. The launcher can rely on the number then.
+func (l *Link) knows(e *Event) bool {
+	n, ok := e.process()
+	if !ok {
+		return true
+	}
+	_, ok = l.started.Load(n)
+	return ok
+}
+
 func (l *Link) named(err error) error { return fmt.Errorf("%s: %w", l.name, err) }
 
 // Name returns the name by which the user calls the host.
@@ -164,7 +179,12 @@ func (l *Link) Name() string { return l.name }
 
 // Send sends a command after those before it. It does not wait: a host that does not read ends the
 // Link. After the end of the Link it returns an error.
-func (l *Link) Send(c *Command) error { return l.send(c) }
+func (l *Link) Send(c *Command) error {
+	if c.Start != nil {
+		l.started.Store(c.Start.Process, true)
+	}
+	return l.send(c)
+}
 
 // Events returns the channel of the host's events, in order. It is closed at the end of the Link.
 func (l *Link) Events() <-chan *Event { return l.events }

@@ -443,6 +443,35 @@ func TestALargeEventEndsTheLink(t *testing.T) {
 	}
 }
 
+// The launcher keeps processes in a list, so no host may invent a number.
+func TestAnEventOfAProcessThatWasNotStartedEndsTheLink(t *testing.T) {
+	leak.Check(t)
+	for name, e := range map[string]*Event{
+		"started":      {Started: &Started{Process: 4}},
+		"start failed": {StartFailed: &StartFailed{Process: -1}},
+		"init":         {Init: &Init{Process: 1 << 40}},
+		"ended":        {Ended: &Ended{Process: 4}},
+		"group gone":   {GroupGone: &GroupGone{Process: 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost()
+			l, _ := start(t, h)
+			l.Send(&Command{Start: &Start{Process: 3}})
+			h.Send(&Event{Started: &Started{Process: 3}})
+			if got := <-l.Events(); got == nil || got.Started == nil || got.Started.Process != 3 {
+				t.Fatalf("got %+v, want that process 3 has started", got)
+			}
+			h.Send(e)
+			for got := range l.Events() {
+				t.Errorf("got %+v, want no event", got)
+			}
+			if err := l.Err(); err == nil || !strings.Contains(err.Error(), "n1: got an event of a process that was not started there") {
+				t.Errorf("got %v, want the fault of n1", err)
+			}
+		})
+	}
+}
+
 func FuzzGreeting(f *testing.F) {
 	f.Add([]byte("tuttirun-remote 0.1.0/abc/linux n1\n"))
 	f.Add([]byte("Welcome\n"))

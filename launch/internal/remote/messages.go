@@ -74,6 +74,23 @@ type Event struct {
 	Paused      *Paused      `json:",omitempty"` // this package sends and handles it
 }
 
+// process returns the number of the process that the event is of, if it is of one.
+func (e *Event) process() (int, bool) {
+	switch {
+	case e.Started != nil:
+		return e.Started.Process, true
+	case e.StartFailed != nil:
+		return e.StartFailed.Process, true
+	case e.Init != nil:
+		return e.Init.Process, true
+	case e.Ended != nil:
+		return e.Ended.Process, true
+	case e.GroupGone != nil:
+		return e.GroupGone.Process, true
+	}
+	return 0, false
+}
+
 // Prepared answers Prepare.
 type Prepared struct {
 	Host       string   // the name by which the host knows itself

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,7 +21,7 @@ type Starter interface {
 // An SSH is a Starter that runs ssh, or another command with its form. It adds no option that would
 // weaken the check of host keys: keys, ports and known hosts are those of the user's ssh.
 type SSH struct {
-	Agent    []string // the command that replaces ssh and its options; nil means ssh
+	Agent    []string // the command that replaces ssh, with its own options; nil means ssh
 	Args     []string // further arguments before the host's name
 	Port     int      // 0 means what ssh chooses
 	Identity string   // the file of a private key; "" means what ssh chooses
@@ -57,12 +59,14 @@ func (s *SSH) start(host, verb string) (*process, error) {
 
 // command returns the command line. It contains nothing of the job.
 func (s *SSH) command(host, verb string) []string {
-	argv := s.Agent
+	argv := slices.Clone(s.Agent)
 	if len(argv) == 0 {
-		// No X11, no terminal, and no question that nobody would answer.
-		argv = []string{"ssh", "-x", "-T", "-o", "BatchMode=yes"}
+		argv = []string{"ssh"}
 	}
-	argv = argv[:len(argv):len(argv)]
+	if filepath.Base(argv[0]) == "ssh" {
+		// No X11, no terminal, and no question that nobody would answer.
+		argv = append(argv, "-x", "-T", "-o", "BatchMode=yes")
+	}
 	if s.Port != 0 {
 		argv = append(argv, "-p", strconv.Itoa(s.Port))
 	}

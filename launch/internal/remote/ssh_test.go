@@ -96,6 +96,7 @@ func TestSSHRunsOneCommandWithoutUserData(t *testing.T) {
 		{SSH{Program: "/usr/bin/tuttirun"}, "ssh|-x|-T|-o|BatchMode=yes|n1|exec /usr/bin/tuttirun remote"},
 		{SSH{Program: "/a b/it's", Port: 2222, Identity: "/k", Args: []string{"-o", "ConnectionAttempts=10"}},
 			`ssh|-x|-T|-o|BatchMode=yes|-p|2222|-i|/k|-o|ConnectionAttempts=10|n1|exec '/a b/it'\''s' remote`},
+		{SSH{Program: "/t", Agent: []string{"/usr/bin/ssh", "-4"}}, "/usr/bin/ssh|-4|-x|-T|-o|BatchMode=yes|n1|exec /t remote"},
 		{SSH{Program: "~/t", Agent: []string{"rsh", "-K"}}, "rsh|-K|n1|exec '~/t' remote"},
 	} {
 		if got := strings.Join(tt.ssh.command("n1", "remote"), "|"); got != tt.want {
