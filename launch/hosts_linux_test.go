@@ -443,6 +443,43 @@ func TestStartErrorsNameTheHost(t *testing.T) {
 	}
 }
 
+// With a fan-out of 1 each host is started by the one before it, and otherwise all by the launcher.
+func TestTheFanOutDecidesWhoStartsAHost(t *testing.T) {
+	for fanOut, want := range map[int]int{0: 3, 1: 1} {
+		t.Run(strconv.Itoa(fanOut), func(t *testing.T) {
+			file := t.TempDir() + "/parents"
+			j := hostsJob{
+				Hosts: []string{"localhost", hostB, hostC, "127.0.0.4"}, Args: sh("exit 0"),
+				Agent: "echo $PPID >>" + file + `; shift; exec sh -c "$*"`,
+			}.job()
+			if j.FanOut = fanOut; fanOut != 0 {
+				// The option does the same.
+				req, err := parse([]string{"--fan-out", strconv.Itoa(fanOut), "prog"}, nil)
+				if err != nil || req.job.FanOut != fanOut {
+					t.Errorf("--fan-out: got %v and %+v", err, req)
+				}
+			}
+			if out := Run(t.Context(), j); out.Code != 0 {
+				t.Fatalf("got %+v, want success", out)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			byUs := 0
+			parents := strings.Fields(string(text))
+			for _, pid := range parents {
+				if pid == strconv.Itoa(os.Getpid()) {
+					byUs++
+				}
+			}
+			if byUs != want || len(parents) != 3 {
+				t.Errorf("got parents %v, %d of them this process; want 3 parents, and %d", parents, byUs, want)
+			}
+		})
+	}
+}
+
 // A signal ends a job whose hosts have not answered yet.
 func TestASignalEndsAJobThatIsStillConnecting(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: sh("exit 0"), Agent: "echo asked >/proc/$PPID/fd/1; exec sleep 1000"})

@@ -35,6 +35,10 @@ type Job struct {
 	SSHIdentity string // the file of a private key; "" means what ssh chooses
 	Remote      string // the path of tuttirun on the other hosts; "" means that of this program
 
+	// FanOut is how many further hosts each host starts, so that no process runs a ssh for each of many
+	// hosts; 0 means 32.
+	FanOut int
+
 	// Interface is TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects none. On one
 	// host ranks talk over loopback.
 	Interface string

@@ -113,6 +113,8 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) error { p.req.job.SSHIdentity = a[0]; return nil }},
 		{names: []string{"launch-agent"}, args: 1, operand: "PATH", help: "where tuttirun is on other hosts (where it is here)",
 			set: func(p *parser, a []string) error { p.req.job.Remote = a[0]; return nil }},
+		{names: []string{"fan-out"}, args: 1, operand: "N", help: "let this host and each other one start at most N further hosts (32)",
+			set: func(p *parser, a []string) (err error) { p.req.job.FanOut, err = count(a[0]); return }},
 		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, only why a program cannot start",
 			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",

@@ -123,7 +123,7 @@ func (r *run) connect() {
 	o.work.Go(func() {
 		limited, cancel := context.WithTimeoutCause(ctx, connectLimit, fmt.Errorf("got none within %v", connectLimit))
 		defer cancel()
-		remote.ConnectAll(limited, starter, remote.DefaultFanOut, names, func(i int, l *remote.Link, err error) {
+		remote.ConnectAll(limited, starter, cmp.Or(r.job.FanOut, remote.DefaultFanOut), names, func(i int, l *remote.Link, err error) {
 			o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
 		})
 	})
