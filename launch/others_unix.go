@@ -120,6 +120,7 @@ func (r *run) connect() {
 	for _, h := range o.hosts {
 		names = append(names, h.hostName)
 	}
+	r.showProgress()
 	o.work.Go(func() {
 		limited, cancel := context.WithTimeoutCause(ctx, connectLimit, fmt.Errorf("got none within %v", connectLimit))
 		defer cancel()
@@ -134,6 +135,7 @@ func (r *run) disconnect() {
 	if r.others.end != nil {
 		r.others.end()
 		r.others.work.Wait()
+		r.err.eraseProgress()
 	}
 }
 
@@ -175,8 +177,17 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 		}
 		r.info.root = rootAddress(name, p.Port)
 	}
-	if r.others.pending--; r.others.pending == 0 {
+	r.others.pending--
+	r.showProgress()
+	if r.others.pending == 0 {
 		r.startAll()
+	}
+}
+
+// showProgress shows how many of the other hosts have answered.
+func (r *run) showProgress() {
+	if n := len(r.others.hosts); !r.job.Quiet {
+		r.err.showProgress(n-r.others.pending, n)
 	}
 }
 

@@ -112,15 +112,28 @@ type lineWriter struct {
 	w      io.Writer
 	failed bool        // a write has failed, usually because the reader has closed its end
 	onFail func(error) // gets the first error, if it is not nil
-	colors bool        // w is a terminal, and shows prefixes in the colours of their ranks
+
+	terminal bool // w is a terminal that understands escape codes
+	colors   bool // prefixes have the colours of their ranks
+	progress bool // the last line on the terminal is that of showProgress
 }
 
 // write writes the bytes and reports whether it succeeded. After a failure it writes nothing.
-func (s *lineWriter) write(b []byte) bool {
+func (s *lineWriter) write(b []byte) bool { return s.replace(b, false) }
+
+// replace writes the bytes in place of a line of showProgress, or after other lines.
+func (s *lineWriter) replace(b []byte, progress bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed {
 		return false
+	}
+	if s.progress {
+		b = append([]byte("\r\x1b[K"), b...) // erases the line
+	}
+	s.progress = progress
+	if len(b) == 0 {
+		return true
 	}
 	_, err := s.w.Write(b)
 	s.failed = err != nil
@@ -134,6 +147,21 @@ func (s *lineWriter) write(b []byte) bool {
 func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
+
+// showProgress shows on a terminal how many hosts of a job have started. The next line that is
+// written, and the call for the last host, erase what it shows.
+func (s *lineWriter) showProgress(started, total int) {
+	switch {
+	case !s.terminal:
+	case started < total:
+		s.replace(fmt.Appendf(nil, "tuttirun: %d of %d hosts have started", started, total), true)
+	default:
+		s.eraseProgress()
+	}
+}
+
+// eraseProgress erases what showProgress shows.
+func (s *lineWriter) eraseProgress() { s.replace(nil, false) }
 
 // colored returns the prefix of a rank's lines in the rank's colour, if w shows colours.
 func (s *lineWriter) colored(prefix string, slot int) string {

@@ -164,6 +164,28 @@ func TestOnlyThePrefixOnATerminalHasAColour(t *testing.T) {
 	}
 }
 
+func TestProgressIsErased(t *testing.T) {
+	var screen bytes.Buffer
+	w := &lineWriter{w: &screen, terminal: true}
+	const one, two = "tuttirun: 1 of 3 hosts have started", "tuttirun: 2 of 3 hosts have started"
+	w.showProgress(1, 3)
+	w.showProgress(2, 3)
+	w.logf("note")
+	w.showProgress(2, 3)
+	w.showProgress(3, 3)
+	w.write([]byte("line\n"))
+	const erase = "\r\x1b[K"
+	if got, want := screen.String(), one+erase+two+erase+"tuttirun: note\n"+two+erase+"line\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	screen.Reset()
+	w.terminal = false
+	w.showProgress(1, 3)
+	if screen.Len() > 0 {
+		t.Errorf("got %q where there is no terminal", &screen)
+	}
+}
+
 // With nocopy a line is printed exactly if the file does not get it.
 func TestLinesThatAFileLacksArePrinted(t *testing.T) {
 	var screen bytes.Buffer

@@ -123,32 +123,29 @@ func (r *run) newCopier(k *rank, fd int) (*lineCopier, error) {
 	return c, err
 }
 
-// newLineWriter returns a writer for one stream of the launcher.
+// newLineWriter returns a writer for one stream of the launcher. It uses colours on a terminal whose
+// user wants them (see no-color.org).
 func newLineWriter(j *Job, w io.Writer) *lineWriter {
-	return &lineWriter{w: w, colors: showsColors(w, j.environ())}
+	env := j.environ()
+	kind, _ := lookup(env, "TERM")
+	plain, _ := lookup(env, "NO_COLOR")
+	terminal := isTerminal(w) && kind != "dumb"
+	return &lineWriter{w: w, terminal: terminal, colors: terminal && plain == ""}
 }
 
-// showsColors reports whether w is a terminal whose user has not asked for output without colours
-// (see no-color.org).
-func showsColors(w io.Writer, env []string) bool {
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) (yes bool) {
 	f, ok := w.(*os.File)
 	if !ok {
-		return false
-	}
-	if v, _ := lookup(env, "NO_COLOR"); v != "" {
-		return false
-	}
-	if v, _ := lookup(env, "TERM"); v == "dumb" {
 		return false
 	}
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return false
 	}
-	terminal := false
 	conn.Control(func(fd uintptr) {
 		_, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ) // only a terminal has a size
-		terminal = err == nil
+		yes = err == nil
 	})
-	return terminal
+	return yes
 }
