@@ -73,23 +73,23 @@
 // # Several hosts
 //
 // On each other host that has ranks, one process, "tuttirun remote", does what the launcher does on
-// its own host: it starts processes, signals and watches them, has a guardian, and keeps a record of
-// processes that have ended. Package remote starts it by ssh and carries commands to it and events
-// from it. The ranks' standard streams and their connections for PMI are streams to the launcher. All
-// decisions stay in the launcher. Credentials, arguments and variables are in commands, and never in
-// a command line or a file with a name.
+// its own host: it starts processes, signals and watches them, has a guardian, and keeps a record
+// of processes that have ended. Package remote starts it by ssh and carries commands to it and
+// events from it. The ranks' standard streams and their connections for PMI are streams to the
+// launcher. All decisions stay in the launcher. Credentials, arguments and variables are in
+// commands, and never in a command line or a file with a name.
 //
 // No rank starts before all hosts have answered. The host of rank 0 binds the listener on all
-// interfaces, unless all ranks are on that host. The name in TUTTI_ROOT is the one that the user has
-// written for that host. A rank gets the launcher's environment and working directory, and its
+// interfaces, unless all ranks are on that host. The name in TUTTI_ROOT is the one that the user
+// has written for that host. A rank gets the launcher's environment and working directory, and its
 // program is found on its own host. When a rank has died, the records of all hosts say so.
 //
-// A host whose connection has ended, or has been silent for 9 s, is lost. Its ranks count as failed,
-// with exit code 255. The host kills them by itself, at once at the end of its input, or after the
-// same silence. A launcher that stops itself after TSTP first tells the hosts to wait.
+// A host whose connection has ended, or has been silent for 9 s, is lost. Its ranks count as
+// failed, with exit code 255. The host kills them by itself, at once at the end of its input, or
+// after the same silence. A launcher that stops itself after TSTP first tells the hosts to wait.
 //
-// Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds only
-// its own processes by it. A job whose ranks change runs on this host only.
+// Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
+// only its own processes by it. A job whose ranks change runs on this host only.
 //
 // # Jobs whose ranks change
 //
@@ -126,7 +126,7 @@
 //	TUTTI_EXITS_FD                       the descriptor of the record of ranks that have ended, 4
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
 //	TUTTI_JOB                            the job's name
-//	TUTTI_JOB_PART                       the name of its part on this host, by which processes are found
+//	TUTTI_JOB_PART                       its part on this host, by which processes are found
 //	TUTTI_SECRET_FD                      the descriptor of the rank's secret and certificate, 3
 //	TUTTI_INCARNATION                    how many times the job was started before
 //

@@ -4,7 +4,6 @@ package launch
 
 import (
 	"io"
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -15,14 +14,16 @@ import (
 type host interface {
 	// name returns the name of the machine, or "" if the job has no other.
 	name() string
-	// part returns the name of the job's part on the machine. Each process has it in its environment,
-	// and is found by it. Two hosts of a job may be one machine.
+	// part returns the name of the job's part on the machine. Each process has it in its
+	// environment, and is found by it. Two hosts of a job may be one machine.
 	part() string
-	// open returns this process's end of a stream of a process that start is about to start.
-	open(process int, id int) (stream, error)
+	// open returns this process's end of a stream of a process that start is about to start. The
+	// parameter id is the descriptor in that process: 0, 1 and 2 are pipes, pmiFD and storeFD are
+	// connections.
+	open(process, id int) (stream, error)
 	// inherit makes a file of this process the stream of a process that start is about to start. It
 	// returns false if the machine is another one.
-	inherit(process int, id int, f *os.File) bool
+	inherit(process, id int, f *os.File) bool
 	// start starts a process, and returns its ID. If it fails, it closes the streams. The ID is 0 if
 	// the machine is another one. The answer is then an event; see remoteHost.
 	start(s *spec) (pid int, err *startError)
@@ -42,18 +43,11 @@ type host interface {
 	left() []string
 }
 
-// A stream is one end of a pipe or of a connection.
+// A stream is one end of a pipe (*os.File) or of a connection (net.Conn).
 type stream interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error
 }
-
-// The streams of a process that open knows by their descriptors in the process: 0, 1 and 2, pmiFD
-// and storeFD. pmiFD and storeFD are connections.
-var (
-	_ stream = (*os.File)(nil)
-	_ stream = net.Conn(nil)
-)
 
 // A spec describes a process to start.
 type spec struct {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/placement"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
@@ -403,6 +404,37 @@ func TestSignalsReachAllHosts(t *testing.T) {
 		}
 	}
 	l.ends(0)
+}
+
+// A host without a number of slots has one per core, which only the host knows.
+func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
+	cores := make(map[int]bool)
+	for _, c := range cpu.Topology() {
+		cores[c.Core] = true
+	}
+	j := hostsJob{Hosts: []string{hostB}, Args: sh("echo $TUTTI_LOCAL_SIZE $(grep Cpus_allowed_list /proc/self/status)")}.job()
+	j.Apps, j.Hosts = []App{{Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB}, {Name: hostC}}
+	j.Placement.Bind = placement.Core
+	var out bytes.Buffer
+	j.Stdout = &out
+	if o := Run(t.Context(), j); o.Code != 0 {
+		t.Fatal(o)
+	}
+	count := make(map[string]int)
+	for line := range strings.Lines(out.String()) {
+		count[line]++
+		if size, _, _ := strings.Cut(line, " "); size != strconv.Itoa(len(cores)) {
+			t.Errorf("got %q, want %d ranks on each host", line, len(cores))
+		}
+	}
+	for line, n := range count {
+		if n != 2 {
+			t.Errorf("got %q of %d ranks, want one on each of 2 hosts", line, n)
+		}
+	}
+	if len(count) != len(cores) {
+		t.Errorf("got the bindings %q, want one for each of %d cores", out.String(), len(cores))
+	}
 }
 
 func TestTheVerdictNamesTheHost(t *testing.T) {

@@ -117,7 +117,7 @@ func (h *localHost) name() string { return h.hostName }
 
 func (h *localHost) part() string { return h.job }
 
-func (h *localHost) open(process int, id int) (stream, error) {
+func (h *localHost) open(process, id int) (stream, error) {
 	p := h.process(process)
 	if id == pmiFD || id == storeFD {
 		conn, theirs, err := socketPair("rank")
@@ -138,7 +138,7 @@ func (h *localHost) open(process int, id int) (stream, error) {
 	return ours, nil
 }
 
-func (h *localHost) inherit(process int, id int, f *os.File) bool {
+func (h *localHost) inherit(process, id int, f *os.File) bool {
 	h.process(process).files[id] = f
 	return true
 }
@@ -230,7 +230,8 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 // wait sends the end of one process to the owner.
 func (h *localHost) wait(process int, child *os.Process) {
 	state, err := child.Wait()
-	e := exit{process: process, status: statusUnknown} // if the rank is no longer a child of this process
+	// If the rank is no longer a child of this process, its status is unknown.
+	e := exit{process: process, status: statusUnknown}
 	if err == nil {
 		e.joined = h.exitRecord.add(process, child.Pid)
 		e.status = state.Sys().(syscall.WaitStatus)

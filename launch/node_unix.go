@@ -8,10 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
@@ -177,7 +177,7 @@ func (n *node) prepare(c *remote.Prepare) {
 	n.local.begin(n.guardian, func(err error) {
 		n.events.Send(&remote.Event{Note: &remote.Note{Text: noGuardian(err)}})
 	})
-	p := &remote.Prepared{Processors: runtime.NumCPU()}
+	p := &remote.Prepared{CPUs: cpu.Topology()}
 	p.Host, _ = os.Hostname()
 	if c.Root {
 		var addr netip.AddrPort

@@ -219,7 +219,7 @@ func (p *parser) finish() error {
 	if err != nil {
 		return err
 	}
-	if j.StdinRank >= total {
+	if total > 0 && j.StdinRank >= total {
 		return usagef("-stdin: got rank %d, want one of the %d ranks of the job", j.StdinRank, total)
 	}
 	p.finishOutput()

@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 
+	"github.com/tutti-go/tutti/internal/cpu"
+	"github.com/tutti-go/tutti/launch/internal/placement"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
@@ -115,19 +118,84 @@ func (r *run) connect() {
 	var ctx context.Context
 	ctx, o.end = context.WithCancel(context.Background())
 	o.events, o.pending = make(chan hostEvent), len(o.hosts)
-	starter := r.job.starter(func(host, line string) { r.note("%s: %s", host, line) })
 	var names []string
 	for _, h := range o.hosts {
 		names = append(names, h.hostName)
 	}
 	r.showProgress()
 	o.work.Go(func() {
-		limited, cancel := context.WithTimeoutCause(ctx, connectLimit, fmt.Errorf("got none within %v", connectLimit))
+		limited, cancel := limitConnect(ctx)
 		defer cancel()
-		remote.ConnectAll(limited, starter, cmp.Or(r.job.FanOut, remote.DefaultFanOut), names, func(i int, l *remote.Link, err error) {
+		r.connectAll(limited, names, func(i int, l *remote.Link, err error) {
 			o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
 		})
 	})
+}
+
+// limitConnect bounds the time until all hosts have answered.
+func limitConnect(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, connectLimit, fmt.Errorf("got none within %v", connectLimit))
+}
+
+// connectAll connects to other hosts, as remote.ConnectAll does.
+func (r *run) connectAll(ctx context.Context, names []string, report func(i int, l *remote.Link, err error)) {
+	starter := r.job.starter(func(host, line string) { r.note("%s: %s", host, line) })
+	remote.ConnectAll(ctx, starter, cmp.Or(r.job.FanOut, remote.DefaultFanOut), names, report)
+}
+
+// survey returns the hosts of the job with their processors, if the places of ranks depend on these.
+// It connects to the other hosts only for that. No rank runs yet, so a signal may simply end this
+// process, and with it the connections.
+func (r *run) survey() ([]placement.Host, error) {
+	hosts := slices.Clone(r.job.Hosts)
+	if !r.job.Placement.NeedsCPUs(hosts) {
+		return hosts, nil
+	}
+	var names []string
+	var at []int
+	for i := range hosts {
+		if isHere(hosts[i].Name) {
+			hosts[i].CPUs = cpu.Topology()
+		} else {
+			names, at = append(names, hosts[i].Name), append(at, i)
+		}
+	}
+	ctx, cancel := limitConnect(context.Background())
+	defer cancel()
+	links, errs := make([]*remote.Link, len(at)), make([]error, len(at))
+	r.connectAll(ctx, names, func(i int, l *remote.Link, err error) {
+		if links[i], errs[i] = l, err; err == nil {
+			hosts[at[i]].CPUs, errs[i] = processorsOf(ctx, l)
+		}
+	})
+	// A host of the tree may carry the connections of others until now.
+	for _, l := range links {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if err := cmp.Or(errs...); err != nil {
+		return nil, fmt.Errorf("ranks on %w", err)
+	}
+	return hosts, nil
+}
+
+// processorsOf asks a host for its processors.
+func processorsOf(ctx context.Context, l *remote.Link) ([]cpu.Thread, error) {
+	l.Send(&remote.Command{Prepare: new(remote.Prepare)})
+	for {
+		select {
+		case e, ok := <-l.Events():
+			if !ok {
+				return nil, l.Err()
+			}
+			if e.Prepared != nil {
+				return e.Prepared.CPUs, nil
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w", l.Name(), context.Cause(ctx))
+		}
+	}
 }
 
 // disconnect ends all connections, and waits until they have ended.

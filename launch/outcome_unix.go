@@ -151,7 +151,8 @@ func culprit(ranks []*rank) *rank {
 }
 
 // blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
-// killed it, or its host was lost, 1 if it failed by itself, 2 if it may have failed because of another rank.
+// killed it, or its host was lost, 1 if it failed by itself, 2 if it may have failed because of
+// another rank.
 func (k *rank) blameOrder() int {
 	if k.status.Signaled() || k.lost != nil {
 		return 0

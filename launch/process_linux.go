@@ -80,10 +80,10 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalDetached signals each process that has the name of the job's part in its environment and is in none of
-// the process groups, for example a daemon that a rank has started. It first pins the process, by a
-// pidfd if the kernel has pidfds. It then checks the name again, because the number may
-// belong to another process by then.
+// signalDetached signals each process that has the name of the job's part in its environment and is
+// in none of the process groups, for example a daemon that a rank has started. It first pins the
+// process, by a pidfd if the kernel has pidfds. It then checks the name again, because the number
+// may belong to another process by then.
 func signalDetached(groups map[int]bool, part string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {

@@ -129,7 +129,8 @@ func (h *remoteHost) start(s *spec) (int, *startError) {
 	return 0, nil
 }
 
-// left describes what the host has reported last. Until it has reported, its processes have no names.
+// left describes what the host has reported last. Until it has reported, its processes have no
+// names.
 func (h *remoteHost) left() (names []string) {
 	switch {
 	case h.lost != nil || h.starts == h.empty:

@@ -53,7 +53,7 @@ type run struct {
 	pmi         *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
 	copiers     sync.WaitGroup   // of output, and those that serve PMI
 	pipes       []stream         // the launcher's ends of the copiers' pipes
-	input       *inputCopier     // copies the standard input to rank 0; nil if rank 0 has inherited it
+	input       *inputCopier     // copies the standard input to a rank; nil if a rank has inherited it
 
 	base   []string // the environment that all ranks inherit
 	epochs *epochs  // nil unless processes can become ranks of the running job
@@ -172,7 +172,11 @@ func (r *run) prepare() error {
 	if err := r.prepareEpochs(); err != nil {
 		return err
 	}
-	if r.info.places, r.apps, err = r.job.assign(r.apps, r.job.Hosts); err != nil {
+	hosts, err := r.survey()
+	if err != nil {
+		return err
+	}
+	if r.info.places, r.apps, err = r.job.assign(r.apps, hosts); err != nil {
 		return err
 	}
 	for _, line := range r.job.describePlaces(r.job.Hosts, r.info.places) {
@@ -442,7 +446,8 @@ func (r *run) signalled(s syscall.Signal) {
 }
 
 // signalAll signals every process group that has members. Once the job is being ended, it also
-// signals processes outside the process groups that have the name of the job's part in their environment.
+// signals processes outside the process groups that have the name of the job's part in their
+// environment.
 func (r *run) signalAll(s syscall.Signal) {
 	switch s {
 	case 0:

@@ -34,9 +34,9 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// An inputCopier copies a terminal to rank 0, or any input to a rank 0 on another host. Rank 0 cannot
-// read the terminal itself, because it is in its own process group, and only the foreground process
-// group may read a terminal. The copier reads a terminal only while the launcher is in the
+// An inputCopier copies a terminal to rank 0, or any input to a rank 0 on another host. Rank 0
+// cannot read the terminal itself, because it is in its own process group, and only the foreground
+// process group may read a terminal. The copier reads a terminal only while the launcher is in the
 // foreground. Input that the user types while the launcher is in the background therefore stays for
 // the shell. The copier never blocks in a read, so that it can be stopped.
 type inputCopier struct {

@@ -11,7 +11,7 @@ const (
 	Root        = "TUTTI_ROOT"        // host:port where rank 0 listens
 	ListenFD    = "TUTTI_LISTEN_FD"   // rank 0: an inherited descriptor that listens on Root
 	Job         = "TUTTI_JOB"         // the job's name, unique among jobs alive
-	JobPart     = "TUTTI_JOB_PART"    // the part of the job that runs on one host, by which the launcher finds its processes
+	JobPart     = "TUTTI_JOB_PART"    // the job's part on this host, by which its launcher finds processes
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret

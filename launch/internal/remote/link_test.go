@@ -74,7 +74,7 @@ func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
 			Dir: "/tmp/\xff", Credentials: []byte{0, 255}, CPUs: []int{0, 2}, Streams: []StreamID{Stdin, PMI},
 		}},
 		{Signal: &Signal{Process: -1, Signal: 15}},
-		{EndJob: &EndJob{}},
+		{Exited: &Exited{Process: 2, PID: 7}},
 	}
 	for _, c := range commands {
 		if err := l.Send(c); err != nil {
@@ -109,7 +109,7 @@ func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
 	if err := l.Err(); err != nil {
 		t.Errorf("Err after Close: got %v, want nil", err)
 	}
-	if err := l.Send(&Command{EndJob: &EndJob{}}); err == nil {
+	if err := l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}}); err == nil {
 		t.Error("Send after Close: got no error")
 	}
 }
@@ -358,9 +358,9 @@ func TestPauseAllowsSilence(t *testing.T) {
 		time.Sleep(20 * time.Second) // Reason: the bubble's time
 		<-gate
 		l.Resume()
-		l.Send(&Command{EndJob: &EndJob{}})
-		if c := <-h.commands; c.EndJob == nil {
-			t.Errorf("got %+v, want EndJob", c)
+		l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}})
+		if c := <-h.commands; c.Exited == nil {
+			t.Errorf("got %+v, want Exited", c)
 		}
 		gate <- struct{}{}
 		if err := <-served; err == nil || !strings.Contains(err.Error(), "silent") {

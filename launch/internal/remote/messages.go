@@ -3,6 +3,8 @@ package remote
 import (
 	"encoding/json"
 	"syscall"
+
+	"github.com/tutti-go/tutti/internal/cpu"
 )
 
 // A Command is a message from the launcher to a host. Exactly one field is set; a Command with none
@@ -13,7 +15,6 @@ type Command struct {
 	Signal  *Signal  `json:",omitempty"`
 	Exited  *Exited  `json:",omitempty"`
 	Grow    *Grow    `json:",omitempty"`
-	EndJob  *EndJob  `json:",omitempty"`
 	Pause   *Pause   `json:",omitempty"` // this package sends and handles it
 }
 
@@ -50,10 +51,6 @@ type Exited struct{ Process, PID int }
 
 // Grow makes room in the record of ended processes.
 type Grow struct{ Size int }
-
-// EndJob asks the host to end the job's processes that are left, by TERM and then KILL. The host
-// answers with Leftover, if there were any, and with Empty.
-type EndJob struct{}
 
 // Pause says whether the launcher is about to stop itself. A stopped launcher is silent; see
 // Link.Pause. The host answers with Paused if it is.
@@ -93,11 +90,11 @@ func (e *Event) process() (int, bool) {
 
 // Prepared answers Prepare.
 type Prepared struct {
-	Host       string   // the name by which the host knows itself
-	Addresses  []string // of the root listener, if Prepare.Alone
-	Port       int      // of the root listener, or 0
-	Processors int      // how many the host's processes may use
-	Failed     string   // why the host cannot run ranks, or ""
+	Host      string       // the name by which the host knows itself
+	Addresses []string     // of the root listener, if Prepare.Alone
+	Port      int          // of the root listener, or 0
+	CPUs      []cpu.Thread // the processors that ranks may use
+	Failed    string       // why the host cannot run ranks, or ""
 }
 
 // Started reports that a process runs.
