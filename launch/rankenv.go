@@ -102,6 +102,9 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
+	if j.Interface != "" && w.hosts() > 1 {
+		env = append(env, vars.Interface+"="+j.Interface)
+	}
 	if j.Transport != "" {
 		env = append(env, vars.Transport+"="+j.Transport)
 	}

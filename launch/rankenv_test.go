@@ -52,6 +52,17 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	}
 }
 
+func TestOnlyRanksOfSeveralHostsSelectInterfaces(t *testing.T) {
+	one := jobInfo{size: 2, places: []placement.Assignment{{LocalSize: 2}, {Local: 1, LocalSize: 2}}}
+	two := jobInfo{size: 2, places: []placement.Assignment{{LocalSize: 1}, {Host: 1, Node: 1, LocalSize: 1}}}
+	for want, w := range map[string]jobInfo{"": one, "=eth1": two} {
+		env := rankEnv(nil, &Job{Interface: "=eth1"}, &App{}, w, 1)
+		if got, _ := lookup(env, "TUTTI_INTERFACE"); got != want {
+			t.Errorf("with %d hosts: got TUTTI_INTERFACE=%q, want %q", w.hosts(), got, want)
+		}
+	}
+}
+
 func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
 	env := rankEnv([]string{"A=1"}, &Job{}, &App{}, jobInfo{size: 4}, 2)
 	for name, want := range map[string]string{
