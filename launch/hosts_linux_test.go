@@ -601,6 +601,26 @@ func TestACutHostKillsItsRanks(t *testing.T) {
 	l.ends(255, fmt.Sprintf("rank 0 (sh, process %d on %s) was lost after ", rank, hostB))
 }
 
+// A job that is started again omits a host that was lost, if the other slots suffice.
+func TestARestartOmitsLostHosts(t *testing.T) {
+	for slots, code := range map[int]int{1: 255, 2: 0} {
+		const script = `echo $TUTTI_RANK of start $TUTTI_INCARNATION
+			[ $TUTTI_INCARNATION = 1 ] || [ $TUTTI_RANK = 1 ] || kill -9 $PPID
+			[ $TUTTI_INCARNATION = 1 ] || exec sleep 1000`
+		j := hostsJob{Hosts: []string{hostB}, Args: sh(script)}.job()
+		j.Apps, j.Hosts = []App{{Ranks: 2, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: hostC, Slots: slots}}
+		j.Restarts = 1
+		var out, log bytes.Buffer
+		j.Stdout, j.Stderr = &out, &log
+		if o := Run(t.Context(), j); o.Code != code {
+			t.Errorf("with %d slots left: got %+v, want code %d:\n%s", slots, o, code, log.String())
+		}
+		if got, want := strings.Count(out.String(), "of start 1"), 2*(slots-1); got != want {
+			t.Errorf("with %d slots left: got %d ranks in the second start, want %d:\n%s", slots, got, want, log.String())
+		}
+	}
+}
+
 func TestLeftProcessesAreEndedOnAllHosts(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("sleep 1000 & setsid sleep 1000 & exit 0")})
 	l.ends(0, "ended ", ") on "+hostB, " that ranks had left behind")

@@ -4,8 +4,11 @@ package launch
 
 import (
 	"context"
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // Run starts the ranks of j. It returns when all of them and all their children have ended. It
@@ -17,12 +20,12 @@ import (
 // even if a process survives KILL.
 //
 // If the job fails, Run starts it again, up to Restarts times. Each start has its own name, secret
-// and certificates, and the next incarnation.
+// and certificates, and the next incarnation. It does not use hosts that were lost before.
 func Run(ctx context.Context, j *Job) Outcome {
-	out, err := newLineWriter(j, j.Stdout), newLineWriter(j, j.Stderr)
-	files, begin := &outputFiles{log: err}, time.Now()
+	out, log := newLineWriter(j, j.Stdout), newLineWriter(j, j.Stderr)
+	files, begin := &outputFiles{log: log}, time.Now()
 	for n := 0; ; n++ {
-		r := &run{job: j, apps: j.Apps, startedAt: begin, out: out, err: err, outputFiles: files}
+		r := &run{job: j, apps: j.Apps, startedAt: begin, out: out, err: log, outputFiles: files}
 		r.info.incarnation = n
 		result, again := r.run(ctx)
 		if n == j.Restarts || !again || r.askedToEnd() {
@@ -31,8 +34,36 @@ func Run(ctx context.Context, j *Job) Outcome {
 		for _, line := range result.Verdict {
 			r.note("%s", line)
 		}
+		next, err := r.withoutLost()
+		if err != nil {
+			r.note("the job is not started again on the hosts that are left: %v", err)
+			return result
+		}
+		j = next
 		r.note("the job is started again (restart %d of %d)", n+1, j.Restarts)
 	}
+}
+
+// withoutLost returns the job on the hosts that have not been lost. It fails if their slots are too
+// few.
+func (r *run) withoutLost() (*Job, error) {
+	lost := make(map[string]bool)
+	for _, h := range r.others.hosts {
+		lost[h.hostName] = h.lost != nil
+	}
+	left := func(hosts []placement.Host) []placement.Host {
+		return slices.DeleteFunc(slices.Clone(hosts), func(h placement.Host) bool { return lost[h.Name] })
+	}
+	j := *r.job
+	j.Hosts, j.Apps = left(j.Hosts), slices.Clone(j.Apps)
+	for i := range j.Apps {
+		j.Apps[i].Hosts = left(j.Apps[i].Hosts)
+	}
+	if j.Placement.NeedsCPUs(j.Hosts) {
+		return &j, nil // the next start finds out
+	}
+	_, _, err := j.assign(j.Apps, j.Hosts)
+	return &j, err
 }
 
 // mayRestart reports whether another start of the job may succeed where this one has failed. It
