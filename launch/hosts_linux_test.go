@@ -621,6 +621,18 @@ func TestARestartOmitsLostHosts(t *testing.T) {
 	}
 }
 
+// A launcher that the user has stopped in the terminal is silent, and its hosts wait for it.
+func TestAStoppedLauncherKeepsItsHosts(t *testing.T) {
+	l := launch(t, hostsJob{Hosts: []string{hostB, hostC}, Args: sh("echo ready; cat; [ $TUTTI_RANK = 0 ] || exec sleep 14")})
+	l.sorted(2)
+	l.cmd.Process.Signal(syscall.SIGTSTP)
+	// Reason: the length of the silence is what is tested.
+	time.Sleep(12 * time.Second)
+	l.cmd.Process.Signal(syscall.SIGCONT)
+	l.stdin.Close()
+	l.ends(0)
+}
+
 func TestLeftProcessesAreEndedOnAllHosts(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("sleep 1000 & setsid sleep 1000 & exit 0")})
 	l.ends(0, "ended ", ") on "+hostB, " that ranks had left behind")

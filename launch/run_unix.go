@@ -433,8 +433,10 @@ func (r *run) signalled(s syscall.Signal) {
 		// This process handles SIGTSTP, so it stops itself by SIGSTOP. CONT resumes it, and is then
 		// forwarded. Other hosts must not take this process for lost meanwhile.
 		r.pauseOthers()
-		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		syscall.Kill(os.Getpid(), syscall.SIGSTOP) // may return before this process stops
+	case syscall.SIGCONT:
 		r.resumeOthers()
+		r.signalAll(s)
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
 		if r.endSignal == 0 {
 			r.endSignal = s
