@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/tutti-go/tutti/internal/cpu"
@@ -28,6 +29,7 @@ type others struct {
 	events  chan hostEvent // nil without other hosts
 	end     context.CancelFunc
 	work    sync.WaitGroup // one goroutine for each connection
+	closing atomic.Bool    // the connections are being closed, and what is printed there has no use
 }
 
 // prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
@@ -81,8 +83,8 @@ func (r *run) prepareHosts() (err error) {
 	return err
 }
 
-// rootAddress returns the address of a listener on the host with this name, which may begin with the
-// user's name there, as for ssh.
+// rootAddress returns the address of a listener on the host with this name, which may begin with
+// the user's name there, as for ssh.
 func rootAddress(name string, port int) string {
 	return net.JoinHostPort(name[strings.LastIndexByte(name, '@')+1:], strconv.Itoa(port))
 }
@@ -139,13 +141,17 @@ func limitConnect(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // connectAll connects to other hosts, as remote.ConnectAll does.
 func (r *run) connectAll(ctx context.Context, names []string, report func(i int, l *remote.Link, err error)) {
-	starter := r.job.starter(func(host, line string) { r.note("%s: %s", host, line) })
+	starter := r.job.starter(func(host, line string) {
+		if !r.others.closing.Load() {
+			r.note("%s: %s", host, line)
+		}
+	})
 	remote.ConnectAll(ctx, starter, cmp.Or(r.job.FanOut, remote.DefaultFanOut), names, report)
 }
 
-// survey returns the hosts of the job with their processors, if the places of ranks depend on these.
-// It connects to the other hosts only for that. No rank runs yet, so a signal may simply end this
-// process, and with it the connections.
+// survey returns the hosts of the job with their processors, if the places of ranks depend on
+// these. It connects to the other hosts only for that. No rank runs yet, so a signal may simply end
+// this process, and with it the connections.
 func (r *run) survey() ([]placement.Host, error) {
 	hosts := slices.Clone(r.job.Hosts)
 	if !r.job.Placement.NeedsCPUs(hosts) {
@@ -168,6 +174,8 @@ func (r *run) survey() ([]placement.Host, error) {
 			hosts[at[i]].CPUs, errs[i] = processorsOf(ctx, l)
 		}
 	})
+	r.others.closing.Store(true)
+	defer r.others.closing.Store(false)
 	// A host of the tree may carry the connections of others until now.
 	for _, l := range links {
 		if l != nil {
@@ -201,6 +209,7 @@ func processorsOf(ctx context.Context, l *remote.Link) ([]cpu.Thread, error) {
 // disconnect ends all connections, and waits until they have ended.
 func (r *run) disconnect() {
 	if r.others.end != nil {
+		r.others.closing.Store(true)
 		r.others.end()
 		r.others.work.Wait()
 		r.err.eraseProgress()

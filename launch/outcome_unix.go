@@ -191,7 +191,11 @@ func (k *rank) describe() string {
 
 // describeAs returns the rank's number, what it did, and its last error.
 func (k *rank) describeAs(did string) string {
-	s := fmt.Sprintf("rank %d (%s, process %d%s) %s", k.id, filepath.Base(k.program), k.pid, onHost(k.host), did)
+	process := fmt.Sprintf(", process %d", k.pid)
+	if k.pid == 0 {
+		process = "" // its host was lost before it has reported the process
+	}
+	s := fmt.Sprintf("rank %d (%s%s%s) %s", k.id, filepath.Base(k.program), process, onHost(k.host), did)
 	if line, _ := k.lastError.quote(); line != "" {
 		s += ": " + quoted(line)
 	}
