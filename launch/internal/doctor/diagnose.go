@@ -235,9 +235,9 @@ func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, reme
 	case troubleRoute:
 		add("route", l.From, l.To, what, "look at ip route get on "+l.From+"; choose an interface of a common network with --interface; a firewall can also answer so")
 	case troubleRefused:
-		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or open a range of ports and give it by --listen :FIRST-LAST; see also that the address means "+l.To)
+		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST; see also that the address means "+l.To)
 	case troubleSilent:
-		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on "+l.To+"), or open a range of ports and give it by --listen :FIRST-LAST")
+		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on "+l.To+"), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST")
 	case troubleLarge:
 		add("mtu", l.From, l.To, fmt.Sprintf("small packets reach %s at %s, but packets of full size do not: %s", l.To, l.Address, l.Error),
 			"lower the MTU of both interfaces to what the path carries (ping -M do -s 1472 "+l.To+" finds it), or let ICMP \"fragmentation needed\" through")
