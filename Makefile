@@ -158,6 +158,10 @@ examples: build ## run every program in examples/ and check its output
 e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (2 minutes)
 	@tools/e2e-launch.sh
 
+.PHONY: e2e-launch-all
+e2e-launch-all: build ## the same, and the slow cases (at most 12 minutes)
+	@tools/e2e-launch.sh all
+
 # The check is a module of its own. go list downloads only the modules that the check needs.
 DEPLOYCHECK := tools/deploycheck
 

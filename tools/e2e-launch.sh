@@ -5,6 +5,7 @@
 # line counts. A skip is a failure if this is root and apt works.
 #
 #   e2e-launch.sh        needs bin/hello, bin/hello-etcd, bin/digits and bin/tuttirun: make build
+#   e2e-launch.sh all    also runs the slow cases
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +21,7 @@ trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
-packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server)
+packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server nftables)
 # excuse says why a skip is no failure: apt cannot be used, or does not work.
 excuse=
 
@@ -33,6 +34,7 @@ has() {
 	munge) command -v munged ;;
 	slurm-client) command -v srun ;;
 	etcd-server) command -v etcd ;;
+	nftables) command -v nft ;;
 	gcc | slurmctld | slurmd) command -v "$1" ;;
 	*) dpkg -s "$1" ;;
 	esac >/dev/null 2>&1
@@ -301,6 +303,77 @@ etcd_cases() {
 	wait "$etcd" || :
 }
 
+# doctor_cases breaks one thing at a time on n1. tuttirun doctor must find it.
+doctor_cases() {
+	need_hosts doctor || return 0
+	# The probe of n1 begins with $BREAK.
+	cat >"$work/break" <<END
+#!/usr/bin/env bash
+host=\$1
+shift
+[ "\$host" != n1 ] || set -- "\$BREAK \$*"
+exec "$work/remote" "\$host" "\$@"
+END
+	chmod +x "$work/break"
+	local n1=(tools/hosts in n1) list doctor
+	doctor=("${here[@]}" bin/tuttirun doctor -H n0:2,n1:2,n2:2 --mca plm_rsh_agent "$work/break")
+	job "doctor: healthy hosts" '^0 faults on 3 hosts$' 1 "${doctor[@]}"
+	[ "${1:-}" = all ] || return 0
+	job "doctor: each pair is measured" '^n[0-2] +n[0-2] .* µs .*[GM]b/s' 6 "${doctor[@]}"
+	job "doctor: JSON" '"faults": \[\]' 1 "${doctor[@]}" --json
+
+	export BREAK='ulimit -l 64;'
+	fails "doctor: tiny memlock" '^FAULT: n1: memory that may be locked: got 64 KiB' "${doctor[@]}"
+	BREAK='ulimit -n 200;'
+	fails "doctor: few files" '^FAULT: n1: open files: got a limit of 200' "${doctor[@]}"
+	if grep -q '[-,]' /sys/devices/system/cpu/online; then
+		BREAK="taskset -cp $(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/') \$\$ >/dev/null;"
+		fails "doctor: one core" '^FAULT: n1: ranks may use only core' "${doctor[@]}"
+	fi
+	sed 's/0\.1\.0/0.1.9/g' bin/tuttirun >"$work/other"
+	chmod +x "$work/other"
+	BREAK="exec '$work/other' probe #"
+	fails "doctor: another version" '^FAULT: n1: tuttirun is version 0.1.9' "${doctor[@]}"
+	BREAK='exec /none/tuttirun probe #'
+	fails "doctor: no tuttirun" '^FAULT: n1: .* is missing there' "${doctor[@]}"
+	BREAK='echo Welcome;'
+	fails "doctor: a login script prints" '^FAULT: n1: facts: got "Welcome", want the answer' "${doctor[@]}"
+	unset BREAK
+
+	# Each host has its own view of these files.
+	"${n1[@]}" mount -t tmpfs -o size=32m tmpfs /dev/shm
+	"${n1[@]}" dd if=/dev/zero of=/dev/shm/full bs=1M count=30 status=none
+	fails "doctor: a full /dev/shm" '^FAULT: n1: /dev/shm: got 2 MiB free of 32 MiB' "${doctor[@]}"
+	"${n1[@]}" umount /dev/shm
+	sed 's/10.77.0.12/10.77.0.99/' "$HOSTS_LAB/etc-hosts" >"$work/etc-hosts"
+	"${n1[@]}" mount --bind "$work/etc-hosts" /etc/hosts
+	fails "doctor: a wrong entry" '^FAULT: n1: n2 is 10.77.0.99 there, but n2 has 10.77.0.12' "${doctor[@]}"
+	sed 's/10.77.0.12/127.0.1.1/' "$HOSTS_LAB/etc-hosts" >"$work/etc-hosts"
+	fails "doctor: an entry of loopback" '^FAULT: n1: n2 is 127.0.1.1 there: loopback' "${doctor[@]}"
+	"${n1[@]}" umount /etc/hosts
+	"${n1[@]}" ip link set eth0 mtu 1400
+	fails "doctor: MTUs that differ" '^FAULT: n1: eth0 has MTU 1400, and eth0 of n0' "${doctor[@]}"
+	"${n1[@]}" ip link set eth0 mtu 1500
+
+	if need "doctor, a firewall" nftables; then
+		list='table inet t { chain in { type filter hook input priority 0; iifname "eth0"'
+		"${n1[@]}" nft "$list tcp flags & (syn | ack) == syn drop; }; }"
+		fails "doctor: ports that drop" '^FAULT: n2: cannot connect to n1 .*timeout' "${doctor[@]}"
+		"${n1[@]}" nft flush ruleset
+		"${n1[@]}" nft "$list tcp flags & (syn | ack) == syn reject with tcp reset; }; }"
+		fails "doctor: ports that refuse" '^FAULT: n2: cannot connect to n1 .*although the probe listens there' "${doctor[@]}"
+		"${n1[@]}" nft flush ruleset
+		"${n1[@]}" nft "$list meta length > 1300 drop; }; }"
+		fails "doctor: a path that loses large packets" '^FAULT: n0: small packets reach n1' "${doctor[@]}"
+		"${n1[@]}" nft flush ruleset
+	fi
+
+	# The last case: the addresses do not come back.
+	"${n1[@]}" ip -4 addr flush dev eth0
+	tools/hosts in n0 ip -6 addr flush dev eth0
+	fails "doctor: no common family" '^FAULT: n1: has only IPv6 addresses, and n0 has only IPv4' "${doctor[@]}"
+}
+
 # up makes three pseudo-hosts, and a program that starts a command on one of them as ssh would. The
 # jobs of one host run on n0: nobody else uses its ports, and its name resolves.
 here=()
@@ -343,6 +416,7 @@ openmpi_cases
 slurm_cases
 env_cases
 etcd_cases
+doctor_cases "${1:-}"
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
 	echo "FAILED: this is root, and apt works: no case may be skipped"
