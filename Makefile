@@ -16,9 +16,9 @@ PKGS ?= ./...
 # Ranks of the demo.
 NP ?= 4
 
-# Two packages at a time, and two parallel tests in each: several suites start processes and measure
-# how soon a fault is reported, and more of them at once would measure each other. The tests that may
-# run in parallel mostly wait, so GOMAXPROCS=1 makes no difference to that.
+# Two packages at a time, and two parallel tests in each: several suites start processes and
+# measure how soon a fault is reported, and more of them at once would measure each other. The tests
+# that may run in parallel mostly wait, so two of them run at a time with GOMAXPROCS=1, too.
 GOTEST := $(GO) test -p 2 -parallel 2
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
