@@ -241,7 +241,7 @@ func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := c.Barrier(ctx); err != nil {
 		return err
 	}
-	limited := a.contextUntilGate(ctx, 1)
+	limited := a.contextUntilGate(ctx, 1, 0)
 	at, err := callHere(), comm.Send(limited, c, (a.rank+1)%c.Size(), 6, make([]byte, a.Bytes))
 	a.report("sent", at, err)
 	a.awaitGate(0)

@@ -147,14 +147,16 @@ func (a *rankProcess) awaitGate(n int) {
 	io.Copy(io.Discard, os.NewFile(uintptr(firstGateFD+n), "gate"))
 }
 
-// A gateContext ends once gate n is open, as if a deadline had passed. Unlike a deadline, it does
-// not depend on time.
+// A gateContext ends as if a deadline had passed.
 type gateContext struct{ context.Context }
 
-func (a *rankProcess) contextUntilGate(ctx context.Context, n int) context.Context {
+// contextUntilGate returns a gateContext that ends some time after gate n has opened. Unlike with a
+// deadline, no call fails before the test has opened the gate, however slow the machine is.
+func (a *rankProcess) contextUntilGate(ctx context.Context, n int, after time.Duration) context.Context {
 	ctx, expire := context.WithCancelCause(ctx)
 	go func() {
 		a.awaitGate(n)
+		<-time.After(after)
 		expire(context.DeadlineExceeded)
 	}()
 	return gateContext{ctx}

@@ -29,7 +29,7 @@ func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		at, err = callHere(), comm.AllReduce(ctx, twin, make([]float64, 1000), comm.Sum)
 		a.report("late", at, err)
 	} else {
-		limited := a.contextUntilGate(ctx, 1)
+		limited := a.contextUntilGate(ctx, 1, 0)
 		at, err = callHere(), comm.AllReduce(limited, twin, make([]float64, 1000), comm.Sum)
 		a.report("waited", at, err)
 	}
@@ -86,18 +86,16 @@ func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 	}
 }
 
-// sumUntilStopped sums until a sum fails, with or without a deadline for each sum, and exits when
-// all ranks have reported.
+// sumUntilStopped sums until a sum fails, and exits when all ranks have reported. The deadline, if
+// there is one, counts from the opening of gate 1.
 func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, reported := time.Now(), false
+	if a.Deadline > 0 {
+		ctx = a.contextUntilGate(ctx, 1, a.Deadline)
+	}
 	for {
-		limited, cancel := ctx, context.CancelFunc(func() {})
-		if a.Deadline > 0 {
-			limited, cancel = context.WithTimeout(ctx, a.Deadline)
-		}
-		at, err := callHere(), comm.AllReduce(limited, c, buf, comm.Sum)
-		cancel()
+		at, err := callHere(), comm.AllReduce(ctx, c, buf, comm.Sum)
 		if err != nil {
 			a.report("ended", at, err)
 			a.awaitGate(0)
@@ -137,6 +135,7 @@ func suspendOne(t *testing.T, wire string, deadline time.Duration, kind fault.Ki
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
 	stopped := j.signal(pids[victim], syscall.SIGSTOP)
+	j.open(1)
 	first := false
 	for _, e := range j.events("ended", ranks-1) {
 		if !e.is(kind) {
