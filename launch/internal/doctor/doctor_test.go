@@ -99,25 +99,28 @@ func connection(t *testing.T) *bufio.ReadWriter {
 }
 
 func TestAListenerAnswersOnlyTheToken(t *testing.T) {
-	for text, want := range map[string]int{
-		"secret":                         1,
-		"secret\x00\x00\x00\x02ab":       2,
-		"secreT\x00\x00\x00\x02ab":       0,
-		"sec":                            0,
-		"secret\x7f\x00\x00\x00":         1, // a message of 2 GB
-		"secret\x00\x00\x00\x05ab":       1, // the rest never comes
-		"secret\x00\x00\x00\x00\x00\x00": 2,
+	for text, c := range map[string]struct {
+		answers int
+		ends    time.Duration
+	}{
+		"secret":                         {1, connLimit},
+		"secret\x00\x00\x00\x02ab":       {2, connLimit},
+		"secreT\x00\x00\x00\x02ab":       {0, 0},
+		"sec":                            {0, stepLimit},
+		"secret\x7f\x00\x00\x00":         {1, 0},         // a message of 2 GB
+		"secret\x00\x00\x00\x05ab":       {1, connLimit}, // the rest never comes
+		"secret\x00\x00\x00\x00\x00\x00": {2, connLimit},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := connection(t)
+			conn := connection(t)
 			go func() {
-				c.WriteString(text)
-				c.Flush()
+				conn.WriteString(text)
+				conn.Flush()
 			}()
 			begin := time.Now()
-			got, err := io.ReadAll(c)
-			if err != nil || string(got) != strings.Repeat("k", want) || time.Since(begin) > connLimit {
-				t.Errorf("%q: got %q, %v after %v, want %d answers and the end", text, got, err, time.Since(begin), want)
+			got, err := io.ReadAll(conn)
+			if elapsed := time.Since(begin); err != nil || string(got) != strings.Repeat("k", c.answers) || elapsed != c.ends {
+				t.Errorf("%q: got %q, %v after %v, want %d answers and the end after %v", text, got, err, elapsed, c.answers, c.ends)
 			}
 		})
 	}
@@ -282,6 +285,7 @@ func TestQuotaIsTheLeastOfAllGroups(t *testing.T) {
 		want  float64
 	}{
 		"none":                {nil, 0},
+		"own, less":           {map[string]string{"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "150000 100000", "sys/fs/cgroup/a/cpu.max": "400000 100000"}, 1.5},
 		"no limit":            {map[string]string{"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/cpu.max": "max 100000"}, 0},
 		"own":                 {map[string]string{"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/cpu.max": "50000 100000"}, 0.5},
 		"above":               {map[string]string{"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "400000 100000", "sys/fs/cgroup/a/cpu.max": "150000 100000"}, 1.5},
