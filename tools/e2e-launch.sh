@@ -306,6 +306,7 @@ etcd_cases() {
 # doctor_cases breaks one thing at a time on n1. tuttirun doctor must find it.
 doctor_cases() {
 	need_hosts doctor || return 0
+	ulimit -l 8192 || : # a container may have less, which is a fault
 	# The probe of n1 begins with $BREAK.
 	cat >"$work/break" <<END
 #!/usr/bin/env bash
