@@ -157,6 +157,11 @@
 // without finalize. A job in which ranks wait in a barrier for that rank then ends as by the
 // signal.
 //
+// # Checking hosts
+//
+// "tuttirun doctor" starts "tuttirun probe" on each host as it would start "tuttirun remote", and
+// reports what keeps ranks from running there. Package doctor does both.
+//
 // # Standard streams
 //
 // Standard output passes through the launcher only if Job.Output changes it, or if the caller's
