@@ -346,6 +346,21 @@ func TestRanksOnSeveralHostsMeetAtRank0(t *testing.T) {
 	}
 }
 
+// Only ssh's configuration knows the names of these hosts.
+func TestRanksMeetAtAHostThatOnlySSHKnows(t *testing.T) {
+	program, _ := os.Executable()
+	const agent = `export SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22"; shift; exec sh -c "$*"`
+	l := launch(t, hostsJob{
+		Hosts: []string{"b.invalid", "c.invalid"}, Args: []string{program}, Rank: "meet", Agent: agent,
+	})
+	for i, line := range l.sorted(2) {
+		if want := fmt.Sprintf("%d met, secret of 16", i); line != want {
+			t.Errorf("got %q, want %q", line, want)
+		}
+	}
+	l.ends(0)
+}
+
 // rankThatSeesDeath waits, on rank 0, until the record of ends says that rank 1 has died.
 func rankThatSeesDeath() int {
 	job, err := bootstrap.Find(bootstrap.Options{})

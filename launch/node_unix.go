@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
@@ -179,6 +180,10 @@ func (n *node) prepare(c *remote.Prepare) {
 	})
 	p := &remote.Prepared{CPUs: cpu.Topology()}
 	p.Host, _ = os.Hostname()
+	// sshd sets the variable: the client's address and port, and the server's.
+	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
+		p.Reached = f[2]
+	}
 	if c.Root {
 		var addr netip.AddrPort
 		var err error

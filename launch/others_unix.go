@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/placement"
@@ -77,17 +78,48 @@ func (r *run) prepareHosts() (err error) {
 	if r.local.listener, addr, err = listen(alone); err == nil {
 		r.info.root = addr.String()
 		if !alone {
-			r.info.root = rootAddress(hostname(), int(addr.Port()))
+			r.info.root = rootAddress(ownAddress(r.others.hosts[0].hostName), int(addr.Port()))
 		}
 	}
 	return err
 }
 
-// rootAddress returns the address of a listener on the host with this name, which may begin with
-// the user's name there, as for ssh.
-func rootAddress(name string, port int) string {
-	return net.JoinHostPort(name[strings.LastIndexByte(name, '@')+1:], strconv.Itoa(port))
+// lookupLimit bounds the time of a name's lookup.
+const lookupLimit = 2 * time.Second
+
+// isKnown reports whether a host's name has an address that other hosts can use, too.
+func isKnown(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", withoutUser(name))
+	return err == nil && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
 }
+
+// ownAddress returns the name of this host, or, if the name is of no use to other hosts, the address
+// from which this host reaches one of them. /etc/hosts often gives a host's own name a loopback
+// address.
+func ownAddress(other string) string {
+	own := hostname()
+	if own != "" && isKnown(context.Background(), own) {
+		return own
+	}
+	// A UDP socket sends nothing when it is connected.
+	dialer := net.Dialer{Timeout: lookupLimit}
+	c, err := dialer.Dial("udp", net.JoinHostPort(withoutUser(other), "9"))
+	if err != nil {
+		return own
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String()
+}
+
+// rootAddress returns the address of a listener on the host with this name.
+func rootAddress(name string, port int) string {
+	return net.JoinHostPort(withoutUser(name), strconv.Itoa(port))
+}
+
+// withoutUser returns a host's name without the user's name there, which ssh allows before it.
+func withoutUser(name string) string { return name[strings.LastIndexByte(name, '@')+1:] }
 
 // hostOf returns the host of the rank that begins in a slot.
 func (r *run) hostOf(slot int) host {
@@ -249,8 +281,12 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	}
 	if h.first.Root {
 		name := h.name()
-		if h.first.Alone {
+		switch {
+		case h.first.Alone:
 			name = p.Addresses[0]
+		// Only ssh's configuration knows the name. The other ranks use the address that ssh has used.
+		case !h.known && p.Reached != "":
+			name = p.Reached
 		}
 		r.info.root = rootAddress(name, p.Port)
 	}

@@ -23,6 +23,7 @@ type remoteHost struct {
 	first    remote.Prepare // the first command
 	link     *remote.Link   // nil until the host has answered
 	lost     error          // why the connection has ended, or could not be made; nil before
+	known    bool           // other hosts can look up the name; only set if rank 0's listener is there
 
 	streams []remote.StreamID // of the process that is about to start
 	starts  int               // the number of Start commands so far
@@ -55,6 +56,9 @@ func (h *remoteHost) serve(ctx context.Context, link *remote.Link, err error, ev
 	}
 	defer link.Close()
 	defer context.AfterFunc(ctx, func() { link.Close() })()
+	if h.first.Root && !h.first.Alone {
+		h.known = isKnown(ctx, h.hostName)
+	}
 	send(hostEvent{link: link})
 	for e := range link.Events() {
 		send(hostEvent{event: e})

@@ -93,6 +93,7 @@ type Prepared struct {
 	Host      string       // the name by which the host knows itself
 	Addresses []string     // of the root listener, if Prepare.Alone
 	Port      int          // of the root listener, or 0
+	Reached   string       // the address to which ssh has connected, or ""
 	CPUs      []cpu.Thread // the processors that ranks may use
 	Failed    string       // why the host cannot run ranks, or ""
 }
