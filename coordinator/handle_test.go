@@ -124,7 +124,7 @@ func TestAnInvalidDeclarationFailsEachWait(t *testing.T) {
 
 // When all submissions are done before WaitAll, it must return the first error in the order of the
 // handles, and every handle can be submitted again.
-func TestWaitAllTakesTheOutcomesOfAllThatIsDone(t *testing.T) {
+func TestWaitAllReturnsTheFirstErrorOfAllThatIsDone(t *testing.T) {
 	leak.Check(t)
 	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		valid := func(name string) *coordinator.Handle { return coordinator.Declare(co, name, []int32{1}, comm.Sum) }

@@ -65,8 +65,8 @@ func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 				}
 				// Between the warning and the error, a heartbeat may have told another place.
 				n, last := 0, " last in "+e.Peers[0].Call+" at "
-				for _, place := range []string{"stopped_test.go:", "rankprocess_test.go:"} {
-					n += j.err.count(append(stall, last+place)...)
+				for _, file := range []string{"stopped_test.go:", "rankprocess_test.go:"} {
+					n += j.err.count(append(stall, last+file)...)
 				}
 				if n != 1 {
 					t.Errorf("%d lines warn %q and %q, want 1:\n%v", n, stall, last, j.err)
