@@ -45,12 +45,11 @@ func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Com
 			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), op)
 		},
 		"three roots, of nothing": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
-			for range 10 {
+			for { // a root of nothing waits for nobody, so a few calls may end before the mistake is detected
 				if err := comm.Broadcast(ctx, c, make([]float32, 0), a.rank); err != nil {
 					return callHere(), err
 				}
 			}
-			return callHere(), nil
 		},
 		"a deadline": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 			if a.rank == a.Victim {
@@ -94,8 +93,6 @@ func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 				failed := 0
 				for _, e := range j.events("left", program.events) {
 					switch {
-					// The rank had closed before the mistake was detected.
-					case !e.Failed && program.blunder == "three roots, of nothing":
 					case !e.is(program.kind) || !strings.Contains(e.Text, program.wantText):
 						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.wantText)
 					default:
