@@ -41,6 +41,11 @@ func TestMain(m *testing.M) {
 			os.Exit(echo())
 		case "stubborn":
 			os.Exit(stubborn())
+		case "orphan":
+			child := exec.Command(program, "hang")
+			child.ExtraFiles = []*os.File{hold()}
+			child.Start()
+			os.Exit(0)
 		case "hang":
 			signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
 			select {}
@@ -170,6 +175,7 @@ func serve(t *testing.T, c Keys, tune func(*Agent)) *agentUnderTest {
 	a := &agentUnderTest{addr: ln.Addr().(*net.TCPAddr), over: make(chan struct{})}
 	a.Agent = New(config, program, map[string]Service{
 		"remote": {[]string{"remote", "--max-ranks", "7"}, limit}, "stubborn": {[]string{"stubborn"}, limit}, "fail": {[]string{"fail"}, limit},
+		"orphan":                {[]string{"orphan"}, limit},
 		"remote, soon silent":   {[]string{"remote"}, 20 * time.Millisecond},
 		"stubborn, soon silent": {[]string{"stubborn"}, 20 * time.Millisecond},
 	}, 4, slog.New(slog.NewTextHandler(&a.logs, nil)))
@@ -320,6 +326,20 @@ func TestTheEndOfALauncherEndsItsProcesses(t *testing.T) {
 			a.waitFor(t, "a job has ended")
 		})
 	}
+}
+
+func TestTheEndOfAProcessEndsItsChildren(t *testing.T) {
+	leak.Check(t)
+	wait := alive(t)
+	c := Keys{Secret: secretIn(t, ourSecret)}
+	a := serve(t, c, nil)
+	conn, err := a.dialer(t, c).Start(t.Context(), "127.0.0.1", "orphan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	a.waitFor(t, "a job has ended")
+	wait()
 }
 
 func TestASilentLauncherLosesItsProcess(t *testing.T) {
