@@ -24,6 +24,7 @@ import (
 
 	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/internal/cpu"
+	"github.com/tutti-go/tutti/launch/internal/agent"
 	"github.com/tutti-go/tutti/launch/internal/placement"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
@@ -38,7 +39,7 @@ const (
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Args[0] == guardianName, len(os.Args) == 2 && os.Args[1] == "remote":
+	case os.Args[0] == guardianName, len(os.Args) > 1 && (os.Args[1] == "remote" || os.Args[1] == "agent"):
 		os.Exit(Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	case len(os.Args) == 4 && os.Args[1] == "ssh":
 		os.Exit(runHere(os.Args[3]))
@@ -60,6 +61,7 @@ type hostsJob struct {
 	Args  remote.Strings
 	Rank  string // the value of testRank
 	Agent string // a script in place of ssh; "" is runHere
+	By    agents // tuttirun agent in place of ssh, if set
 }
 
 // runHere is ssh, but runs the command on this machine.
@@ -92,9 +94,9 @@ func (h hostsJob) job() *Job {
 	if err != nil {
 		panic(err)
 	}
-	agent := []string{program, "ssh"}
+	ssh := []string{program, "ssh"}
 	if h.Agent != "" {
-		agent = []string{"sh", "-c", h.Agent, "ssh"}
+		ssh = []string{"sh", "-c", h.Agent, "ssh"}
 	}
 	env := append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	if h.Rank != "" {
@@ -102,7 +104,12 @@ func (h hostsJob) job() *Job {
 	}
 	j := &Job{
 		Env: env, Grace: 2 * time.Second, Guardian: program,
-		Starter: &remote.SSH{Agent: agent, Program: program},
+		Starter: &remote.SSH{Agent: ssh, Program: program},
+	}
+	if h.By != (agents{}) {
+		if j.Starter, err = agent.NewDialer(h.By.Keys, h.By.Port); err != nil {
+			panic(err)
+		}
 	}
 	for _, name := range h.Hosts {
 		host := []placement.Host{{Name: name, Slots: len(h.Hosts)}}

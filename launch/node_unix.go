@@ -4,6 +4,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -18,10 +19,10 @@ import (
 
 // serveNode carries out the commands of a launcher on another host. It is the program tuttirun
 // remote. It returns when the launcher has ended the connection, or after a silence. No process of
-// the job is left then. The parameter guardian is as in Job.
-func serveNode(rwc io.ReadWriteCloser, guardian string) error {
+// the job is left then. The parameter guardian is as in Job, and limits may be nil.
+func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) error {
 	n := &node{
-		guardian: guardian, commands: make(chan *remote.Command), conns: make(chan nodeConn),
+		guardian: guardian, limits: limits, commands: make(chan *remote.Command), conns: make(chan nodeConn),
 		stopped: make(chan struct{}), inits: make(map[int]initState), streams: make(map[streamKey]*nodeStream),
 	}
 	done := make(chan struct{})
@@ -40,14 +41,30 @@ func serveNode(rwc io.ReadWriteCloser, guardian string) error {
 	return err
 }
 
-// remoteMain is Main in "tuttirun remote". Its standard error is the launcher's, by ssh.
-func remoteMain(stderr *os.File) int {
+// nodeLimits are what tuttirun agent adds to tuttirun remote.
+type nodeLimits struct {
+	ranks int         // how many processes may run at once
+	log   *lineWriter // gets a line for each process that begins, for the agent's log
+}
+
+// remoteMain is Main in "tuttirun remote". Its standard error is the launcher's, by ssh. tuttirun
+// agent, which logs it, gives "--max-ranks N".
+func remoteMain(args []string, stderr *os.File) int {
+	log := &lineWriter{w: stderr}
+	var limits *nodeLimits
+	if len(args) > 0 {
+		limits = &nodeLimits{log: log}
+		if _, err := fmt.Sscanf(strings.Join(args, " "), "--max-ranks %d", &limits.ranks); err != nil {
+			log.logf("remote: got %q, want no arguments", args)
+			return exitUsage
+		}
+	}
 	in, out, err := remote.Stdio()
 	if err == nil {
-		err = serveNode(duplex{in, out}, self())
+		err = serveNode(duplex{in, out}, self(), limits)
 	}
 	if err != nil {
-		(&lineWriter{w: stderr}).logf("remote: %v", err)
+		log.logf("remote: %v", err)
 		return exitNotRunning
 	}
 	return 0
@@ -64,6 +81,7 @@ func (d duplex) Close() error                { return errors.Join(d.in.Close(), 
 // owns the fields, except for the channels. It never waits for the launcher: events are queued.
 type node struct {
 	guardian string
+	limits   *nodeLimits // nil: none
 	events   *remote.Sender
 	commands chan *remote.Command
 	conns    chan nodeConn
@@ -209,12 +227,20 @@ func (n *node) start(c *remote.Start) {
 		}
 		n.join(streamKey{c.Process, id}, ours, nil)
 	}
+	if n.limits != nil && n.running >= n.limits.ranks {
+		n.failed(c.Process, &startError{exitNotRunning,
+			fmt.Sprintf("%s: the agent there allows %d ranks of a job (--max-ranks)", s.args[0], n.limits.ranks)})
+		return
+	}
 	pid, err := n.local.start(s)
 	if err != nil {
 		n.failed(c.Process, err)
 		return
 	}
 	n.running++
+	if n.limits != nil {
+		n.limits.log.logf("process %d of %s is %d, %s", c.Process, n.local.job, pid, s.program)
+	}
 	n.left = nil
 	n.events.Send(&remote.Event{Started: &remote.Started{Process: c.Process, PID: pid, Program: remote.Text(s.program)}})
 }

@@ -61,6 +61,7 @@ type parser struct {
 	shared  []string // variables for all programs
 	ignored []string
 	elastic Elastic // what the options say; see finishElastic
+	agents  agents
 
 	timestamp bool // the prefix of output begins with the time
 }
@@ -223,6 +224,9 @@ func (p *parser) finish() error {
 		return usagef("-stdin: got rank %d, want one of the %d ranks of the job", j.StdinRank, total)
 	}
 	p.finishOutput()
+	if err := p.finishAgents(); err != nil {
+		return err
+	}
 	if err := p.finishElastic(total); err != nil {
 		return err
 	}

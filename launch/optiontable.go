@@ -28,7 +28,7 @@ type option struct {
 // options returns all options, including those that are ignored or rejected. Like mpirun, tuttirun
 // accepts one dash or two.
 func options() []option {
-	return slices.Concat(ownOptions(), placeOptions(), outputOptions(), tuneOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
+	return slices.Concat(ownOptions(), placeOptions(), agentOptions(), outputOptions(), tuneOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
 // ownOptions returns the main options. All of them have an effect, and --help lists all of them.

@@ -23,4 +23,6 @@ func Run(context.Context, *Job) Outcome {
 
 func guardMain([]string) int { return exitUsage }
 
-func remoteMain(*os.File) int { return exitUsage }
+func remoteMain([]string, *os.File) int { return exitUsage }
+
+func agentMain([]string, *os.File, *os.File) int { return exitUsage }
