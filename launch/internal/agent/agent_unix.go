@@ -29,14 +29,12 @@ const (
 // read the last bytes.
 const endTimeout = 3 * time.Second
 
-// limits are slotHold and endTimeout. Tests shorten them.
-type limits struct{ hold, end time.Duration }
+// stuckTimeout is the time after which a process that does not read its input is killed. While the
+// agent waits for such a process, it does not see that the launcher has gone.
+const stuckTimeout = 15 * time.Second
 
-// A Service is what a launcher may ask for.
-type Service struct {
-	Args    []string      // the arguments of the program
-	Silence time.Duration // the time without a byte after which a launcher counts as lost
-}
+// limits are slotHold, endTimeout and stuckTimeout. Tests shorten them.
+type limits struct{ hold, end, stuck time.Duration }
 
 // An Agent accepts launchers and starts processes for them.
 //
@@ -44,10 +42,10 @@ type Service struct {
 //
 //	state    in        ended by
 //	pending  pending   handshakeTimeout; eviction, after slotHold; its verb, with which it leaves
-//	job      jobs      the process; the launcher; silence; End
+//	job      jobs      the process; the launcher; End
 type Agent struct {
-	program string // what the processes run
-	verbs   map[string]Service
+	program string              // what the processes run
+	verbs   map[string][]string // the arguments of the program for each verb
 	maxJobs int
 	config  *tls.Config
 	log     *slog.Logger
@@ -71,11 +69,11 @@ type pendingConn struct {
 	safeUntil time.Time
 }
 
-// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program
-// for them, at most maxJobs times at once.
-func New(config *tls.Config, program string, verbs map[string]Service, maxJobs int, log *slog.Logger) *Agent {
+// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program with
+// the arguments of a verb for them, at most maxJobs times at once.
+func New(config *tls.Config, program string, verbs map[string][]string, maxJobs int, log *slog.Logger) *Agent {
 	return &Agent{
-		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout},
+		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout, stuckTimeout},
 		slotFree: make(chan struct{}, 1), draining: make(chan struct{}),
 		pending: make(map[*pendingConn]struct{}), jobs: make(map[*job]struct{}),
 	}
@@ -279,7 +277,7 @@ func nameOf(conn *tls.Conn) string {
 func (a *Agent) begin(conn *tls.Conn, verb string) (*job, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	v, ok := a.verbs[verb]
+	args, ok := a.verbs[verb]
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("got the verb %.20q, which this version does not know", verb)
@@ -288,8 +286,8 @@ func (a *Agent) begin(conn *tls.Conn, verb string) (*job, error) {
 	case len(a.jobs) >= a.maxJobs:
 		return nil, fmt.Errorf("it runs %d jobs, as many as its --max-jobs allows", a.maxJobs)
 	}
-	j := &job{agent: a, conn: conn, silence: v.Silence, begun: time.Now()}
-	if err := j.start(v.Args); err != nil {
+	j := &job{agent: a, conn: conn, begun: time.Now()}
+	if err := j.start(args); err != nil {
 		return nil, fmt.Errorf("it cannot start a process: %w", err)
 	}
 	j.log = a.log.With("process", j.cmd.Process.Pid)

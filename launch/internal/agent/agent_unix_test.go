@@ -173,11 +173,8 @@ func serve(t *testing.T, c Keys, tune func(*Agent)) *agentUnderTest {
 		t.Fatal(err)
 	}
 	a := &agentUnderTest{addr: ln.Addr().(*net.TCPAddr), over: make(chan struct{})}
-	a.Agent = New(config, program, map[string]Service{
-		"remote": {[]string{"remote", "--max-ranks", "7"}, limit}, "stubborn": {[]string{"stubborn"}, limit}, "fail": {[]string{"fail"}, limit},
-		"orphan":                {[]string{"orphan"}, limit},
-		"remote, soon silent":   {[]string{"remote"}, 20 * time.Millisecond},
-		"stubborn, soon silent": {[]string{"stubborn"}, 20 * time.Millisecond},
+	a.Agent = New(config, program, map[string][]string{
+		"remote": {"remote", "--max-ranks", "7"}, "stubborn": {"stubborn"}, "fail": {"fail"}, "orphan": {"orphan"},
 	}, 4, slog.New(slog.NewTextHandler(&a.logs, nil)))
 	if tune != nil {
 		tune(a.Agent)
@@ -342,33 +339,19 @@ func TestTheEndOfAProcessEndsItsChildren(t *testing.T) {
 	wait()
 }
 
-func TestASilentLauncherLosesItsProcess(t *testing.T) {
-	leak.Check(t)
-	wait := alive(t)
-	c := Keys{Secret: secretIn(t, ourSecret)}
-	a := serve(t, c, nil)
-	conn, err := a.dialer(t, c).Start(t.Context(), "127.0.0.1", "remote, soon silent")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	a.waitFor(t, errSilent.Error())
-	wait()
-}
-
 // A process that does not read must not keep the agent from seeing that its launcher has gone.
 func TestAProcessThatDoesNotReadIsKilled(t *testing.T) {
 	leak.Check(t)
 	wait := alive(t)
 	c := Keys{Secret: secretIn(t, ourSecret)}
-	a := serve(t, c, func(a *Agent) { a.limits.end = 20 * time.Millisecond })
-	conn, err := a.dialer(t, c).Start(t.Context(), "127.0.0.1", "stubborn, soon silent")
+	a := serve(t, c, func(a *Agent) { a.limits.end, a.limits.stuck = 20*time.Millisecond, 20*time.Millisecond })
+	conn, err := a.dialer(t, c).Start(t.Context(), "127.0.0.1", "stubborn")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	conn.Write(make([]byte, 1<<20)) // ends with an error when the agent has given up
-	a.waitFor(t, "a job has ended")
+	a.waitFor(t, errStuck.Error())
 	wait()
 }
 

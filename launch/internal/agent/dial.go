@@ -69,7 +69,7 @@ func (d *Dialer) Start(ctx context.Context, host, verb string) (io.ReadWriteClos
 // start dials once. The result again reports whether the agent may have closed the connection
 // because others lasted its slots.
 func start(ctx context.Context, address string, config *tls.Config, verb string) (conn *tls.Conn, again bool, err error) {
-	nc, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	nc, err := (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, false, err
 	}

@@ -25,7 +25,9 @@
 //	a handshake, a verb              its message; handshakeTimeout; a newer connection that needs
 //	                                 the slot, after slotHold
 //	Serve, for its processes         their ends
-//	a process, for bytes             bytes; the end of the connection; silence without any
+//	a process, for bytes             bytes; the end of the connection; keepAlive, if the launcher's host
+//	                                 does not answer
+//	the agent, for a process         its reading; stuckTimeout
 //	a process that has no input left its end; endTimeout, then SIGKILL of its process group
 //	the last bytes to the launcher   the launcher's reading; endTimeout
 //	Start                            the agent's answer; dialTimeout; its context

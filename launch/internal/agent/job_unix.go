@@ -21,11 +21,10 @@ const maxLine = 4 << 10
 // A job is one process and the connection of its launcher. The process leads a process group. All
 // goroutines of the job end with run.
 type job struct {
-	agent   *Agent
-	conn    *tls.Conn
-	silence time.Duration
-	log     *slog.Logger
-	begun   time.Time
+	agent *Agent
+	conn  *tls.Conn
+	log   *slog.Logger
+	begun time.Time
 
 	cmd           *exec.Cmd
 	in            *os.File // the write end of its standard input
@@ -100,9 +99,6 @@ func (j *job) run() {
 // kill kills the process group.
 func (j *job) kill() { syscall.Kill(-j.cmd.Process.Pid, syscall.SIGKILL) }
 
-// errSilent is the reason to end a process whose launcher sends nothing.
-var errSilent = errors.New("the launcher was silent")
-
 // errStuck is the reason to end a process that does not read its input.
 var errStuck = errors.New("the process did not read its input")
 
@@ -110,20 +106,16 @@ var errStuck = errors.New("the process did not read its input")
 func (j *job) copyIn() error {
 	buf := make([]byte, 32<<10)
 	for {
-		j.conn.SetReadDeadline(time.Now().Add(j.silence))
 		n, err := j.conn.Read(buf)
 		if n > 0 {
-			j.in.SetWriteDeadline(time.Now().Add(j.silence))
+			j.in.SetWriteDeadline(time.Now().Add(j.agent.limits.stuck))
 			if _, err := j.in.Write(buf[:n]); errors.Is(err, os.ErrDeadlineExceeded) {
 				return errStuck
 			} else if err != nil {
 				return err
 			}
 		}
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errSilent
-		case err != nil:
+		if err != nil {
 			return err
 		}
 	}

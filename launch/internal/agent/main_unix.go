@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // The exit codes of Main.
@@ -104,27 +104,20 @@ func parse(args []string) (*options, error) {
 	return o, nil
 }
 
-// verbs returns what launchers may ask for. A launcher of a job sends a heartbeat each second, and
-// tuttirun remote ends itself after 9 s without one. So its limit matters only if that process has
-// stopped. tuttirun doctor sends nothing to a host while it measures others.
-func (o *options) verbs() map[string]Service {
-	return map[string]Service{
-		"remote": {[]string{"remote", "--max-ranks", strconv.Itoa(o.ranks)}, 15 * time.Second},
-		"probe":  {[]string{"probe"}, 5 * time.Minute},
-	}
-}
-
 // serve runs the agent until a signal asks for its end.
 func (o *options) serve(program string, log *slog.Logger) error {
 	config, err := o.server()
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", o.listen)
+	ln, err := (&net.ListenConfig{KeepAliveConfig: keepAlive}).Listen(context.Background(), "tcp", o.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	a := New(config, program, o.verbs(), o.jobs, log)
+	a := New(config, program, map[string][]string{
+		"remote": {"remote", "--max-ranks", strconv.Itoa(o.ranks)},
+		"probe":  {"probe"},
+	}, o.jobs, log)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
