@@ -74,10 +74,11 @@
 //
 // On each other host that has ranks, one process, "tuttirun remote", does what the launcher does on
 // its own host: it starts processes, signals and watches them, has a guardian, and keeps a record
-// of processes that have ended. Package remote starts it by ssh and carries commands to it and
-// events from it. The ranks' standard streams and their connections for PMI are streams to the
-// launcher. All decisions stay in the launcher. Credentials, arguments and variables are in
-// commands, and never in a command line or a file with a name.
+// of processes that have ended. Package remote starts it by ssh, or package agent asks "tuttirun
+// agent" on that host to start it. Package remote carries commands to it and events from it. The
+// ranks' standard streams and their connections for PMI are streams to the launcher. All decisions
+// stay in the launcher. Credentials, arguments and variables are in commands, and never in a command
+// line or a file with a name.
 //
 // No rank starts before all hosts have answered. The host of rank 0 binds the listener on all
 // interfaces, unless all ranks are on that host. The name in TUTTI_ROOT is the one that the user
