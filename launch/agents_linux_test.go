@@ -161,3 +161,17 @@ func TestAMissingAgentIsNamed(t *testing.T) {
 		t.Errorf("got exit code %d and %q, want a failure that names %s", got, l.stderr.String(), hostB)
 	}
 }
+
+func TestDoctorExaminesHostsByAgents(t *testing.T) {
+	a := startAgent(t)
+	var report, log strings.Builder
+	args := []string{"-H", hostB, "--json", "--agent-secret-file", a.by.Secret, "--agent-port", a.by.Port}
+	doctorMain(args, os.Environ(), &report, &lineWriter{w: &log})
+	if log.Len() > 0 || !strings.Contains(report.String(), `"facts"`) {
+		t.Errorf("got the report %s and %q, want facts about the host", report.String(), log.String())
+	}
+	a.drains()
+	if !strings.Contains(a.logged(), "verb=probe") {
+		t.Error("the agent has started no probe")
+	}
+}

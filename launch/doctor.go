@@ -56,6 +56,9 @@ func parseDoctor(args, env []string) (*doctorRequest, error) {
 	if err := p.finishHosts(); err != nil {
 		return nil, err
 	}
+	if err := p.finishAgents(); err != nil {
+		return nil, err
+	}
 	r.job, r.options.Interface = p.req.job, p.req.job.Interface
 	if r.job.Hosts == nil {
 		r.job.Hosts = []placement.Host{{Name: "localhost"}}

@@ -39,7 +39,7 @@ const (
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Args[0] == guardianName, len(os.Args) > 1 && (os.Args[1] == "remote" || os.Args[1] == "agent"):
+	case os.Args[0] == guardianName, len(os.Args) > 1 && slices.Contains([]string{"remote", "agent", probeVerb}, os.Args[1]):
 		os.Exit(Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	case len(os.Args) == 4 && os.Args[1] == "ssh":
 		os.Exit(runHere(os.Args[3]))

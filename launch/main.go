@@ -14,17 +14,13 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
 		return guardMain(args[1:])
 	}
+	log := &lineWriter{w: stderr}
 	if len(args) > 1 {
 		switch args[1] {
 		case "remote":
 			return remoteMain(args[2:], stderr)
 		case "agent":
 			return agentMain(args[2:], stdout, stderr)
-		}
-	}
-	log := &lineWriter{w: stderr}
-	if len(args) > 1 {
-		switch args[1] {
 		case doctorVerb:
 			return doctorMain(args[2:], env, stdout, log)
 		case probeVerb:
