@@ -30,8 +30,9 @@ func deriveKey(secret []byte, label string) (ed25519.PrivateKey, error) {
 	return ed25519.NewKeyFromSeed(seed), nil
 }
 
-// AgentConfig returns the configuration of mutual TLS 1.3 for an agent, which accepts launchers that
-// have the same secret. Its certificate is for servers only, so it does not pass for a launcher's.
+// AgentConfig returns the configuration of mutual TLS 1.3 for an agent, which accepts launchers
+// that have the same secret. Its certificate is for servers only, so it does not pass for a
+// launcher's.
 func AgentConfig(secret []byte, protos ...string) (*tls.Config, error) {
 	return agentConfig(secret, protos, &x509.Certificate{
 		DNSNames:    []string{AgentHost},
@@ -39,9 +40,9 @@ func AgentConfig(secret []byte, protos ...string) (*tls.Config, error) {
 	})
 }
 
-// LauncherConfig returns the configuration of mutual TLS 1.3 for a launcher, which dials agents that
-// have the same secret. The certificate is for clients only, so it does not pass for an agent's. The
-// agent logs the name in it, which anyone with the secret can choose.
+// LauncherConfig returns the configuration of mutual TLS 1.3 for a launcher, which dials agents
+// that have the same secret. The certificate is for clients only, so it does not pass for an
+// agent's. The agent logs the name in it, which anyone with the secret can choose.
 func LauncherConfig(secret []byte, name string, protos ...string) (*tls.Config, error) {
 	return agentConfig(secret, protos, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},

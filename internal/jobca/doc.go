@@ -8,8 +8,8 @@
 //	New       the launcher has it, alone  the launcher
 //	Derive    follows from the secret     every process that has the secret
 //
-// A third kind signs no ranks: it is the CA of the agents on a user's hosts and of the launchers that
-// dial them. Its private key follows from their secret under another label. AgentConfig and
+// A third kind signs no ranks: it is the CA of the agents on a user's hosts and of the launchers
+// that dial them. Its private key follows from their secret under another label. AgentConfig and
 // LauncherConfig derive it.
 //
 // A certificate names its owner in a URI:

@@ -98,8 +98,8 @@ func (a *Authority) Issue(rank int, incarnation uint32) (*Credentials, error) {
 	return newCredentials(own, a.cert)
 }
 
-// sign makes a key, and the certificate of its owner. The parameter about holds what differs between
-// owners, and sign adds the rest.
+// sign makes a key, and the certificate of its owner. The parameter about holds what differs
+// between owners, and sign adds the rest.
 func (a *Authority) sign(about *x509.Certificate) (tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package pending has what listeners share that bound connections whose peers have proven nothing: the
-// choice of the connection that makes room for another one, and a log that a flood of them cannot
-// fill. It does not know how a peer proves anything.
+// Package pending has what listeners share that bound connections whose peers have proven nothing:
+// the choice of the connection that makes room for another one, and a log that a flood of them
+// cannot fill. It does not know how a peer proves anything.
 package pending
 
 import (
@@ -26,8 +26,8 @@ func Source(addr net.Addr) netip.Prefix {
 }
 
 // Victim returns the connection to evict when there is no room for another one, or the zero C if
-// there is none. The parameter about returns the source of a connection, and the time until which it
-// is safe. Victim selects the source that has the most connections, and from that source the
+// there is none. The parameter about returns the source of a connection, and the time until which
+// it is safe. Victim selects the source that has the most connections, and from that source the
 // connection whose safe time ends first. So connections from one host evict each other, and not one
 // from another host.
 func Victim[C comparable](all iter.Seq[C], about func(C) (netip.Prefix, time.Time)) (victim C) {

@@ -1,5 +1,5 @@
-// Package secretfile reads secrets from files that only their user may read. It does not know what a
-// secret is for.
+// Package secretfile reads secrets from files that only their user may read. It does not know what
+// a secret is for.
 package secretfile
 
 import (
@@ -44,8 +44,8 @@ func Read(path string) ([]byte, error) {
 
 // ReadPrivate reads a file that only this user may read, and returns at most limit+1 bytes. It
 // refuses a file that other users can read, and does not only warn, because they may know the
-// content already. It refuses devices and FIFOs, because reading them may block for ever. Errors are
-// of type *FileError.
+// content already. It refuses devices and FIFOs, because reading them may block for ever. Errors
+// are of type *FileError.
 func ReadPrivate(path string, limit int64) ([]byte, error) {
 	// The check comes before the open, because opening a FIFO waits for its writer.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {

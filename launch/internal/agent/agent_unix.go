@@ -69,8 +69,8 @@ type pendingConn struct {
 	safeUntil time.Time
 }
 
-// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program with
-// the arguments of a verb for them, at most maxJobs times at once.
+// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program
+// with the arguments of a verb for them, at most maxJobs times at once.
 func New(config *tls.Config, program string, verbs map[string][]string, maxJobs int, log *slog.Logger) *Agent {
 	return &Agent{
 		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout, stuckTimeout},
@@ -146,9 +146,9 @@ func (a *Agent) isDraining() bool {
 	}
 }
 
-// reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or until
-// a connection may be evicted. Meanwhile, other connections wait in the listener's queue. It returns
-// nil after Drain.
+// reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or
+// until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. It
+// returns nil after Drain.
 func (a *Agent) reserve(nc net.Conn) *pendingConn {
 	for {
 		p, victim, wait := a.tryReserve(nc)
@@ -169,8 +169,9 @@ func (a *Agent) reserve(nc net.Conn) *pendingConn {
 	}
 }
 
-// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to evict,
-// and the time for which that connection is still safe. After Drain, both connections are nil.
+// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to
+// evict, and the time for which that connection is still safe. After Drain, both connections are
+// nil.
 func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -188,8 +189,8 @@ func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Durat
 	return p, nil, 0
 }
 
-// release frees the slot of a connection. It returns false when the slot was freed before, so that a
-// connection that is evicted begins no job, and a job is not evicted.
+// release frees the slot of a connection. It returns false when the slot was freed before, so that
+// a connection that is evicted begins no job, and a job is not evicted.
 func (a *Agent) release(p *pendingConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +203,8 @@ func (a *Agent) release(p *pendingConn) bool {
 	return held
 }
 
-// errEvicted is the refusal of a peer that had proved nothing when another connection lasted its slot.
+// errEvicted is the refusal of a peer that had proved nothing when another connection lasted its
+// slot.
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 
 // handle serves one connection until it ends.
@@ -255,8 +257,8 @@ func (a *Agent) receive(p *pendingConn) (*tls.Conn, string, error) {
 	return conn, verb, err
 }
 
-// awaitClose says that no more bytes come, and waits until the peer has closed the connection, or its
-// deadline has passed. It reads at most one record of TLS.
+// awaitClose says that no more bytes come, and waits until the peer has closed the connection, or
+// its deadline has passed. It reads at most one record of TLS.
 func awaitClose(nc net.Conn) {
 	if w, ok := nc.(interface{ CloseWrite() error }); ok {
 		w.CloseWrite()

@@ -16,8 +16,8 @@
 //	end of the bytes      <----->  end of the bytes
 //
 // A length is one byte. The verb names one of the programs that the agent starts. There are no
-// session tickets and no 0-RTT data, so the verb arrives after a handshake with a fresh key exchange,
-// and no recorded bytes can be replayed. The ALPN name has the version of this protocol.
+// session tickets and no 0-RTT data, so the verb arrives after a handshake with a fresh key
+// exchange, and no recorded bytes can be replayed. The ALPN name has the version of this protocol.
 //
 // # Who waits for what, and what ends it
 //
@@ -25,8 +25,8 @@
 //	a handshake, a verb              its message; handshakeTimeout; a newer connection that needs
 //	                                 the slot, after slotHold
 //	Serve, for its processes         their ends
-//	a process, for bytes             bytes; the end of the connection; keepAlive, if the launcher's host
-//	                                 does not answer
+//	a process, for bytes             bytes; the end of the connection; keepAlive, if the launcher's
+//	                                 host does not answer
 //	the agent, for a process         its reading; stuckTimeout
 //	a process that has no input left its end; endTimeout, then SIGKILL of its process group
 //	the last bytes to the launcher   the launcher's reading; endTimeout

@@ -62,7 +62,8 @@ func (j *job) start(args []string) (err error) {
 }
 
 // run copies bytes until the process has ended. It kills a process that does not end within
-// endTimeout after the end of its input, and what such a process leaves behind in its process group.
+// endTimeout after the end of its input, and what such a process leaves behind in its process
+// group.
 func (j *job) run() {
 	defer j.in.Close()
 	defer j.out.Close()

@@ -8,16 +8,16 @@ import (
 )
 
 // Port is the default port of an agent. IANA has assigned it to no service. It is below the ports
-// that systems assign to outgoing connections, outside the node ports of Kubernetes (30000 to 32767),
-// and outside the range from which ranks under plain srun derive a port (15000 to 29999).
+// that systems assign to outgoing connections, outside the node ports of Kubernetes (30000 to
+// 32767), and outside the range from which ranks under plain srun derive a port (15000 to 29999).
 const Port = "14888"
 
 // proto is the ALPN name. A version that speaks another protocol must use another name.
 const proto = "tutti-agent/1"
 
-// keepAlive makes the system end a connection after 15 s in which the other host has not answered. So
-// a launcher that is stopped keeps its ranks, and one whose host is cut off does not. The processes
-// at both ends detect other silence themselves.
+// keepAlive makes the system end a connection after 15 s in which the other host has not answered.
+// So a launcher that is stopped keeps its ranks, and one whose host is cut off does not. The
+// processes at both ends detect other silence themselves.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5}
 
 // maxText is the maximum length of a verb and of a refusal.
