@@ -215,6 +215,7 @@ func (n *node) prepare(c *remote.Prepare) {
 
 func (n *node) start(c *remote.Start) {
 	n.starts++
+	n.left = nil
 	s := &spec{
 		process: c.Process, args: c.Args, env: c.Env, dir: string(c.Dir), credentials: c.Credentials, listener: c.Listener,
 		merge: c.Merge, cpus: c.CPUs,
@@ -241,7 +242,6 @@ func (n *node) start(c *remote.Start) {
 	if n.limits != nil {
 		n.limits.log.logf("process %d of %s is %d, %s", c.Process, n.local.job, pid, s.program)
 	}
-	n.left = nil
 	n.events.Send(&remote.Event{Started: &remote.Started{Process: c.Process, PID: pid, Program: remote.Text(s.program)}})
 }
 
