@@ -192,12 +192,16 @@ func (n *node) handle(c *remote.Command) {
 }
 
 func (n *node) prepare(c *remote.Prepare) {
+	p := &remote.Prepared{CPUs: cpu.Topology()}
+	p.Host, _ = os.Hostname()
+	if c.Job == "" {
+		n.events.Send(&remote.Event{Prepared: p}) // the launcher only asks
+		return
+	}
 	n.local = newLocalHost(c.Job, c.Size)
 	n.local.begin(n.guardian, func(err error) {
 		n.events.Send(&remote.Event{Note: &remote.Note{Text: noGuardian(err)}})
 	})
-	p := &remote.Prepared{CPUs: cpu.Topology()}
-	p.Host, _ = os.Hostname()
 	// sshd sets the variable: the client's address and port, and the server's.
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 		p.Reached = f[2]

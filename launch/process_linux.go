@@ -102,9 +102,10 @@ func signalDetached(groups map[int]bool, part string, s syscall.Signal) {
 }
 
 // belongsTo reports whether a process was started with the name of the job's part in its
-// environment. It returns false for processes of other users, which it cannot read.
+// environment. It returns false for processes of other users, which it cannot read. The name "" is
+// that of no job: a user may have emptied the variable.
 func belongsTo(pid int, part string) bool {
-	if pid == os.Getpid() {
+	if pid == os.Getpid() || part == "" {
 		return false
 	}
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")

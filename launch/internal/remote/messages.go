@@ -20,7 +20,7 @@ type Command struct {
 
 // Prepare is the first command. The host answers with Prepared.
 type Prepare struct {
-	Job   string // the name of the job's part on this host, by which its processes are found
+	Job   string // the name of the job's part here, by which processes are found; "" starts none
 	Size  int    // the number of processes that begin
 	Root  bool   // rank 0 runs here: bind its listener
 	Alone bool   // all ranks run here, so the listener is on loopback
