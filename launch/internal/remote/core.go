@@ -21,6 +21,7 @@ const (
 	sendLimit     = 30 * time.Second // for one message on Control
 	greetingLimit = 30 * time.Second // Serve waits for the launcher's greeting and for Control
 	closeLimit    = 2 * time.Second  // Close waits for the host's end of Control
+	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh: 2*closeLimit, and the way back
 
 	maxCommand = 16 << 20  // bytes: an environment of Linux's 6 MB in base64
 	maxEvent   = 256 << 10 // bytes

@@ -27,6 +27,12 @@
 //	either end, for bytes      bytes; silenceLimit seconds without any
 //	a command in the queue     the far end's reading; sendLimit
 //	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
+//	the end of a starter       its end; closeLimit, and then it is killed
+//	its last standard error    the end of it; closeLimit
+//	that of a Tunnel           the report of the host on the way; explainLimit; the end of its Link
+//
+// So a host that falls silent is lost within silenceLimit and one more interval, and explainLimit, at
+// any depth of the tree.
 //
 // # What bounds memory
 //

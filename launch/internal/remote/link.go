@@ -244,7 +244,7 @@ func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
 	}
 	life, cancel := context.WithCancel(l.ctx)
 	user, inner, detach := pipe(life)
-	t := &tunnel{Conn: user, via: l, ended: make(chan struct{})}
+	t := &tunnel{Conn: user, via: l, cancel: cancel, ended: make(chan struct{})}
 	s, err := l.newStream(metadata.AppendToOutgoingContext(life, tunnelHeader, string(spec)), tunnelMethod)
 	if err != nil {
 		cancel()
@@ -262,14 +262,18 @@ func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
 // A tunnel is the launcher's end of a connection that another host has started.
 type tunnel struct {
 	net.Conn
-	via   *Link
-	ended chan struct{} // closed after err is set
-	err   error         // gRPC's
+	via    *Link
+	cancel context.CancelFunc // ends the stream
+	ended  chan struct{}      // closed after err is set
+	err    error              // gRPC's
 }
 
 // Explain waits for the end of the stream, which Close has begun. The host on the way knows how its
-// ssh has ended. It ends after closeLimit at the latest, or the Link does.
+// ssh has ended, and reports it after 2*closeLimit at the latest: see process.Close. If it does not,
+// Explain ends the stream after explainLimit.
 func (t *tunnel) Explain(err error) error {
+	late := time.AfterFunc(explainLimit, t.cancel)
+	defer late.Stop()
 	<-t.ended
 	switch s := status.Convert(t.err); {
 	case t.via.ctx.Err() != nil:
@@ -294,7 +298,8 @@ func (l *Link) copyBoth(s rpc.ClientStream, inner net.Conn, ended func(error)) {
 }
 
 // Close ends the connection. The host gets the commands that were sent before, and then ends. Close
-// waits for it, at most closeLimit. Streams end with the Link.
+// waits for it, at most closeLimit, and then for the end of its starter, at most explainLimit. Streams
+// end with the Link.
 func (l *Link) Close() error {
 	l.onClose.Do(func() {
 		l.closing.Store(true)

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	rpc "google.golang.org/grpc"
+
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
@@ -367,6 +369,50 @@ func TestPauseAllowsSilence(t *testing.T) {
 			t.Errorf("Serve after Resume: got %v, want silence", err)
 		}
 		<-gate
+	})
+}
+
+// A host on the way that never reports the end of its ssh does not hold up the launcher.
+func TestATunnelThatNeverEndsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		s := &server{core: newCore[Event](newConn(theirs)), newHandler: newTestHost().handler, ended: make(chan struct{})}
+		g := rpc.NewServer(serverOptions()...)
+		g.RegisterService(&rpc.ServiceDesc{ServiceName: serviceName, Streams: []rpc.StreamDesc{
+			controlMethod.desc(s.control),
+			tunnelMethod.desc(func(_ any, stream rpc.ServerStream) error {
+				<-stream.Context().Done()
+				return nil
+			}),
+		}}, nil)
+		defer g.Stop()
+		go func() {
+			s.greet(ownVersion())
+			g.Serve(listenOnce(s.conn))
+		}()
+		l, err := Connect(t.Context(), "n1", ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.fail(errDone)
+		defer l.Close()
+		rwc, err := l.Tunnel(new(SSH), "n2", "remote")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		late := time.AfterFunc(time.Hour, func() {
+			t.Error("Connect still waits after an hour")
+			l.fail(errDone)
+		})
+		defer late.Stop()
+		if _, err := Connect(ctx, "n2", rwc); err == nil || !strings.HasPrefix(err.Error(), "n2: no answer") {
+			t.Errorf("got %v, want no answer of n2", err)
+		}
+		if err := l.Err(); err != nil {
+			t.Errorf("the host on the way: got %v, want no error", err)
+		}
 	})
 }
 

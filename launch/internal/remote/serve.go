@@ -217,15 +217,14 @@ func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
 }
 
 // A tunnelInput is the standard input of a tunnel's process. The launcher answers only to tuttirun's
-// greeting, so its first bytes say that the process is connected.
+// greeting, so its first bytes say that the process is connected. The launcher closes both directions
+// at once, so Close is the process's: it kills an ssh that waits for a host that is gone.
 type tunnelInput struct{ *process }
 
 func (t tunnelInput) Write(b []byte) (int, error) {
 	t.Connected()
 	return t.process.Write(b)
 }
-
-func (t tunnelInput) Close() error { return t.stdin.Close() }
 
 // number returns a number in the headers of a stream.
 func number(ctx context.Context, key string) (int, error) {

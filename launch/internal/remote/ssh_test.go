@@ -4,6 +4,7 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
@@ -340,6 +345,52 @@ func TestAKilledHostOfATreeEndsItsSubtree(t *testing.T) {
 		if got := pidOf(t, links[i]); got != pids[i] {
 			t.Errorf("n%d: got process %d, want %d", i, got, pids[i])
 		}
+	}
+}
+
+// A host on the way kills an agent that does not end at the end of the tunnel's input, and reports how
+// the agent has ended.
+func TestAnAgentOnTheWayThatHangsIsKilled(t *testing.T) {
+	leak.Check(t)
+	l, _ := start(t, newTestHost())
+	spec, err := json.Marshal(tunnelSpec{agent(t, `exec sleep 1000`), "n2", "remote"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.newStream(metadata.AppendToOutgoingContext(l.ctx, tunnelHeader, string(spec)), tunnelMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.CloseSend()
+	if err := s.RecvMsg(new(chunk)); status.Code(err) != codes.Aborted {
+		t.Errorf("got %v, want how the agent has ended", err)
+	}
+}
+
+// A host below another one that hangs is killed by the host that has started it, and does not hold up
+// the launcher. The host above it goes on.
+func TestAHostThatHangsBelowAnotherIsKilled(t *testing.T) {
+	leak.Check(t)
+	links, errs := tree(t, here(t))
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	above, below := pidOf(t, links[0]), pidOf(t, links[2])
+	syscall.Kill(below, syscall.SIGSTOP)
+	links[2].fail(errors.New("it has been silent"))
+	for range links[2].Events() {
+	}
+	if err := links[2].Err(); err == nil || err.Error() != "n2: it has been silent" {
+		t.Errorf("n2: got %v, want that it has been silent", err)
+	}
+	waitGone(t, below)
+	for range links[6].Events() {
+	}
+	if err := links[6].Err(); err == nil || !strings.HasPrefix(err.Error(), "n6: the connection through n2 has ended") {
+		t.Errorf("n6: got %v, want the end of the connection through n2", err)
+	}
+	if got := pidOf(t, links[0]); got != above {
+		t.Errorf("n0: got process %d, want %d", got, above)
 	}
 }
 
