@@ -27,6 +27,8 @@
 //	either end, for bytes      bytes; silenceLimit seconds without any
 //	a command in the queue     the far end's reading; sendLimit
 //	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
+//	Sender.Done                the end of the connection, at once
+//	Serve, after that          the ends of the starters of its tunnels; the CommandHandler's return
 //	the end of a starter       its end; closeLimit, and then it is killed
 //	its last standard error    the end of it; closeLimit
 //	that of a Tunnel           the report of the host on the way; explainLimit; the end of its Link

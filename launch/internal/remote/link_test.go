@@ -440,7 +440,7 @@ func TestServeGivesUpWithoutALauncher(t *testing.T) {
 func TestAHostThatReadsNothingEndsTheLink(t *testing.T) {
 	leak.Check(t)
 	release := make(chan struct{})
-	h := &blockedHost{release: release}
+	h := &blockedHost{began: make(chan struct{}, 3*maxQueue), release: release}
 	ours, theirs := net.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- Serve(theirs, func(*Sender) CommandHandler { return h }) }()
@@ -468,10 +468,46 @@ func TestAHostThatReadsNothingEndsTheLink(t *testing.T) {
 	l.Close()
 }
 
-type blockedHost struct{ release chan struct{} }
+type blockedHost struct{ began, release chan struct{} }
 
-func (h *blockedHost) Command(*Command)               { <-h.release }
+func (h *blockedHost) Command(*Command) {
+	h.began <- struct{}{}
+	<-h.release
+}
+
 func (h *blockedHost) Stream(int, StreamID, net.Conn) {}
+
+// A host learns the end of the connection although Serve still waits for something.
+func TestDoneDoesNotWaitForServe(t *testing.T) {
+	leak.Check(t)
+	h := &blockedHost{began: make(chan struct{}, 1), release: make(chan struct{})}
+	ours, theirs := net.Pipe()
+	served, senders := make(chan error, 1), make(chan *Sender, 1)
+	go func() {
+		served <- Serve(theirs, func(s *Sender) CommandHandler {
+			senders <- s
+			return h
+		})
+	}()
+	l, err := Connect(context.Background(), "n1", ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.Send(&Command{Grow: new(Grow)})
+	<-h.began
+	ours.Close()
+	<-(<-senders).Done()
+	select {
+	case err := <-served:
+		t.Errorf("Serve: got %v before Command has returned", err)
+	default:
+	}
+	close(h.release)
+	if err := <-served; err == nil {
+		t.Error("Serve: got nil, want an error")
+	}
+}
 
 func TestALargeEventEndsTheLink(t *testing.T) {
 	leak.Check(t)

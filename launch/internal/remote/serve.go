@@ -20,7 +20,7 @@ import (
 // A CommandHandler carries out the commands of a launcher.
 type CommandHandler interface {
 	// Command carries out a command. It is called for one command after the other. It must not
-	// wait for the launcher, because Serve waits for it.
+	// wait for the launcher, because Serve waits for it, and must return after Sender.Done.
 	Command(*Command)
 	// Stream gets a stream of a process, which may come before the process's Start or after it. The
 	// CommandHandler owns the Conn. Stream must not block.
@@ -34,11 +34,15 @@ type Sender struct{ core *core[Event] }
 // returns an error.
 func (s *Sender) Send(e *Event) error { return s.core.send(e) }
 
+// Done returns a channel that is closed when the connection has ended. The CommandHandler then ends
+// the processes of the job. It does not wait for Serve, which waits for hosts that this host has
+// started.
+func (s *Sender) Done() <-chan struct{} { return s.core.ctx.Done() }
+
 // Serve is the host's end of a connection, over the standard input and output of tuttirun remote.
 // It calls newHandler when the launcher has opened Control. It returns when the launcher has closed
-// the Link (nil), or when the connection has ended for another reason, or is silent. The caller then
-// ends the processes of the job. All Conns are closed by then. Serve closes rwc, whose Close must
-// end a Read.
+// the Link (nil), or when the connection has ended for another reason, or is silent. All Conns are
+// closed by then, and so is Sender.Done. Serve closes rwc, whose Close must end a Read.
 func Serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler) error {
 	return serve(rwc, newHandler, ownVersion())
 }
