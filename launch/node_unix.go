@@ -23,7 +23,7 @@ import (
 func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) error {
 	n := &node{
 		guardian: guardian, limits: limits, commands: make(chan *remote.Command), conns: make(chan nodeConn),
-		stopped: make(chan struct{}), inits: make(map[int]initState), streams: make(map[streamKey]*nodeStream),
+		inits: make(map[int]initState), streams: make(map[streamKey]*nodeStream),
 	}
 	done := make(chan struct{})
 	err := remote.Serve(rwc, func(events *remote.Sender) remote.CommandHandler {
@@ -35,7 +35,6 @@ func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) erro
 		return n
 	})
 	if n.events != nil {
-		close(n.stopped)
 		<-done
 	}
 	return err
@@ -85,7 +84,6 @@ type node struct {
 	events   *remote.Sender
 	commands chan *remote.Command
 	conns    chan nodeConn
-	stopped  chan struct{} // closed when the connection has ended
 
 	local   *localHost // nil before Prepare
 	starts  int        // the number of Start commands so far
@@ -117,7 +115,7 @@ type nodeConn struct {
 func (n *node) Command(c *remote.Command) {
 	select {
 	case n.commands <- c:
-	case <-n.stopped:
+	case <-n.events.Done():
 	}
 }
 
@@ -125,7 +123,7 @@ func (n *node) Command(c *remote.Command) {
 func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
 	select {
 	case n.conns <- nodeConn{streamKey{process, id}, c}:
-	case <-n.stopped:
+	case <-n.events.Done():
 		c.Close()
 	}
 }
@@ -150,7 +148,7 @@ func (n *node) run() {
 			n.running--
 			n.events.Send(&remote.Event{Ended: &remote.Ended{Process: e.process, Status: uint32(e.status), Joined: e.joined}})
 		case <-tick.C:
-		case <-n.stopped:
+		case <-n.events.Done():
 			n.end()
 			return
 		}
