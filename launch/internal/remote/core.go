@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	rpc "google.golang.org/grpc"
@@ -18,7 +19,7 @@ import (
 const (
 	beatInterval  = time.Second      // between two heartbeats
 	silenceLimit  = 9                // intervals without a byte: the failure detector's 4 s, and 5 s
-	sendLimit     = 30 * time.Second // for one message on Control
+	sendLimit     = 30               // intervals for one message on Control
 	greetingLimit = 30 * time.Second // Serve waits for the launcher's greeting and for Control
 	closeLimit    = 2 * time.Second  // Close waits for the host's end of Control
 	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh: 2*closeLimit, and the way back
@@ -98,7 +99,9 @@ type core[Send any] struct {
 	closed bool          // Send adds nothing any more
 	wake   chan struct{} // has an element if the queue may have grown, or closed has changed
 
-	paused bool // guarded by mu: silence is not counted
+	paused bool // guarded by mu: the launcher is about to stop, and watch does not count
+
+	sends atomic.Uint64 // twice the messages sent, and 1 more while one is being sent
 }
 
 func newCore[Send any](c *conn) *core[Send] {
@@ -164,11 +167,9 @@ func (l *core[Send]) sendLoop(send func(any) error) {
 	for {
 		messages, closed := l.pop()
 		for _, m := range messages {
-			late := time.AfterFunc(sendLimit, func() {
-				l.fail(fmt.Errorf("it has not read a message for %v", sendLimit))
-			})
+			l.sends.Add(1)
 			err := send(m)
-			late.Stop()
+			l.sends.Add(1)
 			if err != nil {
 				if err != io.EOF { // the receiver gets the reason
 					l.fail(fmt.Errorf("send: %w", err))
@@ -190,26 +191,34 @@ func (l *core[Send]) sendLoop(send func(any) error) {
 	}
 }
 
-// watch sends heartbeats, and fails the connection when the far end is silent. It counts intervals
-// and not time, so that an end that was stopped itself does not blame the other. Every byte counts,
-// because bytes of streams may delay the far end's heartbeats.
+// watch sends heartbeats, and fails the connection when the far end is silent or does not read. It
+// counts intervals and not time, so that an end that was stopped itself does not blame the other.
+// Every byte counts, because bytes of streams may delay the far end's heartbeats.
+//
+// A host does not count while the launcher is stopped. A stopped launcher also reads nothing, so that
+// the host's heartbeats fill the way in some hours.
 func (l *core[Send]) watch(beat *Send) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
-	var arrived uint64
-	for quiet := 0; ; {
+	var arrived, sends uint64
+	for quiet, stuck := 0, 0; ; {
 		select {
 		case <-l.ctx.Done():
 			return
 		case <-ticker.C:
 		}
 		l.beat(beat)
-		now := l.conn.arrived.Load()
-		if quiet++; now != arrived || l.isPaused() {
+		paused := l.isPaused()
+		if now := l.conn.arrived.Load(); now != arrived || paused {
 			quiet, arrived = 0, now
-		}
-		if quiet >= silenceLimit {
+		} else if quiet++; quiet >= silenceLimit {
 			l.fail(fmt.Errorf("it has been silent for %v", silenceLimit*beatInterval))
+			return
+		}
+		if now := l.sends.Load(); now != sends || now%2 == 0 || paused {
+			stuck, sends = 0, now
+		} else if stuck++; stuck >= sendLimit {
+			l.fail(fmt.Errorf("it has not read a message for %v", sendLimit*beatInterval))
 			return
 		}
 	}

@@ -25,7 +25,7 @@
 //	Connect, for the greeting  the greeting; the end of the starter; the context
 //	Serve, for the greeting    the greeting; the end of the input; greetingLimit
 //	either end, for bytes      bytes; silenceLimit seconds without any
-//	a command in the queue     the far end's reading; sendLimit
+//	a message in the queue     the far end's reading; sendLimit intervals
 //	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
 //	Sender.Done                the end of the connection, at once
 //	Serve, after that          the ends of the starters of its tunnels; the CommandHandler's return
@@ -35,6 +35,10 @@
 //
 // So a host that falls silent is lost within silenceLimit and one more interval, and explainLimit, at
 // any depth of the tree.
+//
+// While the user has stopped the launcher, a host counts no intervals; see Link.Pause. If the network
+// is cut meanwhile, a host waits until its sshd, or the agent, notices the cut by TCP's keep-alive.
+// Linux's default for sshd is 2 hours.
 //
 // # What bounds memory
 //

@@ -8,6 +8,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -336,19 +337,26 @@ func TestSilenceEndsBothEnds(t *testing.T) {
 	})
 }
 
-// A gated connection writes nothing while a test holds its gate, as a stopped process.
+// A gated connection reads and writes nothing while a test holds its gate, as a stopped process.
 type gated struct {
 	net.Conn
 	gate chan struct{} // capacity 1
 }
 
+func (g gated) Read(b []byte) (int, error) {
+	g.gate <- struct{}{}
+	<-g.gate
+	return g.Conn.Read(b)
+}
+
 func (g gated) Write(b []byte) (int, error) {
 	g.gate <- struct{}{}
-	defer func() { <-g.gate }()
+	<-g.gate
 	return g.Conn.Write(b)
 }
 
-// A launcher that has stopped itself is silent, and its hosts wait for it.
+// A launcher that has stopped itself is silent and reads nothing, and its hosts wait for it. The
+// hours are enough for the host's heartbeats to fill what gRPC queues.
 func TestPauseAllowsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestHost()
@@ -356,19 +364,89 @@ func TestPauseAllowsSilence(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		l, served := startOver(t, h, gated{ours, gate}, theirs)
 		l.Pause()
+		l.setPaused(true) // a stopped process counts nothing
 		gate <- struct{}{}
-		time.Sleep(20 * time.Second) // Reason: the bubble's time
+		time.Sleep(6 * time.Hour) // Reason: the bubble's time
 		<-gate
+		l.setPaused(false)
 		l.Resume()
 		l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}})
-		if c := <-h.commands; c.Exited == nil {
-			t.Errorf("got %+v, want Exited", c)
+		select {
+		case c := <-h.commands:
+			if c.Exited == nil {
+				t.Errorf("got %+v, want Exited", c)
+			}
+		case err := <-served:
+			t.Fatalf("Serve: got %v during the pause", err)
 		}
 		gate <- struct{}{}
 		if err := <-served; err == nil || !strings.Contains(err.Error(), "silent") {
 			t.Errorf("Serve after Resume: got %v, want silence", err)
 		}
 		<-gate
+	})
+}
+
+// Events that a stopped launcher does not read arrive when it has resumed.
+func TestPauseAllowsUnreadEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHost()
+		ours, theirs := net.Pipe()
+		gate := make(chan struct{}, 1)
+		l, _ := startOver(t, h, gated{ours, gate}, theirs)
+		l.Pause()
+		l.setPaused(true) // a stopped process counts nothing
+		gate <- struct{}{}
+		const events = 10
+		for range events {
+			h.Send(&Event{Note: &Note{Text: strings.Repeat("x", maxEvent/2)}})
+		}
+		time.Sleep(10 * time.Minute) // Reason: the bubble's time
+		<-gate
+		l.setPaused(false)
+		l.Resume()
+		for i := range events {
+			if e := <-l.Events(); e == nil {
+				t.Fatalf("got %d events and %v, want %d", i, l.Err(), events)
+			}
+		}
+	})
+}
+
+// A host that does not read commands ends the Link, although neither end is silent.
+func TestAMessageThatIsNotReadEndsTheLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		h := &blockedHost{began: make(chan struct{}, 1), release: make(chan struct{})}
+		served := make(chan error, 1)
+		go func() { served <- Serve(theirs, func(*Sender) CommandHandler { return h }) }()
+		l, err := Connect(t.Context(), "n1", ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		c := l.Stream(0, Stdin)
+		var work sync.WaitGroup
+		work.Go(func() {
+			for _, err := c.Write([]byte("x")); err == nil; _, err = c.Write([]byte("x")) {
+				time.Sleep(time.Second) // Reason: the bubble's time
+			}
+		})
+		for range 3 {
+			l.Send(&Command{Start: &Start{Credentials: make([]byte, 1<<20)}})
+		}
+		for range l.Events() {
+		}
+		if err := l.Err(); err == nil || !strings.Contains(err.Error(), "n1: it has not read a message for 30s") {
+			t.Errorf("Err: got %v, want that n1 does not read", err)
+		}
+		if passed := time.Since(begin); passed < 30*time.Second || passed > 32*time.Second {
+			t.Errorf("got the end after %v, want 30 to 32 s", passed)
+		}
+		close(h.release)
+		<-served
+		l.Close()
+		work.Wait()
 	})
 }
 
@@ -475,7 +553,9 @@ func (h *blockedHost) Command(*Command) {
 	<-h.release
 }
 
-func (h *blockedHost) Stream(int, StreamID, net.Conn) {}
+func (h *blockedHost) Stream(_ int, _ StreamID, c net.Conn) {
+	go io.Copy(io.Discard, c)
+}
 
 // A host learns the end of the connection although Serve still waits for something.
 func TestDoneDoesNotWaitForServe(t *testing.T) {
