@@ -459,6 +459,27 @@ func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
 	}
 }
 
+// A host that does not answer the question for its processors does not keep the job from its end.
+func TestTheEndOfAJobEndsTheQuestionForProcessors(t *testing.T) {
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		ctx     context.Context
+		timeout time.Duration
+		code    int
+		want    string
+	}{
+		{t.Context(), time.Second, exitTimeout, "cannot start ranks on " + hostB + ": no answer: got none within 1s (--timeout)"},
+		{canceled, 0, 128 + int(syscall.SIGTERM), "cannot start ranks on " + hostB + ": "},
+	} {
+		j := hostsJob{Hosts: []string{hostB}, Args: sh("exit 0"), Agent: "exec sleep 1000"}.job()
+		j.Placement.Bind, j.Timeout = placement.Core, c.timeout
+		if out := Run(c.ctx, j); out.Code != c.code || !strings.HasPrefix(strings.Join(out.Verdict, "\n"), c.want) {
+			t.Errorf("got %+v, want code %d and %q", out, c.code, c.want)
+		}
+	}
+}
+
 func TestTheVerdictNamesTheHost(t *testing.T) {
 	l := launch(t, hostsJob{
 		Hosts: []string{"localhost", hostB, hostC},

@@ -182,9 +182,9 @@ func (r *run) connectAll(ctx context.Context, names []string, report func(i int,
 }
 
 // survey returns the hosts of the job with their processors, if the places of ranks depend on
-// these. It connects to the other hosts only for that. No rank runs yet, so a signal may simply end
-// this process, and with it the connections.
-func (r *run) survey() ([]placement.Host, error) {
+// these. It connects to the other hosts only for that, until ctx ends or the job's timeout has
+// passed. No rank runs yet, so a signal may simply end this process, and with it the connections.
+func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	hosts := slices.Clone(r.job.Hosts)
 	if !r.job.Placement.NeedsCPUs(hosts) {
 		return hosts, nil
@@ -198,26 +198,41 @@ func (r *run) survey() ([]placement.Host, error) {
 			names, at = append(names, hosts[i].Name), append(at, i)
 		}
 	}
-	ctx, cancel := limitConnect(context.Background())
+	limited, cancel := limitConnect(ctx)
 	defer cancel()
+	if r.job.Timeout > 0 {
+		late := fmt.Errorf("got none within %v (--timeout)", r.job.Timeout)
+		limited, cancel = context.WithDeadlineCause(limited, r.startedAt.Add(r.job.Timeout), late)
+		defer cancel()
+	}
 	links, errs := make([]*remote.Link, len(at)), make([]error, len(at))
-	r.connectAll(ctx, names, func(i int, l *remote.Link, err error) {
+	r.connectAll(limited, names, func(i int, l *remote.Link, err error) {
 		if links[i], errs[i] = l, err; err == nil {
-			hosts[at[i]].CPUs, errs[i] = processorsOf(ctx, l)
+			hosts[at[i]].CPUs, errs[i] = processorsOf(limited, l)
 		}
 	})
 	r.others.closing.Store(true)
 	defer r.others.closing.Store(false)
 	// A host of the tree may carry the connections of others until now.
+	var closing sync.WaitGroup
 	for _, l := range links {
 		if l != nil {
-			l.Close()
+			closing.Go(func() { l.Close() })
 		}
 	}
-	if err := cmp.Or(errs...); err != nil {
-		return nil, fmt.Errorf("ranks on %w", err)
+	closing.Wait()
+	err := cmp.Or(errs...)
+	if err == nil {
+		return hosts, nil
 	}
-	return hosts, nil
+	code := exitNotRunning
+	switch {
+	case ctx.Err() != nil:
+		code = 128 + int(syscall.SIGTERM)
+	case r.job.Timeout > 0 && r.now() >= r.job.Timeout:
+		code = exitTimeout
+	}
+	return nil, &startError{code, "ranks on " + err.Error()}
 }
 
 // processorsOf asks a host for its processors.

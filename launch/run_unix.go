@@ -101,7 +101,7 @@ type rank struct {
 // run starts the ranks, and returns when all of them and all their children have ended. It also
 // reports whether it makes sense to start the job again.
 func (r *run) run(ctx context.Context) (out Outcome, again bool) {
-	if err := r.prepare(); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return startFailed(err), false
 	}
 	// Signals are handled before the first rank starts. Otherwise a signal that arrives in between
@@ -158,7 +158,7 @@ func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
 // prepare finds all programs before any rank starts, and makes the information that all ranks
 // share. If it fails, it has started no process and left no file open.
-func (r *run) prepare() error {
+func (r *run) prepare(ctx context.Context) error {
 	// The launcher finds the job's processes by the job's name. Ranks authenticate each other by
 	// the secret, and by certificates of the job's CA. All of these are random, so that concurrent
 	// jobs of one user do not interfere.
@@ -172,7 +172,7 @@ func (r *run) prepare() error {
 	if err := r.prepareEpochs(); err != nil {
 		return err
 	}
-	hosts, err := r.survey()
+	hosts, err := r.survey(ctx)
 	if err != nil {
 		return err
 	}
