@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -661,6 +662,38 @@ func TestARestartOmitsLostHosts(t *testing.T) {
 		if got, want := strings.Count(out.String(), "of start 1"), 2*(slots-1); got != want {
 			t.Errorf("with %d slots left: got %d ranks in the second start, want %d:\n%s", slots, got, want, log.String())
 		}
+	}
+}
+
+// Each host that cannot be reached when a job is started again is lost, too.
+func TestARestartOmitsUnreachableHosts(t *testing.T) {
+	const hostD = "127.0.0.4"
+	for _, bind := range []placement.Unit{placement.Node, placement.Core} {
+		// The only rank of start 0 ends hostB, and from then on nobody can reach hostC.
+		down := filepath.Join(t.TempDir(), "down")
+		script := `echo start $TUTTI_INCARNATION; [ $TUTTI_INCARNATION != 0 ] || { : >` + down + `; kill -9 $PPID; exec sleep 1000; }`
+		agent := `if [ "$1" = ` + hostC + ` ] && [ -e ` + down + ` ]; then echo no such route >&2; exit 255; fi; shift; exec sh -c "$*"`
+		j := hostsJob{Hosts: []string{hostB}, Args: sh(script), Agent: agent}.job()
+		j.Apps, j.Hosts = []App{{Ranks: 1, Args: j.Apps[0].Args}}, nil
+		for _, name := range []string{hostB, hostC, hostD} {
+			j.Hosts = append(j.Hosts, placement.Host{Name: name, Slots: 1})
+		}
+		j.Restarts, j.Placement.Bind = 2, bind
+		var out, log bytes.Buffer
+		j.Stdout, j.Stderr = &out, &log
+		if o := Run(t.Context(), j); o.Code != 0 || !strings.HasSuffix(out.String(), "start 2\n") {
+			t.Errorf("binding %v: got %+v and %q, want start 2 to succeed:\n%s", bind, o, out.String(), log.String())
+		}
+	}
+}
+
+// A host that cannot be reached in the first start is not replaced by others.
+func TestARestartNeedsAFirstStart(t *testing.T) {
+	j := hostsJob{Hosts: []string{hostB}, Args: sh("exit 0"), Agent: "exit 255"}.job()
+	j.Apps, j.Hosts = []App{{Ranks: 1, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: "localhost", Slots: 1}}
+	j.Restarts = 1
+	if out := Run(t.Context(), j); out.Code != exitNotRunning {
+		t.Errorf("got %+v, want code %d", out, exitNotRunning)
 	}
 }
 

@@ -31,6 +31,9 @@ type others struct {
 	end     context.CancelFunc
 	work    sync.WaitGroup // one goroutine for each connection
 	closing atomic.Bool    // the connections are being closed, and what is printed there has no use
+
+	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more
+	unreached bool            // no rank was started, because a host could not be reached
 }
 
 // prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
@@ -225,6 +228,12 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	if err == nil {
 		return hosts, nil
 	}
+	for i := range errs {
+		if errs[i] != nil {
+			r.others.addLost(names[i])
+		}
+	}
+	r.others.unreached = true
 	code := exitNotRunning
 	switch {
 	case ctx.Err() != nil:
@@ -333,8 +342,12 @@ func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
 // failed then. Whether they still run is unknown. A host that hears nothing ends them by itself.
 func (r *run) lost(h *remoteHost, err error) {
 	h.lost = err
+	r.others.addLost(h.hostName)
 	if r.others.pending > 0 {
-		r.startErr = cmp.Or(r.startErr, &startError{exitNotRunning, "ranks on " + err.Error()})
+		if r.startErr == nil {
+			r.others.unreached = true
+			r.startErr = &startError{exitNotRunning, "ranks on " + err.Error()}
+		}
 		return
 	}
 	r.note("host %v", err)
@@ -345,6 +358,13 @@ func (r *run) lost(h *remoteHost, err error) {
 			k.killed = false // what has ended it is unknown
 		}
 	}
+}
+
+func (o *others) addLost(name string) {
+	if o.lost == nil {
+		o.lost = make(map[string]bool)
+	}
+	o.lost[name] = true
 }
 
 // pauseOthers tells the other hosts that this process is about to be silent.

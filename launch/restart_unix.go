@@ -47,12 +47,8 @@ func Run(ctx context.Context, j *Job) Outcome {
 // withoutLost returns the job on the hosts that have not been lost. It fails if their slots are too
 // few.
 func (r *run) withoutLost() (*Job, error) {
-	lost := make(map[string]bool)
-	for _, h := range r.others.hosts {
-		lost[h.hostName] = h.lost != nil
-	}
 	left := func(hosts []placement.Host) []placement.Host {
-		return slices.DeleteFunc(slices.Clone(hosts), func(h placement.Host) bool { return lost[h.Name] })
+		return slices.DeleteFunc(slices.Clone(hosts), func(h placement.Host) bool { return r.others.lost[h.Name] })
 	}
 	j := *r.job
 	j.Hosts, j.Apps = left(j.Hosts), slices.Clone(j.Apps)
@@ -68,12 +64,15 @@ func (r *run) withoutLost() (*Job, error) {
 
 // mayRestart reports whether another start of the job may succeed where this one has failed. It
 // returns false if a program cannot be executed or has refused its command line, if the time of the
-// job is over, if the user has asked for the end, and if a process of this start is left.
+// job is over, if the user has asked for the end, and if a process of this start is left. A host that
+// cannot be reached in the first start is likely a mistake of the user. In a later start it is lost.
 func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	switch {
-	case out.Broken, r.policy.phase == abandoned, r.endSignal != 0, ctx.Err() != nil:
+	case r.endSignal != 0, ctx.Err() != nil, r.job.Timeout > 0 && r.now() >= r.job.Timeout:
 		return false
-	case r.job.Timeout > 0 && r.now() >= r.job.Timeout:
+	case out.Broken:
+		return r.others.unreached && r.info.incarnation > 0
+	case r.policy.phase == abandoned:
 		return false
 	}
 	switch out.Code {

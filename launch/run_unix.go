@@ -102,7 +102,8 @@ type rank struct {
 // reports whether it makes sense to start the job again.
 func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 	if err := r.prepare(ctx); err != nil {
-		return startFailed(err), false
+		out = startFailed(err)
+		return out, r.mayRestart(ctx, &out)
 	}
 	// Signals are handled before the first rank starts. Otherwise a signal that arrives in between
 	// could kill only the launcher.
