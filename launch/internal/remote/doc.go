@@ -26,6 +26,7 @@
 //	Serve, for the greeting    the greeting; the end of the input; greetingLimit
 //	either end, for bytes      bytes; silenceLimit seconds without any
 //	a message in the queue     the far end's reading; sendLimit intervals
+//	Pause                      the host's answer; silenceLimit intervals; the end of the Link
 //	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
 //	Sender.Done                the end of the connection, at once
 //	Serve, after that          the ends of the starters of its tunnels; the CommandHandler's return

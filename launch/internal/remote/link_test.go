@@ -364,11 +364,10 @@ func TestPauseAllowsSilence(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		l, served := startOver(t, h, gated{ours, gate}, theirs)
 		l.Pause()
-		l.setPaused(true) // a stopped process counts nothing
+		l.setPaused(true) // as a stopped process, the Link counts nothing; the host does after Resume
 		gate <- struct{}{}
 		time.Sleep(6 * time.Hour) // Reason: the bubble's time
 		<-gate
-		l.setPaused(false)
 		l.Resume()
 		l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}})
 		select {
@@ -387,6 +386,26 @@ func TestPauseAllowsSilence(t *testing.T) {
 	})
 }
 
+// Pause returns when the host has answered, also if that takes seconds, but not later than the host
+// would end anyway.
+func TestPauseWaitsForTheAnswer(t *testing.T) {
+	for _, delay := range []time.Duration{0, 7 * time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			gate := make(chan struct{}, 1)
+			l, _ := startOver(t, newTestHost(), gated{ours, gate}, theirs)
+			synctest.Wait()
+			gate <- struct{}{}
+			time.AfterFunc(delay, func() { <-gate })
+			begin := time.Now()
+			l.Pause()
+			if got, want := time.Since(begin), min(delay, 9*time.Second); got != want {
+				t.Errorf("with an answer after %v: Pause returned after %v, want %v", delay, got, want)
+			}
+		})
+	}
+}
+
 // Events that a stopped launcher does not read arrive when it has resumed.
 func TestPauseAllowsUnreadEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -395,7 +414,7 @@ func TestPauseAllowsUnreadEvents(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		l, _ := startOver(t, h, gated{ours, gate}, theirs)
 		l.Pause()
-		l.setPaused(true) // a stopped process counts nothing
+		l.setPaused(true) // as a stopped process, the Link counts nothing
 		gate <- struct{}{}
 		const events = 10
 		for range events {
@@ -403,7 +422,6 @@ func TestPauseAllowsUnreadEvents(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute) // Reason: the bubble's time
 		<-gate
-		l.setPaused(false)
 		l.Resume()
 		for i := range events {
 			if e := <-l.Events(); e == nil {
