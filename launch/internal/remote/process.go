@@ -35,7 +35,9 @@ type process struct {
 	mu        sync.Mutex
 	connected bool     // lines go to log
 	lines     []string // the last lines before that
-	log       func(line string)
+
+	logging sync.Mutex // held while log gets lines, so that they stay in order; locked before mu
+	log     func(line string)
 }
 
 // startProcess starts a command. The function log gets the lines of its standard error, after
@@ -113,15 +115,23 @@ func (p *process) await(done chan struct{}) {
 	}
 }
 
-// Connected makes log get the lines of standard error, beginning with those that were kept.
+// Connected makes log get the lines of standard error, beginning with those that were kept. It does
+// not wait for log, which may write to a terminal that the user has stopped.
 func (p *process) Connected() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.connected = true
-	for _, line := range p.lines {
-		p.log(line)
+	if p.isConnected() {
+		return
 	}
-	p.lines = nil
+	p.logging.Lock()
+	p.mu.Lock()
+	lines := p.lines
+	p.connected, p.lines = true, nil
+	p.mu.Unlock()
+	go func() {
+		defer p.logging.Unlock()
+		for _, line := range lines {
+			p.log(line)
+		}
+	}()
 }
 
 func (p *process) isConnected() bool {
@@ -132,7 +142,11 @@ func (p *process) isConnected() bool {
 
 // readStderr reads lines until standard error ends.
 func (p *process) readStderr() {
-	defer close(p.logged)
+	defer func() {
+		p.logging.Lock() // Connected may still log lines
+		defer p.logging.Unlock()
+		close(p.logged)
+	}()
 	r := bufio.NewReaderSize(p.stderr, maxLine)
 	for {
 		line, long, err := r.ReadLine()
@@ -147,16 +161,23 @@ func (p *process) readStderr() {
 }
 
 func (p *process) add(line string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.logging.Lock()
+	defer p.logging.Unlock()
 	switch {
 	case strings.TrimSpace(line) == "":
-	case p.connected:
+	case p.isConnected():
 		p.log(line)
 	default:
-		p.lines = append(p.lines, line)
-		p.lines = p.lines[max(0, len(p.lines)-maxLines):]
+		p.keep(line)
 	}
+}
+
+// keep keeps a line for Explain and Connected.
+func (p *process) keep(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines = append(p.lines, line)
+	p.lines = p.lines[max(0, len(p.lines)-maxLines):]
 }
 
 // printable removes what a terminal could take for a command.

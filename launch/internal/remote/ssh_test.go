@@ -255,6 +255,35 @@ func TestKeptLinesAreBounded(t *testing.T) {
 	}
 }
 
+// A terminal that takes no output holds up neither Connected nor Explain. Lines stay in order.
+func TestABlockedLogHoldsUpNothingElse(t *testing.T) {
+	leak.Check(t)
+	logs := make(chan string)
+	p := &process{log: func(line string) { logs <- line }, exited: make(chan struct{}), logged: make(chan struct{})}
+	p.add("kept 1")
+	p.add("kept 2")
+	p.Connected()
+	p.Connected()
+	go p.add("later 1")
+	close(p.exited)
+	close(p.logged)
+	if got := p.Explain(errDone); got != errDone {
+		t.Errorf("Explain: got %v, want %v", got, errDone)
+	}
+	for _, want := range []string{"kept 1", "kept 2", "later 1"} {
+		if got := <-logs; got != want {
+			t.Errorf("got the line %q, want %q", got, want)
+		}
+	}
+	go p.add("later 2")
+	if got := p.Explain(errDone); got != errDone {
+		t.Errorf("Explain: got %v, want %v", got, errDone)
+	}
+	if got := <-logs; got != "later 2" {
+		t.Errorf("got the line %q, want later 2", got)
+	}
+}
+
 func TestSSHConnectsAndItsEndIsNamed(t *testing.T) {
 	leak.Check(t)
 	l, err := dial(t, here(t), "n1")
