@@ -259,7 +259,7 @@ func (l *core[Send]) reason(err error) error {
 		return *first
 	}
 	if s, ok := status.FromError(err); ok {
-		return errors.New(s.Message()) // without the words "rpc error"
+		return errors.New(printable(s.Message())) // without the words "rpc error"
 	}
 	return err
 }

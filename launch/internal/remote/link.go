@@ -152,6 +152,7 @@ func (l *Link) deliver() error {
 			default:
 			}
 		default:
+			e.clean()
 			select {
 			case l.events <- e:
 			case <-l.ctx.Done():
@@ -280,7 +281,7 @@ func (t *tunnel) Explain(err error) error {
 	case t.via.ctx.Err() != nil:
 		return t.throughEnded()
 	case s.Code() == codes.Aborted && (errors.Is(err, errUnanswered) || errors.Is(err, errBroken)):
-		return errors.New(s.Message())
+		return errors.New(printable(s.Message()))
 	}
 	return err
 }

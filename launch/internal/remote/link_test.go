@@ -623,6 +623,40 @@ func TestALargeEventEndsTheLink(t *testing.T) {
 	}
 }
 
+// Texts of events reach the terminal, so they contain nothing that it could take for a command.
+func TestTextsOfEventsArePrintable(t *testing.T) {
+	leak.Check(t)
+	h := newTestHost()
+	l, _ := start(t, h)
+	l.Send(&Command{Start: new(Start)})
+	const bad = "\x1b]0;a\a\u009b\u202eb\r\x7f\tö\n"
+	const want = "]0;ab\tö"
+	for i, e := range []*Event{
+		{Note: &Note{Text: bad}},
+		{StartFailed: &StartFailed{Text: bad}},
+		{Leftover: &Leftover{Names: Strings{bad}}},
+		{Prepared: &Prepared{Failed: bad}},
+	} {
+		h.Send(e)
+		var got string
+		switch e := <-l.Events(); {
+		case e == nil:
+			t.Fatal(l.Err())
+		case e.Note != nil:
+			got = e.Note.Text
+		case e.StartFailed != nil:
+			got = e.StartFailed.Text
+		case e.Leftover != nil:
+			got = e.Leftover.Names[0]
+		case e.Prepared != nil:
+			got = e.Prepared.Failed
+		}
+		if got != want {
+			t.Errorf("event %d: got %q, want %q", i, got, want)
+		}
+	}
+}
+
 // The launcher keeps processes in a list, so no host may invent a number.
 func TestAnEventOfAProcessThatWasNotStartedEndsTheLink(t *testing.T) {
 	leak.Check(t)

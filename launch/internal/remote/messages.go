@@ -88,6 +88,23 @@ func (e *Event) process() (int, bool) {
 	return 0, false
 }
 
+// clean makes the texts of an event printable, because they reach the user's terminal. They may be
+// from another user of the host, such as the name of a process.
+func (e *Event) clean() {
+	switch {
+	case e.Prepared != nil:
+		e.Prepared.Failed = printable(e.Prepared.Failed)
+	case e.StartFailed != nil:
+		e.StartFailed.Text = printable(e.StartFailed.Text)
+	case e.Leftover != nil:
+		for i, name := range e.Leftover.Names {
+			e.Leftover.Names[i] = printable(name)
+		}
+	case e.Note != nil:
+		e.Note.Text = printable(e.Note.Text)
+	}
+}
+
 // Prepared answers Prepare.
 type Prepared struct {
 	Host      string       // the name by which the host knows itself

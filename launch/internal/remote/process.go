@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 const (
@@ -180,10 +181,11 @@ func (p *process) keep(line string) {
 	p.lines = p.lines[max(0, len(p.lines)-maxLines):]
 }
 
-// printable removes what a terminal could take for a command.
+// printable removes what a terminal could take for a command, and every other character that has no
+// picture, except for tabs.
 func printable(line string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\t' || r == 0x7f {
+		if r != '\t' && !unicode.IsGraphic(r) {
 			return -1
 		}
 		return r

@@ -136,6 +136,7 @@ func TestEachFailureOfSSHIsOneLineWithARemedy(t *testing.T) {
 		"killed":           {`kill -9 $$`, "before tuttirun answered"},
 		"a login text":     {`echo Welcome`, `got "Welcome"`},
 		"control sequence": {`printf 'bad\033[2J\n' >&2; exit 1`, `"bad[2J"`},
+		"8-bit control":    {`printf 'bad\302\2332J\n' >&2; exit 1`, `"bad2J"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := dial(t, agent(t, tt.script), "n1")
