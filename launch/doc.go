@@ -87,7 +87,8 @@
 //
 // A host whose connection has ended, or has been silent for 9 s, is lost. Its ranks count as
 // failed, with exit code 255. The host kills them by itself, at once at the end of its input, or
-// after the same silence. A launcher that stops itself after TSTP first tells the hosts to wait.
+// after the same silence. A launcher that stops itself after TSTP first tells the hosts to wait. A job
+// on several hosts gives its processes 16 s after KILL, so that a host is lost before that.
 //
 // Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
 // only its own processes by it. A job whose ranks change runs on this host only.

@@ -638,10 +638,13 @@ func TestACutHostKillsItsRanks(t *testing.T) {
 	if !runs(time.Second) {
 		t.Error("the rank did not survive the end of a cut of 3s")
 	}
+	// A launcher that is stopped by STOP ends nothing, so the host itself ends the rank.
+	syscall.Kill(l.cmd.Process.Pid, syscall.SIGSTOP)
 	syscall.Kill(ssh, syscall.SIGSTOP)
 	if runs(limit) {
 		t.Errorf("the rank still runs, %v after its host was cut off", limit)
 	}
+	syscall.Kill(l.cmd.Process.Pid, syscall.SIGCONT)
 	l.ends(255, fmt.Sprintf("rank 0 (sh, process %d on %s) was lost after ", rank, hostB))
 }
 
@@ -662,6 +665,26 @@ func TestARestartOmitsLostHosts(t *testing.T) {
 		if got, want := strings.Count(out.String(), "of start 1"), 2*(slots-1); got != want {
 			t.Errorf("with %d slots left: got %d ranks in the second start, want %d:\n%s", slots, got, want, log.String())
 		}
+	}
+}
+
+// A host that is silent is lost, also if a rank elsewhere fails meanwhile and the job is ended.
+func TestARestartOmitsSilentHosts(t *testing.T) {
+	cut := filepath.Join(t.TempDir(), "cut")
+	if err := unix.Mkfifo(cut, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Rank 0 stops its own ssh. Rank 1, on the other host, then fails.
+	script := `[ $TUTTI_INCARNATION = 0 ] || exit 0
+		[ $TUTTI_RANK = 0 ] || { read -r x <` + cut + `; exit 1; }
+		read -r x x x ssh x </proc/$PPID/stat; kill -STOP $ssh; echo >` + cut + `; exec sleep 1000`
+	j := hostsJob{Hosts: []string{hostB}, Args: sh(script)}.job()
+	j.Apps, j.Hosts = []App{{Ranks: 2, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: hostC, Slots: 2}}
+	j.Restarts, j.Grace = 1, 0
+	var log bytes.Buffer
+	j.Stderr = &log
+	if o := Run(t.Context(), j); o.Code != 0 || !strings.Contains(log.String(), "host "+hostB+": it has been silent for 9s") {
+		t.Errorf("got %+v, want a second start without %s, which was silent:\n%s", o, hostB, log.String())
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 //	   |                               |        |
 //	   |  all ranks have ended         | same   | grace is over
 //	   v                               v        v
-//	draining <-------------------------+   terminating --- 2 s ---> killing --- 2 s ---> abandoned
+//	draining <-------------------------+   terminating --- 2 s ---> killing --- survival ---> abandoned
 //	   +---------- grace is over --------------^
 //
 // Three events lead to terminating from every earlier phase: the job's timeout, the end of the
@@ -49,6 +49,7 @@ const never = time.Duration(1<<63 - 1)
 //	deadlinePassed        killing                      none     abandoned
 type policy struct {
 	grace    time.Duration
+	survival time.Duration // a process that has not ended by then after KILL survives it
 	alive    int // number of ranks that have not ended
 	phase    phase
 	deadline time.Duration
@@ -59,7 +60,7 @@ type policy struct {
 
 // newPolicy returns the policy of a job that begins now. A timeout of 0 means no timeout.
 func newPolicy(ranks int, grace, timeout time.Duration) *policy {
-	p := &policy{grace: grace, alive: ranks, deadline: never}
+	p := &policy{grace: grace, survival: killAfter, alive: ranks, deadline: never}
 	if timeout > 0 {
 		p.deadline = timeout
 	}
@@ -141,8 +142,10 @@ func (p *policy) setPhase(next phase, now time.Duration) {
 	switch next {
 	case failing, draining:
 		p.deadline = now + p.grace
-	case terminating, killing:
+	case terminating:
 		p.deadline = now + killAfter
+	case killing:
+		p.deadline = now + p.survival
 	default:
 		p.deadline = never
 	}

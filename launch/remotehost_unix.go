@@ -15,6 +15,11 @@ import (
 // connectLimit bounds the time until a host has answered.
 const connectLimit = 2 * time.Minute
 
+// lostLimit is longer than the time until a host that does not answer any more is lost: up to 10 s of
+// silence, and up to 4 s for the end of its ssh. Only a host that is not lost has processes that
+// survive KILL.
+const lostLimit = 16 * time.Second
+
 // A remoteHost is another host. Its methods send commands to tuttirun remote there. The events that
 // answer them come to the goroutine in Run, which owns the fields. After the end of the connection
 // the methods do nothing.

@@ -205,6 +205,9 @@ func (r *run) prepare(ctx context.Context) error {
 		}
 	}
 	r.policy = newPolicy(len(r.ranks), r.job.Grace, r.job.Timeout)
+	if len(r.others.hosts) > 0 {
+		r.policy.survival = lostLimit
+	}
 	return nil
 }
 
