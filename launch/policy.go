@@ -50,7 +50,7 @@ const never = time.Duration(1<<63 - 1)
 type policy struct {
 	grace    time.Duration
 	survival time.Duration // a process that has not ended by then after KILL survives it
-	alive    int // number of ranks that have not ended
+	alive    int           // number of ranks that have not ended
 	phase    phase
 	deadline time.Duration
 
