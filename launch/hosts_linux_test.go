@@ -304,6 +304,52 @@ func TestALongInputReachesRank0Elsewhere(t *testing.T) {
 	l.ends(0)
 }
 
+// What ranks have printed is not lost, although nobody reads it for a while after their end, and
+// although a process that has left the job still has their output open.
+func TestTheEndOfTheOutputWaitsForASlowReader(t *testing.T) {
+	// A pipe holds the output of localhost, and all that is on the way that of hostB.
+	for host, lines := range map[string]string{"localhost": "12000", hostB: "40000"} {
+		fifo := filepath.Join(t.TempDir(), "end")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		holder, err := os.OpenFile(fifo, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := hostsJob{Hosts: []string{host}, Args: sh("env -i setsid sh -c 'read x <" + fifo + "' & seq " + lines)}.job()
+		j.Output.Prefix = "%r "
+		out, theirs := net.Pipe()
+		j.Stdout = theirs
+		code := make(chan int, 1)
+		go func() {
+			code <- Run(t.Context(), j).Code
+			theirs.Close()
+		}()
+		// Reason: the length of the time without a reader is what is tested.
+		time.Sleep(2 * killAfter)
+		out.SetReadDeadline(time.Now().Add(limit))
+		last := ""
+		for r := bufio.NewScanner(out); r.Scan(); {
+			last = r.Text()
+		}
+		out.Close()
+		if last != "0 "+lines {
+			t.Errorf("%s: the last line is %q, want 0 %s", host, last, lines)
+		}
+		select {
+		case got := <-code:
+			if got != 0 {
+				t.Errorf("%s: got code %d, want 0", host, got)
+			}
+		case <-time.After(limit):
+			t.Errorf("%s: the job waits for a process that has left it", host)
+		}
+		holder.WriteString("\n") // ends the process that has left the job
+		holder.Close()
+	}
+}
+
 // testRanks are programs of ranks that are more than a script.
 var testRanks = map[string]func() int{"meet": rankThatMeets, "dies": rankThatSeesDeath, "counts": rankThatCounts}
 

@@ -132,10 +132,11 @@ func (h *localHost) open(process, id int) (stream, error) {
 		return nil, err
 	}
 	if id == 0 {
-		ours, theirs = theirs, ours
+		p.give(id, ours)
+		return theirs, nil
 	}
 	p.give(id, theirs)
-	return ours, nil
+	return &tail{File: ours}, nil
 }
 
 func (h *localHost) inherit(process, id int, f *os.File) bool {

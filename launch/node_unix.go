@@ -299,6 +299,22 @@ func copyStream(id remote.StreamID, ours stream, conn net.Conn) {
 	}
 }
 
+// finish ends the streams of output killAfter later. No process of the job is left, but one that has
+// left the job may hold them. The launcher waits for the end of each stream.
+func (n *node) finish() {
+	var tails []*tail
+	for _, s := range n.streams {
+		if t, ok := s.ours.(*tail); ok {
+			tails = append(tails, t)
+		}
+	}
+	time.AfterFunc(killAfter, func() {
+		for _, t := range tails {
+			t.finish()
+		}
+	})
+}
+
 // look sends what has changed and sends no event by itself: which processes have called Init, and
 // which processes are left once all that were started have ended.
 func (n *node) look() {
@@ -324,6 +340,7 @@ func (n *node) look() {
 	switch {
 	case n.left != nil && slices.Equal(left, n.left):
 	case len(left) == 0:
+		n.finish()
 		n.events.Send(&remote.Event{Empty: &remote.Empty{Starts: n.starts}})
 	default:
 		n.events.Send(&remote.Event{Leftover: &remote.Leftover{Names: left[:min(len(left), maxNames+1)]}})

@@ -490,9 +490,11 @@ func describe(left []string) string {
 }
 
 // drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.
-// The copiers end when the last process has closed its end of a pipe. After killAfter drain closes
-// the pipes and the connections, because a process may have survived. A signal also ends the wait,
-// because the reader of this process's output may not be reading.
+// The copiers end when the last process has closed its end of a pipe. After killAfter drain finishes
+// the pipes and closes the connections, because a process may have survived, or have left the job.
+// Other hosts do the same, and so end their streams, except where a process has survived. Output may
+// arrive long after the end of its rank, if the network or the reader of this process's output is
+// slow. A signal also ends the wait.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
@@ -512,7 +514,11 @@ func (r *run) drain() {
 			return
 		case <-late:
 			for _, p := range r.pipes {
-				p.Close()
+				if t, here := p.(*tail); here {
+					t.finish()
+				} else if r.policy.phase == abandoned {
+					p.Close()
+				}
 			}
 			r.pmi.Close()
 		case s := <-r.signals:

@@ -1,0 +1,56 @@
+//go:build unix
+
+package launch
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// tailLimit bounds what a tail returns after finish: no pipe holds more.
+const tailLimit = 1 << 20
+
+// A tail is the read end of a pipe. After finish it returns what the pipe holds, and then io.EOF,
+// although a process still holds the write end. How fast the reader is makes no difference.
+type tail struct {
+	*os.File
+	finished atomic.Bool
+	read     int // how much it has returned since finish
+}
+
+// finish ends a Read that waits.
+func (t *tail) finish() {
+	t.finished.Store(true)
+	t.SetReadDeadline(time.Unix(1, 0))
+}
+
+// Read implements io.Reader. Only one goroutine calls it and SetReadDeadline.
+func (t *tail) Read(b []byte) (int, error) {
+	if !t.finished.Load() {
+		if n, err := t.File.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || !t.finished.Load() {
+			return n, err
+		}
+	}
+	if t.read >= tailLimit {
+		return 0, io.EOF
+	}
+	t.SetReadDeadline(time.Time{})
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	waitErr := raw.Read(func(fd uintptr) bool {
+		n, err = syscall.Read(int(fd), b)
+		return true // without waiting
+	})
+	if err = errors.Join(err, waitErr); n <= 0 || err != nil {
+		return 0, io.EOF
+	}
+	t.read += n
+	return n, nil
+}
