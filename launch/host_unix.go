@@ -43,7 +43,7 @@ type host interface {
 	left() []string
 }
 
-// A stream is one end of a pipe (*os.File) or of a connection (net.Conn).
+// A stream is one end of a pipe (*os.File, *tail) or of a connection (net.Conn).
 type stream interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -413,6 +414,26 @@ func TestRanksMeetAtAHostThatOnlySSHKnows(t *testing.T) {
 		}
 	}
 	l.ends(0)
+}
+
+// The address of a login to the launcher's host says nothing about other hosts.
+func TestALoginToTheLaunchersHostIsNotPassedOn(t *testing.T) {
+	t.Setenv("SSH_CONNECTION", "192.0.2.2 1 192.0.2.1 22")
+	l := launch(t, hostsJob{Hosts: []string{"b.invalid", hostC}, Args: sh("echo ${TUTTI_ROOT%:*}")})
+	if got, want := l.sorted(2), []string{"b.invalid", "b.invalid"}; !slices.Equal(got, want) {
+		t.Errorf("got the address %q of rank 0, want %q", got, want)
+	}
+	l.ends(0)
+}
+
+func TestTheOwnAddressIsFoundByAnyHost(t *testing.T) {
+	hosts := []*remoteHost{{hostName: "only-ssh.invalid"}, {hostName: "user@" + hostB}}
+	if got, err := netip.ParseAddr(addressTowards(hosts)); err != nil || !got.IsLoopback() {
+		t.Errorf("got %v, %v, want an address from which this host reaches %s", got, err, hostB)
+	}
+	if got := addressTowards(hosts[:1]); got != "" {
+		t.Errorf("got %q, want none", got)
+	}
 }
 
 // rankThatSeesDeath waits, on rank 0, until the record of ends says that rank 1 has died.

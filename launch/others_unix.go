@@ -81,7 +81,7 @@ func (r *run) prepareHosts() (err error) {
 	if r.local.listener, addr, err = listen(alone); err == nil {
 		r.info.root = addr.String()
 		if !alone {
-			r.info.root = rootAddress(ownAddress(r.others.hosts[0].hostName), int(addr.Port()))
+			r.info.root = rootAddress(r.ownAddress(), int(addr.Port()))
 		}
 	}
 	return err
@@ -101,19 +101,28 @@ func isKnown(ctx context.Context, name string) bool {
 // ownAddress returns the name of this host, or, if the name is of no use to other hosts, the address
 // from which this host reaches one of them. /etc/hosts often gives a host's own name a loopback
 // address.
-func ownAddress(other string) string {
+func (r *run) ownAddress() string {
 	own := hostname()
 	if own != "" && isKnown(context.Background(), own) {
 		return own
 	}
-	// A UDP socket sends nothing when it is connected.
-	dialer := net.Dialer{Timeout: lookupLimit}
-	c, err := dialer.Dial("udp", net.JoinHostPort(withoutUser(other), "9"))
-	if err != nil {
-		return own
+	return cmp.Or(addressTowards(r.others.hosts), own)
+}
+
+// addressTowards returns the address from which this host reaches the first of the hosts whose name
+// is not only one of ssh's configuration, or "".
+func addressTowards(hosts []*remoteHost) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*lookupLimit)
+	defer cancel()
+	for _, h := range hosts {
+		// A UDP socket sends nothing when it is connected.
+		dialer := net.Dialer{Timeout: lookupLimit}
+		if c, err := dialer.DialContext(ctx, "udp", net.JoinHostPort(withoutUser(h.hostName), "9")); err == nil {
+			defer c.Close()
+			return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String()
+		}
 	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String()
+	return ""
 }
 
 // rootAddress returns the address of a listener on the host with this name.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -64,6 +65,9 @@ func startProcess(argv []string, log func(line string)) (*process, error) {
 		*ours[i], theirs = r, append(theirs, w)
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
+	// sshd sets the variable for tuttirun remote, and another agent must not pass on that of a login
+	// to this host.
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SSH_CONNECTION=") })
 	p.cmd.SysProcAttr = ownGroup()
 	if err := p.cmd.Start(); err != nil {
 		p.closeFiles()
