@@ -97,22 +97,22 @@ func (p *Policy) order(units [][]cpu.Thread, width int, cpus []cpu.Thread) []int
 	if p.MapBy != Socket && p.MapBy != NUMA || len(p.group(cpus, p.MapBy)) < 2 {
 		return first
 	}
-	// Deal the starting units to the sockets, then take one from each in turn.
-	var hands [][]int
+	// Group the starting units by socket or NUMA node, and take one from each in turn.
+	var groups [][]int
 	for _, unit := range p.group(cpus, p.MapBy) {
-		var hand []int
+		var group []int
 		for _, f := range first {
 			if slices.Contains(unit, units[f][0]) {
-				hand = append(hand, f)
+				group = append(group, f)
 			}
 		}
-		hands = append(hands, hand)
+		groups = append(groups, group)
 	}
 	var order []int
 	for turn := 0; len(order) < len(first); turn++ {
-		for _, hand := range hands {
-			if turn < len(hand) {
-				order = append(order, hand[turn])
+		for _, group := range groups {
+			if turn < len(group) {
+				order = append(order, group[turn])
 			}
 		}
 	}
