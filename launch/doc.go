@@ -207,7 +207,9 @@
 // With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
 // ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that have
 // written no file, for example because they were killed. The job fails if FILE cannot be written.
-// It also fails if a rank exited with 0 and left its file empty, for example on a full disk.
+// It also fails if a rank exited with 0 and left its file empty, for example on a full disk. Ranks on
+// other hosts write their files there, so FILE must be in a directory that all hosts share. If a file
+// of such a rank is not there, a note names the rank.
 //
 // # Exit codes
 //

@@ -787,6 +787,22 @@ func TestARestartNeedsAFirstStart(t *testing.T) {
 	}
 }
 
+// The parts of a timeline that ranks on other hosts may have written are not called missing.
+func TestTheTimelineOfSeveralHostsNeedsASharedDirectory(t *testing.T) {
+	for script, want := range map[string]string{
+		"exit 0": " lacks rank 1: no part is in its directory here, want a directory that all hosts share\n",
+		`[ $TUTTI_RANK != 1 ] || : >"$TUTTI_TIMELINE.rank1"; exit 3`: " is empty: no rank has started and closed a coordinator\n",
+	} {
+		j := hostsJob{Hosts: []string{"localhost", hostB}, Args: sh(script)}.job()
+		var log bytes.Buffer
+		j.Stderr, j.Timeline = &log, filepath.Join(t.TempDir(), "out.json")
+		Run(t.Context(), j)
+		if want = "tuttirun: the timeline " + j.Timeline + want; log.String() != want {
+			t.Errorf("%s: got %q, want %q", script, log.String(), want)
+		}
+	}
+}
+
 // A launcher that the user has stopped in the terminal is silent, and its hosts wait for it.
 func TestAStoppedLauncherKeepsItsHosts(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{hostB, hostC}, Args: sh("echo ready; cat; [ $TUTTI_RANK = 0 ] || exec sleep 14")})

@@ -132,7 +132,9 @@ func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 
 // finishTimeline merges the timeline. If that fails, a job that has otherwise succeeded fails.
 func (r *run) finishTimeline(out *Outcome) {
-	notes, err := mergeTimeline(r.info.timeline, r.info.size, func(id int) bool { return !r.ranks[id].notOK() })
+	endedWell := func(id int) bool { return !r.ranks[id].notOK() }
+	elsewhere := func(id int) bool { return r.ranks[id].host != r.local }
+	notes, err := mergeTimeline(r.info.timeline, r.info.size, endedWell, elsewhere)
 	for _, note := range notes {
 		if !r.job.Quiet {
 			r.err.logf("%s", note)

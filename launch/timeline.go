@@ -65,10 +65,17 @@ func (p *timelineParts) missing() []int {
 //	empty          error: it was not         note: killed before it could write
 //	               written
 //	absent         note: no coordinator      the same note
-func mergeTimeline(file string, ranks int, endedWell func(rank int) bool) (notes []string, err error) {
+//
+// If the rank ran on another host, the note for an absent part says that the part may be there.
+func mergeTimeline(file string, ranks int, endedWell, elsewhere func(rank int) bool) (notes []string, err error) {
 	p := findParts(file, ranks)
+	unseen := slices.DeleteFunc(slices.Clone(p.absent), func(r int) bool { return !elsewhere(r) })
+	if len(unseen) > 0 {
+		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: no part is in its directory here, want a directory that all hosts share", file, rankList(unseen)))
+	}
 	unwritten := slices.DeleteFunc(slices.Clone(p.empty), func(r int) bool { return !endedWell(r) })
-	if missing := p.missing(); len(p.files) > 0 && len(missing) > 0 {
+	missing := slices.DeleteFunc(p.missing(), func(r int) bool { return slices.Contains(unseen, r) })
+	if len(p.files) > 0 && len(missing) > 0 {
 		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: killed, or without a coordinator", file, rankList(missing)))
 	}
 	if len(p.files) > 0 {
@@ -81,7 +88,10 @@ func mergeTimeline(file string, ranks int, endedWell func(rank int) bool) (notes
 	}
 	// Without any coordinator there is nothing to merge, and the file stays empty.
 	if len(p.files) == 0 {
-		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}, nil
+		if len(unseen) == 0 {
+			notes = append(notes, "the timeline "+file+" is empty: no rank has started and closed a coordinator")
+		}
+		return notes, nil
 	}
 	for r := range ranks {
 		os.Remove(timeline.PartName(file, r))
