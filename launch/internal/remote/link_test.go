@@ -67,71 +67,73 @@ func startOver(t *testing.T, h *testHost, ours, theirs io.ReadWriteCloser) (*Lin
 }
 
 func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
-	leak.Check(t)
-	h := newTestHost()
-	l, served := start(t, h)
-	commands := []*Command{
-		{Prepare: &Prepare{Job: "job-1", Size: 4, Root: true}},
-		{Start: &Start{
-			Process: 3, Args: Strings{"prog", "a\nb", "", "\xff\x00 'x' \"y\""}, Env: Strings{"A=\xfe", "B= "},
-			Dir: "/tmp/\xff", Credentials: []byte{0, 255}, CPUs: []int{0, 2}, Streams: []StreamID{Stdin, PMI},
-		}},
-		{Signal: &Signal{Process: -1, Signal: 15}},
-		{Exited: &Exited{Process: 2, PID: 7}},
-	}
-	for _, c := range commands {
-		if err := l.Send(c); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHost()
+		l, served := start(t, h)
+		commands := []*Command{
+			{Prepare: &Prepare{Job: "job-1", Size: 4, Root: true}},
+			{Start: &Start{
+				Process: 3, Args: Strings{"prog", "a\nb", "", "\xff\x00 'x' \"y\""}, Env: Strings{"A=\xfe", "B= "},
+				Dir: "/tmp/\xff", Credentials: []byte{0, 255}, CPUs: []int{0, 2}, Streams: []StreamID{Stdin, PMI},
+			}},
+			{Signal: &Signal{Process: -1, Signal: 15}},
+			{Exited: &Exited{Process: 2, PID: 7}},
 		}
-	}
-	for i, want := range commands {
-		if got := <-h.commands; !reflect.DeepEqual(got, want) {
-			t.Errorf("command %d: got %+v, want %+v", i, got, want)
+		for _, c := range commands {
+			if err := l.Send(c); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	events := []*Event{
-		{Prepared: &Prepared{Host: "n1", Addresses: []string{"10.0.0.1"}, Port: 7}},
-		{Started: &Started{Process: 3, PID: 100, Program: "/bin/\xffprog"}},
-		{Ended: &Ended{Process: 3, Status: 9}},
-		{Empty: &Empty{}},
-	}
-	for _, e := range events {
-		if err := h.Send(e); err != nil {
-			t.Fatal(err)
+		for i, want := range commands {
+			if got := <-h.commands; !reflect.DeepEqual(got, want) {
+				t.Errorf("command %d: got %+v, want %+v", i, got, want)
+			}
 		}
-	}
-	for i, want := range events {
-		if got := <-l.Events(); !reflect.DeepEqual(got, want) {
-			t.Errorf("event %d: got %+v, want %+v", i, got, want)
+		events := []*Event{
+			{Prepared: &Prepared{Host: "n1", Addresses: []string{"10.0.0.1"}, Port: 7}},
+			{Started: &Started{Process: 3, PID: 100, Program: "/bin/\xffprog"}},
+			{Ended: &Ended{Process: 3, Status: 9}},
+			{Empty: &Empty{}},
 		}
-	}
-	l.Close()
-	if err := <-served; err != nil {
-		t.Errorf("Serve after Close: got %v, want nil", err)
-	}
-	if err := l.Err(); err != nil {
-		t.Errorf("Err after Close: got %v, want nil", err)
-	}
-	if err := l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}}); err == nil {
-		t.Error("Send after Close: got no error")
-	}
+		for _, e := range events {
+			if err := h.Send(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, want := range events {
+			if got := <-l.Events(); !reflect.DeepEqual(got, want) {
+				t.Errorf("event %d: got %+v, want %+v", i, got, want)
+			}
+		}
+		l.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve after Close: got %v, want nil", err)
+		}
+		if err := l.Err(); err != nil {
+			t.Errorf("Err after Close: got %v, want nil", err)
+		}
+		if err := l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}}); err == nil {
+			t.Error("Send after Close: got no error")
+		}
+	})
 }
 
 // What was sent before Close arrives, although Close follows at once.
 func TestCloseDeliversWhatWasSentBefore(t *testing.T) {
-	leak.Check(t)
-	h := newTestHost()
-	l, served := start(t, h)
-	for range 50 {
-		l.Send(&Command{Grow: &Grow{Size: 9}})
-	}
-	l.Close()
-	if err := <-served; err != nil {
-		t.Errorf("Serve: got %v, want nil", err)
-	}
-	if got := len(h.commands); got != 50 {
-		t.Errorf("got %d commands, want 50", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHost()
+		l, served := start(t, h)
+		for range 50 {
+			l.Send(&Command{Grow: &Grow{Size: 9}})
+		}
+		l.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: got %v, want nil", err)
+		}
+		if got := len(h.commands); got != 50 {
+			t.Errorf("got %d commands, want 50", got)
+		}
+	})
 }
 
 func TestStreamsCarryBytesBothWaysAndEnd(t *testing.T) {
