@@ -28,7 +28,7 @@ func (t *tail) finish() {
 	t.SetReadDeadline(time.Unix(1, 0))
 }
 
-// Read implements io.Reader. Only one goroutine calls it and SetReadDeadline.
+// Read implements io.Reader. Only one goroutine calls it.
 func (t *tail) Read(b []byte) (int, error) {
 	if !t.finished.Load() {
 		if n, err := t.File.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || !t.finished.Load() {
@@ -38,19 +38,19 @@ func (t *tail) Read(b []byte) (int, error) {
 	if t.read >= tailLimit {
 		return 0, io.EOF
 	}
-	t.SetReadDeadline(time.Time{})
 	raw, err := t.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	n := 0
-	waitErr := raw.Read(func(fd uintptr) bool {
-		n, err = syscall.Read(int(fd), b)
-		return true // without waiting
-	})
-	if err = errors.Join(err, waitErr); n <= 0 || err != nil {
+	// Control does not mind the deadline, which finish may be about to set.
+	controlErr := raw.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), b) })
+	if err = errors.Join(err, controlErr); n <= 0 || err != nil {
 		return 0, io.EOF
 	}
 	t.read += n
 	return n, nil
 }
+
+// WriteTo implements io.WriterTo, which io.Copy prefers. That of os.File does not call Read.
+func (t *tail) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{t}) }
