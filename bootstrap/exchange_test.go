@@ -35,6 +35,12 @@ func inEveryPlace(t *testing.T, f func(t *testing.T, p place)) {
 	}
 }
 
+// letAllLook returns after every rank has seen what is in the place.
+func letAllLook() {
+	// Reason: a directory announces no changes. Ranks look again by a timer, in the bubble's time.
+	time.Sleep(time.Minute)
+}
+
 // privateDir returns the path of a directory that does not exist, in one that only this user may
 // write in.
 func privateDir(t *testing.T) string {
@@ -203,8 +209,7 @@ func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 					value = "the-value"
 				}
 				all = append(all, start(t, t.Context(), p, r, size, value))
-				// Reason: the ranks must come one after the other; the bubble's clock passes it at once.
-				time.Sleep(time.Second)
+				letAllLook()
 			}
 			for _, done := range all {
 				wantValue(t, done, "the-value")
@@ -237,8 +242,7 @@ func TestTextsOfAnEarlierJobAreNotUsed(t *testing.T) {
 							value = "new"
 						}
 						all = append(all, start(t, t.Context(), p, r, 3, value))
-						// Reason: the order is part of the case; the bubble's clock passes it at once.
-						time.Sleep(time.Second)
+						letAllLook()
 					}
 					for _, done := range all {
 						wantValue(t, done, "new")
@@ -256,8 +260,7 @@ func TestARankThatStartsAgainGetsTheValue(t *testing.T) {
 		p.put(t, 1, "1 FIRST -") // the first run of rank 1 ends here
 		two := start(t, t.Context(), p, 2, 3, "")
 		wantValue(t, two, "v")
-		// Reason: rank 0 must not give up within this time; the bubble's clock passes it at once.
-		time.Sleep(time.Minute)
+		letAllLook()
 		wantValue(t, start(t, t.Context(), p, 1, 3, ""), "v")
 		wantValue(t, zero, "v")
 		wantEmpty(t, p)
@@ -271,13 +274,11 @@ func TestARankThatHasReadTheValueNeedsItsTextNoMore(t *testing.T) {
 		zero := start(t, t.Context(), p, 0, 3, "v")
 		p.put(t, 2, "1 SLOW -")
 		wantValue(t, start(t, t.Context(), p, 1, 3, ""), "v")
-		// Reason: rank 0 must see that rank 1 has read the value; the bubble's clock passes it at once.
-		time.Sleep(time.Minute)
+		letAllLook()
 		if err := p.open(t, 0, 3).Remove(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		// Reason: rank 0 must see that the text is gone; the bubble's clock passes it at once.
-		time.Sleep(time.Minute)
+		letAllLook()
 		wantValue(t, start(t, t.Context(), p, 2, 3, ""), "v")
 		wantValue(t, zero, "v")
 		wantEmpty(t, p)
@@ -288,13 +289,11 @@ func TestARankThatHasReadTheValueNeedsItsTextNoMore(t *testing.T) {
 func TestARankWritesItsTextAgainAfterAnotherJobHasRemovedIt(t *testing.T) {
 	inEveryPlace(t, func(t *testing.T, p place) {
 		one := start(t, t.Context(), p, 1, 2, "")
-		// Reason: rank 1 must have written its text; the bubble's clock passes it at once.
-		time.Sleep(time.Minute)
+		letAllLook()
 		if err := p.open(t, 0, 2).Remove(t.Context(), 0, 1); err != nil {
 			t.Fatal(err)
 		}
-		// Reason: rank 1 must see that its text is gone; the bubble's clock passes it at once.
-		time.Sleep(time.Minute)
+		letAllLook()
 		wantValue(t, start(t, t.Context(), p, 0, 2, "v"), "v")
 		wantValue(t, one, "v")
 	})
@@ -338,12 +337,10 @@ func TestASecondProcessOfTheSameRankIsReported(t *testing.T) {
 	inEveryPlace(t, func(t *testing.T, p place) {
 		for rank, value := range []string{"v", ""} {
 			first := start(t, t.Context(), p, rank, 2, value)
-			// Reason: the order is part of the case; the bubble's clock passes it at once.
-			time.Sleep(time.Minute)
+			letAllLook()
 			if rank == 0 {
 				p.put(t, 1, "1 SLOW -") // so that rank 0 has written its value
-				// Reason: as above.
-				time.Sleep(time.Minute)
+				letAllLook()
 				p.put(t, 0, "1 OTHER w x")
 			} else {
 				p.put(t, 1, "1 OTHER -")

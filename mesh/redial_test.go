@@ -812,8 +812,7 @@ func TestARankWhoseEndIsRecordedIsNotAwaited(t *testing.T) {
 				start := time.Now()
 				gone.Store(true)
 				r.kill(n - 1)
-				// Reason: the launcher records the end a little later than the connections close. No real
-				// time passes.
+				// Reason: the launcher records the end after the connections close, in the bubble's time.
 				time.Sleep(30 * time.Millisecond)
 				ended.Store(true)
 				// Reason: all ranks must report the loss within this time. No real time passes.

@@ -319,7 +319,8 @@ func TestSilenceEndsBothEnds(t *testing.T) {
 		var n network
 		ours, theirs := n.pipe()
 		l, served := startOver(t, h, ours, theirs)
-		time.Sleep(time.Hour) // Reason: the bubble's time: heartbeats keep an idle connection
+		// Reason: heartbeats keep a connection that is idle this long, by the bubble's clock.
+		time.Sleep(time.Hour)
 		if err := l.Err(); err != nil {
 			t.Fatalf("an idle connection: got %v", err)
 		}
@@ -368,7 +369,8 @@ func TestPauseAllowsSilence(t *testing.T) {
 		l.Pause()
 		l.setPaused(true) // as a stopped process, the Link counts nothing; the host does after Resume
 		gate <- struct{}{}
-		time.Sleep(6 * time.Hour) // Reason: the bubble's time
+		// Reason: the launcher stays stopped this long, by the bubble's clock.
+		time.Sleep(6 * time.Hour)
 		<-gate
 		l.Resume()
 		l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}})
@@ -422,7 +424,8 @@ func TestPauseAllowsUnreadEvents(t *testing.T) {
 		for range events {
 			h.Send(&Event{Note: &Note{Text: strings.Repeat("x", maxEvent/2)}})
 		}
-		time.Sleep(10 * time.Minute) // Reason: the bubble's time
+		// Reason: the launcher stays stopped this long, by the bubble's clock.
+		time.Sleep(10 * time.Minute)
 		<-gate
 		l.Resume()
 		for i := range events {
@@ -449,7 +452,8 @@ func TestAMessageThatIsNotReadEndsTheLink(t *testing.T) {
 		var work sync.WaitGroup
 		work.Go(func() {
 			for _, err := c.Write([]byte("x")); err == nil; _, err = c.Write([]byte("x")) {
-				time.Sleep(time.Second) // Reason: the bubble's time
+				// Reason: the writer is slow, by the bubble's clock.
+				time.Sleep(time.Second)
 			}
 		})
 		for range 3 {

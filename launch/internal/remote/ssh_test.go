@@ -188,7 +188,8 @@ func readPID(t *testing.T, file string) int {
 			}
 			return pid
 		}
-		time.Sleep(5 * time.Millisecond) // Reason: a file of another process sends no event
+		// Reason: a file of another process sends no event.
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -202,7 +203,8 @@ func waitGone(t *testing.T, pid int) {
 		if time.Now().After(deadline) {
 			t.Fatalf("process %d still runs", pid)
 		}
-		time.Sleep(5 * time.Millisecond) // Reason: a process that is no child sends no event
+		// Reason: a process that is no child sends no event.
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
