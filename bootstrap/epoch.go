@@ -48,8 +48,8 @@ func (f *finder) membership() (*membership, error) {
 	return inherited.members, nil
 }
 
-// joining returns the description of a process that the launcher has not made a rank yet, or nil if
-// the job has no store.
+// joining returns the Job of this process before the launcher has given it a rank. It returns nil
+// if the job has no store.
 func (f *finder) joining() (*Job, error) {
 	m, err := f.membership()
 	if m == nil || err != nil {

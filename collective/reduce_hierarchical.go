@@ -34,8 +34,8 @@ func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []
 	if among != nil && r.Rank() != root {
 		folded = r.Scratch(len(src))
 	}
-	// Each leader has the fold of its host, and the tree folds the folds of all leaders. The root
-	// leads its own host, so the result ends there.
+	// reduceOnHost leaves the result of each host on the host's leader. binomialReduce folds the
+	// results of the leaders. The root is the leader of its host, so it gets the final result.
 	if err := reduceOnHost(ctx, r.Host(), leaderOf(r, root), folded, src, k); err != nil {
 		return err
 	}

@@ -229,8 +229,8 @@ func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
 	})
 }
 
-// The test corrupts bodies. With checksums no call may return a wrong result. No tensor is written
-// directly then: see comm.Parameters.StaticTensors.
+// The test corrupts bodies. With checksums no call may return a wrong result, and no tensor is
+// written directly: see comm.Parameters.StaticTensors.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
 		return append(collectiveCases("memory", n, 1.5, comm.WithParameters(comm.Parameters{Checksums: true})), messageCases("memory", n, comm.WithParameters(comm.Parameters{Checksums: true}))...)

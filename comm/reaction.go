@@ -123,8 +123,8 @@ func (rt *rankRuntime) membersReactions(c *Comm) map[int]reaction {
 	return members
 }
 
-// dropReactions deletes reactions of ranks that go on. It keeps reactions that have replaced them
-// since.
+// dropReactions deletes the given reactions of ranks that have recovered. If a rank has reported a
+// newer reaction, that one stays.
 func (rt *rankRuntime) dropReactions(old map[int]reaction) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

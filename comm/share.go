@@ -40,8 +40,8 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 }
 
 // share agrees with the other ranks on the transports between them, and maps shared memory if all
-// ranks can. It runs when a communicator is made. It takes at most three small collectives by
-// messages, which carry the name of the call that makes the communicator:
+// ranks can. It runs when a communicator is made. It takes at most three small collectives. They
+// use messages, which carry the name of the call that makes the communicator:
 //
 //  1. survey: which transports connect the ranks, and can all ranks share memory?
 //  2. Rank 0 broadcasts a random token, which names the memory, and every rank maps the memory.
@@ -51,7 +51,8 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 // therefore agree both before and after they map it. Ranks on different hosts cannot share memory,
 // but the ranks of each host may; see shareOnHosts.
 //
-// If share succeeds, all members go on, so this rank forgets the losses that they had reported.
+// If share succeeds, all members have recovered from earlier losses. This rank then drops the
+// reactions to these losses that the members had reported.
 func (c *Comm) share(ctx context.Context, call string) error {
 	// A member that is done may report a new loss before this rank is done. That report must stay.
 	reactions := c.rt.membersReactions(c)

@@ -86,7 +86,7 @@ func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	return true
 }
 
-// askedToEnd reports whether the user has asked for the end of the job since the last event of loop.
+// askedToEnd reports whether a signal that loop has not received asks for the end of the job.
 func (r *run) askedToEnd() bool {
 	for {
 		select {

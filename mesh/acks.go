@@ -14,9 +14,10 @@ import (
 
 // A meter is a Conn that counts the bytes of its frames: the bytes that the wire has accepted, the
 // bytes among them that the peer has acknowledged, and the bytes that were delivered here. The
-// fourth count changes whenever bytes arrive, even if they are only the beginning of a message.
+// fourth result is another count, which changes whenever bytes arrive, even if they are only the
+// beginning of a message.
 //
-// The peer is never asked about a Conn without this method. A wrapper that hides the method
+// The Mesh never asks the peer about a Conn without this method. A wrapper that hides the method
 // disables only the detection of silent connections.
 type meter interface {
 	Traffic() (sent, acked, received, arrived uint64)

@@ -214,7 +214,7 @@ func (m *Mesh) serveConn(c transport.Conn) {
 	case channelData:
 		m.acceptData(int(g.rank), c, g.position)
 	case channelControl:
-		m.control.linkUp(int(g.rank), c) // ends what authorize began: the record of beginOpening
+		m.control.linkUp(int(g.rank), c) // removes the record that authorize has made with beginOpening
 	case channelJoin:
 		err := m.joinServer.serve(m.ctx, t, g.hello, m.id.welcome(g, welcome{}))
 		var left *earlyExit

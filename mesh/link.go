@@ -320,11 +320,11 @@ func (m *Mesh) acceptData(rank int, c transport.Conn, peer position) {
 // install makes c the link's Conn, sends the frames that waited, and arms the wake-up. The
 // parameter from is linkDialing if this rank dialled c, and linkAccepting if the peer did.
 //
-// If the link does not wait for c any more, install closes c: another Conn is up or being opened,
-// the link has failed, or the epoch has changed. The link may then have no Conn, because the method
-// answer has closed the old one to make room for c. In this case install dials again.
+// If l no longer waits for c, install closes c: another Conn is up or being opened, the link has
+// failed, or the epoch has changed. Link.answer may have closed the old Conn to make room for c, so
+// l may have no Conn. In this case install dials again.
 //
-// The parameter peer is the peer's position. If its epoch is not 0, both ends can open the link
+// The parameter peer is the peer's position. If peer.epoch is not 0, both ends can open the link
 // again after a break, and c becomes the Conn below the link's replayConn.
 func (l *Link) install(c transport.Conn, from linkState, peer position) {
 	l.mu.Lock()

@@ -272,7 +272,7 @@ func (e *entries) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("etcd at %s: %w", e.endpoints, err)
 }
 
-// Close implements bootstrap.Entries. The lease ends with the time that it has left.
+// Close implements bootstrap.Entries. It does not revoke the lease, which expires by itself.
 func (e *entries) Close() error {
 	e.cancel()
 	if e.client == nil {

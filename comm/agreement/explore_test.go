@@ -303,11 +303,11 @@ func (e *explorer) visit(w *situation) error {
 	return nil
 }
 
-// receive delivers States to rank r of w. The parameter x is the rank's node so far, and q is the
-// first rank whose States are delivered. receive stops at a State that has an effect on other
-// ranks, and explores the situations that follow. A State without such an effect concerns no other
-// rank, so it is enough to deliver it at the latest possible moment. If States that must arrive
-// have an effect by themselves, receive sets quiet to false.
+// receive delivers to rank r of w the States that other ranks have sent. The parameter x is the
+// node of rank r after the States delivered so far, and q is the first rank whose States are left.
+// If a State has an effect on other ranks, receive explores the situations that follow. A State
+// without such an effect does not lead to a situation of its own: receive delivers further States
+// after it. receive sets quiet to false if all States that lead to an effect must arrive.
 func (e *explorer) receive(w *situation, x node, r, q int, mandatory bool, quiet *bool) error {
 	for ; q < len(w.nodes); q++ {
 		sent := w.nodes[q].sent

@@ -242,8 +242,8 @@ func (Tick) applyWorker(*Worker) {}
 // applyWorker arranges that outgoing is sent at the end of this Step, unless it is empty.
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
-// applyWorker sends the join and all earlier submissions at once, because other ranks may wait for
-// the join.
+// applyWorker sends the join and all earlier submissions at the end of this Step, because other
+// ranks may wait for the join.
 func (in Join) applyWorker(w *Worker) {
 	if w.joining || w.closed {
 		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has already joined or closed")}})
@@ -255,8 +255,8 @@ func (in Join) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// applyWorker sends the shutdown and all earlier submissions at once. A second shutdown does
-// nothing.
+// applyWorker sends the shutdown and all earlier submissions at the end of this Step. A second
+// shutdown does nothing.
 func (Shutdown) applyWorker(w *Worker) {
 	if w.closed {
 		return
@@ -267,8 +267,8 @@ func (Shutdown) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// applyWorker sends the answer to the Coordinator at once, because the Coordinator waits for at
-// most a second.
+// applyWorker sends the answer to the Coordinator at the end of this Step, because the Coordinator
+// waits for at most a second.
 func (in Location) applyWorker(w *Worker) {
 	w.outgoing.Location, w.outgoing.HasLocation = in.At[:min(len(in.At), MaxSite)], true
 	w.markOutgoing()

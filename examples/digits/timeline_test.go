@@ -80,8 +80,8 @@ func TestTheTimelineOfATrainingShowsAllRanksInOneTime(t *testing.T) {
 		}
 		off = max(off, 2*i.Error+2)
 	}
-	// moments holds, for a tensor and by rank, when it was submitted, and when all ranks were known
-	// to have submitted it.
+	// moments are the times of one tensor on one rank, by step: begun when the rank submitted the
+	// tensor, and agreed when the rank learned that all ranks had submitted it.
 	type moments struct{ begun, agreed []int64 }
 	seen := make(map[string]*[4]moments)
 	for _, s := range spans {

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// The names of tensors. A key consists of step, ranks and name, so all workers use the
-// same names.
+// The names of tensors. A tensor is matched by step, ranks and name, so all workers use the same
+// names.
 const (
 	wantedRows   = "wanted"  // worker to server: the words whose rows it needs
 	rows         = "rows"    // server to worker

@@ -101,7 +101,7 @@ func (s *Machine) refuteWait(about int, code byte) Span {
 	return s.Limit(about)
 }
 
-// maxRefuteWait bounds the time that a Suspected of another rank says.
+// maxRefuteWait bounds the wait that a Suspected message of another rank may ask for.
 func (s *Machine) maxRefuteWait() Span {
 	if s.cfg.Redial {
 		return maxSilence + maxRedialTimeout

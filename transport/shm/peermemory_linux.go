@@ -89,9 +89,9 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 	return false, false, p.err
 }
 
-// readSocket reads without waiting. It does not allocate, because most messages are doorbells. The
-// result fd is the descriptor in the message, or -1. Descriptor 0 is valid in a process whose
-// standard input is closed.
+// readSocket reads without waiting. It allocates nothing for a doorbell, which is the frequent
+// message. The result fd is the descriptor in the message, or -1. Descriptor 0 is valid in a
+// process whose standard input is closed.
 func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno) {
 	var oob [32]byte // room for one descriptor; the kernel discards others
 	iov := unix.Iovec{Base: &b[0]}

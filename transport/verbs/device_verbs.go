@@ -33,7 +33,8 @@ const (
 	batchSize = 16
 )
 
-// An ibDevice is a device of libibverbs. Its waiters share its completion queues.
+// An ibDevice is a device of libibverbs. Each of its waiters waits for the events of some of its
+// completion queues.
 type ibDevice struct {
 	selection *selection
 	config    *config

@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/internal/pending"
 )
 
-// The bounds on connections whose peers have proven nothing. slotHold covers a handshake, which
-// takes one round trip and the time in which a busy host runs both processes.
+// The bounds on unauthenticated connections. slotHold covers a handshake: one round trip, and the
+// delay until each of two busy hosts runs its process.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
