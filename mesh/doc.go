@@ -142,24 +142,24 @@
 // # Opening a link again
 //
 // With Config.Redial, a data Conn over tcp or grpc that breaks is dialled again for that time. The
-// ranks number the frames of a link from 0, over all its Conns. A HELLO proposes the number of the
-// Conn, its epoch, one above that of the last Conn. The WELCOME decides it: the epoch is at least
-// the proposed epoch, and higher than every epoch that the accepting rank has had. Both carry the
-// number of frames that have arrived whole, and each rank sends the frames after these again. If
-// the epoch in the HELLO or in the WELCOME is 0, the link cannot be opened again, and the IDs of
-// its frames carry no counts.
+// ranks number the frames of a link from 0, over all its Conns, and they number the Conns: the
+// number of a Conn is its epoch. A HELLO proposes an epoch, which is one above that of the last
+// Conn. The WELCOME decides the epoch: it is at least the proposed epoch, and higher than every
+// epoch that the accepting rank has had. Both carry the number of frames that have arrived whole,
+// and each rank sends the later frames again. If the epoch in the HELLO or in the WELCOME is 0, the
+// link cannot be opened again, and the IDs of its frames carry no counts.
 //
 // The ID of a frame on such a link holds the number of frames that its sender has received, in the
 // lower 31 bits. If bit 31 is set, the sender asks for an acknowledgement: a frame with an empty
-// head, which has no number of its own. A frame that the break has cut comes again whole.
+// head, which has no number of its own. If the break cuts a frame, the whole frame is sent again.
 //
 //	Config.Redial of the two ranks   a broken data Conn
 //	0 at one of them, or at both     the link fails at once
 //	more than 0 at both              dialled by each rank that notices; the lower rank's dial wins
 //
-// With Config.Redial, control links are dialled again as well if all links of a rank break at once,
-// or the only link between two ranks. Without it, the rank is lost then. A dial that is refused, as
-// no process listens, shows that the rank is dead. See package membership.
+// With Config.Redial, control links are also dialled again if all links of a rank break at once, or
+// if the only link between two ranks breaks. Without it, the rank is lost in these cases. A refused
+// dial shows that no process listens, so the rank is dead. See package membership.
 //
 // # Bounds on unauthenticated peers
 //

@@ -213,10 +213,10 @@ func starving(ranks []*process) time.Duration {
 }
 
 // expectWithin is like expect, but the rank must have received the event within the given limit
-// after the fault. The line ends with the time of the event. The time for which the ranks and the
-// test starved is added to the limit, because the library can do nothing while it does not run. If
-// the limit includes the limit on silence, so is the time that the library grants a rank that runs
-// late.
+// after the fault. The line ends with the time of the event. expectWithin adds to the limit the
+// time for which the ranks and the test starved, because the library can do nothing while it does
+// not run. If the limit includes the limit on silence, expectWithin also adds the time that the
+// library grants a rank that runs late.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
 	line := p.expect(want)

@@ -160,6 +160,6 @@ func (l *Link) redial(ctx context.Context, epoch uint32, deadline time.Time, cau
 // received more frames on another Conn. This rank closes the Conn and dials again.
 var errStale = errors.New("the peer's position is out of date")
 
-// errNoReplay is the error of a link that breaks and is dialled again, if the peer then answers
-// with epoch 0: it does not open the link again.
+// errNoReplay is the error of a link that was dialled again after a break, if the peer answers with
+// epoch 0. Such a peer does not open the link again.
 var errNoReplay = errors.New("the peer does not open this link again")

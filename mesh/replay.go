@@ -385,8 +385,8 @@ func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err er
 	return moved, nil
 }
 
-// start releases what the peer has received, sends what waits, and arms the Conn if that was asked
-// for meanwhile. It calls Done, so the caller holds no lock.
+// start releases the frames that the peer has received, sends those that wait, and arms the Conn if
+// Arm was called meanwhile. It calls Done, so the caller holds no lock.
 func (c *replayConn) start() {
 	c.mu.Lock()
 	ready := c.ready
@@ -398,8 +398,8 @@ func (c *replayConn) start() {
 	c.feed()
 }
 
-// isStuck reports whether the link was opened again, and no frame was delivered since, although one
-// waited at that time. A Conn that came up while nothing waited has nothing to prove.
+// isStuck reports whether the link was opened again while frames waited, and has not delivered a
+// frame since. A link that was opened again while no frame waited is not stuck.
 func (c *replayConn) isStuck() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -474,7 +474,8 @@ type inbound struct {
 	bare      bool   // the arriving frame is only an acknowledgement
 	asks      bool   // the arriving frame asks for one
 
-	// The frame that the Sink knows of and that has not arrived whole, also after its Conn broke.
+	// The frame for which the Sink has chosen a buffer and which has not arrived whole. It is kept
+	// when its Conn breaks.
 	active bool
 	header transport.Header
 	head   [transport.MaxHead]byte

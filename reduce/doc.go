@@ -11,8 +11,8 @@
 //
 // # Which operator takes which type
 //
-// For every other pair, a collective returns fault.Misuse before anything is sent.
 // For a pair without a yes, a collective returns fault.Misuse before anything is sent.
+//
 //	operator     int  uint  float  complex  bool  loc
 //	sum          yes  yes   yes    yes      -     -
 //	prod         yes  yes   yes    yes      -     -

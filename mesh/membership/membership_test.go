@@ -212,7 +212,7 @@ func TestABrokenControlLinkIsRedialled(t *testing.T) {
 }
 
 // With Config.Redial, a rank all of whose links are reset at once is not lost, and its links come
-// up again. Without the option it is lost: nothing tells it from a rank that is dead.
+// up again. Without the option it is lost, because it cannot be distinguished from a dead rank.
 func TestARankWhoseLinksAreAllResetIsRedialled(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, redial := range []bool{true, false} {
@@ -305,7 +305,7 @@ func TestDialsInOneDirectionAreEnough(t *testing.T) {
 			w.redial(true)
 			w.run(w.now + Time(2*Second))
 			w.downOnly = true
-			for range 2 { // a link that was wanted after the first reset only has all its time after the second
+			for range 2 { // a link that was first wanted after the first reset has its full time after the second
 				for r := range n {
 					if r != victim {
 						w.reset(r, victim)
@@ -326,8 +326,8 @@ func TestDialsInOneDirectionAreEnough(t *testing.T) {
 }
 
 // Ranks are starved, and a handshake takes longer than a dial on an idle host may take. With
-// Config.Redial the limit of a dial grows, even if no heartbeat has told the load before the links
-// are reset. So no rank is lost.
+// Config.Redial the limit of a dial grows, even if the load began after the last heartbeat before
+// the reset. So no rank is lost.
 func TestDialsOfStarvedRanksHaveMoreTime(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, c := range []struct {
@@ -370,7 +370,8 @@ func TestDialsOfStarvedRanksHaveMoreTime(t *testing.T) {
 	}
 }
 
-// A rank that runs late has up to a minute, and then the time of one dial.
+// The time to refute that a Suspected message asks for is limited to a minute. With Config.Redial,
+// the time of one dial is added.
 func TestASecondhandSuspicionKeepsItsTime(t *testing.T) {
 	for redial, want := range map[bool]Span{false: maxSilence, true: maxSilence + maxRedialTimeout} {
 		s := New(Config{Me: 0, Size: 3, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second, Redial: redial})
@@ -476,8 +477,8 @@ func TestAGoodbyeDuringAnOutageIsNoLoss(t *testing.T) {
 	}
 }
 
-// With Config.Redial, a rank that says goodbye dials a rank that does not answer for no longer than
-// the limit on silence, and not at all a rank whose process has ended.
+// With Config.Redial, a rank that says goodbye dials a rank that does not answer until the limit on
+// silence. It does not dial a rank whose process has ended.
 func TestAGoodbyeToADeadRankEnds(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for _, c := range []struct {

@@ -72,7 +72,7 @@ func (s *Machine) maintainOverlay() {
 		return
 	}
 	wanted := s.wantedLinks()
-	for r := range s.ranks { // a link that is wanted again has all its time again
+	for r := range s.ranks { // a link that is wanted again gets its full time again
 		if _, is := slices.BinarySearch(wanted, r); !is {
 			s.ranks[r].link.wanted = false
 		}
@@ -104,8 +104,9 @@ func (s *Machine) redialClosed() {
 }
 
 // redials reports whether, with Config.Redial, the closed link to rank r must be dialled again.
-// This rank suspects r, and if all links of r closed at once, no other link brings its Refute. Or r
-// has not acknowledged the goodbye.
+// There are two reasons. Either r has not acknowledged the goodbye, or this rank suspects r because
+// the link closed. If all links of r closed at once, r can refute the suspicion only over a new
+// link.
 func (s *Machine) redials(r int) bool {
 	k := &s.ranks[r]
 	if !s.cfg.Redial || s.beingEvicted() || k.link.open || k.gone() {
@@ -144,9 +145,10 @@ func (s *Machine) startDial(r int) {
 // DialTimeout returns how long a dial of rank r that begins now may take. If it returns 0, the
 // caller's own limit counts. With Config.Redial, it bounds the dials of a rank that this rank
 // suspects, or that has not acknowledged the goodbye, because an operating system waits longer and
-// longer between its own attempts. One of these dials begins dialGrace before the suspicion is
-// confirmed, or before this rank leaves: the earlier dials end then, and begin at least every
-// Config.Silence/32 if they fail early. So a network outage that is over by then loses nothing.
+// longer between its own attempts. The last of these dials begins at the limit on silence, and has
+// dialGrace before the suspicion is confirmed, or before this rank leaves. DialTimeout ends the
+// earlier dials at that limit. If they fail early, they are repeated at least every
+// Config.Silence/32. So a network outage that ends before the limit loses nothing.
 func (s *Machine) DialTimeout(r int) Span {
 	l, d := &s.ranks[r].link, s.suspicionOf(s.cfg.Me, r, false)
 	if !s.cfg.Redial || !s.complete || !d.stands() && !l.byePending {
