@@ -37,7 +37,7 @@ func directoryOf(at string) (string, error) {
 	return localPath(u), nil
 }
 
-// localPath returns the path that a URL names. On Windows it is that of file:///C:/DIRECTORY.
+// localPath returns the path that a URL names. On Windows, file:///C:/DIRECTORY names C:\DIRECTORY.
 func localPath(u *url.URL) string {
 	if p := filepath.FromSlash(strings.TrimPrefix(u.Path, "/")); filepath.VolumeName(p) != "" {
 		return p

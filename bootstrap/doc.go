@@ -59,8 +59,9 @@
 // A launcher that speaks PMI or PMIx tells each process its rank, and keeps a value of rank 0 until
 // the other ranks ask for it. Job.Join connects to the launcher, opens rank 0's listener, and
 // exchanges the value: rank 0's addresses, a random name for the job and, if the ranks have no
-// secret, the job's secret. Job.Finalize ends the connection, so that the launcher accepts any end
-// of this process. Before that, the launcher ends the other ranks when this process ends.
+// secret, the job's secret. If a process ends before Job.Finalize, the launcher ends the other
+// ranks. Job.Finalize ends the connection, and from then on the end of this process has no effect
+// on the other ranks.
 //
 // The secret is published only through a connection that the launcher has opened itself (PMI_FD),
 // or to a PMIx server that listens on loopback only. Any process may connect to PMI_PORT, so it
@@ -76,10 +77,10 @@
 // passes, such as package etcd's. They carry no secret, because this package does not know who can
 // read them.
 //
-// If no connection to a PMIx server comes about, Join goes on to the sources after it, and takes
-// the first that applies if it gives the same rank, and the size that the launcher has set.
-// Otherwise Join fails. It also fails if the server accepts the connection and refuses this process
-// or does not answer, because the other ranks may be waiting in the server.
+// If Join cannot connect to a PMIx server, it uses the next source that applies. This source must
+// give the same rank, and the size that the launcher has set. Otherwise Join fails. It also fails
+// if the server accepts the connection and refuses this process or does not answer, because the
+// other ranks may be waiting in the server.
 //
 // # What it does not know
 //

@@ -59,7 +59,7 @@ func (x *exchange) run(ctx context.Context, e Entries) (string, error) {
 			return "", err
 		case now.done != "":
 			if x.rank == 0 {
-				e.Remove(ctx, upTo(x.size)...) // a text that stays does not deceive the next job
+				e.Remove(ctx, upTo(x.size)...) // the next job ignores a text that stays
 			}
 			return now.done, nil
 		}
@@ -77,14 +77,14 @@ func (x *exchange) withdraw(ctx context.Context, e Entries) {
 type action struct {
 	write   string // the new text of this rank
 	done    string // rank 0's value: the exchange is over after the write
-	waiting string // otherwise, for what this rank waits; for errors
+	waiting string // what this rank waits for, while done is ""; for errors
 }
 
 // step decides what this rank does now. The texts are indexed by rank. An error ends the exchange.
 func (x *exchange) step(texts []string) (action, error) {
 	own := fields(texts[x.rank])
 	if x.written != "" && own != nil && own[1] != x.own {
-		x.written = "" // not this rank's any more
+		x.written = "" // another process has replaced this rank's text
 		return action{}, fmt.Errorf("rank %d of %s: another process has replaced its entry: give each job in the store another name (TUTTI_JOB), and each process another rank", x.rank, x.where)
 	}
 	var now action

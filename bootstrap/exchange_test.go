@@ -219,7 +219,7 @@ func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 	})
 }
 
-// What a job has left that failed at any moment must not give the next job a wrong value.
+// A job may fail at any moment and leave texts. They must not give the next job a wrong value.
 func TestTextsOfAnEarlierJobAreNotUsed(t *testing.T) {
 	for name, texts := range map[string]map[int]string{
 		"before rank 0 came":       {1: "1 OLD -", 2: "1 OLD -"},
@@ -285,7 +285,8 @@ func TestARankThatHasReadTheValueNeedsItsTextNoMore(t *testing.T) {
 	})
 }
 
-// The end of an earlier job removes the texts of its name.
+// An earlier job of the same name removes all texts when it ends. A rank must then write its text
+// again.
 func TestARankWritesItsTextAgainAfterAnotherJobHasRemovedIt(t *testing.T) {
 	inEveryPlace(t, func(t *testing.T, p place) {
 		one := start(t, t.Context(), p, 1, 2, "")

@@ -33,8 +33,9 @@ type keeper struct {
 
 	members *membership // from TUTTI_STORE_FD
 
-	// metBy is the source by whose store Join has met the other ranks, or "". The field met is what
-	// Join has learned, or nil if Join has failed. The field store is the connection.
+	// metBy is the name of the source whose store Join has used, or "" before the first Join. The
+	// field met is the job that Join has completed, or nil if Join has failed. The field store is
+	// the connection.
 	metBy string
 	met   *Job
 	store launcherStore

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A netInterface is a network interface of this machine that is up. Its addresses are those that
-// mean this machine elsewhere, too: IPv6 link-local addresses are left out.
+// A netInterface is a network interface of this machine that is up. Its addresses do not include
+// IPv6 link-local addresses, because other machines cannot use them.
 type netInterface struct {
 	name  string
 	addrs []netip.Addr
@@ -46,8 +46,8 @@ func netInterfaces() ([]netInterface, error) {
 	return up, nil
 }
 
-// placement reads where the other ranks reach this one, if the user says so: TUTTI_INTERFACE and
-// TUTTI_ADVERTISE. A list of all addresses says it already.
+// placement reads TUTTI_INTERFACE and TUTTI_ADVERTISE, which say where the other ranks reach this
+// one. It refuses both in a job with a list of all addresses, because the list says so already.
 func (f *finder) placement(j *Job) error {
 	for _, name := range []string{vars.Interface, vars.Advertise} {
 		if text, ok := f.get(name); ok && len(j.Peers) > 0 {
@@ -168,14 +168,15 @@ func (j *Job) selectedHost(ctx context.Context) (string, error) {
 	return best.String(), nil
 }
 
-// An advertised listener has an address of its own for the other ranks, such as that of a gateway
-// which maps a port to it.
+// An advertised is a listener that the other ranks reach at another address than its own, such as
+// that of a gateway which maps a port to the listener.
 type advertised struct {
 	net.Listener
 	addr string
 }
 
-// advertise returns a listener whose address is at. Without a port in at, the port is that of l.
+// advertise returns the listener l with the address that the parameter at gives. If at has no port,
+// the port is that of l.
 func advertise(l net.Listener, at string) net.Listener {
 	host, port, _ := splitListen(at)
 	_, own, _ := net.SplitHostPort(l.Addr().String())

@@ -173,7 +173,7 @@ func (f *finder) find(o Options) (*Job, error) {
 	if j.listen == "" || o.Listen != "" {
 		j.listen = o.Listen
 	}
-	switch { // Join gives the job the rest
+	switch { // Join completes the job
 	case j.Elastic():
 		j.Secret = o.Secret
 		return j, nil
@@ -268,7 +268,8 @@ func (f *finder) settings(j *Job) error {
 // Without this rule a job without a secret would accept any process that reaches its ports. An
 // early error is better than ranks that cannot reach each other later.
 //
-// The parameter elsewhere describes what is beyond loopback besides the addresses, or is "".
+// The parameter elsewhere counts as one more address. It describes a rank on another host whose
+// address is not known yet, or is "".
 func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {

@@ -103,7 +103,7 @@ func (j *Job) open(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// badListen refuses the value of TUTTI_LISTEN.
+// badListen returns the error of a job that cannot use the value of TUTTI_LISTEN.
 func (j *Job) badListen() error {
 	return badVariable(j.Rank, vars.Listen, j.listen, "is no address",
 		"give host, host:port, or ports alone, such as 10.0.0.7, 10.0.0.7:7000, 10.0.0.7:7000-7099, or :7000-7099")

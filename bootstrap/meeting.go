@@ -88,7 +88,7 @@ func (f *finder) metBefore(source string) (*Job, error) {
 }
 
 // meetBy returns a job that Join completes by the function dial, or the job of an earlier meeting.
-// The text from says to users where the job comes from.
+// The parameter from is a text for users that names the origin of the job.
 func (f *finder) meetBy(source, from string, private bool, dial func(context.Context) (launcherStore, error)) (*Job, error) {
 	if j, err := f.metBefore(source); j != nil || err != nil {
 		return j, err
@@ -131,9 +131,9 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 	return &next, nil
 }
 
-// Finalize tells the launcher that this process needs it no more, if the launcher has a key-value
-// store. From then on the launcher accepts any end of this process. So call Finalize when no rank
-// waits for this one any more. Finalize waits two seconds at most.
+// Finalize tells the launcher that this process no longer needs it, if the launcher has a key-value
+// store. From then on the launcher does not end the other ranks when this process ends. So call
+// Finalize when no rank waits for this one any more. Finalize waits two seconds at most.
 func (j *Job) Finalize() {
 	if j.store != nil {
 		j.store.Close() // an error here changes nothing
@@ -246,7 +246,7 @@ func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error)
 
 // reachableHosts returns the addresses of this machine that other hosts may reach, and its name.
 // The address of the default route comes first. Loopback and link-local addresses are left out,
-// because they mean another machine elsewhere.
+// because other hosts cannot reach this machine by them.
 func (f *finder) reachableHosts(ctx context.Context) []string {
 	var hosts []string
 	add := func(host string) {
@@ -291,10 +291,10 @@ func (j *Job) accept(ctx context.Context, in invitation) error {
 // acceptLimit bounds how long one of rank 0's addresses may take to accept a connection.
 const acceptLimit = 2 * time.Second
 
-// firstThatAccepts returns the first address that accepts a connection. If there is none, it
-// returns the first address, and the address exchange goes on trying it and reports the error.
-// Rank 0 listens already. Another process at the same address elsewhere, such as that of a bridge
-// which every host has, does not listen on the port.
+// firstThatAccepts returns the first address that accepts a connection. Rank 0 already listens on
+// its port. Some addresses, such as that of a container bridge, exist on every host, but only rank
+// 0 listens on the port. If no address accepts a connection, firstThatAccepts returns the first
+// address. The address exchange then goes on trying it, and reports the error.
 func firstThatAccepts(ctx context.Context, addrs []string) string {
 	for _, a := range addrs {
 		limited, cancel := context.WithTimeout(ctx, acceptLimit)

@@ -368,8 +368,8 @@ func TestASecondJobOfAProcessUsesWhatTheFirstHasLearned(t *testing.T) {
 	if dials != 1 || jobs[0].Root != jobs[1].Root || jobs[0].Name != jobs[1].Name || !bytes.Equal(jobs[0].Secret, jobs[1].Secret) {
 		t.Errorf("got %d connections and the jobs %+v, %+v, want one connection and the same job", dials, jobs[0], jobs[1])
 	}
-	// An Init that fails after Join can be repeated, and the launcher must not accept the end of
-	// this process before.
+	// An Init that fails after Join can be repeated. So the launcher must not be told before that
+	// this process no longer needs it.
 	if store.closed {
 		t.Error("Join has closed the connection to the launcher, want that of Finalize")
 	}
@@ -408,7 +408,7 @@ func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
 			t.Errorf("job %d listens on %v, want port %s of all addresses", i, a, port(j.Root))
 		}
 		l.Close()
-		// 10.0.0.1 is not an address of this machine, but this one is.
+		// This machine does not have the address 10.0.0.1, so the next job uses loopback.
 		inherited.met.Root = net.JoinHostPort("127.0.0.1", port(j.Root))
 	}
 	// A job that must stay on loopback does so in spite of an earlier one.

@@ -51,8 +51,9 @@ func (f *finder) withoutPMIx() *Job {
 	return nil
 }
 
-// launchedSize returns the number of ranks by the variable of a launcher, or 0. Under an mpirun
-// that has started its daemons by srun, those of srun belong to the daemons.
+// launchedSize returns the number of ranks by the variable of a launcher, or 0. It ignores srun's
+// variables under an mpirun that has started its daemons by srun, because these variables describe
+// the daemons.
 func (f *finder) launchedSize() int {
 	for _, l := range vars.Launchers() {
 		if l.Size == "" || l.Size == vars.TorchSize || l.Requires != "" && !f.has(l.Requires) {

@@ -11,8 +11,8 @@ import (
 // slurm reads the variables that srun sets for each task of a step. Outside a step, as in a batch
 // script, the variables describe the allocation, and this process is no task.
 //
-// Slurm has no store for the job then, so all ranks derive one port from the step, and rank 0
-// listens there on the first host of the step. Such a port is also known to others.
+// Without PMI and PMIx, Slurm has no store for the job. So all ranks derive one port from the step,
+// and rank 0 listens there on the first host of the step. Other users can derive the port, too.
 func (f *finder) slurm() (*Job, error) {
 	step, ok := f.get(vars.SlurmStep)
 	if !ok || !f.has(vars.SlurmRank) || !f.has(vars.SlurmSize) {

@@ -82,8 +82,8 @@ func (f *finder) tuttirun() (*Job, error) {
 	return j, f.inheritedListener(j)
 }
 
-// member returns a job with the rank and the size of the given variables, and with the local rank,
-// the name and the incarnation of this module's.
+// member returns a job with the rank and the size of the given variables. The local rank, the name
+// and the incarnation come from this module's variables.
 func (f *finder) member(rankVar, sizeVar string) (*Job, error) {
 	j := newJob(rankVar + ", " + sizeVar)
 	if err := f.rankAndSize(j, rankVar, sizeVar); err != nil {

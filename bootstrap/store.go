@@ -45,8 +45,9 @@ type Entries interface {
 	Close() error
 }
 
-// store reads TUTTI_STORE, which names a place where the ranks of a job meet. Rank and size are
-// this module's, or those of another launcher. Under tuttirun the variable is a leftover.
+// store reads TUTTI_STORE, which names a place where the ranks of a job meet. Rank and size come
+// from this module's variables, or from those of another launcher. Under tuttirun the variable is a
+// leftover.
 func (f *finder) store() (*Job, error) {
 	at, ok := f.get(vars.Store)
 	if !ok || f.has(vars.StoreFD) || f.has(vars.Root) {

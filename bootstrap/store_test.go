@@ -124,7 +124,7 @@ func TestTheErrorOfAStoreNamesTheRanksThatDoNotCome(t *testing.T) {
 	}
 }
 
-// A directory is not used up by a meeting, unlike the connection to a launcher.
+// A directory serves any number of meetings, unlike the connection to a launcher.
 func TestAProcessMeetsAgainAfterAFailedMeeting(t *testing.T) {
 	f := finderOf("TUTTI_STORE=file://"+filepath.ToSlash(filepath.Join(t.TempDir(), "meet")), "TUTTI_LISTEN=127.0.0.1", "TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_TIMEOUT=20ms")
 	f.own = true // reads and keeps what belongs to the process

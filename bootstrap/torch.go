@@ -48,9 +48,9 @@ func (f *finder) torchrun() (*Job, error) {
 	return j, nil
 }
 
-// env reads MASTER_ADDR, and the rank and the size under torch's names, as scripts and training
-// operators set them, or under those of another launcher, as in mpirun -x MASTER_ADDR=n1. With this
-// source no other process listens on MASTER_PORT, so rank 0 uses it.
+// env reads MASTER_ADDR, the rank and the size. Scripts and training operators set rank and size
+// under torch's names. Other launchers use names of their own, as in mpirun -x MASTER_ADDR=n1. With
+// this source no other process listens on MASTER_PORT, so rank 0 uses it.
 func (f *finder) env() (*Job, error) {
 	rankVar, sizeVar := f.rankNames()
 	if !f.has(vars.TorchAddr) || rankVar == "" {

@@ -243,8 +243,8 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	buffers.Returned()
 	p.barrier(1)
 	p.counting.Store(false)
-	// Nothing shows when the last frame has arrived. A frame that meets the fault only after the
-	// call does so during this sleep. Over memory the sleep uses the bubble's clock.
+	// Frames of the call may still be in flight, and one of them may meet the fault. This sleep
+	// lets them arrive before the next phase. Over memory the sleep uses the bubble's clock.
 	// Reason: no call waits for frames that are in flight afterwards.
 	time.Sleep(frameDrain)
 	if o.firedBefore = p.fired(); o.firedBefore {

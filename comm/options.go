@@ -111,14 +111,16 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 // WithRedial lets the ranks dial again, for this time, when a data connection over tcp or grpc
 // breaks and both its ranks are alive. Messages wait meanwhile, and none is lost or duplicated. If
 // no connection comes up in this time, the ranks report fault.LinkLost. All ranks must set the
-// option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. The
-// option does not delay the report of a rank that is silent for too long, or whose process is dead
-// and whose host refuses connections. A dead rank whose host does not refuse them, such as the main
-// process of a container, is reported as a silent one, unless the launcher has seen the process end.
-// A rank is not lost because all its connections are reset at once. But a call whose large message
-// is under way on the broken connection waits until the dials end, even if its context ends or
-// another rank is lost. The cost is a copy of each small message; and a large send is complete only
-// when the peer has acknowledged it. See docs/fault-tolerance.md.
+// option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. If
+// all connections of a rank are reset at once, the rank is not lost. The option does not delay the
+// report of a rank that is silent for too long, or whose process is dead and whose host refuses
+// connections. A dead rank whose host does not refuse connections, such as the main process of a
+// container, is reported as a silent rank, unless the launcher has seen the process end.
+//
+// If the large message of a call is under way on the broken connection, the call waits until the
+// dials end, even if its context ends or another rank is lost. The option costs a copy of each
+// small message. A large send is complete only when the peer has acknowledged it. See
+// docs/fault-tolerance.md.
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of

@@ -18,8 +18,9 @@
 //
 // # When etcd does not answer
 //
-// Each request has a deadline of 10 seconds. While a rank waits for others, it finds out by its
-// lease that etcd is gone: 30 seconds after the last answer. In both cases Init fails, and says so.
+// Each request has a deadline of 10 seconds. While a rank waits for others, it also renews its
+// lease. The rank notices that etcd is gone 30 seconds after the last answer to a renewal. In both
+// cases the error of Init names etcd.
 package etcd
 
 import (
@@ -143,11 +144,11 @@ func (s *store) complete(endpoints []string) (Config, error) {
 // receive changes, until Close.
 type entries struct {
 	endpoints string // for errors
-	dir       string // what the names of all keys of the job begin with
+	dir       string // the prefix of all keys of the job
 	rank      int
 	call      time.Duration
 	client    *clientv3.Client   // nil if it could not be made
-	ctx       context.Context    // of what goes on between calls
+	ctx       context.Context    // of the watches and of the renewal of the lease
 	cancel    context.CancelFunc // ends ctx
 
 	lease   clientv3.LeaseID
@@ -155,7 +156,7 @@ type entries struct {
 	watches [2]clientv3.WatchChan                   // the second is nil on rank 0
 
 	texts     []string
-	revisions []int64 // the revision of each text; an older change is late news
+	revisions []int64 // the revision of each text; an older change is ignored
 	changed   bool    // since the last Next
 }
 
@@ -181,7 +182,7 @@ func (e *entries) start(ctx context.Context, lease time.Duration) error {
 	from := clientv3.WithRev(got.Header.Revision + 1)
 	if e.rank == 0 {
 		e.watches[0] = e.client.Watch(e.ctx, e.dir, from, clientv3.WithPrefix())
-	} else { // not the keys of all ranks, which would be a square of their number
+	} else { // if every rank watched all keys, the watches would be a square of the ranks
 		e.watches[0] = e.client.Watch(e.ctx, e.key(0), from)
 		e.watches[1] = e.client.Watch(e.ctx, e.key(e.rank), from)
 	}
@@ -191,8 +192,8 @@ func (e *entries) start(ctx context.Context, lease time.Duration) error {
 // key returns the key of a rank.
 func (e *entries) key(rank int) string { return e.dir + strconv.Itoa(rank) }
 
-// set records the text of a key, which is "" if the key is removed. It ignores late news, and keys
-// that no rank of the job has.
+// set records the text of a key, which is "" if the key is removed. It ignores a change that is
+// older than the recorded text, and the key of a rank that the job does not have.
 func (e *entries) set(key, text string, revision int64) {
 	rank, err := strconv.Atoi(strings.TrimPrefix(key, e.dir))
 	if err != nil || rank < 0 || rank >= len(e.texts) || key != e.key(rank) || revision <= e.revisions[rank] {

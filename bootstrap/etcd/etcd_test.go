@@ -234,7 +234,7 @@ func TestARankSeesTheKeysThatConcernIt(t *testing.T) {
 	put("/the/prefix/job.00/1", "another job")
 	zero, one := s.entries(t, newStore(Config{}), 0, 3), s.entries(t, newStore(Config{}), 1, 3)
 	next(zero, "||old")
-	next(one, "||old") // the first list is that of all
+	next(one, "||old") // the first call returns the texts of all ranks
 	if err := one.Write(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestARankSeesTheKeysThatConcernIt(t *testing.T) {
 	if err := zero.Write(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	next(one, "a|b|old") // not rank 2's new text
+	next(one, "a|b|old") // rank 2's new text is not visible to rank 1
 	put("/the/prefix/job.0/1", "another process")
 	next(one, "a|another process|old")
 	next(zero, "a|another process|new")
@@ -260,7 +260,7 @@ func TestARankSeesTheKeysThatConcernIt(t *testing.T) {
 	}
 }
 
-// A change that the client's own write has overtaken is no news.
+// A change that is older than the client's own write must be ignored.
 func TestOlderTextsAreIgnored(t *testing.T) {
 	e := &entries{dir: "/p/job.0/", texts: make([]string, 2), revisions: make([]int64, 2)}
 	e.set("/p/job.0/1", "own", 7)

@@ -64,7 +64,8 @@ func TestARankEndsTheJobByPMI(t *testing.T) {
 	}
 }
 
-// A connection ends before its process, whose exit status is the cause to name.
+// A connection ends before its process does. The error must name the exit status of the process,
+// which is the cause.
 func TestAnExitStatusPrecedesTheEndOfPMI(t *testing.T) {
 	t.Parallel()
 	for culprit, code := range map[string]int{`exit 5`: 5, `kill -9 $$`: 137} {

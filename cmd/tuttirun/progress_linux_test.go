@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What is shown while hosts start is erased before anything else is, also where the start fails.
+// The progress of the hosts' start must be erased before any other output, also if the start fails.
 func TestProgressOfHostsIsErasedFromTheTerminal(t *testing.T) {
 	t.Parallel()
 	// In place of ssh, this runs the command on this machine.

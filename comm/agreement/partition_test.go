@@ -14,9 +14,10 @@ import (
 // new selection of the States that the other ranks have ever flooded, so a State may arrive late,
 // repeatedly or never, and a rank may even forget it.
 //
-// A configuration leaves out what has no effect, or only makes less possible:
+// A configuration leaves out what has no effect, or only removes continuations:
 //
-//   - All ranks have entered. A rank that has not entered does as much as a rank that nobody hears.
+//   - All ranks have entered. A rank that has not entered has the same effect as a rank whose
+//     States do not arrive.
 //   - A rank loses its leader, or all ranks without which it proposes. The loss of another rank has
 //     no effect before one of these events, so it may as well happen at that event.
 //   - A rank that is out does nothing more, and other ranks lose it. Every rank may stop anyway.
@@ -85,8 +86,8 @@ func (e *configurationExplorer) sentBy(w *configuration, q int) []uint16 {
 	return list
 }
 
-// flood adds a State of rank r to the States that have been flooded, and removes States that only
-// know of fewer deaths.
+// flood adds a State of rank r to the States that have been flooded, and removes States that differ
+// from it only in that they know of fewer deaths.
 func (e *configurationExplorer) flood(w *configuration, r int, st State) {
 	var list []byte
 	for _, n := range e.sentBy(w, r) {

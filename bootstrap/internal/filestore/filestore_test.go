@@ -18,8 +18,8 @@ func privateDir(t *testing.T) string {
 	return dir
 }
 
-// A reader may see a file of which only a part has arrived, and a file that is too long. The tests of
-// package bootstrap judge the rest.
+// A reader may see a file of which only a part has arrived, and a file that is too long. The tests
+// of package bootstrap cover the rest.
 func TestAPartOfAFileIsNoText(t *testing.T) {
 	dir := privateDir(t)
 	d, err := Open(dir, "job.0", 0, 4)

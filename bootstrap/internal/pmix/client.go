@@ -62,7 +62,7 @@ const (
 	cmdFinalize = 5
 )
 
-// allRanks stands for all ranks of a job. The values that the server itself provides belong to it.
+// allRanks stands for all ranks of a job. The server stores its own values under this number.
 const allRanks = 1<<32 - 2
 
 // The keys of this package's value, and of the server's.
@@ -160,7 +160,7 @@ func (c *ServerConn) Close() error {
 	return err
 }
 
-// failed returns the error of a step, with the server.
+// failed adds the address of the server and the step to an error.
 func (e environment) failed(step string, err error) error {
 	return fmt.Errorf("PMIx server %s (%s): %s: %w", e.server, e.dialect.name, step, err)
 }

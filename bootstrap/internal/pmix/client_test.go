@@ -172,7 +172,8 @@ func TestTheClientSpeaksAsRealServersUnderstand(t *testing.T) {
 
 const ompi4 = "testdata/transcripts/open-mpi-4.1.4-rank0.txt"
 
-// The steps of that transcript, and the number of messages before the server's answer.
+// The steps of the transcript ompi4, and for each step the number of messages before the server's
+// answer.
 var steps = []struct {
 	name   string
 	before int
@@ -220,7 +221,7 @@ func TestAServerThatStallsIsGivenUp(t *testing.T) {
 						}
 						theirs.Write(tr.entries[s.before].bytes[:part])
 					}()
-					const wait = time.Minute // of the caller, who waits for other ranks only
+					const wait = time.Minute // bounds only the wait for other ranks
 					ctx, cancel := context.WithTimeout(t.Context(), wait)
 					defer cancel()
 					began := time.Now()

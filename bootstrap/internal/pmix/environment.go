@@ -21,14 +21,16 @@ const (
 	varServer    = "PMIX_SERVER_URI"
 )
 
-// A dialect is a form of messages. The version is one of the PMIx library that speaks it.
+// A dialect is a form of messages. The field version is a version of the PMIx library that speaks
+// this dialect.
 type dialect struct {
 	name, version string
 	varints       bool
 }
 
 // dialects lists the dialects of this package, newest first. A server sets one variable for each
-// dialect that it accepts, and its own is the newest. It does not always answer in an older one.
+// dialect that it accepts. The newest of these is its own. Some servers do not answer in an older
+// one.
 var dialects = [...]dialect{
 	{"v61", "6.1.0", true},
 	{"v51", "5.1.0", true},

@@ -40,7 +40,7 @@ func TestNumbersHaveTheFormOfLibpmix(t *testing.T) {
 	}
 }
 
-// Whatever a server sends, a value is a part of it, and reading ends.
+// Whatever a server sends, a value must not be longer than the answer, and reading must end.
 func FuzzAnswer(f *testing.F) {
 	for _, path := range transcripts(f) {
 		tr := readTranscript(f, path)
