@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs hello and digits under other launchers, and a program of MPICH under tuttirun, as
-# docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the packages
+# Runs hello and digits under other launchers and under tuttirun by ssh, and a program of MPICH under
+# tuttirun, as docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the packages
 # that are missing, and root for several hosts. What cannot be had is skipped, with a line. The last
 # line counts. A skip is a failure if this is root and apt works.
 #
@@ -21,7 +21,7 @@ trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
-packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server nftables)
+packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server nftables openssh-server openssh-client procps)
 # excuse says why a skip is no failure: apt cannot be used, or does not work.
 excuse=
 
@@ -35,6 +35,9 @@ has() {
 	slurm-client) command -v srun ;;
 	etcd-server) command -v etcd ;;
 	nftables) command -v nft ;;
+	openssh-server) [ -x /usr/sbin/sshd ] ;;
+	openssh-client) command -v ssh && command -v ssh-keygen ;;
+	procps) command -v ps ;;
 	gcc | slurmctld | slurmd) command -v "$1" ;;
 	*) dpkg -s "$1" ;;
 	esac >/dev/null 2>&1
@@ -303,6 +306,151 @@ etcd_cases() {
 	wait "$etcd" || :
 }
 
+# start_sshd starts a real sshd on n1 and n2, with keys of its own. The user's and the system's
+# configuration of ssh are not used.
+start_sshd() {
+	local host key
+	mkdir -p /run/sshd # sshd wants it, also for other places of its files
+	for key in host user other; do ssh-keygen -q -t ed25519 -N '' -f "$work/key.$key"; done
+	cp "$work/key.user.pub" "$work/authorized"
+	printf '%s\n' "HostKey $work/key.host" "AuthorizedKeysFile $work/authorized" 'StrictModes no' 'UsePAM no' \
+		'PermitRootLogin prohibit-password' 'PasswordAuthentication no' 'KbdInteractiveAuthentication no' >"$work/sshd_config"
+	printf 'n1,n2 %s\n' "$(cat "$work/key.host.pub")" >"$work/known"
+	printf 'n1,n2 %s\n' "$(cat "$work/key.other.pub")" >"$work/changed"
+	printf '%s\n' "IdentityFile $work/key.user" 'IdentitiesOnly yes' 'IdentityAgent none' \
+		"UserKnownHostsFile $work/known" 'GlobalKnownHostsFile /dev/null' >"$work/ssh_config"
+	sed 's/key.user/key.other/' "$work/ssh_config" >"$work/ssh_config.other"
+	for host in n1 n2; do
+		tools/hosts in $host /usr/sbin/sshd -f "$work/sshd_config" -o "PidFile=$work/sshd.$host" -E "$work/out.sshd.$host"
+	done
+	# Each rank waits for a file.
+	cat >"$work/rank" <<END
+#!/usr/bin/env bash
+cat /proc/self/fd/3 >"$work/up.\$TUTTI_RANK.new"
+mv "$work/up.\$TUTTI_RANK.new" "$work/up.\$TUTTI_RANK"
+until [ -e "$work/go" ]; do sleep 0.2; done
+echo "rank \$TUTTI_RANK is done"
+END
+	# A host with another version.
+	printf '#!/bin/sh\necho tuttirun-remote 9.9.9/abc/linux n2\ncat\n' >"$work/other-version"
+	chmod +x "$work/rank" "$work/other-version"
+}
+
+# within SECONDS COMMAND... repeats a command until it succeeds. It fails after so many seconds.
+within() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		((SECONDS < end)) || return 1
+		sleep 0.1
+	done
+}
+
+# ranks_up succeeds when all four ranks of start_ranks run.
+ranks_up() { [ -e "$work/up.0" ] && [ -e "$work/up.1" ] && [ -e "$work/up.2" ] && [ -e "$work/up.3" ]; }
+
+# processes PATTERN prints the processes of all hosts whose command lines match. The pattern must not
+# match itself.
+processes() { ps -ww -eo pid=,args= | grep -E "$1" | grep -v grep || :; }
+
+# none PATTERN succeeds if there is no such process.
+none() { [ -z "$(processes "$1")" ]; }
+
+# start_ranks NAME ARGUMENT starts four ranks that wait, in the background, and waits until they run.
+start_ranks() {
+	rm -f "$work"/up.* "$work/go"
+	MARKER="the-value" "${ssh_run[@]}" -np 4 -H n0:1,n1:1,n2:2 -x MARKER "$work/rank" "$2" >"$work/out" 2>&1 </dev/null &
+	launcher=$!
+	within 60 ranks_up || failed "$1: the ranks do not start"
+}
+
+# end_ranks NAME CODE PATTERN waits until the launcher has ended with 0, or with another exit code if
+# CODE is 1, and has printed a line that matches PATTERN, unless that is empty. No rank may be left.
+end_ranks() {
+	local code=0
+	wait "$launcher" || code=$?
+	if [ $((code != 0)) != "$2" ] || { [ -n "$3" ] && ! grep -qE "$3" "$work/out"; }; then
+		failed "$1: got exit code $code, want $2 and \"$3\""
+	fi
+	within 30 none "[b]ash $work/rank" || failed "$1: these are left: $(processes "[b]ash $work/rank")"
+	echo "ok: $1"
+	ran=$((ran + 1))
+}
+
+# ssh_cases runs tuttirun by ssh on three pseudo-hosts: n0, where it starts, n1 and n2.
+ssh_cases() {
+	need_hosts ssh && need ssh openssh-server openssh-client procps || return 0
+	start_sshd
+	local ssh_run=("${here[@]}" "$PWD/bin/tuttirun" --mca plm_rsh_args "-F $work/ssh_config") launcher token line
+	local three=("${ssh_run[@]}" -H n0:1,n1:1,n2:2 -np 4)
+	job "ssh: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
+	job "ssh: rank 0 on another host" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${ssh_run[@]}" -H n1:2,n2:2 -np 4 "$PWD/bin/hello"
+	job "ssh: digits" "$digits_line" 1 "${three[@]}" "$PWD/bin/digits" "${digits[@]}"
+	job "ssh: quotes and newlines" "^\[\\$'a  \\\\'b\\\\' \"c\" \\\$d\\\\n'\]\[\\$'x\\\\ny'\]$" 4 \
+		"${three[@]}" -x $'QUOTED=a  \'b\' "c" $d\n' bash -c 'printf "[%q][%q]\n" "$QUOTED" "$1"' bash $'x\ny'
+
+	# Nothing of the job may be in a command line, except the launcher's own and the ranks' own.
+	start_ranks "ssh: command lines" the-argument
+	ps -ww -eo args= >"$work/ps"
+	local tokens=($(cat "$work"/up.[0-3] | tr -c '[:alnum:]+/=' '\n' | grep -E '^.{16,}$' | sort -u))
+	[ "${#tokens[@]}" -gt 20 ] || failed "ssh: command lines: got ${#tokens[@]} lines of keys and secrets, want those of four ranks"
+	for token in "${tokens[@]}"; do
+		! grep -qF -e "$token" "$work/ps" || failed "ssh: a command line has the secret $token"
+	done
+	! grep -F the-value "$work/ps" || failed "ssh: a command line has the value of -x"
+	line=$(grep -F the-argument "$work/ps" | grep -vE "^bash $work/rank |bin/tuttirun --mca |^timeout ") || :
+	[ -z "$line" ] || failed "ssh: a command line has an argument: $line"
+	touch "$work/go"
+	end_ranks "ssh: command lines" 0 'rank 3 is done'
+
+	fails "ssh: an unknown host" '^tuttirun: .*n9: unknown host' "${ssh_run[@]}" -H n0,n9 -np 2 "$PWD/bin/hello"
+	fails "ssh: a refused key" '^tuttirun: .*n1: it refuses the key' \
+		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -H n0,n1 -np 2 "$PWD/bin/hello"
+	job "ssh: --ssh-identity-file" 'rank [01] of 2 has' 2 \
+		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -i "$work/key.user" -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: an unknown key of a host" '^tuttirun: .*n1: its host key is not known' \
+		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=/dev/null" -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: a changed key of a host" '^tuttirun: .*n1: its host key has changed' \
+		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=$work/changed" -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: no sshd" '^tuttirun: .*n1: nothing listens on its port of ssh' "${ssh_run[@]}" -p 2222 -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: no ssh" '^tuttirun: .*there is no .*none-ssh here' \
+		"${ssh_run[@]}" --mca plm_rsh_agent none-ssh -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: another version" '^tuttirun: .*n1: its tuttirun has version 9.9.9' \
+		"${ssh_run[@]}" --launch-agent "$work/other-version" -H n0,n1 -np 2 "$PWD/bin/hello"
+	# n2 does not have these files.
+	mkdir "$work/part"
+	cp bin/tuttirun bin/hello "$work/part"
+	tools/hosts in n2 mount -t tmpfs none "$work/part"
+	fails "ssh: tuttirun is missing on one host" "^tuttirun: .*n2: .*part/tuttirun is missing there" \
+		"${ssh_run[@]}" --launch-agent "$work/part/tuttirun" -H n0,n1,n2 -np 3 "$PWD/bin/hello"
+	fails "ssh: the program is missing on one host" "^tuttirun: cannot start .*part/hello.* on n2" "${three[@]}" "$work/part/hello"
+	tools/hosts in n2 umount "$work/part"
+
+	start_ranks "ssh: a killed launcher" x
+	kill -9 "$(processes "^ *[0-9]+ [^ ]*bin/tuttirun --mca" | awk '{ print $1; exit }')"
+	end_ranks "ssh: a killed launcher" 1 ''
+	start_ranks "ssh: a killed ssh" x
+	kill -9 "$(processes "^ *[0-9]+ ssh .* n1 exec" | awk '{ print $1; exit }')"
+	end_ranks "ssh: a killed ssh" 1 'n1'
+	[ "${1:-}" != all ] || cut_cases
+}
+
+# cut_cases cut a host's link, for less than the silence limit, and until both sides have ended.
+cut_cases() {
+	start_ranks "ssh: a short cut" x
+	tools/hosts cut n1
+	sleep 3
+	tools/hosts heal n1
+	sleep 12 # what either side counts as silence would have ended the job by now
+	touch "$work/go"
+	end_ranks "ssh: a short cut" 0 'rank 1 is done'
+	start_ranks "ssh: a long cut" x
+	tools/hosts cut n1
+	within 60 none "[b]ash $work/rank" || failed "ssh: a long cut: these are left: $(processes "[b]ash $work/rank")"
+	end_ranks "ssh: a long cut" 1 'n1.* silent'
+	tools/hosts heal n1
+}
+
 # doctor_cases breaks one thing at a time on n1. tuttirun doctor must find it.
 doctor_cases() {
 	need_hosts doctor || return 0
@@ -417,6 +565,7 @@ openmpi_cases
 slurm_cases
 env_cases
 etcd_cases
+ssh_cases "${1:-}"
 doctor_cases "${1:-}"
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
