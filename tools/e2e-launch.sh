@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs hello and digits under other launchers and under tuttirun by ssh, and a program of MPICH under
-# tuttirun, as docs/launchers.md says, and checks what they print. It needs root and Debian's apt for the packages
-# that are missing, and root for several hosts. What cannot be had is skipped, with a line. The last
-# line counts. A skip is a failure if this is root and apt works.
+# Runs hello and digits under other launchers and under tuttirun by ssh and by agents, and a program
+# of MPICH under tuttirun, as docs/launchers.md says, and checks what they print. It needs root and
+# Debian's apt for the packages that are missing, and root for several hosts. What cannot be had is
+# skipped, with a line. The last line counts. A skip is a failure if this is root and apt works.
 #
-#   e2e-launch.sh        needs bin/hello, bin/hello-etcd, bin/digits and bin/tuttirun: make build
-#   e2e-launch.sh all    also runs the slow cases
+#   e2e-launch.sh             needs bin/hello, bin/hello-etcd, bin/digits and bin/tuttirun: make build
+#   e2e-launch.sh all         also runs the slow cases
+#   e2e-launch.sh all ssh     runs only these groups of cases; the end of this file has their names
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,7 +22,8 @@ trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
-packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server nftables openssh-server openssh-client procps)
+packages=(iproute2 mpich gcc libc6-dev openmpi-bin munge slurm-client slurmctld slurmd libpmix-dev etcd-server nftables
+	openssh-server openssh-client procps)
 # excuse says why a skip is no failure: apt cannot be used, or does not work.
 excuse=
 
@@ -110,10 +112,10 @@ need_hosts() {
 }
 
 # failed ends the run after a case has failed. It prints what the case has printed, and the last
-# lines of Slurm's logs.
+# lines of the logs of Slurm and of sshd.
 failed() {
 	cat "$work"/out*
-	tail -n 5 "$SLURM_LAB"/*.log 2>/dev/null || :
+	tail -n 5 "$SLURM_LAB"/*.log "$work"/log.* 2>/dev/null || :
 	echo "FAILED: $*"
 	exit 1
 }
@@ -321,19 +323,11 @@ start_sshd() {
 		"UserKnownHostsFile $work/known" 'GlobalKnownHostsFile /dev/null' >"$work/ssh_config"
 	sed 's/key.user/key.other/' "$work/ssh_config" >"$work/ssh_config.other"
 	for host in n1 n2; do
-		tools/hosts in $host /usr/sbin/sshd -f "$work/sshd_config" -o "PidFile=$work/sshd.$host" -E "$work/out.sshd.$host"
+		tools/hosts in $host /usr/sbin/sshd -f "$work/sshd_config" -o "PidFile=$work/sshd.$host" -E "$work/log.sshd.$host"
 	done
-	# Each rank waits for a file.
-	cat >"$work/rank" <<END
-#!/usr/bin/env bash
-cat /proc/self/fd/3 >"$work/up.\$TUTTI_RANK.new"
-mv "$work/up.\$TUTTI_RANK.new" "$work/up.\$TUTTI_RANK"
-until [ -e "$work/go" ]; do sleep 0.2; done
-echo "rank \$TUTTI_RANK is done"
-END
 	# A host with another version.
 	printf '#!/bin/sh\necho tuttirun-remote 9.9.9/abc/linux n2\ncat\n' >"$work/other-version"
-	chmod +x "$work/rank" "$work/other-version"
+	chmod +x "$work/other-version"
 }
 
 # within SECONDS COMMAND... repeats a command until it succeeds. It fails after so many seconds.
@@ -359,7 +353,16 @@ none() { [ -z "$(processes "$1")" ]; }
 # start_ranks NAME ARGUMENT starts four ranks that wait, in the background, and waits until they run.
 start_ranks() {
 	rm -f "$work"/up.* "$work/go"
-	MARKER="the-value" "${ssh_run[@]}" -np 4 -H n0:1,n1:1,n2:2 -x MARKER "$work/rank" "$2" >"$work/out" 2>&1 </dev/null &
+	# Each rank waits for a file.
+	cat >"$work/rank" <<END
+#!/usr/bin/env bash
+cat /proc/self/fd/3 >"$work/up.\$TUTTI_RANK.new"
+mv "$work/up.\$TUTTI_RANK.new" "$work/up.\$TUTTI_RANK"
+until [ -e "$work/go" ]; do sleep 0.2; done
+echo "rank \$TUTTI_RANK is done"
+END
+	chmod +x "$work/rank"
+	MARKER="the-value" "${tuttirun[@]}" -np 4 -H n0:1,n1:1,n2:2 -x MARKER "$work/rank" "$2" >"$work/out" 2>&1 </dev/null &
 	launcher=$!
 	within 60 ranks_up || failed "$1: the ranks do not start"
 }
@@ -368,7 +371,7 @@ start_ranks() {
 # CODE is 1, and has printed a line that matches PATTERN, unless that is empty. No rank may be left.
 end_ranks() {
 	local code=0
-	wait "$launcher" || code=$?
+	wait "$launcher" 2>/dev/null || code=$? # bash would report a signal
 	if [ $((code != 0)) != "$2" ] || { [ -n "$3" ] && ! grep -qE "$3" "$work/out"; }; then
 		failed "$1: got exit code $code, want $2 and \"$3\""
 	fi
@@ -381,10 +384,10 @@ end_ranks() {
 ssh_cases() {
 	need_hosts ssh && need ssh openssh-server openssh-client procps || return 0
 	start_sshd
-	local ssh_run=("${here[@]}" "$PWD/bin/tuttirun" --mca plm_rsh_args "-F $work/ssh_config") launcher token line
-	local three=("${ssh_run[@]}" -H n0:1,n1:1,n2:2 -np 4)
+	local tuttirun=("${here[@]}" "$PWD/bin/tuttirun" --mca plm_rsh_args "-F $work/ssh_config") launcher token line
+	local three=("${tuttirun[@]}" -H n0:1,n1:1,n2:2 -np 4)
 	job "ssh: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
-	job "ssh: rank 0 on another host" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${ssh_run[@]}" -H n1:2,n2:2 -np 4 "$PWD/bin/hello"
+	job "ssh: rank 0 on another host" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${tuttirun[@]}" -H n1:2,n2:2 -np 4 "$PWD/bin/hello"
 	job "ssh: digits" "$digits_line" 1 "${three[@]}" "$PWD/bin/digits" "${digits[@]}"
 	job "ssh: quotes and newlines" "^\[\\$'a  \\\\'b\\\\' \"c\" \\\$d\\\\n'\]\[\\$'x\\\\ny'\]$" 4 \
 		"${three[@]}" -x $'QUOTED=a  \'b\' "c" $d\n' bash -c 'printf "[%q][%q]\n" "$QUOTED" "$1"' bash $'x\ny'
@@ -403,36 +406,36 @@ ssh_cases() {
 	touch "$work/go"
 	end_ranks "ssh: command lines" 0 'rank 3 is done'
 
-	fails "ssh: an unknown host" '^tuttirun: .*n9: unknown host' "${ssh_run[@]}" -H n0,n9 -np 2 "$PWD/bin/hello"
+	fails "ssh: an unknown host" '^tuttirun: .*n9: unknown host' "${tuttirun[@]}" -H n0,n9 -np 2 "$PWD/bin/hello"
 	fails "ssh: a refused key" '^tuttirun: .*n1: it refuses the key' \
-		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -H n0,n1 -np 2 "$PWD/bin/hello"
 	job "ssh: --ssh-identity-file" 'rank [01] of 2 has' 2 \
-		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -i "$work/key.user" -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --mca plm_rsh_args "-F $work/ssh_config.other" -i "$work/key.user" -H n0,n1 -np 2 "$PWD/bin/hello"
 	fails "ssh: an unknown key of a host" '^tuttirun: .*n1: its host key is not known' \
-		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=/dev/null" -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=/dev/null" -H n0,n1 -np 2 "$PWD/bin/hello"
 	fails "ssh: a changed key of a host" '^tuttirun: .*n1: its host key has changed' \
-		"${ssh_run[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=$work/changed" -H n0,n1 -np 2 "$PWD/bin/hello"
-	fails "ssh: no sshd" '^tuttirun: .*n1: nothing listens on its port of ssh' "${ssh_run[@]}" -p 2222 -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --mca plm_rsh_args "-F $work/ssh_config -o UserKnownHostsFile=$work/changed" -H n0,n1 -np 2 "$PWD/bin/hello"
+	fails "ssh: no sshd" '^tuttirun: .*n1: nothing listens on its port of ssh' "${tuttirun[@]}" -p 2222 -H n0,n1 -np 2 "$PWD/bin/hello"
 	fails "ssh: no ssh" '^tuttirun: .*there is no .*none-ssh here' \
-		"${ssh_run[@]}" --mca plm_rsh_agent none-ssh -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --mca plm_rsh_agent none-ssh -H n0,n1 -np 2 "$PWD/bin/hello"
 	fails "ssh: another version" '^tuttirun: .*n1: its tuttirun has version 9.9.9' \
-		"${ssh_run[@]}" --launch-agent "$work/other-version" -H n0,n1 -np 2 "$PWD/bin/hello"
+		"${tuttirun[@]}" --launch-agent "$work/other-version" -H n0,n1 -np 2 "$PWD/bin/hello"
 	# n2 does not have these files.
 	mkdir "$work/part"
 	cp bin/tuttirun bin/hello "$work/part"
 	tools/hosts in n2 mount -t tmpfs none "$work/part"
 	fails "ssh: tuttirun is missing on one host" "^tuttirun: .*n2: .*part/tuttirun is missing there" \
-		"${ssh_run[@]}" --launch-agent "$work/part/tuttirun" -H n0,n1,n2 -np 3 "$PWD/bin/hello"
+		"${tuttirun[@]}" --launch-agent "$work/part/tuttirun" -H n0,n1,n2 -np 3 "$PWD/bin/hello"
 	fails "ssh: the program is missing on one host" "^tuttirun: cannot start .*part/hello.* on n2" "${three[@]}" "$work/part/hello"
 	tools/hosts in n2 umount "$work/part"
 
 	start_ranks "ssh: a killed launcher" x
-	kill -9 "$(processes "^ *[0-9]+ [^ ]*bin/tuttirun --mca" | awk '{ print $1; exit }')"
+	kill -9 "$launcher"
 	end_ranks "ssh: a killed launcher" 1 ''
 	start_ranks "ssh: a killed ssh" x
-	kill -9 "$(processes "^ *[0-9]+ ssh .* n1 exec" | awk '{ print $1; exit }')"
+	kill -9 "$(processes "^ *[0-9]+ ssh .*$work/ssh_config.* n1 exec" | awk '{ print $1; exit }')"
 	end_ranks "ssh: a killed ssh" 1 'n1'
-	[ "${1:-}" != all ] || cut_cases
+	[ -z "$all" ] || cut_cases
 }
 
 # cut_cases cut a host's link, for less than the silence limit, and until both sides have ended.
@@ -451,6 +454,43 @@ cut_cases() {
 	tools/hosts heal n1
 }
 
+# start_agent HOST starts tuttirun agent there, and waits until it listens. agents has its process.
+declare -A agents
+start_agent() {
+	tools/hosts in "$1" bin/tuttirun agent --allow-run-as-root --listen "$1" --secret-file "$work/secret" \
+		>"$work/out.agent.$1" 2>&1 </dev/null &
+	agents[$1]=$!
+	disown
+	within 60 grep -qs 'accepts launchers' "$work/out.agent.$1" || failed "agent: $1 has none"
+}
+
+# agent_cases runs tuttirun by agents on three pseudo-hosts, without ssh: n0, where it starts, n1 and
+# n2.
+agent_cases() {
+	need_hosts agent && need agent procps || return 0
+	local tuttirun=("${here[@]}" "$PWD/bin/tuttirun" --agent-secret-file "$work/secret") launcher
+	local three=("${tuttirun[@]}" -H n0:1,n1:1,n2:2 -np 4)
+	fails "agent: none" '^tuttirun: .*n[12]: agent at port 14888: no agent is there' "${three[@]}" "$PWD/bin/hello"
+	start_agent n1
+	start_agent n2
+	job "agent: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
+	job "agent: digits" "$digits_line" 1 "${three[@]}" "$PWD/bin/digits" "${digits[@]}"
+	(umask 077; od -An -tx1 -N16 /dev/urandom >"$work/secret.other")
+	fails "agent: another secret" '^tuttirun: .*n1: agent at port 14888: it has another secret' \
+		"${here[@]}" "$PWD/bin/tuttirun" --agent-secret-file "$work/secret.other" -H n1 -np 1 "$PWD/bin/hello"
+	start_ranks "agent: a killed launcher" x
+	kill -9 "$launcher"
+	end_ranks "agent: a killed launcher" 1 ''
+	start_ranks "agent: a killed agent" x
+	kill -9 "${agents[n1]}"
+	end_ranks "agent: a killed agent" 1 'n[12]'
+	if command -v systemd-analyze >/dev/null; then
+		sed "s,/usr/local/bin/tuttirun,$PWD/bin/tuttirun,; s/^User=.*/User=daemon/" deploy/systemd/tuttirun-agent.service \
+			>"$work/tuttirun-agent.service"
+		job "agent: the unit for systemd" . 0 systemd-analyze verify "$work/tuttirun-agent.service"
+	fi
+}
+
 # doctor_cases breaks one thing at a time on n1. tuttirun doctor must find it.
 doctor_cases() {
 	need_hosts doctor || return 0
@@ -467,7 +507,7 @@ END
 	local n1=(tools/hosts in n1) list doctor
 	doctor=("${here[@]}" bin/tuttirun doctor -H n0:2,n1:2,n2:2 --mca plm_rsh_agent "$work/break")
 	job "doctor: healthy hosts" '^0 faults on 3 hosts$' 1 "${doctor[@]}"
-	[ "${1:-}" = all ] || return 0
+	[ "$all" ] || return 0
 	job "doctor: each pair is measured" '^n[0-2] +n[0-2] .* µs .*[GM]b/s' 6 "${doctor[@]}"
 	job "doctor: JSON" '"faults": \[\]' 1 "${doctor[@]}" --json
 
@@ -559,14 +599,14 @@ digits_line='all [24] ranks hold identical parameters'
 digits=(-epochs 3 -out "$work/digits")
 install_packages
 up
-hydra_cases
-tuttirun_cases
-openmpi_cases
-slurm_cases
-env_cases
-etcd_cases
-ssh_cases "${1:-}"
-doctor_cases "${1:-}"
+# The last cases of doctor remove addresses.
+all=
+groups=()
+for arg; do
+	if [ "$arg" = all ]; then all=all; else groups+=("$arg"); fi
+done
+[ "${#groups[@]}" -gt 0 ] || groups=(hydra tuttirun openmpi slurm env etcd ssh agent doctor)
+for group in "${groups[@]}"; do "${group}_cases"; done
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
 	echo "FAILED: this is root, and apt works: no case may be skipped"
