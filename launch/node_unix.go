@@ -3,7 +3,6 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -58,9 +57,9 @@ func remoteMain(args []string, stderr *os.File) int {
 			return exitUsage
 		}
 	}
-	in, out, err := remote.Stdio()
+	conn, err := remote.Stdio()
 	if err == nil {
-		err = serveNode(duplex{in, out}, self(), limits)
+		err = serveNode(conn, self(), limits)
 	}
 	if err != nil {
 		log.logf("remote: %v", err)
@@ -68,13 +67,6 @@ func remoteMain(args []string, stderr *os.File) int {
 	}
 	return 0
 }
-
-// A duplex is the connection of two pipes.
-type duplex struct{ in, out *os.File }
-
-func (d duplex) Read(b []byte) (int, error)  { return d.in.Read(b) }
-func (d duplex) Write(b []byte) (int, error) { return d.out.Write(b) }
-func (d duplex) Close() error                { return errors.Join(d.in.Close(), d.out.Close()) }
 
 // A node runs the processes of a job on this host for a launcher elsewhere. The goroutine in run
 // owns the fields, except for the channels. It never waits for the launcher: events are queued.

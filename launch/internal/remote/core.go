@@ -99,7 +99,7 @@ type core[Send any] struct {
 	closed bool          // Send adds nothing any more
 	wake   chan struct{} // has an element if the queue may have grown, or closed has changed
 
-	paused bool // guarded by mu: the launcher is about to stop, and watch does not count
+	paused atomic.Bool // the launcher is about to stop, and watch does not count
 
 	sends atomic.Uint64 // twice the messages sent, and 1 more while one is being sent
 }
@@ -208,7 +208,7 @@ func (l *core[Send]) watch(beat *Send) {
 		case <-ticker.C:
 		}
 		l.beat(beat)
-		paused := l.isPaused()
+		paused := l.paused.Load()
 		if now := l.conn.arrived.Load(); now != arrived || paused {
 			quiet, arrived = 0, now
 		} else if quiet++; quiet >= silenceLimit {
@@ -232,18 +232,6 @@ func (l *core[Send]) beat(m *Send) {
 	if empty {
 		l.send(m)
 	}
-}
-
-func (l *core[Send]) setPaused(on bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.paused = on
-}
-
-func (l *core[Send]) isPaused() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.paused
 }
 
 // reason returns why the connection has ended: the reason of fail, or else what the starter knows,

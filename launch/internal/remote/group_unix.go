@@ -3,6 +3,8 @@
 package remote
 
 import (
+	"errors"
+	"io"
 	"os"
 	"syscall"
 )
@@ -19,18 +21,25 @@ func killGroup(p *os.Process) {
 
 // Stdio returns this process's standard input and output as a connection, for Serve. Its Close ends
 // a Read. An error of Write is returned, and kills no process by SIGPIPE.
-func Stdio() (*os.File, *os.File, error) {
+func Stdio() (io.ReadWriteCloser, error) {
 	var files [2]*os.File
 	for i, name := range []string{"standard input", "standard output"} {
 		fd, err := syscall.Dup(i)
 		if err != nil {
-			return nil, nil, os.NewSyscallError("dup", err)
+			return nil, os.NewSyscallError("dup", err)
 		}
 		syscall.CloseOnExec(fd)
 		if err := syscall.SetNonblock(fd, true); err != nil {
-			return nil, nil, os.NewSyscallError("fcntl", err)
+			return nil, os.NewSyscallError("fcntl", err)
 		}
 		files[i] = os.NewFile(uintptr(fd), name)
 	}
-	return files[0], files[1], nil
+	return duplex{files[0], files[1]}, nil
 }
+
+// A duplex is the connection of two pipes.
+type duplex struct{ in, out *os.File }
+
+func (d duplex) Read(b []byte) (int, error)  { return d.in.Read(b) }
+func (d duplex) Write(b []byte) (int, error) { return d.out.Write(b) }
+func (d duplex) Close() error                { return errors.Join(d.in.Close(), d.out.Close()) }

@@ -367,7 +367,7 @@ func TestPauseAllowsSilence(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		l, served := startOver(t, h, gated{ours, gate}, theirs)
 		l.Pause()
-		l.setPaused(true) // as a stopped process, the Link counts nothing; the host does after Resume
+		l.paused.Store(true) // as a stopped process, the Link counts nothing; the host does after Resume
 		gate <- struct{}{}
 		// Reason: the launcher stays stopped this long, by the bubble's clock.
 		time.Sleep(6 * time.Hour)
@@ -418,7 +418,7 @@ func TestPauseAllowsUnreadEvents(t *testing.T) {
 		gate := make(chan struct{}, 1)
 		l, _ := startOver(t, h, gated{ours, gate}, theirs)
 		l.Pause()
-		l.setPaused(true) // as a stopped process, the Link counts nothing
+		l.paused.Store(true) // as a stopped process, the Link counts nothing
 		gate <- struct{}{}
 		const events = 10
 		for range events {

@@ -99,19 +99,19 @@ func (p *process) Close() error {
 		p.stdin.Close()
 		p.stdout.Close()
 		go func() {
-			p.await(p.exited)
+			await(p.exited)
 			killGroup(p.cmd.Process)
 			<-p.exited
 			// Another process may still have standard error, such as a master of ssh.
-			p.await(p.logged)
+			await(p.logged)
 			p.stderr.Close()
 		}()
 	})
 	return nil
 }
 
-// await waits for the end of done, at most closeLimit.
-func (p *process) await(done chan struct{}) {
+// await waits until done is closed, at most closeLimit.
+func await(done <-chan struct{}) {
 	late := time.NewTimer(closeLimit)
 	defer late.Stop()
 	select {
@@ -200,7 +200,7 @@ func printable(line string) string {
 // ended.
 func (p *process) Explain(err error) error {
 	<-p.exited
-	p.await(p.logged)
+	await(p.logged)
 	p.mu.Lock()
 	connected, lines := p.connected, p.lines
 	p.mu.Unlock()

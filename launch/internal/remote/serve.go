@@ -70,9 +70,9 @@ func serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler, vers
 	case <-s.conn.closed:
 		s.state.CompareAndSwap(waiting, refused)
 	}
-	// The trailers of Control are sent before the connection ends.
+	// gRPC sends the trailers of Control meanwhile, and the launcher then closes the connection.
 	if s.clean.Load() {
-		stopGracefully(g, s.core)
+		await(s.conn.closed)
 	}
 	s.fail(errDone)
 	g.Stop()
@@ -81,14 +81,6 @@ func serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler, vers
 		return nil
 	}
 	return s.reason(errBroken)
-}
-
-// stopGracefully lets gRPC write what it has, until the launcher closes the connection.
-func stopGracefully(g *rpc.Server, c *core[Event]) {
-	select {
-	case <-c.conn.closed:
-	case <-time.After(closeLimit):
-	}
 }
 
 // A server is the host's end.
@@ -158,7 +150,7 @@ func (s *server) commands(stream rpc.ServerStream, h CommandHandler) error {
 		switch {
 		case *c == Command{}:
 		case c.Pause != nil:
-			s.setPaused(c.Pause.Stopped)
+			s.paused.Store(c.Pause.Stopped)
 			if c.Pause.Stopped {
 				s.send(&Event{Paused: new(Paused)})
 			}

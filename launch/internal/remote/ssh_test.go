@@ -29,9 +29,9 @@ import (
 // standard input and output.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "remote" {
-		in, out, err := Stdio()
+		conn, err := Stdio()
 		if err == nil {
-			err = Serve(duplex{in, out}, func(s *Sender) CommandHandler { return childHost{s} })
+			err = Serve(conn, func(s *Sender) CommandHandler { return childHost{s} })
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -42,14 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A duplex joins the two files of Stdio.
-type duplex struct{ in, out *os.File }
-
-func (d duplex) Read(b []byte) (int, error)  { return d.in.Read(b) }
-func (d duplex) Write(b []byte) (int, error) { return d.out.Write(b) }
-func (d duplex) Close() error                { return errors.Join(d.in.Close(), d.out.Close()) }
-
-// A childHost answers Prepare with its process ID in Port, and prints the job's name to standard error. Its streams return what they get.
+// A childHost answers Prepare with its process ID in Port, and prints the job's name to standard
+// error. Its streams return what they get.
 type childHost struct{ *Sender }
 
 func (h childHost) Command(c *Command) {
