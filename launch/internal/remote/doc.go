@@ -13,7 +13,8 @@
 //
 //	Control  one per connection: commands from the launcher, events from the host, and heartbeats
 //	Stream   one per standard stream, and per connection of a rank to the launcher: raw bytes
-//	Tunnel   one per further host that this host has started: raw bytes of that host's connection
+//	Tunnel   one per further host: a tunnelSpec, by which this host starts that host, and then raw
+//	         bytes of its connection
 //
 // Messages of Control are JSON. There is no generated code, because both ends are of the same
 // version: nothing is ever decoded by an older or a newer program. Bytes that need not be UTF-8,

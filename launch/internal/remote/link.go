@@ -233,7 +233,7 @@ func (l *Link) Stream(process int, id StreamID) net.Conn {
 		cancel()
 		return user
 	}
-	l.copyBoth(s, inner, func(error) { detach(); cancel() })
+	l.copyBoth(s, nil, inner, func(error) { detach(); cancel() })
 	return user
 }
 
@@ -247,12 +247,12 @@ func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
 	life, cancel := context.WithCancel(l.ctx)
 	user, inner, detach := pipe(life)
 	t := &tunnel{Conn: user, via: l, cancel: cancel, ended: make(chan struct{})}
-	s, err := l.newStream(metadata.AppendToOutgoingContext(life, tunnelHeader, string(spec)), tunnelMethod)
+	s, err := l.newStream(life, tunnelMethod)
 	if err != nil {
 		cancel()
 		return nil, t.throughEnded()
 	}
-	l.copyBoth(s, inner, func(err error) {
+	l.copyBoth(s, &chunk{spec}, inner, func(err error) {
 		t.err = err
 		detach()
 		cancel()

@@ -181,19 +181,20 @@ func (s *server) copyBoth(stream rpc.ServerStream, inner net.Conn) {
 	copyOut(stream, inner)
 }
 
-// A tunnelSpec says which host a tunnel leads to.
+// A tunnelSpec is the first message of a Tunnel, as JSON: which host the tunnel leads to.
 type tunnelSpec struct {
 	By         *SSH
 	Host, Verb string
 }
 
-const tunnelHeader = "tunnel-bin"
-
 // tunnel is the handler of Tunnel. It returns why the further host's connection has ended.
 func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
+	var first chunk
+	if err := stream.RecvMsg(&first); err != nil {
+		return err
+	}
 	var spec tunnelSpec
-	values := metadata.ValueFromIncomingContext(stream.Context(), tunnelHeader)
-	if len(values) != 1 || json.Unmarshal([]byte(values[0]), &spec) != nil || spec.By == nil {
+	if json.Unmarshal(first.data, &spec) != nil || spec.By == nil {
 		return status.Error(codes.InvalidArgument, "no host for a tunnel")
 	}
 	spec.By.Log = func(host, line string) { s.send(&Event{Note: &Note{Text: host + ": " + line}}) }

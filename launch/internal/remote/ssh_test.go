@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/tutti-go/tutti/internal/test/leak"
@@ -376,8 +375,11 @@ func TestAnAgentOnTheWayThatHangsIsKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := l.newStream(metadata.AppendToOutgoingContext(l.ctx, tunnelHeader, string(spec)), tunnelMethod)
+	s, err := l.newStream(l.ctx, tunnelMethod)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SendMsg(&chunk{spec}); err != nil {
 		t.Fatal(err)
 	}
 	s.CloseSend()
@@ -447,5 +449,17 @@ func TestStandardErrorInATreeArrivesAsNotes(t *testing.T) {
 	}
 	if e := <-links[0].Events(); e == nil || e.Note == nil || e.Note.Text != "n2: a banner" {
 		t.Errorf("got %+v, want the banner of n2", e)
+	}
+}
+
+// A host on the way gets all options of ssh, although gRPC bounds headers to a few KiB.
+func TestATunnelCarriesLongOptionsOfSSH(t *testing.T) {
+	leak.Check(t)
+	s := here(t)
+	s.Args = []string{"-o", strings.Repeat("x", 100<<10)} // Linux allows 128 KiB for one argument
+	s.Agent = []string{"/bin/sh", "-c", `[ ${#2} = 102400 ] || exit 1; shift 3; exec sh -c "$*"`, "ssh"}
+	_, errs := tree(t, s)
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
 	}
 }
