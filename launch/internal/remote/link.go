@@ -277,7 +277,11 @@ func (t *tunnel) Explain(err error) error {
 	late := time.AfterFunc(explainLimit, t.cancel)
 	defer late.Stop()
 	<-t.ended
-	switch s := status.Convert(t.err); {
+	s := status.Convert(t.err)
+	if s.Code() == codes.Unavailable {
+		await(t.via.ctx.Done()) // gRPC has seen the end of that connection, and its Link is about to
+	}
+	switch {
 	case t.via.ctx.Err() != nil:
 		return t.throughEnded()
 	case s.Code() == codes.Aborted && (errors.Is(err, errUnanswered) || errors.Is(err, errBroken)):
@@ -287,13 +291,26 @@ func (t *tunnel) Explain(err error) error {
 }
 
 func (t *tunnel) throughEnded() error {
-	return fmt.Errorf("the connection through %s has ended", t.via.name)
+	return &ThroughError{t.via.name, "the connection through " + t.via.name + " has ended"}
 }
 
-// copyBoth copies both ways, and calls the function ended with the stream's error.
-func (l *Link) copyBoth(s rpc.ClientStream, inner net.Conn, ended func(error)) {
+// A ThroughError says that a host of the tree is not connected because another one on the way to it
+// is not. The host itself may be well.
+type ThroughError struct {
+	Host string // the other host, as the user calls it
+	text string
+}
+
+// Error implements error.
+func (e *ThroughError) Error() string { return e.text }
+
+// copyBoth copies both ways, and calls the function ended with the stream's error. It sends the
+// message first before the bytes, unless that is nil.
+func (l *Link) copyBoth(s rpc.ClientStream, first *chunk, inner net.Conn, ended func(error)) {
 	go func() {
-		copyOut(s, inner)
+		if first == nil || s.SendMsg(first) == nil {
+			copyOut(s, inner)
+		}
 		s.CloseSend()
 	}()
 	go func() { ended(copyIn(s, inner)) }()

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
@@ -474,30 +477,40 @@ func TestAMessageThatIsNotReadEndsTheLink(t *testing.T) {
 	})
 }
 
+// startWithTunnel connects to n1 over a pipe, whose Tunnel has another handler. The function end ends
+// the connection.
+func startWithTunnel(t *testing.T, ours, theirs net.Conn, tunnel func(rpc.ServerStream)) (via *Link, end func()) {
+	t.Helper()
+	s := &server{core: newCore[Event](newConn(theirs)), newHandler: newTestHost().handler, ended: make(chan struct{})}
+	g := rpc.NewServer(serverOptions()...)
+	g.RegisterService(&rpc.ServiceDesc{ServiceName: serviceName, Streams: []rpc.StreamDesc{
+		controlMethod.desc(s.control),
+		tunnelMethod.desc(func(_ any, stream rpc.ServerStream) error {
+			tunnel(stream)
+			return nil
+		}),
+	}}, nil)
+	go func() {
+		s.greet(ownVersion())
+		g.Serve(listenOnce(s.conn))
+	}()
+	via, err := Connect(t.Context(), "n1", ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return via, func() {
+		via.Close()
+		s.fail(errDone)
+		g.Stop()
+	}
+}
+
 // A host on the way that never reports the end of its ssh does not hold up the launcher.
 func TestATunnelThatNeverEndsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		s := &server{core: newCore[Event](newConn(theirs)), newHandler: newTestHost().handler, ended: make(chan struct{})}
-		g := rpc.NewServer(serverOptions()...)
-		g.RegisterService(&rpc.ServiceDesc{ServiceName: serviceName, Streams: []rpc.StreamDesc{
-			controlMethod.desc(s.control),
-			tunnelMethod.desc(func(_ any, stream rpc.ServerStream) error {
-				<-stream.Context().Done()
-				return nil
-			}),
-		}}, nil)
-		defer g.Stop()
-		go func() {
-			s.greet(ownVersion())
-			g.Serve(listenOnce(s.conn))
-		}()
-		l, err := Connect(t.Context(), "n1", ours)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.fail(errDone)
-		defer l.Close()
+		l, end := startWithTunnel(t, ours, theirs, func(stream rpc.ServerStream) { <-stream.Context().Done() })
+		defer end()
 		rwc, err := l.Tunnel(new(SSH), "n2", "remote")
 		if err != nil {
 			t.Fatal(err)
@@ -514,6 +527,63 @@ func TestATunnelThatNeverEndsIsGivenUp(t *testing.T) {
 		}
 		if err := l.Err(); err != nil {
 			t.Errorf("the host on the way: got %v, want no error", err)
+		}
+	})
+}
+
+// gRPC may see the end of the connection to the host on the way before that Link does.
+func TestATunnelWaitsForTheEndOfItsLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		via := &Link{core: newCore[Command](newConn(ours)), name: "n1"}
+		tun := &tunnel{via: via, cancel: func() {}, ended: make(chan struct{}), err: status.Error(codes.Unavailable, "EOF")}
+		close(tun.ended)
+		time.AfterFunc(closeLimit/2, func() { via.fail(errBroken) })
+		var through *ThroughError
+		if err := tun.Explain(errBroken); !errors.As(err, &through) || through.Host != "n1" {
+			t.Errorf("got %v, want the end of the connection through n1", err)
+		}
+	})
+}
+
+// When a host on the way falls silent, so do those below it. Only the host on the way is blamed.
+func TestTheSilenceOfAHostOnTheWayIsNotThatOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n network
+		ours, theirs := n.pipe()
+		served := make(chan error, 1)
+		via, end := startWithTunnel(t, ours, theirs, func(stream rpc.ServerStream) {
+			stream.RecvMsg(new(chunk)) // the tunnelSpec
+			inner, below := net.Pipe()
+			go func() { served <- Serve(below, newTestHost().handler) }()
+			go copyIn(stream, inner)
+			copyOut(stream, inner)
+		})
+		defer end()
+		rwc, err := via.Tunnel(new(SSH), "n2", "remote")
+		if err != nil {
+			t.Fatal(err)
+		}
+		below, err := Connect(t.Context(), "n2", rwc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer below.Close()
+		n.cut.Store(true)
+		for range below.Events() {
+		}
+		var through *ThroughError
+		if err := below.Err(); !errors.As(err, &through) || err.Error() != "n2: the connection through n1 has ended" {
+			t.Errorf("the host below: got %v, want the end of the connection through n1", err)
+		}
+		for range via.Events() {
+		}
+		if err := via.Err(); err == nil || err.Error() != "n1: it has been silent for 9s" {
+			t.Errorf("the host on the way: got %v, want its silence", err)
+		}
+		if err := <-served; err == nil {
+			t.Error("Serve: got nil, want an error")
 		}
 	})
 }

@@ -14,7 +14,7 @@ const DefaultFanOut = 32
 // the launcher starts fanOut of them, and each host starts fanOut further ones. Other Starters start
 // each host from here.
 //
-// A host whose parent in the tree is not connected gets an error, and is not tried.
+// A host whose parent in the tree is not connected gets a ThroughError, and is not tried.
 func ConnectAll(ctx context.Context, by Starter, fanOut int, hosts []string, report func(i int, l *Link, err error)) {
 	ssh, _ := by.(*SSH)
 	if ssh == nil || fanOut <= 0 {
@@ -53,7 +53,7 @@ func connectVia(ctx context.Context, by Starter, ssh *SSH, hosts []string, i, pa
 	} else {
 		via := <-links[parent]
 		if via == nil {
-			return nil, fmt.Errorf("%s: not started, because %s would have started it", host, hosts[parent])
+			return nil, fmt.Errorf("%s: %w", host, &ThroughError{hosts[parent], "not started, because " + hosts[parent] + " would have started it"})
 		}
 		rwc, err = via.Tunnel(ssh, host, "remote")
 	}
