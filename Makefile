@@ -50,6 +50,25 @@ build: ## build every program into bin/ (VERBS=1: with RDMA)
 	@mkdir -p bin
 	$(GO) build $(BUILDTAGS) -o bin/ ./cmd/... ./examples/...
 
+# DESTDIR is put before all paths, to make a package. MPIRUN=1 also makes mpirun and mpiexec, which
+# hide those of an MPI that stands later in PATH.
+PREFIX ?= /usr/local
+DESTDIR ?=
+MPIRUN ?=
+
+.PHONY: install
+install: build ## install tuttirun, its manual page and completion below PREFIX (/usr/local); MPIRUN=1: as mpirun, too
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install bin/tuttirun bin/tuttibench "$(DESTDIR)$(PREFIX)/bin"
+	install -m 644 docs/tuttirun.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@for f in bash:bash-completion/completions/tuttirun zsh:zsh/site-functions/_tuttirun fish:fish/vendor_completions.d/tuttirun.fish; do \
+		to="$(DESTDIR)$(PREFIX)/share/$${f#*:}"; install -d "$${to%/*}"; bin/tuttirun --completion "$${f%%:*}" >"$$to"; \
+	done
+ifneq ($(MPIRUN),)
+	ln -sfn tuttirun "$(DESTDIR)$(PREFIX)/bin/mpirun"
+	ln -sfn tuttirun "$(DESTDIR)$(PREFIX)/bin/mpiexec"
+endif
+
 ##@ Check
 
 .PHONY: test

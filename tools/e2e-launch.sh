@@ -198,6 +198,20 @@ END
 	job "tuttirun in a rank of mpiexec" '^rank [01] of 2$' 4 "${here[@]}" mpiexec.hydra -n 2 bin/tuttirun -np 2 "$work/mpich"
 }
 
+# install_cases installs below a directory whose name has a space, and runs what is there.
+install_cases() {
+	local to="$work/a package" files=(find "$work/a package" ! -type d)
+	local mpirun=("${here[@]}" env PATH="$to/opt/bin:$PATH" mpirun)
+	job "install" 'rror' 0 make -s install DESTDIR="$to" PREFIX=/opt
+	job "install: the files" '/opt/(bin/tutti(run|bench)|share/(man/man1/tuttirun.1|.*/_?tuttirun(\.fish)?))$' 6 "${files[@]}"
+	job "install: MPIRUN=1" 'rror' 0 make -s install DESTDIR="$to" PREFIX=/opt MPIRUN=1
+	job "install: the links" '/opt/bin/mpi(run|exec)$' 2 "${files[@]}"
+	job "install: mpirun" 'rank [01] of 2 has' 2 "${mpirun[@]}" -np 2 --bind-to none bin/hello
+	job "install: mpiexec" 'rank [01] of 2 has' 2 "${mpirun[@]/%mpirun/mpiexec}" -n 2 bin/hello
+	job "install: completion" '_tuttirun tuttirun$' 1 \
+		bash -c 'source "$1" && complete -p tuttirun' bash "$to/opt/share/bash-completion/completions/tuttirun"
+}
+
 # openmpi is Open MPI's mpirun. Under the name mpirun there may be another launcher's.
 openmpi_cases() {
 	need mpirun openmpi-bin || return 0
@@ -605,7 +619,7 @@ groups=()
 for arg; do
 	if [ "$arg" = all ]; then all=all; else groups+=("$arg"); fi
 done
-[ "${#groups[@]}" -gt 0 ] || groups=(hydra tuttirun openmpi slurm env etcd ssh agent doctor)
+[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent doctor)
 for group in "${groups[@]}"; do "${group}_cases"; done
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
