@@ -63,6 +63,9 @@ type Parameters struct {
 	// until their deadline. If the process has left because its deadline has passed, the errors
 	// name the ranks that have not joined. By default Init logs the departure at once, and waits
 	// for another process in its place. EndOnLoss must be equal on all ranks.
+	//
+	// If the launcher has seen a process end that had called Init, Init fails on all ranks, with
+	// EndOnLoss or without it. tuttirun records such ends.
 	EndOnLoss bool
 
 	// Tuning names a file that `tuttibench tune` wrote. The file chooses the algorithms and their

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,6 +74,81 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The launcher has recorded the end of one of four ranks, which had not joined yet or had joined
+// without all others. The starts of the other ranks must end soon, name that rank, and not wait for a
+// rank in its place. If a rank has ended at its deadline, they must name the missing rank.
+func TestARecordedEndEndsTheStart(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		victim  int
+		joins   bool          // the victim had joined
+		missing bool          // rank 3 never comes
+		gives   time.Duration // the deadline of the victim; 0: it is killed
+		kind    fault.Kind
+		blamed  int
+	}{
+		{"rank 1 before it joins", 1, false, false, 0, fault.PeerLost, 1},
+		{"rank 1 after it has joined", 1, true, true, 0, fault.PeerLost, 1},
+		{"rank 0 before others find it", 0, false, false, 0, fault.PeerLost, 0},
+		{"rank 0 after others have joined", 0, true, true, 0, fault.PeerLost, 0},
+		{"rank 1 at its deadline", 1, true, true, 2 * time.Second, fault.Timeout, 3},
+	} {
+		bubble(t, func(t *testing.T) {
+			r := newTestJob(t, 4)
+			began := time.Now()
+			var ended atomic.Bool
+			var after [4]time.Duration
+			var work sync.WaitGroup
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			short, end := context.WithCancel(ctx) // of the victim
+			defer end()
+			if c.gives > 0 {
+				short, end = context.WithTimeout(ctx, c.gives)
+				defer end()
+			}
+			for i := range 4 {
+				own := ctx
+				switch {
+				case i == c.victim && !c.joins || i == 3 && c.missing:
+					continue
+				case i == c.victim:
+					own = short
+				}
+				work.Go(func() {
+					r.start(own, []int{i}, func(_ int, cfg *Config) {
+						cfg.Exited = func(rank int) bool { return rank == c.victim && ended.Load() }
+					})
+					after[i] = time.Since(began)
+				})
+			}
+			// Reason: all ranks but the victim wait by then. No real time passes.
+			time.Sleep(3 * time.Second)
+			if c.gives == 0 {
+				r.kill(c.victim)
+				end()
+			}
+			died := time.Since(began)
+			ended.Store(true)
+			work.Wait()
+			limit := 2 * DefaultHeartbeat
+			if c.missing { // rank 0 also waits for rank 3
+				limit += abortTimeout
+			}
+			for i := range 4 {
+				if i == c.victim || i == 3 && c.missing {
+					continue
+				}
+				var f *fault.Error
+				errors.As(r.errs[i], &f)
+				if !blames(f, c.kind, c.blamed) || after[i]-died > limit {
+					t.Errorf("%s: rank %d got %v after %v, want %v of rank %d within %v", c.name, i, r.errs[i], after[i]-died, c.kind, c.blamed, limit)
+				}
+			}
+		})
 	}
 }
 

@@ -46,12 +46,14 @@ const (
 //
 // Its methods may be called by any goroutine; only fail and serve block.
 type joinServer struct {
-	endOnLoss bool // the exchange ends if a rank leaves; set once
+	endOnLoss bool                // the exchange ends if a rank leaves; set once
+	exited    func(rank int) bool // Config.Exited; set once
 
 	mu         sync.Mutex       // guards the rest
 	records    []record         // by rank; instance 0: the rank has not joined
 	owners     []*handshakeConn // by rank: the connection on which the record came; nil for rank 0
 	everJoined []bool           // by rank: it has joined at some time
+	gaveUp     []bool           // by rank: its deadline has ended before all ranks had joined
 	missing    int
 	failed     *refusal     // set before done ends, unless the table is complete
 	exhausted  *fault.Error // set with failed, by end
@@ -66,7 +68,7 @@ type joinServer struct {
 func newJoinServer(size int) *joinServer {
 	g := &joinServer{
 		records: make([]record, size), owners: make([]*handshakeConn, size),
-		everJoined: make([]bool, size), missing: size,
+		everJoined: make([]bool, size), gaveUp: make([]bool, size), missing: size,
 	}
 	g.done, g.finish = context.WithCancel(context.Background())
 	return g
@@ -112,15 +114,38 @@ func (g *joinServer) remove(rank int, t *handshakeConn, cause error) *earlyExit 
 	}
 	g.records[rank].instance, g.owners[rank] = 0, nil
 	g.missing++
+	g.gaveUp[rank] = errors.Is(cause, errDeadlineEnded)
 	e := &earlyExit{rank: rank, host: g.records[rank].host, final: g.endOnLoss, cause: cause}
 	if g.endOnLoss {
-		g.failed = &refusal{reason: reasonLeft, theirs: uint64(rank), text: e.Error()}
-		if errors.Is(cause, errDeadlineEnded) {
-			g.failed = refuseAbsent(rank, g.absentLocked())
-		}
-		g.finish()
+		g.endForLocked(e)
 	}
 	return e
+}
+
+// endForLocked ends the exchange because a rank has left. The caller holds g.mu, and the exchange
+// has not ended.
+func (g *joinServer) endForLocked(e *earlyExit) {
+	g.failed = &refusal{reason: reasonLeft, theirs: uint64(e.rank), text: e.Error()}
+	if g.gaveUp[e.rank] {
+		g.failed = refuseAbsent(e.rank, g.absentLocked())
+	}
+	g.finish()
+}
+
+// endForExit ends the exchange if the process of a rank is known to have ended. The launcher that
+// has recorded the end starts no other process in its place.
+func (g *joinServer) endForExit() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.missing == 0 || g.failed != nil {
+		return
+	}
+	for r := range g.records {
+		if g.exited(r) {
+			g.endForLocked(&earlyExit{rank: r, host: g.records[r].host, final: true, cause: errExited})
+			return
+		}
+	}
 }
 
 // An earlyExit says that a rank has left before all ranks had joined.
@@ -137,11 +162,18 @@ func (e *earlyExit) Error() string {
 	if e.final {
 		next = ""
 	}
-	return fmt.Sprintf("rank %d on %s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, e.host, e.cause, next)
+	host := ""
+	if e.host != "" {
+		host = " on " + e.host
+	}
+	return fmt.Sprintf("rank %d%s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, host, e.cause, next)
 }
 
 // errDeadlineEnded is the error of a rank that has told rank 0 that its deadline has ended.
 var errDeadlineEnded = errors.New("its deadline has ended")
+
+// errExited is the error of a rank whose end Config.Exited has reported.
+var errExited = errors.New("the launcher has seen its process end")
 
 // refuseAbsent returns the refusal that ends the exchange at the deadline of a rank.
 func refuseAbsent(rank int, absent []int) *refusal {
@@ -171,11 +203,14 @@ func (g *joinServer) drain() {
 }
 
 // awaitLate is called when the exchange has ended because a rank has left. If some ranks have not
-// joined yet, awaitLate waits for abortTimeout. Ranks that connect in this time get the reason from
-// serve. Ranks that connect later find rank 0 gone, and blame rank 0.
+// joined yet and may still come, awaitLate waits for abortTimeout. Ranks that connect in this time
+// get the reason from serve. Ranks that connect later find rank 0 gone, and blame rank 0.
 func (g *joinServer) awaitLate(ctx context.Context) {
 	g.mu.Lock()
-	late := slices.Contains(g.everJoined, false)
+	late := false
+	for r, joined := range g.everJoined {
+		late = late || !joined && !(g.exited != nil && g.exited(r))
+	}
 	g.mu.Unlock()
 	if late {
 		select {
@@ -376,12 +411,22 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	if no := g.add(0, own, nil); no != nil {
 		return nil, m.failure(fault.Refused, no) // cannot happen: only this process adds itself as rank 0
 	}
-	select {
-	case <-g.done.Done():
-	case <-ctx.Done():
-		return nil, m.startTimeout(ctx, g.fail())
-	case <-m.ctx.Done():
-		return nil, m.failure(fault.Closed, nil)
+	var look <-chan time.Time // for ranks that have exited; nil: nobody records that
+	if g.exited != nil {
+		t := time.NewTicker(m.cfg.Heartbeat)
+		defer t.Stop()
+		look = t.C
+	}
+	for g.done.Err() == nil {
+		select {
+		case <-g.done.Done():
+		case <-look:
+			g.endForExit()
+		case <-ctx.Done():
+			return nil, m.startTimeout(ctx, g.fail())
+		case <-m.ctx.Done():
+			return nil, m.failure(fault.Closed, nil)
+		}
 	}
 	records, no := g.outcome()
 	if no != nil {
@@ -437,6 +482,7 @@ func (m *Mesh) startTimeout(ctx context.Context, missing []int) *fault.Error {
 //	refusal, absent ranks               fails with Timeout, naming the missing ranks
 //	refusal, a rank has left            fails with PeerLost, naming that rank
 //	rank 0 has left, with EndOnLoss     fails with PeerLost, naming rank 0
+//	rank 0 is known to have exited      fails with PeerLost, naming rank 0
 //	refusal, rank 0 lacks descriptors   fails with Exhausted, naming rank 0
 //	refusal that is permanent           fails with Refused
 //	no file descriptor is left          fails with Exhausted, also if Accept lacks one
@@ -480,6 +526,9 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e := m.failure(fault.Refused, fmt.Errorf("rank 0 at %s: %w", m.cfg.Root, err))
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
+		case m.cfg.Exited != nil && m.cfg.Exited(0):
+			left = &earlyExit{rank: 0, host: m.cfg.Root, final: true, cause: errExited}
+			return nil, m.rankLeft(&refusal{reason: reasonLeft, text: left.Error()})
 		case ctx.Err() == nil || last == nil:
 			last = m.withRemedy(err) // report the reason rather than the end of ctx
 			m.progress.update(func(a *startProgress) { a.rootAnswered, a.lastErr = false, last })

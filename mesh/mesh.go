@@ -63,7 +63,8 @@ type Config struct {
 	// until Silence has passed.
 	Redial time.Duration
 	// Exited reports whether the process of a rank is known to have ended. It does not block. It is
-	// nil if nobody records that.
+	// nil if nobody records that. While others have not joined, such an end ends the start, because
+	// no other process takes the rank's place.
 	Exited func(rank int) bool
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.
@@ -243,7 +244,7 @@ func newMesh(cfg Config) *Mesh {
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {
 		m.joinServer = newJoinServer(cfg.Size)
-		m.joinServer.endOnLoss = cfg.EndOnLoss
+		m.joinServer.endOnLoss, m.joinServer.exited = cfg.EndOnLoss, cfg.Exited
 	}
 	for r, addr := range cfg.Peers {
 		if r < cfg.Size {
