@@ -22,50 +22,40 @@ type Keys struct {
 	Cert, Key, CA string
 }
 
-// options returns the certificates as options of TLS, or nil if there is a secret. The parameter
-// prefix is what precedes "secret-file", "cert", "key" and "ca" in the names of the user's options.
-func (k Keys) options(prefix string) (*tlsopt.Options, error) {
-	files := k.Cert != "" || k.Key != "" || k.CA != ""
+// read returns the secret, or the certificates as options of TLS, which are nil if there is a secret.
+// The parameter prefix is what precedes "secret-file", "cert", "key" and "ca" in the names of the
+// user's options.
+func (k Keys) read(prefix string) (secret []byte, files *tlsopt.Options, err error) {
+	got := k.Cert != "" || k.Key != "" || k.CA != ""
 	switch {
-	case k.Secret != "" && files:
-		return nil, fmt.Errorf("got %ssecret-file and certificates, want one of the two", prefix)
+	case k.Secret != "" && got:
+		return nil, nil, fmt.Errorf("got %ssecret-file and certificates, want one of the two", prefix)
 	case k.Secret != "":
-		return nil, nil
+		if secret, err = secretfile.Read(k.Secret); err != nil {
+			err = fmt.Errorf("%ssecret-file %s: the file %w", prefix, k.Secret, err)
+		}
+		return secret, nil, err
 	case k.Cert == "" || k.Key == "" || k.CA == "":
-		return nil, fmt.Errorf("got no %[1]ssecret-file, want one, or all of %[1]scert, %[1]skey and %[1]sca; "+
+		return nil, nil, fmt.Errorf("got no %[1]ssecret-file, want one, or all of %[1]scert, %[1]skey and %[1]sca; "+
 			"make a secret with (umask 077; openssl rand -hex 16 > FILE), and copy it to each host", prefix)
 	}
 	var refused *secretfile.FileError
 	if _, err := secretfile.ReadPrivate(k.Key, maxKey); errors.As(err, &refused) {
-		return nil, fmt.Errorf("%skey %s: the file %s; want one that only its user may read", prefix, k.Key, refused.Why)
+		return nil, nil, fmt.Errorf("%skey %s: the file %s; want one that only its user may read", prefix, k.Key, refused.Why)
 	}
-	return &tlsopt.Options{CertFile: k.Cert, KeyFile: k.Key, CAFile: k.CA, Mutual: true}, nil
-}
-
-// secret reads the secret.
-func (k Keys) secret(prefix string) ([]byte, error) {
-	secret, err := secretfile.Read(k.Secret)
-	if err != nil {
-		return nil, fmt.Errorf("%ssecret-file %s: the file %w", prefix, k.Secret, err)
-	}
-	return secret, nil
+	return nil, &tlsopt.Options{CertFile: k.Cert, KeyFile: k.Key, CAFile: k.CA, Mutual: true}, nil
 }
 
 // server returns the configuration of an agent.
 func (k Keys) server() (*tls.Config, error) {
-	const prefix = "--"
-	options, err := k.options(prefix)
+	secret, files, err := k.read("--")
 	if err != nil {
 		return nil, err
 	}
-	if options == nil {
-		secret, err := k.secret(prefix)
-		if err != nil {
-			return nil, err
-		}
+	if files == nil {
 		return jobca.AgentConfig(secret, proto)
 	}
-	config, err := options.Server(proto)
+	config, err := files.Server(proto)
 	if err != nil {
 		return nil, err
 	}
@@ -76,19 +66,14 @@ func (k Keys) server() (*tls.Config, error) {
 // client returns the configuration of a launcher. Its ServerName is "" if the name of the host that
 // is dialled must be in the agent's certificate.
 func (k Keys) client() (*tls.Config, error) {
-	const prefix = "--agent-"
-	options, err := k.options(prefix)
+	secret, files, err := k.read("--agent-")
 	if err != nil {
 		return nil, err
 	}
-	if options == nil {
-		secret, err := k.secret(prefix)
-		if err != nil {
-			return nil, err
-		}
+	if files == nil {
 		return jobca.LauncherConfig(secret, whoAmI(), proto)
 	}
-	return options.Client(proto)
+	return files.Client(proto)
 }
 
 // whoAmI returns the user and the host of this process.
