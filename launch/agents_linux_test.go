@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tutti-go/tutti/launch/internal/agent"
+	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // A runningAgent is tuttirun agent in a process of its own, on all addresses of this machine.
@@ -150,6 +153,35 @@ func TestAnAgentBoundsTheRanksOfAJob(t *testing.T) {
 	a := startAgent(t, "--max-ranks", "2")
 	l := launch(t, hostsJob{Hosts: []string{hostB, hostB, hostB}, By: a.by, Args: sh("sleep 1000")})
 	l.ends(exitNotRunning, "the agent there allows 2 ranks of a job (--max-ranks)", hostB)
+}
+
+// What a Tunnel runs would be neither counted nor logged.
+func TestAnAgentsHostStartsNoFurtherHosts(t *testing.T) {
+	a := startAgent(t)
+	d, err := agent.NewDialer(a.by.Keys, a.by.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rwc, err := d.Start(t.Context(), hostB, "remote")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := remote.Connect(t.Context(), hostB, rwc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ran := filepath.Join(t.TempDir(), "ran")
+	tunnel, err := l.Tunnel(&remote.SSH{Agent: []string{"sh", "-c", "echo >" + ran}}, hostC, "remote")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := remote.Connect(t.Context(), hostC, tunnel); err == nil || !strings.Contains(err.Error(), "this host starts no further hosts") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the host has run the command")
+	}
 }
 
 func TestAMissingAgentIsNamed(t *testing.T) {

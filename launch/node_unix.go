@@ -120,6 +120,10 @@ func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
 	}
 }
 
+// Tunnels implements remote.CommandHandler. A Tunnel runs any command, which would pass the bound on
+// ranks and the log of tuttirun agent, and agents start no further hosts.
+func (n *node) Tunnels() bool { return n.limits == nil }
+
 // run handles commands and the ends of processes until the connection has ended. It then kills what
 // is left of the job.
 func (n *node) run() {

@@ -50,6 +50,8 @@ func (h *testHost) Stream(process int, id StreamID, c net.Conn) {
 	h.streams <- testStream{c, process, id}
 }
 
+func (h *testHost) Tunnels() bool { return true }
+
 // start connects both ends over a pipe. It returns the launcher's end, and what Serve returns.
 func start(t *testing.T, h *testHost) (*Link, <-chan error) {
 	t.Helper()
@@ -650,6 +652,8 @@ func (h *blockedHost) Command(*Command) {
 func (h *blockedHost) Stream(_ int, _ StreamID, c net.Conn) {
 	go io.Copy(io.Discard, c)
 }
+
+func (h *blockedHost) Tunnels() bool { return true }
 
 // A host learns the end of the connection although Serve still waits for something.
 func TestDoneDoesNotWaitForServe(t *testing.T) {

@@ -25,6 +25,8 @@ type CommandHandler interface {
 	// Stream gets a stream of a process, which may come before the process's Start or after it. The
 	// CommandHandler owns the Conn. Stream must not block.
 	Stream(process int, id StreamID, c net.Conn)
+	// Tunnels reports whether this host may run what a Tunnel names in place of ssh.
+	Tunnels() bool
 }
 
 // A Sender sends events to the launcher.
@@ -189,6 +191,9 @@ type tunnelSpec struct {
 
 // tunnel is the handler of Tunnel. It returns why the further host's connection has ended.
 func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
+	if h := s.handler.Load(); h == nil || !(*h).Tunnels() {
+		return status.Error(codes.Aborted, "this host starts no further hosts")
+	}
 	var first chunk
 	if err := stream.RecvMsg(&first); err != nil {
 		return err

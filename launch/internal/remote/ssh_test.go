@@ -59,6 +59,8 @@ func (h childHost) Stream(_ int, _ StreamID, c net.Conn) {
 	}()
 }
 
+func (h childHost) Tunnels() bool { return true }
+
 // here is a launch agent that drops the host's name and runs the command on this machine.
 func here(t *testing.T) *SSH { return agent(t, `shift; exec sh -c "$*"`) }
 
