@@ -73,10 +73,10 @@ func hold() *os.File {
 	return fifo
 }
 
-// echo writes its arguments and its user, and then its input.
+// echo writes its arguments, its user and how it was reached, and then its input.
 func echo() int {
 	defer hold().Close()
-	fmt.Println(os.Args[1:], os.Geteuid())
+	fmt.Println(os.Args[1:], os.Geteuid(), os.Getenv("SSH_CONNECTION"))
 	io.Copy(os.Stdout, os.Stdin)
 	return 0
 }
@@ -254,10 +254,12 @@ func (a *agentUnderTest) waitFor(t *testing.T, text string) {
 func TestBytesPassBetweenALauncherAndItsProcess(t *testing.T) {
 	leak.Check(t)
 	wait := alive(t)
+	t.Setenv("SSH_CONNECTION", "10.9.9.9 9 10.9.9.8 22") // of the login that has started the agent
 	c := Keys{Secret: secretIn(t, ourSecret)}
 	a := serve(t, c, func(a *Agent) { a.limits.end = limit })
 	conn, line := begin(t, a.dialer(t, c), "remote")
-	if want := fmt.Sprintf("[remote --max-ranks 7] %d", os.Geteuid()); line != want {
+	own, port := conn.LocalAddr().(*net.TCPAddr).Port, a.addr.Port
+	if want := fmt.Sprintf("[remote --max-ranks 7] %d 127.0.0.1 %d 127.0.0.1 %d", os.Geteuid(), own, port); line != want {
 		t.Errorf("the process says %q, want %q", line, want)
 	}
 	state := conn.ConnectionState()
@@ -493,7 +495,7 @@ func TestTwoUsersAgentsOnOneHostAreSeparate(t *testing.T) {
 		// The launchers are this process, which has each secret in a file of its own user.
 		mine := Keys{Secret: secretIn(t, secretOf(uid))}
 		others := Keys{Secret: secretIn(t, secretOf(users[1-i]))}
-		if _, line := begin(t, dialerTo(t, mine, addrs[i]), "remote"); line != fmt.Sprintf("[remote --max-ranks 512] %d", uid) {
+		if _, line := begin(t, dialerTo(t, mine, addrs[i]), "remote"); !strings.HasPrefix(line, fmt.Sprintf("[remote --max-ranks 512] %d ", uid)) {
 			t.Errorf("the process says %q, want user %d", line, uid)
 		}
 		if _, err := dialerTo(t, others, addrs[i]).Start(t.Context(), "127.0.0.1", "remote"); err == nil || !strings.Contains(err.Error(), "another secret") {

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,6 +37,7 @@ type job struct {
 func (j *job) start(args []string) (err error) {
 	j.cmd = &exec.Cmd{
 		Path: j.agent.program, Args: append([]string{"tuttirun"}, args...),
+		Env:         append(os.Environ(), j.connection()),
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	var theirs [3]*os.File
@@ -59,6 +62,17 @@ func (j *job) start(args []string) (err error) {
 	}
 	j.cmd.Stdin, j.cmd.Stdout, j.cmd.Stderr = theirs[0], theirs[1], theirs[2]
 	return j.cmd.Start()
+}
+
+// connection returns the variable by which sshd, too, tells tuttirun remote at which address the
+// launcher has reached this host. It replaces the variable of the login that has started the agent.
+func (j *job) connection() string {
+	fields := make([]string, 0, 4)
+	for _, addr := range []net.Addr{j.conn.RemoteAddr(), j.conn.LocalAddr()} {
+		host, port, _ := net.SplitHostPort(addr.String())
+		fields = append(fields, host, port)
+	}
+	return "SSH_CONNECTION=" + strings.Join(fields, " ")
 }
 
 // run copies bytes until the process has ended. It kills a process that does not end within
