@@ -85,7 +85,12 @@ func (j *job) run() {
 	writeText(j.conn, "") // copyIn sees an error, too
 	var input, output sync.WaitGroup
 	because := make(chan error, 1) // why the input has ended; one value
-	late := time.AfterFunc(time.Hour, j.kill)
+	late := time.AfterFunc(time.Hour, func() {
+		// After Wait the number may belong to others.
+		if j.cmd.Process.Signal(syscall.Signal(0)) == nil {
+			j.kill()
+		}
+	})
 	late.Stop()
 	input.Go(func() {
 		because <- j.copyIn()
