@@ -33,8 +33,12 @@ const endTimeout = 3 * time.Second
 // agent waits for such a process, it does not see that the launcher has gone.
 const stuckTimeout = 15 * time.Second
 
-// limits are slotHold, endTimeout and stuckTimeout. Tests shorten them.
-type limits struct{ hold, end, stuck time.Duration }
+// cutTimeout is the time after which a launcher's host that acknowledges nothing has been cut off.
+// It is that of keepAlive, which sends nothing while written bytes wait for their acknowledgement.
+const cutTimeout = 15 * time.Second
+
+// limits are slotHold, endTimeout, stuckTimeout and cutTimeout. Tests shorten them.
+type limits struct{ hold, end, stuck, cut time.Duration }
 
 // An Agent accepts launchers and starts processes for them.
 //
@@ -73,7 +77,7 @@ type pendingConn struct {
 // with the arguments of a verb for them, at most maxJobs times at once.
 func New(config *tls.Config, program string, verbs map[string][]string, maxJobs int, log *slog.Logger) *Agent {
 	return &Agent{
-		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout, stuckTimeout},
+		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout, stuckTimeout, cutTimeout},
 		slotFree: make(chan struct{}, 1), draining: make(chan struct{}),
 		pending: make(map[*pendingConn]struct{}), jobs: make(map[*job]struct{}),
 	}

@@ -25,12 +25,13 @@
 //	a handshake, a verb              its message; handshakeTimeout; a newer connection that needs
 //	                                 the slot, after slotHold
 //	Serve, for its processes         their ends
-//	a process, for bytes             bytes; the end of the connection; keepAlive, if the launcher's
-//	                                 host does not answer
+//	a process, for bytes             bytes; the end of the connection; if the launcher's host does
+//	                                 not answer, keepAlive, or cutTimeout and a third of it
 //	the agent, for a process         its reading; stuckTimeout
 //	a process that has no input left its end; endTimeout, then SIGKILL of its process group
 //	the last bytes to the launcher   the launcher's reading; endTimeout
-//	Start                            the agent's answer; dialTimeout; its context
+//	Start                            the agent's answer; absentTimeout without an agent;
+//	                                 dialTimeout; its context
 //
 // # What bounds memory and processes
 //

@@ -119,6 +119,9 @@ func (j *job) run() {
 // kill kills the process group.
 func (j *job) kill() { syscall.Kill(-j.cmd.Process.Pid, syscall.SIGKILL) }
 
+// errCut is the reason to end a job whose launcher's host does not answer.
+var errCut = errors.New("the launcher's host has acknowledged nothing for a while")
+
 // errStuck is the reason to end a process that does not read its input.
 var errStuck = errors.New("the process did not read its input")
 
@@ -126,6 +129,7 @@ var errStuck = errors.New("the process did not read its input")
 func (j *job) copyIn() error {
 	buf := make([]byte, 32<<10)
 	for {
+		j.conn.SetReadDeadline(time.Now().Add(j.agent.limits.cut / 3))
 		n, err := j.conn.Read(buf)
 		if n > 0 {
 			j.in.SetWriteDeadline(time.Now().Add(j.agent.limits.stuck))
@@ -135,8 +139,12 @@ func (j *job) copyIn() error {
 				return err
 			}
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
+		case isCut(j.conn.NetConn(), j.agent.limits.cut):
+			return errCut
 		}
 	}
 }

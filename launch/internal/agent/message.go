@@ -15,9 +15,10 @@ const Port = "14888"
 // proto is the ALPN name. A version that speaks another protocol must use another name.
 const proto = "tutti-agent/1"
 
-// keepAlive makes the system end a connection after 15 s in which the other host has not answered.
-// So a launcher that is stopped keeps its ranks, and one whose host is cut off does not. The
-// processes at both ends detect other silence themselves.
+// keepAlive makes the system end a connection after 15 s in which the other host has not answered,
+// if no written bytes wait for their acknowledgement; see cutTimeout. So a launcher that is stopped
+// keeps its ranks, and one whose host is cut off does not. The processes at both ends detect other
+// silence themselves.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5}
 
 // maxText is the maximum length of a verb and of a refusal.
