@@ -164,11 +164,16 @@ type agentUnderTest struct {
 // Agent before it serves.
 func serve(t *testing.T, c Keys, tune func(*Agent)) *agentUnderTest {
 	t.Helper()
-	config, err := c.server()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	return serveOn(t, c, ln, tune)
+}
+
+func serveOn(t *testing.T, c Keys, ln net.Listener, tune func(*Agent)) *agentUnderTest {
+	t.Helper()
+	config, err := c.server()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +208,7 @@ func dialerTo(t *testing.T, c Keys, addr net.Addr) *Dialer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.absent = 0
 	return d
 }
 
@@ -557,6 +563,64 @@ func TestBadCommandLinesAreRefused(t *testing.T) {
 		if o, err := parse(args); err != nil || o.listen != want {
 			t.Errorf("--listen %q: got %+v, %v, want %s", listen, o, err, want)
 		}
+	}
+}
+
+// bound returns a TCP socket that has a port of loopback, and does not listen yet.
+func bound(t *testing.T) (file *os.File, addr net.Addr) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = os.NewFile(uintptr(fd), "socket")
+	t.Cleanup(func() { file.Close() })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*syscall.SockaddrInet4).Port}
+}
+
+// A script may start agents and their launcher at the same time.
+func TestALauncherWaitsForAnAgent(t *testing.T) {
+	leak.Check(t)
+	c := Keys{Secret: secretIn(t, ourSecret)}
+	socket, addr := bound(t)
+	d := dialerTo(t, c, addr)
+	d.absent = 30 * time.Millisecond
+	began := time.Now()
+	_, err := d.Start(t.Context(), "127.0.0.1", "remote")
+	if err == nil || !strings.Contains(err.Error(), "no agent is there (connection refused)") {
+		t.Errorf("got %v, want no agent", err)
+	}
+	if waited := time.Since(began); waited < d.absent {
+		t.Errorf("the launcher has waited for %v, want %v", waited, d.absent)
+	}
+	d.absent = limit
+	started := make(chan error, 1)
+	go func() {
+		conn, err := d.Start(t.Context(), "127.0.0.1", "remote")
+		if err == nil {
+			conn.Close()
+		}
+		started <- err
+	}()
+	// Reason: nothing tells that the launcher has been refused. If it has not, the test still passes.
+	time.Sleep(50 * time.Millisecond)
+	if err := syscall.Listen(int(socket.Fd()), 1); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.FileListener(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, c, ln, nil)
+	if err := <-started; err != nil {
+		t.Errorf("got %v, want the agent that came later", err)
 	}
 }
 

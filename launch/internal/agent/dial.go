@@ -12,19 +12,24 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
-// dialTimeout bounds Start. An agent answers within handshakeTimeout. Start dials again while the
-// agent closes the connection before the handshake has ended, because others take its slots.
+// dialTimeout bounds Start. An agent answers within handshakeTimeout. Start dials again, after
+// dialPause, while the agent closes the connection before it has answered, because others take its
+// slots. It does the same for absentTimeout while no agent is there: a launcher and agents that one
+// script starts, or one scheduler, start in any order.
 const (
-	dialTimeout = 30 * time.Second
-	dialPause   = 100 * time.Millisecond
+	dialTimeout   = 30 * time.Second
+	absentTimeout = 10 * time.Second
+	dialPause     = 100 * time.Millisecond
 )
 
 // A Dialer asks the agents of hosts to start processes. Any goroutine may use it.
 type Dialer struct {
 	port   string
 	config *tls.Config
+	absent time.Duration // absentTimeout. Tests shorten it.
 }
 
 // NewDialer returns a Dialer. The port "" means Port.
@@ -33,7 +38,7 @@ func NewDialer(k Keys, port string) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{port: cmp.Or(port, Port), config: config}, nil
+	return &Dialer{port: cmp.Or(port, Port), config: config, absent: absentTimeout}, nil
 }
 
 // Start asks the agent of a host to start the program that the verb names. It returns the
@@ -48,30 +53,44 @@ func (d *Dialer) Start(ctx context.Context, host, verb string) (io.ReadWriteClos
 		config = config.Clone()
 		config.ServerName = strings.Trim(host, "[]")
 	}
-	for {
-		conn, again, err := start(ctx, address, config, verb)
+	for began := time.Now(); ; {
+		conn, err := start(ctx, address, config, verb)
 		switch {
 		case err == nil:
 			return conn, nil
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("agent at port %s: %w", d.port, context.Cause(ctx))
-		case !again:
-			return nil, fmt.Errorf("agent at port %s: %w", d.port, explain(err))
+			return nil, d.failed(context.Cause(ctx))
+		case !isClosedEarly(err) && !(isAbsent(err) && time.Since(began) < d.absent):
+			return nil, d.failed(explain(err))
 		}
 		select {
 		case <-time.After(dialPause):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("agent at port %s: %w; the last error: %w", d.port, context.Cause(ctx), err)
+			return nil, d.failed(fmt.Errorf("%w; the last error: %w", context.Cause(ctx), err))
 		}
 	}
 }
 
-// start dials once. The result again reports whether the agent may have closed the connection
-// because others lasted its slots.
-func start(ctx context.Context, address string, config *tls.Config, verb string) (conn *tls.Conn, again bool, err error) {
+// maxError is the maximum number of characters of an error's text.
+const maxError = 400
+
+// failed returns the error of Start. Its text may quote a certificate that nobody has verified, and
+// goes to the user's terminal. So failed removes control characters and cuts the text off.
+func (d *Dialer) failed(err error) error {
+	text := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, err.Error())
+	return fmt.Errorf("agent at port %s: %.*s", d.port, maxError, text)
+}
+
+// start dials once.
+func start(ctx context.Context, address string, config *tls.Config, verb string) (conn *tls.Conn, err error) {
 	nc, err := (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	// The end of the context ends all reads and writes below.
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Now()) })
@@ -83,25 +102,25 @@ func start(ctx context.Context, address string, config *tls.Config, verb string)
 		}
 	}()
 	if err = conn.Handshake(); err != nil {
-		return nil, closedEarly(err), err
+		return nil, err
 	}
 	if err = writeText(conn, verb); err != nil {
-		return nil, closedEarly(err), err
+		return nil, err
 	}
 	// An agent that refuses the launcher's certificate says so only now: TLS 1.3, RFC 8446, section 2.
 	refusal, err := readText(conn)
 	if err != nil {
-		return nil, closedEarly(err), err
+		return nil, err
 	}
 	if refusal != "" {
 		err = errRefused(refusal)
-		return nil, false, err
+		return nil, err
 	}
 	if !stop() {
 		err = context.Cause(ctx)
-		return nil, false, err
+		return nil, err
 	}
-	return conn, false, nil
+	return conn, nil
 }
 
 // An errRefused is the refusal of an agent.
@@ -110,9 +129,15 @@ type errRefused string
 // Error implements error.
 func (e errRefused) Error() string { return "it refuses: " + string(e) }
 
-// closedEarly reports whether the far end has closed the connection without a word.
-func closedEarly(err error) bool {
+// isClosedEarly reports whether the far end has closed the connection without a word.
+func isClosedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isAbsent reports whether no program listens there, or the host has no name yet.
+func isAbsent(err error) bool {
+	var notFound *net.DNSError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &notFound)
 }
 
 // explain adds to an error what the user can do.

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/pending"
@@ -57,7 +58,7 @@ func newAuthority(t *testing.T) *authority {
 
 // issue makes Keys with a certificate that is valid until the given time, for the host
 // 127.0.0.1 and for one use.
-func (a *authority) issue(t *testing.T, name string, use x509.ExtKeyUsage, until time.Time) Keys {
+func (a *authority) issue(t *testing.T, name string, use x509.ExtKeyUsage, until time.Time, hosts ...string) Keys {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -67,7 +68,7 @@ func (a *authority) issue(t *testing.T, name string, use x509.ExtKeyUsage, until
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: hosts,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, about, a.cert, key.Public(), a.key)
 	if err != nil {
@@ -186,6 +187,36 @@ func TestCertificatesOfASiteReplaceTheSecret(t *testing.T) {
 	}
 	if _, err := a.dialer(t, launcher).Start(t.Context(), "localhost", "remote"); err == nil || !strings.Contains(err.Error(), "for another host") {
 		t.Errorf("a name that is not in the certificate: got %v", err)
+	}
+}
+
+// Names in a certificate that nobody has verified do not reach the terminal as they are.
+func TestAnImpostorControlsNoTerminal(t *testing.T) {
+	leak.Check(t)
+	ca := newAuthority(t)
+	names := []string{"\x1b]0;title\a\ntuttirun: all is well", strings.Repeat("n", 10000)}
+	config, err := ca.issue(t, "mallory", x509.ExtKeyUsageServerAuth, time.Now().Add(time.Hour), names...).server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		nc, err := ln.Accept()
+		if err == nil {
+			tls.Server(nc, config).Handshake()
+			nc.Close()
+		}
+	}()
+	_, err = dialerTo(t, Keys{Secret: secretIn(t, ourSecret)}, ln.Addr()).Start(t.Context(), "127.0.0.1", "remote")
+	ln.Close()
+	<-over
+	if err == nil || !strings.Contains(err.Error(), "title") || strings.ContainsFunc(err.Error(), unicode.IsControl) || len(err.Error()) > 2*maxError {
+		t.Errorf("got %.1000q, want one printable line that quotes the certificate", err)
 	}
 }
 
