@@ -10,11 +10,11 @@
 // restart_unix.go starts a job again. run_unix.go is the one goroutine that owns a running job and
 // applies the policy. start_unix.go starts the ranks by the interface host, which local_unix.go
 // implements for this machine and remotehost_unix.go for others. others_unix.go handles what comes
-// from other hosts, and node_unix.go is what runs there. guardian_unix.go ends processes if the
-// launcher is killed, output.go, output_unix.go and lasterror.go read what they print, and
-// outcome_unix.go derives the exit code and the verdict from the ranks' exit statuses. members.go
-// and elastic_unix.go change the ranks while a job runs. options.go, optiontable.go and
-// outputoptions.go read the command line.
+// from other hosts, and node_unix.go is what runs there. preload_unix.go sends programs to other
+// hosts. guardian_unix.go ends processes if the launcher is killed, output.go, output_unix.go and
+// lasterror.go read what they print, and outcome_unix.go derives the exit code and the verdict from
+// the ranks' exit statuses. members.go and elastic_unix.go change the ranks while a job runs.
+// options.go, optiontable.go and outputoptions.go read the command line.
 //
 // # Goroutines
 //
@@ -30,6 +30,8 @@
 //	inputCopier      job         copies the input to a rank            cleanUp
 //	serve            other host  sends the host's events               the connection, or cleanUp
 //	node's run       other host  handles commands and ends there       the connection
+//	preload's send   other host  sends the programs to the host        the last byte, or the connection
+//	answer           other host  stores the programs there             the last byte, or the connection
 //	copyStream       stream      joins a process and the connection    either of them
 //	guardian's watch guardian    restarts a guardian that was killed   dismiss
 //	several          see epochs  serve the record of the ranks         cleanUp
@@ -89,6 +91,13 @@
 // failed, with exit code 255. The host kills them by itself, at once at the end of its input, or
 // after the same silence. A launcher that stops itself after TSTP first tells the hosts to wait. A job
 // on several hosts gives its processes 16 s after KILL, so that a host is lost before that.
+//
+// With --preload-binary the launcher finds the programs of the job on its own host, and sends them to
+// each other host, all on one stream. Programs with the same SHA-256 are sent once. The host stores
+// them in a new directory of mode 0700 and compares the sums before it answers, so no rank starts
+// before all programs are there. It removes the directory after the last process of the job. If it is
+// killed, its guardian does; the guardian knows the path before the directory exists. A host takes at
+// most 1 GiB.
 //
 // Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
 // only its own processes by it. A job whose ranks change runs on this host only.

@@ -20,9 +20,10 @@ import (
 // guardian.
 const guardianName = "tutti-guardian"
 
-// guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name and the
-// process groups that exist when it starts. The lines in the pipe are "+GROUP" to add a process
-// group, "-GROUP" to remove a process group, and "bye" when the guardian is no longer needed.
+// guardianFD is the guardian's end of the pipe. The guardian's arguments are the job's name, and the
+// process groups and the directory that exist when it starts. The lines in the pipe are "+GROUP" to
+// add a process group, "-GROUP" to remove a process group, "/..." to name the directory, and "bye"
+// when the guardian is no longer needed.
 const guardianFD = 3
 
 // A guardian is the launcher's side of the process that ends the job if the launcher is killed. If
@@ -48,6 +49,7 @@ type guardian struct {
 	pipe      *os.File   // nil without a guardian
 	process   *os.Process
 	groups    map[int]bool
+	dir       string // removed if the launcher is killed; "" if there is none
 	dismissed bool
 	ended     chan struct{} // closed when the current process has ended
 	starts    int           // the number of processes started so far
@@ -97,6 +99,9 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 	args := []string{guardianName, g.job}
 	for pgid := range g.groups {
 		args = append(args, strconv.Itoa(pgid))
+	}
+	if g.dir != "" {
+		args = append(args, g.dir)
 	}
 	p, err := os.StartProcess(g.program, args, &os.ProcAttr{
 		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, from},
@@ -155,6 +160,18 @@ func (g *guardian) remove(pgid int) {
 	g.sendLocked("-%d\n", pgid)
 }
 
+// keep tells the guardian about a directory, whose path is absolute and has no newline. The guardian
+// removes the directory when it has killed the job.
+func (g *guardian) keep(dir string) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dir = dir
+	g.sendLocked("%s\n", dir)
+}
+
 // sendLocked writes a line. If the guardian has just ended, the write is lost, but watch passes all
 // current process groups to the next guardian. The pipe holds more than a job writes, so this does
 // not block.
@@ -186,11 +203,21 @@ func (g *guardian) dismiss() {
 
 // guardJob is the guardian process: it waits for the end of the pipe, and kills what is left of
 // the job unless it has received a goodbye.
-func guardJob(job string, groups map[int]bool, in io.Reader) int {
-	if bye := watchPipe(in, groups); bye || killJob(job, groups) {
+func guardJob(job string, left *remains, in io.Reader) int {
+	if bye := left.watchPipe(in); bye {
 		return 0
 	}
-	return 1
+	killed := killJob(job, left.groups)
+	if left.dir != "" && os.RemoveAll(left.dir) != nil || !killed {
+		return 1
+	}
+	return 0
+}
+
+// remains are what a guardian ends and removes.
+type remains struct {
+	groups map[int]bool
+	dir    string // "" if there is none
 }
 
 // killJob kills the processes of a job, and reports whether none is left.
@@ -211,20 +238,22 @@ func killJob(job string, groups map[int]bool) bool {
 	return false
 }
 
-// watchPipe applies the launcher's lines to process groups until a goodbye or the end of the pipe.
-// It reports whether there was a goodbye.
-func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
+// watchPipe applies the launcher's lines until a goodbye or the end of the pipe. It reports whether
+// there was a goodbye.
+func (l *remains) watchPipe(in io.Reader) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()
 		if line == "bye" {
 			return true
 		}
 		switch pgid := groupIn(strings.TrimLeft(line, "+-")); {
+		case strings.HasPrefix(line, "/"):
+			l.dir = line
 		case pgid == 0:
 		case line[0] == '+':
-			groups[pgid] = true
+			l.groups[pgid] = true
 		case line[0] == '-':
-			delete(groups, pgid)
+			delete(l.groups, pgid)
 		}
 	}
 	return false
@@ -251,11 +280,13 @@ func guardMain(args []string) int {
 		return exitUsage
 	}
 	nameProcess(guardianName)
-	groups := make(map[int]bool)
+	left := remains{groups: make(map[int]bool)}
 	for _, a := range args[1:] {
 		if pgid := groupIn(a); pgid != 0 {
-			groups[pgid] = true
+			left.groups[pgid] = true
+		} else if strings.HasPrefix(a, "/") {
+			left.dir = a
 		}
 	}
-	return guardJob(args[0], groups, in)
+	return guardJob(args[0], &left, in)
 }

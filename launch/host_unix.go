@@ -57,6 +57,7 @@ type spec struct {
 	dir         string // "" means the launcher's own
 	cpus        []int  // the processors to which the process is bound; nil means those of the launcher
 	credentials []byte // nil if the process inherits none
+	preloaded   int    // the number of a program that was sent to the host; see remote.Start
 	listener    bool   // the process inherits the listener
 	merge       bool   // standard error is the same file as standard output
 }

@@ -64,6 +64,9 @@ type hostsJob struct {
 	Rank  string // the value of testRank
 	Agent string // a script in place of ssh; "" is runHere
 	By    agents // tuttirun agent in place of ssh, if set
+
+	Preload bool
+	TmpDir  string
 }
 
 // runHere is ssh, but runs the command on this machine.
@@ -105,7 +108,7 @@ func (h hostsJob) job() *Job {
 		env = append(env, testRank+"="+h.Rank)
 	}
 	j := &Job{
-		Env: env, Grace: 2 * time.Second, Guardian: program,
+		Env: env, Grace: 2 * time.Second, Guardian: program, Preload: h.Preload, TmpDir: h.TmpDir,
 		Starter: &remote.SSH{Agent: ssh, Program: program},
 	}
 	if h.By != (agents{}) {

@@ -46,6 +46,11 @@ type Job struct {
 	// Starter starts tuttirun on the other hosts; nil means by Agent.
 	Starter remote.Starter
 
+	// Preload sends the programs of all Apps to each other host, which stores them in a private
+	// directory in TmpDir until the job ends. "" means $TMPDIR or $XDG_RUNTIME_DIR there, or /tmp.
+	Preload bool
+	TmpDir  string
+
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves the variable unchanged
 	Report    bool   // the ranks print their choice of transports
 	Plain     bool   // connections between hosts are not encrypted

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,12 +18,13 @@ import (
 )
 
 // serveNode carries out the commands of a launcher on another host. It is the program tuttirun
-// remote. It returns when the launcher has ended the connection, or after a silence. No process of
-// the job is left then. The parameter guardian is as in Job, and limits may be nil.
+// remote. It returns when the launcher has ended the connection, or after a silence. No process and no
+// program of the job is left then. The parameter guardian is as in Job, and limits may be nil.
 func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) error {
 	n := &node{
 		guardian: guardian, limits: limits, commands: make(chan *remote.Command), conns: make(chan nodeConn),
 		inits: make(map[int]initState), streams: make(map[streamKey]*nodeStream),
+		preload: preloadDir{incoming: make(chan net.Conn, 1)},
 	}
 	done := make(chan struct{})
 	err := remote.Serve(rwc, func(events *remote.Sender) remote.CommandHandler {
@@ -36,7 +38,7 @@ func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) erro
 	if n.events != nil {
 		<-done
 	}
-	return err
+	return errors.Join(err, n.leftover)
 }
 
 // nodeLimits are what tuttirun agent adds to tuttirun remote.
@@ -83,6 +85,10 @@ type node struct {
 	inits   map[int]initState
 	left    []string // the processes that the launcher knows to be left; nil while it does not know
 	streams map[streamKey]*nodeStream
+
+	preload  preloadDir
+	programs []remote.Preload // in preload
+	leftover error            // why preload could not be removed
 }
 
 // A streamKey names a stream of a process.
@@ -113,6 +119,10 @@ func (n *node) Command(c *remote.Command) {
 
 // Stream implements remote.CommandHandler.
 func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
+	if id == remote.Programs {
+		n.preload.offer(c)
+		return
+	}
 	select {
 	case n.conns <- nodeConn{streamKey{process, id}, c}:
 	case <-n.events.Done():
@@ -152,12 +162,13 @@ func (n *node) run() {
 	}
 }
 
-// end kills what is left of the job, and stops all helpers.
+// end kills what is left of the job, removes its programs, and stops all helpers.
 func (n *node) end() {
 	if n.local == nil {
 		return
 	}
 	killJob(n.local.job, n.local.groups())
+	n.leftover = n.preload.remove()
 	n.local.close()
 	for _, s := range n.streams {
 		if s.ours != nil {
@@ -208,15 +219,15 @@ func (n *node) prepare(c *remote.Prepare) {
 		}
 		p.Addresses, p.Port = []string{addr.Addr().String()}, int(addr.Port())
 	}
-	n.events.Send(&remote.Event{Prepared: p})
+	n.answer(c, p)
 }
 
 func (n *node) start(c *remote.Start) {
 	n.starts++
 	n.left = nil
 	s := &spec{
-		process: c.Process, args: c.Args, env: c.Env, dir: string(c.Dir), credentials: c.Credentials, listener: c.Listener,
-		merge: c.Merge, cpus: c.CPUs,
+		process: c.Process, program: n.preload.program(c.Program, n.programs), args: c.Args, env: c.Env, dir: string(c.Dir),
+		credentials: c.Credentials, listener: c.Listener, merge: c.Merge, cpus: c.CPUs,
 	}
 	for _, id := range c.Streams {
 		ours, err := n.local.open(c.Process, descriptor(id))

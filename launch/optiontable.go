@@ -46,6 +46,10 @@ func ownOptions() []option {
 			}},
 		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
 			set: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
+		{names: []string{"preload-binary"}, help: "send the program to the other hosts, which remove it at the end; not the files that it needs",
+			set: func(p *parser, _ []string) error { p.req.job.Preload = true; return nil }},
+		{names: []string{"tmpdir"}, args: 1, operand: "DIR", help: "where other hosts store what --preload-binary sends ($TMPDIR or $XDG_RUNTIME_DIR there, or /tmp)",
+			set: func(p *parser, a []string) error { p.req.job.TmpDir = a[0]; return nil }},
 		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, shm, tcp, grpc; tcp+verbs, grpc+verbs where built in (sets TUTTI_TRANSPORT)",
 			set: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
@@ -175,7 +179,9 @@ func compatOptions() []option {
 					return errors.New("got all, want one rank or none: a rank that does not read would hold up the others; let rank 0 broadcast what it reads")
 				default:
 					p.req.noInput = false
-					p.req.job.StdinRank, err = number(a[0])
+					if p.req.job.StdinRank, err = number(a[0]); err != nil {
+						err = fmt.Errorf("%w, or none; what -s is to Open MPI is --preload-binary here", err)
+					}
 				}
 				return err
 			}},
@@ -196,7 +202,7 @@ func ignoredOptions() []option {
 	// These ask for what tuttirun does anyway.
 	add(0, "", true, "genvall", "envall", "gloo", "mpi", "standalone", "no-python", "ordered-output", "cleanup")
 	// Open MPI's
-	add(1, "a value", false, "am", "tune", "prefix", "report-uri", "ompi-server", "hnp", "tmpdir", "personality")
+	add(1, "a value", false, "am", "tune", "prefix", "report-uri", "ompi-server", "hnp", "personality")
 	add(0, "", false, "noprefix", "debug-daemons", "leave-session-attached", "novm", "get-stack-traces", "display-topo")
 	// Hydra's and Intel's
 	add(1, "a value", false, "membind", "rmk", "usize", "localhost", "topolib")
@@ -217,6 +223,8 @@ func rejectedOptions() []option {
 	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
 	add("not supported; -genvlist holds for all programs", "envlist", "envnone")
 	add("not supported; choose places by -H, --map-by and --rank-by", "rankfile", "rf")
+	add("not supported; put the files into a directory that all hosts share, or copy them with scp", "preload-files", "preload-files-dest-dir")
+	add("not supported; choose a directory that each host has, by -wdir DIR", "set-cwd-to-session-dir")
 	add("not supported; set the program's PATH by -x PATH=..., or write the program's path", "path")
 	add("not supported; write the parameters of the file as options", "config-file")
 	add("not supported; a program can choose a device by its local rank", "gpus-per-proc", "gpus-per-node")

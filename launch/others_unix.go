@@ -289,7 +289,7 @@ func (r *run) fromHost(e hostEvent) {
 		r.lost(h, e.err)
 	case e.link != nil:
 		h.link = e.link
-		h.send(&remote.Command{Prepare: &h.first})
+		r.sendPrepare(h)
 	case e.event.Prepared != nil:
 		r.prepared(h, e.event.Prepared)
 	case e.event.Started != nil:

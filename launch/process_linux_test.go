@@ -37,12 +37,12 @@ func TestProcessesFindsThisOne(t *testing.T) {
 // The guardian knows only the lines in the pipe. No line may make it signal its own process group,
 // or every process.
 func TestGuardianFollowsThePipe(t *testing.T) {
-	groups := map[int]bool{7: true, 8: true}
-	bye := watchPipe(strings.NewReader("+12\n+13\n-12\n-8\n+0\n+1\n-1\n+-1\nnonsense\n\n14\n"), groups)
-	if bye || len(groups) != 2 || !groups[13] || !groups[7] {
-		t.Errorf("got %v %v, want groups 7 and 13", groups, bye)
+	left := remains{groups: map[int]bool{7: true, 8: true}}
+	bye := left.watchPipe(strings.NewReader("+12\n+13\n-12\n-8\n+0\n+1\n-1\n+-1\nnonsense\n/tmp/a b\n\n14\n"))
+	if bye || len(left.groups) != 2 || !left.groups[13] || !left.groups[7] || left.dir != "/tmp/a b" {
+		t.Errorf("got %v %v, want groups 7 and 13, and the directory", left, bye)
 	}
-	if bye := watchPipe(strings.NewReader("+12\nbye\n"), groups); !bye {
+	if bye := left.watchPipe(strings.NewReader("+12\nbye\n")); !bye {
 		t.Error("a goodbye was not heard")
 	}
 }

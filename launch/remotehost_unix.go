@@ -132,7 +132,7 @@ func (h *remoteHost) start(s *spec) (int, *startError) {
 	h.starts++
 	h.send(&remote.Command{Start: &remote.Start{
 		Process: s.process, Args: s.args, Dir: remote.Text(dir), Env: s.env, Credentials: s.credentials,
-		Listener: s.listener, Streams: h.streams, Merge: s.merge, CPUs: s.cpus,
+		Listener: s.listener, Streams: h.streams, Merge: s.merge, CPUs: s.cpus, Program: s.preloaded,
 	}})
 	h.streams = nil
 	return 0, nil

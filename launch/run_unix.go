@@ -50,6 +50,7 @@ type run struct {
 	others      others
 	ca          *jobca.Authority // the job's CA; its private key never leaves this process
 	secret      []byte           // the job's secret
+	preload     preload          // what Job.Preload sends to other hosts
 	pmi         *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
 	copiers     sync.WaitGroup   // of output, and those that serve PMI
 	pipes       []stream         // the launcher's ends of the copiers' pipes
@@ -216,6 +217,11 @@ func (r *run) prepare(ctx context.Context) error {
 // addApp appends the ranks of an App. It finds the program for those on this host.
 func (r *run) addApp(a *App) error {
 	s := spec{args: a.Args, env: slices.Concat(r.base, a.Set), dir: a.Dir}
+	if r.job.Preload {
+		if err := r.preload.add(a, &s); err != nil {
+			return err
+		}
+	}
 	for range a.Ranks {
 		k := r.addRank(a, a.Args[0], len(r.ranks))
 		if k.host != r.local {
@@ -298,6 +304,7 @@ func (r *run) release() {
 	r.epochs.close()
 	r.local.close()
 	r.disconnect()
+	r.preload.close()
 }
 
 // loop handles events until no process of the job is left, or the remaining processes cannot be

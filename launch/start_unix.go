@@ -75,7 +75,7 @@ func (r *run) start(k *rank) *startError {
 	info.part = k.host.part()
 	s := &spec{
 		process: k.process, program: k.program, args: k.app.Args, env: rankEnv(r.base, r.job, k.app, info, k.slot), dir: k.app.Dir,
-		cpus: r.info.place(k.slot).CPUs,
+		cpus: r.info.place(k.slot).CPUs, preloaded: r.preload.numbers[k.app],
 	}
 	if err := r.complete(k, s); err != nil {
 		return startFailure(k.app.Args[0], "", err)

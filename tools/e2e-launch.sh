@@ -441,6 +441,12 @@ ssh_cases() {
 	fails "ssh: tuttirun is missing on one host" "^tuttirun: .*n2: .*part/tuttirun is missing there" \
 		"${tuttirun[@]}" --launch-agent "$work/part/tuttirun" -H n0,n1,n2 -np 3 "$PWD/bin/hello"
 	fails "ssh: the program is missing on one host" "^tuttirun: cannot start .*part/hello.* on n2" "${three[@]}" "$work/part/hello"
+	job "ssh: --preload-binary" 'rank [0-3] of 4 has \[1.5 1\]' 4 \
+		"${three[@]}" --preload-binary --tmpdir "$work/part" "$work/part/hello"
+	job "ssh: --preload-binary leaves nothing" . 0 tools/hosts in n2 ls -A "$work/part"
+	tools/hosts in n2 mount -o remount,size=64k "$work/part"
+	fails "ssh: a full disk at --preload-binary" "^tuttirun: cannot start ranks on n2: hello: write $work/part/.*: no space left on device: .* --tmpdir" \
+		"${three[@]}" --preload-binary --tmpdir "$work/part" "$work/part/hello"
 	tools/hosts in n2 umount "$work/part"
 
 	start_ranks "ssh: a killed launcher" x
@@ -489,6 +495,13 @@ agent_cases() {
 	start_agent n2
 	job "agent: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
 	job "agent: digits" "$digits_line" 1 "${three[@]}" "$PWD/bin/digits" "${digits[@]}"
+	mkdir "$work/sent" # n2 does not have what is there
+	cp bin/hello "$work/sent"
+	tools/hosts in n2 mount -t tmpfs none "$work/sent"
+	job "agent: --preload-binary" 'rank [0-3] of 4 has \[1.5 1\]' 4 \
+		"${three[@]}" --preload-binary --tmpdir "$work/sent" "$work/sent/hello"
+	job "agent: --preload-binary leaves nothing" . 0 tools/hosts in n2 ls -A "$work/sent"
+	tools/hosts in n2 umount "$work/sent"
 	(umask 077; od -An -tx1 -N16 /dev/urandom >"$work/secret.other")
 	fails "agent: another secret" '^tuttirun: .*n1: agent at port 14888: it has another secret' \
 		"${here[@]}" "$PWD/bin/tuttirun" --agent-secret-file "$work/secret.other" -H n1 -np 1 "$PWD/bin/hello"

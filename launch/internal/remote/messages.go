@@ -24,6 +24,16 @@ type Prepare struct {
 	Size  int    // the number of processes that begin
 	Root  bool   // rank 0 runs here: bind its listener
 	Alone bool   // all ranks run here, so the listener is on loopback
+
+	Programs []Preload `json:",omitempty"` // the stream Programs of process 0 has their bytes
+	TmpDir   Text      `json:",omitempty"` // where to store them; "" means what the host chooses
+}
+
+// A Preload is a program that the launcher sends. The host answers Prepare when it has stored all.
+type Preload struct {
+	Name Text // the name of its file, without directories
+	Size int64
+	Sum  []byte // SHA-256
 }
 
 // Start starts one process. The host answers with Started or StartFailed.
@@ -37,6 +47,7 @@ type Start struct {
 	Streams     []StreamID // which streams exist; a standard stream that is missing is the null device
 	Merge       bool       // standard error is the same stream as standard output
 	Listener    bool       // the process inherits the root listener
+	Program     int        // 1 + its index in Prepare.Programs; 0 means that Args[0] is found
 }
 
 // Signal sends a signal to the process group of one process, or to all processes of the job.
@@ -157,13 +168,15 @@ type Paused struct{}
 // StreamID names a stream of a rank.
 type StreamID int
 
-// The streams of a rank. PMI and Store are connections of the rank to the launcher.
+// The streams of a rank. PMI and Store are connections of the rank to the launcher. Programs is the
+// host's: it has the programs of Prepare, one after the other.
 const (
 	Stdin StreamID = iota
 	Stdout
 	Stderr
 	PMI
 	Store
+	Programs
 	numStreams
 )
 
@@ -172,7 +185,7 @@ func (id StreamID) String() string {
 	if id < 0 || id >= numStreams {
 		return "unknown"
 	}
-	return [...]string{"stdin", "stdout", "stderr", "PMI", "store"}[id]
+	return [...]string{"stdin", "stdout", "stderr", "PMI", "store", "programs"}[id]
 }
 
 // Text is a string that need not be UTF-8.
