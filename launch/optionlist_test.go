@@ -243,3 +243,19 @@ func TestDescriptionOfPlaces(t *testing.T) {
 		t.Errorf("got %q, want nothing", got)
 	}
 }
+
+func TestDirectoriesOfPathComeFirst(t *testing.T) {
+	args := strings.Fields("--path /one:/two -np 1 p : -np 1 -x PATH=/own -path /three -wdir /here p : -np 1 -gpath /all -gwdir /there p")
+	req, err := parse(args, []string{"PATH=/usr/bin:/bin"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"/one:/two:/all:/usr/bin:/bin", "/three:/all:/own", "/all:/usr/bin:/bin"} {
+		if got, _ := lookup(req.job.Apps[i].Set, "PATH"); got != want {
+			t.Errorf("program %d: got PATH=%s, want %s", i, got, want)
+		}
+		if got, want := req.job.Apps[i].Dir, []string{"/there", "/here", "/there"}[i]; got != want {
+			t.Errorf("program %d: got directory %s, want %s", i, got, want)
+		}
+	}
+}

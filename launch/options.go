@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -48,8 +49,8 @@ func (r *request) needsNoProgram() bool { return r.print != nil || r.merge != ""
 //	command line = app { ":" app }
 //	app          = { option } [ "--" ] program { argument }
 //
-// An option has one dash or two. Its value is the next argument, or follows "=". -np, -x, -wdir
-// and -host apply to their app. All other options apply to the job, regardless of their
+// An option has one dash or two. Its value is the next argument, or follows "=". -np, -x, -wdir,
+// --path and -host apply to their app. All other options apply to the job, regardless of their
 // position.
 type parser struct {
 	req     request
@@ -59,9 +60,13 @@ type parser struct {
 	appFile string   // set by --app
 	inFile  bool     // the programs come from a file
 	shared  []string // variables for all programs
+	path    string   // --path of app
+	paths   []string // of the Apps
 	ignored []string
 	elastic Elastic // what the options say; see finishElastic
 	agents  agents
+
+	sharedPath, sharedDir string // for all programs
 
 	timestamp bool // the prefix of output begins with the time
 }
@@ -101,7 +106,7 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 
 // parseApp reads the options and the program of one App.
 func (p *parser) parseApp(args []string) error {
-	p.app = App{}
+	p.app, p.path = App{}, ""
 	// The first argument without a dash is the program. The arguments after it belong to the
 	// program.
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
@@ -125,6 +130,7 @@ func (p *parser) parseApp(args []string) error {
 	}
 	p.app.Args = args
 	p.req.job.Apps = append(p.req.job.Apps, p.app)
+	p.paths = append(p.paths, p.path)
 	return nil
 }
 
@@ -212,6 +218,11 @@ func (p *parser) finish() error {
 		}
 		// Variables of one program follow the variables of all programs, and so override them.
 		a.Set = append(slices.Clone(p.shared), a.Set...)
+		a.Dir = cmp.Or(a.Dir, p.sharedDir)
+		if first := joinPath(p.paths[i], p.sharedPath); first != "" {
+			path, _ := lookup(append(slices.Clone(p.env), a.Set...), "PATH")
+			a.Set = append(a.Set, "PATH="+joinPath(first, path))
+		}
 	}
 	if err := p.finishHosts(); err != nil {
 		return err
@@ -231,6 +242,14 @@ func (p *parser) finish() error {
 		return err
 	}
 	return nil
+}
+
+// joinPath joins two lists of directories, either of which may be empty.
+func joinPath(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + ":" + b
 }
 
 // finishElastic decides whether processes may become ranks of the running job, and fills in

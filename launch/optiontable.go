@@ -46,6 +46,8 @@ func ownOptions() []option {
 			}},
 		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
 			set: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
+		{names: []string{"path"}, args: 1, operand: "DIRS", help: "look for the program in these directories first; they come first in the ranks' PATH, too",
+			set: func(p *parser, a []string) error { p.path = a[0]; return nil }},
 		{names: []string{"preload-binary"}, help: "send the program to the other hosts, which remove it at the end; not the files that it needs",
 			set: func(p *parser, _ []string) error { p.req.job.Preload = true; return nil }},
 		{names: []string{"tmpdir"}, args: 1, operand: "DIR", help: "where other hosts store what --preload-binary sends ($TMPDIR or $XDG_RUNTIME_DIR there, or /tmp)",
@@ -185,6 +187,10 @@ func compatOptions() []option {
 				}
 				return err
 			}},
+		{names: []string{"gpath"}, args: 1, operand: "DIRS", help: "--path for all programs",
+			set: func(p *parser, a []string) error { p.sharedPath = a[0]; return nil }},
+		{names: []string{"gwdir", "gdir"}, args: 1, operand: "DIR", help: "-wdir for programs that have none",
+			set: func(p *parser, a []string) error { p.sharedDir = a[0]; return nil }},
 		{names: []string{"app", "configfile"}, args: 1, operand: "FILE", help: "take the programs from FILE: options, program and arguments on each line",
 			set: func(p *parser, a []string) error { p.appFile = a[0]; return nil }},
 	}
@@ -225,7 +231,6 @@ func rejectedOptions() []option {
 	add("not supported; choose places by -H, --map-by and --rank-by", "rankfile", "rf")
 	add("not supported; put the files into a directory that all hosts share, or copy them with scp", "preload-files", "preload-files-dest-dir")
 	add("not supported; choose a directory that each host has, by -wdir DIR", "set-cwd-to-session-dir")
-	add("not supported; set the program's PATH by -x PATH=..., or write the program's path", "path")
 	add("not supported; write the parameters of the file as options", "config-file")
 	add("not supported; a program can choose a device by its local rank", "gpus-per-proc", "gpus-per-node")
 	add("not supported; write host:slots in each line of the discovery script", "slots-per-host")
@@ -301,8 +306,9 @@ Options take one dash or two, and stand before the program:
 `
 
 const usageTail = `
--np, -x, -wdir and -host hold for one program, all others for the job. Common
-options of mpirun and mpiexec that mean nothing here are ignored with a warning.
+-np, -x, -wdir, --path and -host hold for one program, all others for the job.
+Common options of mpirun and mpiexec that mean nothing here are ignored with a
+warning.
 
 tuttirun doctor -H HOSTS checks the hosts before a job: tuttirun doctor --help.
 
