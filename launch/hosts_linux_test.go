@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -589,6 +590,19 @@ func TestStartErrorsNameTheHost(t *testing.T) {
 	}
 }
 
+// A host that is not connected because another one is not may report that first.
+func TestTheHostOnTheWayIsWhyAStartFails(t *testing.T) {
+	r := &run{others: others{pending: 2}}
+	r.lost(&remoteHost{hostName: hostC}, fmt.Errorf("%s: %w", hostC, &remote.ThroughError{Host: hostB}))
+	r.lost(&remoteHost{hostName: hostB}, errors.New(hostB+": it refuses the key"))
+	if want := "ranks on " + hostB + ": it refuses the key"; r.startErr == nil || r.startErr.Error() != want {
+		t.Errorf("got %v, want %s", r.startErr, want)
+	}
+	if want := map[string]bool{hostB: true}; !maps.Equal(r.others.lost, want) {
+		t.Errorf("got the lost hosts %v, want %v", r.others.lost, want)
+	}
+}
+
 // With a fan-out of 1 each host is started by the one before it, and otherwise all by the launcher.
 func TestTheFanOutDecidesWhoStartsAHost(t *testing.T) {
 	for fanOut, want := range map[int]int{0: 3, 1: 1} {
@@ -718,22 +732,32 @@ func TestACutHostKillsItsRanks(t *testing.T) {
 	l.ends(255, fmt.Sprintf("rank 0 (sh, process %d on %s) was lost after ", rank, hostB))
 }
 
-// A job that is started again omits a host that was lost, if the other slots suffice.
+// A job that is started again omits a host that was lost, if the other slots suffice. It uses a host
+// again that was lost only because the lost host was on the way to it, as it is with a fan-out of 1.
 func TestARestartOmitsLostHosts(t *testing.T) {
-	for slots, code := range map[int]int{1: 255, 2: 0} {
+	for _, c := range []struct {
+		slots, fanOut, code int
+		want                string
+	}{
+		{1, 0, 255, "the job is not started again on the hosts that are left: "},
+		{2, 0, 0, "the job is started again"},
+		{2, 1, 0, "host " + hostC + ": the connection through " + hostB + " has ended\n"},
+	} {
 		const script = `echo $TUTTI_RANK of start $TUTTI_INCARNATION
 			[ $TUTTI_INCARNATION = 1 ] || [ $TUTTI_RANK = 1 ] || kill -9 $PPID
 			[ $TUTTI_INCARNATION = 1 ] || exec sleep 1000`
 		j := hostsJob{Hosts: []string{hostB}, Args: sh(script)}.job()
-		j.Apps, j.Hosts = []App{{Ranks: 2, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: hostC, Slots: slots}}
-		j.Restarts = 1
+		j.Apps, j.Hosts = []App{{Ranks: 2, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: hostC, Slots: c.slots}}
+		j.Restarts, j.FanOut = 1, c.fanOut
 		var out, log bytes.Buffer
 		j.Stdout, j.Stderr = &out, &log
-		if o := Run(t.Context(), j); o.Code != code {
-			t.Errorf("with %d slots left: got %+v, want code %d:\n%s", slots, o, code, log.String())
+		o := Run(t.Context(), j)
+		verdict := log.String() + strings.Join(o.Verdict, "\n")
+		if o.Code != c.code || !strings.Contains(verdict, c.want) || !strings.Contains(verdict, "on "+hostB+") was lost after ") {
+			t.Errorf("%+v: got %+v, want that code, the text, and that rank 0 was lost with %s:\n%s", c, o, hostB, log.String())
 		}
-		if got, want := strings.Count(out.String(), "of start 1"), 2*(slots-1); got != want {
-			t.Errorf("with %d slots left: got %d ranks in the second start, want %d:\n%s", slots, got, want, log.String())
+		if got, want := strings.Count(out.String(), "of start 1"), 2*(c.slots-1); got != want {
+			t.Errorf("%+v: got %d ranks in the second start, want %d:\n%s", c, got, want, log.String())
 		}
 	}
 }

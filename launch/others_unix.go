@@ -32,7 +32,7 @@ type others struct {
 	work    sync.WaitGroup // one goroutine for each connection
 	closing atomic.Bool    // the connections are being closed, and what is printed there has no use
 
-	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more
+	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more; see addLost
 	unreached bool            // no rank was started, because a host could not be reached
 }
 
@@ -239,7 +239,7 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	}
 	for i := range errs {
 		if errs[i] != nil {
-			r.others.addLost(names[i])
+			r.others.addLost(names[i], errs[i])
 		}
 	}
 	r.others.unreached = true
@@ -351,9 +351,10 @@ func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
 // failed then. Whether they still run is unknown. A host that hears nothing ends them by itself.
 func (r *run) lost(h *remoteHost, err error) {
 	h.lost = err
-	r.others.addLost(h.hostName)
+	r.others.addLost(h.hostName, err)
 	if r.others.pending > 0 {
-		if r.startErr == nil {
+		// A host on the way is lost, too, and says why.
+		if r.startErr == nil && wayTo(err) == "" {
 			r.others.unreached = true
 			r.startErr = &startError{exitNotRunning, "ranks on " + err.Error()}
 		}
@@ -369,11 +370,23 @@ func (r *run) lost(h *remoteHost, err error) {
 	}
 }
 
-func (o *others) addLost(name string) {
+// addLost notes that a host is lost, unless it may be well and only a host on the way to it is lost.
+func (o *others) addLost(name string, err error) {
 	if o.lost == nil {
 		o.lost = make(map[string]bool)
 	}
-	o.lost[name] = true
+	if wayTo(err) == "" {
+		o.lost[name] = true
+	}
+}
+
+// wayTo returns the host that was on the way to a host, and whose loss is the only reason for the
+// error. It returns "" if the reason is another one.
+func wayTo(err error) string {
+	if through := new(remote.ThroughError); errors.As(err, &through) {
+		return through.Host
+	}
+	return ""
 }
 
 // pauseOthers tells the other hosts that this process is about to be silent.

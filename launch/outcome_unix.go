@@ -120,9 +120,11 @@ func exitCode(status syscall.WaitStatus) int {
 //     it are candidates, too.
 //  2. If a candidate reports a rank as lost, that rank is a candidate, however much later its end
 //     was seen. A rank's connections end before the kernel has ended its process. On a busy machine
-//     other ranks learn of the lost connections, and exit, long before that.
-//  3. Candidates that died of a signal come first. Candidates whose errors blame no other rank come
-//     next. Candidates whose errors blame another rank come last.
+//     other ranks learn of the lost connections, and exit, long before that. Likewise, a host that
+//     another one has started may be seen to be lost before that other one.
+//  3. Candidates that died of a signal, or with their host, come first. Candidates that blame no
+//     other rank, or only a host on the way to theirs, come next. Candidates whose errors blame
+//     another rank come last.
 //
 // For example, rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1. Only
 // then does the kernel report rank 2. By time alone, rank 0 would be the culprit. Its error names
@@ -151,10 +153,13 @@ func culprit(ranks []*rank) *rank {
 }
 
 // blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
-// killed it, or its host was lost, 1 if it failed by itself, 2 if it may have failed because of
-// another rank.
+// killed it, or its host was lost, 1 if it failed by itself, or a host on the way to its host was
+// lost, 2 if it may have failed because of another rank.
 func (k *rank) blameOrder() int {
-	if k.status.Signaled() || k.lost != nil {
+	switch {
+	case wayTo(k.lost) != "":
+		return 1
+	case k.status.Signaled() || k.lost != nil:
 		return 0
 	}
 	switch _, kind := k.lastError.quote(); kind {
@@ -165,8 +170,12 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether rank k ended with an error whose first lost rank is other.
+// blames reports whether rank k ended with an error whose first lost rank is other, or was lost with
+// the host of other, which was on the way to its own host.
 func (k *rank) blames(other *rank) bool {
+	if k.lost != nil {
+		return other.lost != nil && other.host.name() == wayTo(k.lost)
+	}
 	line, kind := k.lastError.quote()
 	if kind != fault.PeerLost {
 		return false
@@ -271,6 +280,9 @@ func (k *rank) report() string {
 	switch {
 	case k.lost != nil:
 		state = " disappeared with host " + k.host.name()
+		if way := wayTo(k.lost); way != "" {
+			state += ", reached through " + way
+		}
 	case !k.ended:
 		state = " was still running after KILL"
 	case k.killed:

@@ -3,12 +3,16 @@
 package launch
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tutti-go/tutti/internal/pmi"
+	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // exitWith and diedOf return wait statuses in the encoding of Linux and the BSDs.
@@ -53,6 +57,28 @@ func TestCulpritIsTheFirstToFailOfItsOwnAccord(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: got rank %d, want %d", name, got, c.want)
 		}
+	}
+}
+
+// When a host on the way to others is lost, the verdict names it, although the others may be seen to
+// be lost before it.
+func TestVerdictNamesTheHostOnTheWay(t *testing.T) {
+	lostRank := func(host string, err error) *rank {
+		k := endedRank(statusUnknown, "")
+		k.host, k.lost = &remoteHost{hostName: host}, fmt.Errorf("%s: %w", host, err)
+		return k
+	}
+	below := lostRank("n2", &remote.ThroughError{Host: "n1"})
+	deeper := lostRank("n3", &remote.ThroughError{Host: "n2"})
+	above := lostRank("n1", errors.New("it has been silent for 9s"))
+	other := endedRank(exitWith(1), "allreduce: rank 3: peer lost [rank 1]")
+	out := verdictOf(at(1*time.Second, deeper), at(2*time.Second, below), at(4*time.Second, above), at(1*time.Second, other))
+	want := []string{
+		"rank 2 (prog, process 100 on n1) was lost after 4s with its host n1: it has been silent for 9s",
+		`rank 0 disappeared with host n3, reached through n2; rank 1 disappeared with host n2, reached through n1; rank 3: "allreduce: peer lost [rank 1]"`,
+	}
+	if out.Code != 255 || !slices.Equal(out.Verdict, want) {
+		t.Errorf("got %d %q, want 255 %q", out.Code, out.Verdict, want)
 	}
 }
 
