@@ -85,7 +85,11 @@ func (h *remoteHost) open(process, id int) (stream, error) {
 		return nil, h.lost
 	}
 	h.streams = append(h.streams, streamOf(id))
-	return h.link.Stream(process, streamOf(id)), nil
+	conn := h.link.Stream(process, streamOf(id))
+	if id == 1 || id == 2 {
+		return &farTail{Conn: conn, host: h.hostName}, nil
+	}
+	return conn, nil
 }
 
 // streamOf returns the name of a stream with a number as in localHost.

@@ -503,7 +503,8 @@ func describe(left []string) string {
 // the pipes and closes the connections, because a process may have survived, or have left the job.
 // Other hosts do the same, and so end their streams, except where a process has survived. Output may
 // arrive long after the end of its rank, if the network or the reader of this process's output is
-// slow. A signal also ends the wait.
+// slow. A stream of which nothing arrives for farLimit seconds is given up. A signal also ends the
+// wait.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
@@ -517,10 +518,14 @@ func (r *run) drain() {
 		r.pmi.CloseRead()
 	}
 	late := time.After(killAfter)
+	tick := time.NewTicker(farInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-done:
 			return
+		case <-tick.C:
+			r.giveUpStuck()
 		case <-late:
 			for _, p := range r.pipes {
 				if t, here := p.(*tail); here {
@@ -536,5 +541,19 @@ func (r *run) drain() {
 				return
 			}
 		}
+	}
+}
+
+// giveUpStuck closes the streams of other hosts that do not end.
+func (r *run) giveUpStuck() {
+	stuck := make(map[string]bool)
+	for _, p := range r.pipes {
+		if t, far := p.(*farTail); far && t.isStuck() {
+			t.Close()
+			stuck[t.host] = true
+		}
+	}
+	for host := range stuck {
+		r.note("host %s has not ended the output of its ranks within %v, and what is missing is lost", host, farLimit*farInterval)
 	}
 }

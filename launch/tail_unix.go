@@ -5,6 +5,7 @@ package launch
 import (
 	"errors"
 	"io"
+	"net"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -54,3 +55,32 @@ func (t *tail) Read(b []byte) (int, error) {
 
 // WriteTo implements io.WriterTo, which io.Copy prefers. That of os.File does not call Read.
 func (t *tail) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{t}) }
+
+// farLimit is how many intervals of farInterval drain waits for bytes, or the end, of a stream of
+// another host. That host ends its streams killAfter after the end of the last process.
+const (
+	farLimit    = 60
+	farInterval = time.Second
+)
+
+// A farTail is the output of a process on another host. How fast its reader is makes no difference to
+// isStuck.
+type farTail struct {
+	net.Conn
+	host  string
+	quiet atomic.Int32 // how many calls of isStuck the Read in progress has outlasted; noRead if none is
+}
+
+// noRead is far below the number of calls of isStuck.
+const noRead = -1 << 30
+
+// Read implements io.Reader. Only one goroutine calls it.
+func (t *farTail) Read(b []byte) (int, error) {
+	t.quiet.Store(0)
+	defer t.quiet.Store(noRead)
+	return t.Conn.Read(b)
+}
+
+// isStuck reports, once for each Read, that the Read has outlasted farLimit calls of isStuck. Counting
+// calls excludes the time in which this process is stopped.
+func (t *farTail) isStuck() bool { return t.quiet.Add(1) == farLimit }

@@ -5,9 +5,14 @@ package launch
 import (
 	"bytes"
 	"io"
+	"net"
 	"os"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/pmi"
 )
 
 // A reader that comes at the moment of finish still gets all that the pipe holds.
@@ -57,4 +62,62 @@ func TestATailIsCopiedAfterFinish(t *testing.T) {
 	if _, err := io.Copy(&got, end); err != nil || got.String() != "the end" {
 		t.Errorf("got %q and %v, want the end", got.String(), err)
 	}
+}
+
+// drainFar waits for the end of one stream of the host n1. It returns the time until then, and what the
+// launcher has printed.
+func drainFar(out io.Writer, far net.Conn) (passed time.Duration, log string) {
+	var printed bytes.Buffer
+	r := &run{job: new(Job), err: &lineWriter{w: &printed}, policy: newPolicy(0, 0, 0), pmi: pmi.NewServer("", nil, nil)}
+	src := &farTail{Conn: far, host: "n1"}
+	r.pipes = []stream{src}
+	r.copiers.Go((&lineCopier{src: src, dst: &lineWriter{w: out}}).run)
+	begin := time.Now()
+	r.drain()
+	r.copiers.Wait()
+	return time.Since(begin), printed.String()
+}
+
+// A host that lives, and never ends the output of its ranks, does not hold up the end of the job.
+func TestDrainGivesUpAStreamThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		far, theirs := net.Pipe()
+		defer theirs.Close()
+		go theirs.Write([]byte("a line\n"))
+		var out bytes.Buffer
+		passed, log := drainFar(&out, far)
+		const want = "tuttirun: host n1 has not ended the output of its ranks within 1m0s, and what is missing is lost\n"
+		if passed != time.Minute || log != want || out.String() != "a line\n" {
+			t.Errorf("got %q, the line %q, after %v; want the line, %q, after 1m0s", out.String(), log, passed, want)
+		}
+	})
+}
+
+// The reader of the launcher's output may be slower than any host.
+func TestDrainWaitsForASlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		far, theirs := net.Pipe()
+		go func() {
+			for range 3 {
+				theirs.Write([]byte("a line\n"))
+			}
+			theirs.Close()
+		}()
+		slow := &slowWriter{each: time.Hour}
+		if _, log := drainFar(slow, far); log != "" || slow.String() != "a line\na line\na line\n" {
+			t.Errorf("got %q and %q, want 3 lines only", slow.String(), log)
+		}
+	})
+}
+
+// A slowWriter takes a while for each Write.
+type slowWriter struct {
+	bytes.Buffer
+	each time.Duration
+}
+
+func (w *slowWriter) Write(b []byte) (int, error) {
+	// Reason: the writer is slow, by the bubble's clock.
+	time.Sleep(w.each)
+	return w.Buffer.Write(b)
 }
