@@ -21,6 +21,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -829,6 +830,49 @@ func TestTheTimelineOfSeveralHostsNeedsASharedDirectory(t *testing.T) {
 		}
 	}
 }
+
+// A host may have sent more events than the launcher has received when the launcher stops itself.
+func TestPauseOthersReceivesWhatComesBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		senders := make(chan *remote.Sender, 1)
+		go remote.Serve(theirs, func(s *remote.Sender) remote.CommandHandler {
+			senders <- s
+			return silentHost{}
+		})
+		l, err := remote.Connect(t.Context(), hostB, ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &remoteHost{hostName: hostB}
+		r := &run{job: &Job{Quiet: true}, others: others{hosts: []*remoteHost{h}, events: make(chan hostEvent)}}
+		ctx, end := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		var work sync.WaitGroup
+		work.Go(func() { h.serve(ctx, l, nil, r.others.events, over) })
+		r.fromHost(<-r.others.events) // the Link
+		s := <-senders
+		for range 200 {
+			s.Send(&remote.Event{Note: &remote.Note{Text: "a note"}})
+		}
+		synctest.Wait()
+		begin := time.Now()
+		r.pauseOthers()
+		if passed := time.Since(begin); passed > 0 {
+			t.Errorf("the answer came after %v, want it at once", passed)
+		}
+		end()
+		close(over)
+		work.Wait()
+	})
+}
+
+// A silentHost carries out no command.
+type silentHost struct{}
+
+func (silentHost) Command(*remote.Command)               {}
+func (silentHost) Tunnels() bool                         { return false }
+func (silentHost) Stream(int, remote.StreamID, net.Conn) {}
 
 // A launcher that the user has stopped in the terminal is silent, and its hosts wait for it.
 func TestAStoppedLauncherKeepsItsHosts(t *testing.T) {

@@ -389,13 +389,14 @@ func wayTo(err error) string {
 	return ""
 }
 
-// pauseOthers tells the other hosts that this process is about to be silent.
+// pauseOthers tells the other hosts that this process is about to be silent. It handles what comes
+// from them meanwhile, because their answers may come after it.
 func (r *run) pauseOthers() { r.onLinks((*remote.Link).Pause) }
 
 // resumeOthers ends pauseOthers.
 func (r *run) resumeOthers() { r.onLinks((*remote.Link).Resume) }
 
-// onLinks calls f for all Links, and waits.
+// onLinks calls f for all Links. It handles what comes from other hosts until all calls have returned.
 func (r *run) onLinks(f func(*remote.Link)) {
 	var calls sync.WaitGroup
 	for _, h := range r.others.hosts {
@@ -403,5 +404,17 @@ func (r *run) onLinks(f func(*remote.Link)) {
 			calls.Go(func() { f(h.link) })
 		}
 	}
-	calls.Wait()
+	done := make(chan struct{})
+	go func() {
+		calls.Wait()
+		close(done)
+	}()
+	for {
+		select {
+		case e := <-r.others.events:
+			r.fromHost(e)
+		case <-done:
+			return
+		}
+	}
 }

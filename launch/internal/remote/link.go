@@ -203,7 +203,8 @@ func (l *Link) Err() error {
 
 // Pause tells the host not to mind that this process is silent, because it is about to stop itself.
 // It waits for the host's answer, at most as long as the host would wait for this process: the
-// command, or the answer, may be on the way for seconds. After Resume the host minds silence again.
+// command, or the answer, may be on the way for seconds. Another goroutine must receive the events that
+// come before the answer. After Resume the host minds silence again.
 func (l *Link) Pause() {
 	select {
 	case <-l.acks: // the late answer to an earlier Pause
