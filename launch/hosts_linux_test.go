@@ -532,6 +532,21 @@ func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
 	}
 }
 
+// The connection by which a host has told its processors also starts its ranks, and those of the hosts
+// below it in the tree, although the host itself may have no rank.
+func TestAHostIsAskedAndUsedByOneConnection(t *testing.T) {
+	logins := filepath.Join(t.TempDir(), "logins")
+	j := hostsJob{Hosts: []string{hostC}, Args: sh("exit 0"), Agent: "echo $1 >>" + logins + `; shift; exec sh -c "$*"`}.job()
+	j.Hosts = []placement.Host{{Name: hostB, Slots: 1}, {Name: hostC, Slots: 1}}
+	j.FanOut, j.Placement.Bind = 1, placement.Core
+	if out := Run(t.Context(), j); out.Code != 0 {
+		t.Fatalf("got %+v, want success", out)
+	}
+	if text, err := os.ReadFile(logins); string(text) != hostB+"\n"+hostC+"\n" {
+		t.Errorf("got the logins %q, %v, want one to each host", text, err)
+	}
+}
+
 // A host that does not answer the question for its processors does not keep the job from its end.
 func TestTheEndOfAJobEndsTheQuestionForProcessors(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())

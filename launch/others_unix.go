@@ -32,6 +32,8 @@ type others struct {
 	work    sync.WaitGroup // one goroutine for each connection
 	closing atomic.Bool    // the connections are being closed, and what is printed there has no use
 
+	surveyed map[string]*remote.Link // by the host's name: what survey has left for connect; nil if nothing
+
 	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more; see addLost
 	unreached bool            // no rank was started, because a host could not be reached
 }
@@ -44,24 +46,33 @@ func (r *run) prepareHosts() (err error) {
 	r.hosts = []host{r.local}
 	r.others.byIndex = make(map[int]host)
 	alone := true
+	var needed []int // in Job.Hosts
 	for _, p := range r.info.places {
 		alone = alone && p.Host == r.info.places[0].Host
-		if r.others.byIndex[p.Host] != nil {
+		needed = append(needed, p.Host)
+	}
+	if r.job.Placement.NeedsCPUs(r.job.Hosts) {
+		for i := range r.job.Hosts {
+			needed = append(needed, i) // survey has connected to it, and it may be on the way to others
+		}
+	}
+	for _, i := range needed {
+		if r.others.byIndex[i] != nil {
 			continue
 		}
 		name := "localhost"
 		if r.job.Hosts != nil {
-			name = r.job.Hosts[p.Host].Name
+			name = r.job.Hosts[i].Name
 		}
 		if isHere(name) {
-			r.others.byIndex[p.Host] = r.local
+			r.others.byIndex[i] = r.local
 			continue
 		}
 		h := &remoteHost{
 			hostName: name, inits: make(map[int]initState),
 			first: remote.Prepare{Job: fmt.Sprintf("%s.%d", r.info.job, len(r.hosts)), Size: r.info.size},
 		}
-		r.others.byIndex[p.Host] = h
+		r.others.byIndex[i] = h
 		r.hosts, r.others.hosts = append(r.hosts, h), append(r.others.hosts, h)
 	}
 	if len(r.others.hosts) > 0 {
@@ -169,12 +180,19 @@ func (r *run) connect() {
 		names = append(names, h.hostName)
 	}
 	r.showProgress()
+	serve := func(i int, l *remote.Link, err error) {
+		o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
+	}
+	if o.surveyed != nil {
+		for i, name := range names {
+			serve(i, o.surveyed[name], nil)
+		}
+		return
+	}
 	o.work.Go(func() {
 		limited, cancel := limitConnect(ctx)
 		defer cancel()
-		r.connectAll(limited, names, func(i int, l *remote.Link, err error) {
-			o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
-		})
+		r.connectAll(limited, names, serve)
 	})
 }
 
@@ -194,8 +212,9 @@ func (r *run) connectAll(ctx context.Context, names []string, report func(i int,
 }
 
 // survey returns the hosts of the job with their processors, if the places of ranks depend on
-// these. It connects to the other hosts only for that, until ctx ends or the job's timeout has
-// passed. No rank runs yet, so a signal may simply end this process, and with it the connections.
+// these. It connects to the other hosts for that, until ctx ends or the job's timeout has passed, and
+// leaves the connections for connect. No rank runs yet, so a signal may simply end this process, and
+// with it the connections.
 func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	hosts := slices.Clone(r.job.Hosts)
 	if !r.job.Placement.NeedsCPUs(hosts) {
@@ -223,16 +242,12 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 			hosts[at[i]].CPUs, errs[i] = processorsOf(limited, l)
 		}
 	})
-	r.others.closing.Store(true)
-	defer r.others.closing.Store(false)
-	// A host of the tree may carry the connections of others until now.
-	var closing sync.WaitGroup
-	for _, l := range links {
+	r.others.surveyed = make(map[string]*remote.Link)
+	for i, l := range links {
 		if l != nil {
-			closing.Go(func() { l.Close() })
+			r.others.surveyed[names[i]] = l
 		}
 	}
-	closing.Wait()
 	err := cmp.Or(errs...)
 	if err == nil {
 		return hosts, nil
@@ -273,12 +288,17 @@ func processorsOf(ctx context.Context, l *remote.Link) ([]cpu.Thread, error) {
 
 // disconnect ends all connections, and waits until they have ended.
 func (r *run) disconnect() {
+	r.others.closing.Store(true)
 	if r.others.end != nil {
-		r.others.closing.Store(true)
 		r.others.end()
 		r.others.work.Wait()
 		r.err.eraseProgress()
 	}
+	var closing sync.WaitGroup
+	for _, l := range r.others.surveyed {
+		closing.Go(func() { l.Close() })
+	}
+	closing.Wait()
 }
 
 // fromHost handles an input from another host.

@@ -103,6 +103,7 @@ type rank struct {
 // reports whether it makes sense to start the job again.
 func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 	if err := r.prepare(ctx); err != nil {
+		r.disconnect()
 		out = startFailed(err)
 		return out, r.mayRestart(ctx, &out)
 	}
