@@ -132,6 +132,7 @@ func TestCheckNoticesARankThatDoesNotGoOn(t *testing.T) {
 		{"one goes on alone", shrinks, []outcome{victim, ended(0, joined, lost, shrunk(0, 0, 2), event{Name: "done"}), other}, "blame"},
 		{"one goes on late", shrinks, []outcome{victim, ended(0, joined, lost, shrunk(2*reportTime+1, 0), event{Name: "done"}), other}, "hang"},
 		{"half without the lowest rank ends", shrinks, []outcome{victim, ended(1, joined, lost)}, ""},
+		{"half that knows of the death ends", shrinks, []outcome{victim, ended(1, joined, lost)}, "wrong"},
 		{"a loss in Init", shrinks, []outcome{ended(-1), ended(1, lost), ended(1, lost)}, ""},
 		{"a process is started again", rejoins, []outcome{victim, rejoined, started}, ""},
 		{"it is not started again", rejoins, []outcome{victim, rejoined}, "wrong"},
@@ -139,7 +140,7 @@ func TestCheckNoticesARankThatDoesNotGoOn(t *testing.T) {
 		{"a rank does not rejoin", rejoins, []outcome{victim, ended(1, joined, lost), started}, "wrong"},
 	} {
 		tr := &trial{fault: faultNamed(t, "kill"), ranks: len(c.ranks)}
-		tr.Program = c.prog
+		tr.Program, tr.recorded = c.prog, strings.Contains(c.name, "knows of the death")
 		if c.prog == rejoins {
 			tr.ranks = 2
 		}
@@ -172,6 +173,49 @@ func TestLimitsGrowByMeasuredDelays(t *testing.T) {
 		if v := check(&trial{fault: f, ranks: 2}, res); v.broken["hang"] != c.want {
 			t.Errorf("%v late with %v of delay: got %v, want %d", c.late, c.starved, v.broken, c.want)
 		}
+	}
+}
+
+// In a program that passes messages along, the limit of a rank that waits for a live one begins
+// when that one closes or exits. The victim is rank 0.
+func TestAReportCountsFromItsCause(t *testing.T) {
+	injected := time.Unix(100, 0)
+	f := faultNamed(t, "kill")
+	report := func(late time.Duration, waited ...int) outcome {
+		e := event{Name: "error", Time: injected.Add(late).UnixNano(), Peers: []int{0}, Waited: waited}
+		return outcome{ended: true, code: 1, events: []event{e}}
+	}
+	soon, hop := 50*time.Millisecond, f.limit
+	for _, c := range []struct {
+		name     string
+		reaction string
+		second   outcome       // of rank 2; rank 1 reports soon after the kill
+		want     time.Duration // how long the second report has taken
+		hangs    bool
+	}{
+		{"all ranks are needed", "close", report(soon + hop), soon + hop, true},
+		{"the victim is needed", "close", report(soon+hop, 0), soon + hop, true},
+		{"a live rank is needed, and closes", "close", report(soon+hop, 1), hop, false},
+		{"a live rank is needed, and stays", "stay", report(soon+stay+hop, 1), hop, false},
+		{"a live rank has closed for too long", "close", report(soon+hop+1, 1), hop + 1, true},
+		{"a live rank stays for longer than it takes", "stay", report(soon, 1), soon, false},
+		{"a live rank does not leave", "close", report(hop+1, 3), hop + 1, true},
+	} {
+		tr := &trial{fault: f, ranks: 4}
+		tr.Reaction = c.reaction
+		outcomes := []outcome{{ended: true, code: -1}, report(soon, 0), c.second, {ended: true, events: []event{{Name: "done"}}}}
+		v := check(tr, &result{injected: injected, over: injected, outcomes: outcomes})
+		if v.reports[1] != c.want || v.broken["hang"] > 0 != c.hangs {
+			t.Errorf("%s: got %v and %v, want %v and hang %v", c.name, v.reports, v.notes, c.want, c.hangs)
+		}
+	}
+	link := &trial{fault: faultNamed(t, "cut"), ranks: 3, victim: 0, other: 1}
+	far, left := event{Name: "error", Waited: []int{1}, Time: injected.Add(S).UnixNano()}, []outcome{{}, report(soon), {}}
+	if got := link.cause(0, far, left, injected); !got.Equal(injected) {
+		t.Errorf("an end of the link that waits for the other one: got %v, want %v", got, injected)
+	}
+	if got := link.cause(2, far, left, injected); !got.Equal(injected.Add(soon)) {
+		t.Errorf("a third rank that waits for an end of the link: got %v, want %v", got, injected.Add(soon))
 	}
 }
 

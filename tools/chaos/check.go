@@ -15,7 +15,7 @@ import (
 // columns.
 type verdict struct {
 	injected bool            // the fault met a job that was running
-	reports  []time.Duration // from the fault to each rank's first error
+	reports  []time.Duration // from the cause to each rank's first error; see trial.cause
 	broken   map[string]int
 	notes    []string
 }
@@ -140,7 +140,7 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 				continue // only the first error counts
 			}
 			reported = true
-			late := time.Unix(0, e.Time).Sub(at)
+			late := time.Unix(0, e.Time).Sub(t.cause(r, e, outcomes, at))
 			v.reports = append(v.reports, max(late, 0))
 			switch {
 			case !v.injected:
@@ -167,6 +167,30 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	}
 }
 
+// cause returns the time from which the report e of rank r could come. It is the time of the fault,
+// at, or a later time if the failed call waited for a rank that the fault did not meet. Such a call
+// ends when that rank closes or exits, after it has learned of the loss.
+func (t *trial) cause(r int, e event, outcomes []outcome, at time.Time) time.Time {
+	for _, w := range e.Waited {
+		met := w == t.victim
+		if !t.fault.lost {
+			met = r == t.victim && w == t.other || r == t.other && w == t.victim
+		}
+		i := slices.IndexFunc(outcomes[w].events, func(e event) bool { return e.Name == "error" })
+		if met || i < 0 {
+			continue
+		}
+		left := time.Unix(0, outcomes[w].events[i].Time)
+		if t.Reaction == "stay" {
+			left = left.Add(stay)
+		}
+		if left.After(at) && !left.After(time.Unix(0, e.Time)) {
+			at = left
+		}
+	}
+	return at
+}
+
 // leftOut returns the rank that Shrink leaves out.
 func (t *trial) leftOut() int {
 	if t.fault.link {
@@ -182,8 +206,8 @@ func (t *trial) goesOn(r int, outcomes []outcome) bool {
 			return false
 		}
 	}
-	// Nobody records the deaths of these processes, so half of the ranks need the lowest one.
-	return r != t.leftOut() && (t.ranks > 2 || r == 0)
+	// If nobody records the deaths of these processes, half of the ranks need the lowest one.
+	return r != t.leftOut() && (t.ranks > 2 || r == 0 || t.recorded)
 }
 
 // allows reports whether the error of a rank names the right ranks. An error that names none is

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"syscall"
 	"time"
 
@@ -58,7 +57,10 @@ func faults() []*injection {
 		{
 			name: "kill", does: "kills a rank by SIGKILL", wires: transports(), share: 50, jobs: 1,
 			lost: true, limit: reportTime,
-			choose: chooseRedial,
+			choose: func(t *trial, rng *rand.Rand) {
+				chooseRedial(t, rng)
+				t.recorded = rng.IntN(2) == 0
+			},
 			inject: func(t *trial, ps []*process) { ps[t.victim].signal(syscall.SIGKILL) },
 		},
 		{
@@ -176,7 +178,7 @@ func chooseRedial(t *trial, rng *rand.Rand) {
 	}
 }
 
-// limit returns how long after the injection the last rank may report, on an idle machine.
+// limit returns how long after its cause a report may come, on an idle machine; see trial.cause.
 func (t *trial) limit() time.Duration {
 	limit := t.fault.limit
 	if t.inInit { // a rank that has not joined may be replaced, so the others wait for their deadline
@@ -185,19 +187,11 @@ func (t *trial) limit() time.Duration {
 	if t.fault.link { // WithRedial does not delay the report of a lost rank
 		limit += t.Redial
 	}
-	// A rank that only passes messages along learns of the loss when its neighbour ends.
-	ends := 0
-	if slices.Contains([]string{"chain", "named", "ring"}, t.Program) {
-		ends = t.ranks - 2
-	}
-	switch {
-	case t.Reaction == "stay":
-		limit += time.Duration(ends) * stay
-	case t.Reaction == "exit" && t.Relayed && t.Redial > 0:
+	if t.Reaction == "exit" && t.Relayed && t.Redial > 0 {
 		// A rank may exit before it has told others of the loss, which then learn of its end. The
 		// relay accepts connections to a process that has ended, so nothing proves the end, and
 		// WithRedial reports it as that of a silent rank.
-		limit += time.Duration(max(ends, 1)) * silentTime
+		limit += silentTime
 	}
 	return limit
 }

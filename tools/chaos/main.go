@@ -23,7 +23,8 @@
 //	no descriptor is left behind
 //
 // The limits follow from the table of times in docs/fault-tolerance.md; see trial.limit. They grow
-// by the delays that a busy machine has caused, as the kernel has measured them.
+// by the delays that a busy machine has caused, as the kernel has measured them. If a call waits for
+// a rank that is alive, the time of its report counts from the end of that rank; see trial.cause.
 //
 // The seed, the fault and the number of a trial determine all its choices. Only the scheduler
 // decides where in the program the fault meets the rank. A trial that breaks a rule is printed with

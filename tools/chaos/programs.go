@@ -22,6 +22,24 @@ type program func(c *comm.Comm, rng *rand.Rand) (step func(ctx context.Context) 
 // errEnd ends a program without an error.
 var errEnd = errors.New("the program is over")
 
+// A waitError is the error of a call that has waited for one rank only. Such a call does not need
+// the rank that is lost, and ends when the other rank closes or exits.
+type waitError struct {
+	rank int
+	err  error
+}
+
+func (e *waitError) Error() string { return e.err.Error() }
+func (e *waitError) Unwrap() error { return e.err }
+
+// waitFor returns the error of a call that has waited for the given rank only.
+func waitFor(rank int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &waitError{rank, err}
+}
+
 func programs() map[string]program {
 	return map[string]program{
 		"collectives": collectives,
@@ -170,10 +188,14 @@ func ring(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 		i++
 		n := size(rng)
 		in := make([]int32, n)
-		if _, err := comm.SendRecv(ctx, c, to, 1, filled(n, i+int32(c.Rank())), from, 1, in); err != nil {
-			return err
+		sent := comm.ISend(c, to, 1, filled(n, i+int32(c.Rank())))
+		if _, err := comm.Recv(ctx, c, from, 1, in); err != nil {
+			return waitFor(from, err)
 		}
-		return equal("exchange", in, i+int32(from))
+		if _, err := sent.Wait(ctx); err != nil {
+			return waitFor(to, err)
+		}
+		return equal("recv", in, i+int32(from))
 	}
 }
 
@@ -188,7 +210,7 @@ func chain(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 		if c.Rank() > 0 {
 			in := make([]int32, n)
 			if _, err := comm.Recv(ctx, c, c.Rank()-1, 1, in); err != nil {
-				return err
+				return waitFor(c.Rank()-1, err)
 			}
 			if err := equal("recv", in, i); err != nil {
 				return err
@@ -196,14 +218,14 @@ func chain(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 		}
 		if c.Rank() < last {
 			if err := comm.Send(ctx, c, c.Rank()+1, 1, filled(n, i)); err != nil {
-				return err
+				return waitFor(c.Rank()+1, err)
 			}
 			if _, err := comm.Recv(ctx, c, c.Rank()+1, 2, make([]int32, 1)); err != nil {
-				return err
+				return waitFor(c.Rank()+1, err)
 			}
 		}
 		if c.Rank() > 0 {
-			return comm.Send(ctx, c, c.Rank()-1, 2, []int32{i})
+			return waitFor(c.Rank()-1, comm.Send(ctx, c, c.Rank()-1, 2, []int32{i}))
 		}
 		return nil
 	}
@@ -218,17 +240,17 @@ func named(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 		next++
 		sent := make(chan error, 1)
 		if err := c.SendNamed(i, to, "w", comm.NewTensor(filled(size(rng), int32(i))), func(err error) { sent <- err }); err != nil {
-			return err
+			return waitFor(to, err)
 		}
 		t, err := c.RecvNamed(ctx, i, from, "w", nil)
 		if err != nil {
-			return err
+			return waitFor(from, err)
 		}
 		if err := equal("recvnamed", comm.Values[int32](t), int32(i)); err != nil {
 			return err
 		}
 		if err := <-sent; err != nil {
-			return err
+			return waitFor(to, err)
 		}
 		// When the tensor of step i is back at rank 0, all ranks are past step i-n.
 		if n := uint64(c.Size()); c.Rank() == 0 && i > n {

@@ -154,6 +154,10 @@ func report(err error) {
 	if errors.Is(err, errWrong) {
 		e.Name = "wrong"
 	}
+	var w *waitError
+	if errors.As(err, &w) {
+		e.Waited = []int{w.rank}
+	}
 	var f *fault.Error
 	if errors.As(err, &f) {
 		e.Op, e.Kind = f.Op, f.Kind.Error()

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -70,6 +71,7 @@ type trial struct {
 	pause         time.Duration // the time to the fault, counted from when all processes have begun, or have joined
 	inInit        bool          // the pause begins before Init
 	lasts         time.Duration // how long the fault lasts
+	recorded      bool          // the ranks inherit a record of ends, as from tuttirun
 }
 
 // newTrial makes the choices of a trial.
@@ -125,6 +127,9 @@ func (t *trial) String() string {
 	if t.Redial > 0 {
 		text += fmt.Sprintf(", WithRedial(%v)", t.Redial)
 	}
+	if t.recorded {
+		text += ", ends recorded"
+	}
 	if t.lasts > 0 {
 		text += fmt.Sprintf(", for %v", t.lasts.Round(time.Millisecond))
 	}
@@ -141,6 +146,7 @@ type event struct {
 	Op      string
 	Kind    string
 	Peers   []int
+	Waited  []int // the rank that the failed call has waited for; empty if it needs all ranks
 	Text    string
 }
 
@@ -208,6 +214,14 @@ func (t *trial) run() *result {
 		return res
 	}
 	defer listener.Close()
+	var ends *os.File // nil: nobody records ends
+	if t.recorded {
+		if ends, err = newRecord(t.ranks); err != nil {
+			res.err = err
+			return res
+		}
+		defer ends.Close()
+	}
 	var ps []*process
 	defer func() {
 		for _, p := range ps {
@@ -216,7 +230,7 @@ func (t *trial) run() *result {
 		}
 	}()
 	for r := range t.ranks {
-		p, err := t.start(r, root, listener)
+		p, err := t.start(r, root, listener, ends)
 		if err != nil {
 			res.err = err
 			return res
@@ -282,8 +296,27 @@ func (t *trial) awaitEnds(ps []*process, res *result) {
 	}
 }
 
-// start starts a rank.
-func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
+// newRecord returns a record of the ends of n ranks, as tuttirun's ranks inherit it.
+func newRecord(n int) (*os.File, error) {
+	f, err := os.CreateTemp("", "chaos-ends")
+	if err != nil {
+		return nil, err
+	}
+	if err = os.Remove(f.Name()); err == nil {
+		_, err = f.WriteString(vars.ExitsMagic)
+	}
+	if err == nil {
+		err = f.Truncate(int64(vars.ExitsSize(n)))
+	}
+	if err != nil {
+		f.Close()
+	}
+	return f, err
+}
+
+// start starts a rank. If ends is not nil, the rank inherits it, and start records there the end of
+// the rank.
+func (t *trial) start(r int, root string, listener, ends *os.File) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -302,7 +335,19 @@ func (t *trial) start(r int, root string, listener *os.File) (*process, error) {
 		cmd.ExtraFiles = []*os.File{listener}
 		cmd.Env = append(cmd.Env, vars.ListenFD+"=3")
 	}
-	return begin(cmd)
+	if ends == nil {
+		return begin(cmd)
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, ends)
+	cmd.Env = append(cmd.Env, vars.ExitsFD+"="+strconv.Itoa(2+len(cmd.ExtraFiles)))
+	p, err := begin(cmd)
+	if err == nil {
+		go func() {
+			<-p.done
+			ends.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(cmd.Process.Pid)), int64(vars.ExitsSize(r))+4)
+		}()
+	}
+	return p, err
 }
 
 // environment returns the environment of all ranks, without what differs between them.
