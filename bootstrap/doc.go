@@ -17,7 +17,7 @@
 //	5  env        MASTER_ADDR and RANK or WORLD_SIZE, or another launcher's rank and size, are set
 //	5  tf_config  TF_CONFIG is set and describes a cluster
 //	6  slurm      SLURM_STEP_ID, SLURM_PROCID and SLURM_STEP_NUM_TASKS are set, for several tasks
-//	7  (ompi)     room for Open MPI 4 without PMIx
+//	7  ompi       OMPI_MCA_ess_base_jobid and OMPI_COMM_WORLD_RANK are set, for ranks on one host
 //	8  k8s        JOB_COMPLETION_INDEX and WORLD_SIZE are set: an Indexed Job of Kubernetes
 //	9  single     nothing else applies, and no known launcher started several
 //

@@ -48,6 +48,8 @@ func finderOf(env ...string) *finder {
 
 const srunBase = "SLURM_JOB_ID=5 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=0"
 
+const openMPIBase = "OMPI_MCA_ess_base_jobid=1350500353 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_MCA_orte_precondition_transports=749c-ee13"
+
 const torchBase = "TORCHELASTIC_RUN_ID=none MASTER_PORT=29500 RANK=1 WORLD_SIZE=4 TUTTI_SECRET=" + testSecret
 
 func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
@@ -62,21 +64,24 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 		"nothing set": {"", want{0, 1, 0, 1, "", "", "no launcher"}},
 		"tuttirun": {"TUTTI_RANK=2 TUTTI_SIZE=3 TUTTI_LOCAL_RANK=2 TUTTI_LOCAL_SIZE=3 TUTTI_ROOT=127.0.0.1:4000",
 			want{2, 3, 2, 3, "127.0.0.1:4000", "", "TUTTI_RANK"}},
-		"tuttirun, one rank":   {"TUTTI_RANK=0 TUTTI_SIZE=1", want{0, 1, -1, -1, "", "", "TUTTI_RANK"}},
-		"tuttirun before mpi":  {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:4000 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", want{0, 2, -1, -1, "127.0.0.1:4000", "", "TUTTI_RANK"}},
-		"tuttirun, IPv6":       {"TUTTI_RANK=1 TUTTI_SIZE=2 TUTTI_ROOT=[::1]:4000", want{1, 2, -1, -1, "[::1]:4000", "", "TUTTI_ROOT"}},
-		"empty is not set":     {"TUTTI_RANK= TUTTI_SIZE= WORLD_SIZE=", want{0, 1, 0, 1, "", "", "no launcher"}},
-		"hosts with rank":      {"TUTTI_HOSTS=127.0.0.1:1,127.0.0.1:2 TUTTI_RANK=1 TUTTI_SIZE=2", want{1, 2, 1, 2, "", "127.0.0.1:1,127.0.0.1:2", "TUTTI_HOSTS, TUTTI_RANK"}},
-		"hosts by address":     {"TUTTI_HOSTS=10.0.0.2:1,10.0.0.1:1 TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "10.0.0.2:1,10.0.0.1:1", "own"}},
-		"hosts by full name":   {"TUTTI_HOSTS=n1.other:1,N1.lab:1 TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "n1.other:1,N1.lab:1", "own"}},
-		"hosts by short name":  {"TUTTI_HOSTS=n0:1,n1:1, TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "n0:1,n1:1", "own"}},
-		"env":                  {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=81", want{1, 2, -1, -1, "127.0.0.1:81", "", "MASTER_ADDR"}},
-		"env, default port":    {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", want{0, 2, -1, -1, "localhost:29500", "", "MASTER_ADDR"}},
-		"env, one rank":        {"RANK=0 WORLD_SIZE=1 MASTER_ADDR=far", want{0, 1, -1, -1, "", "", "MASTER_ADDR"}},
-		"env, agreeing mpirun": {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=::1 OMPI_COMM_WORLD_RANK=1", want{1, 2, -1, -1, "[::1]:29500", "", "MASTER_ADDR"}},
-		"env forced":           {"TUTTI_BOOTSTRAP=env RANK=1 WORLD_SIZE=2 MASTER_ADDR=::1 PMI_RANK=0", want{1, 2, -1, -1, "[::1]:29500", "", "MASTER_ADDR"}},
-		"torchrun, one node":   {torchBase + " MASTER_ADDR=n1.lab LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 SLURM_STEP_ID=0 SLURM_PROCID=0", want{1, 4, 1, 4, "127.0.0.1:*", "", "TORCHELASTIC_RUN_ID"}},
-		"torchrun, two nodes":  {torchBase + " MASTER_ADDR=n0 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", want{1, 4, 1, 2, "n0:*", "", "TORCHELASTIC_RUN_ID"}},
+		"tuttirun, one rank":         {"TUTTI_RANK=0 TUTTI_SIZE=1", want{0, 1, -1, -1, "", "", "TUTTI_RANK"}},
+		"tuttirun before mpi":        {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:4000 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", want{0, 2, -1, -1, "127.0.0.1:4000", "", "TUTTI_RANK"}},
+		"tuttirun, IPv6":             {"TUTTI_RANK=1 TUTTI_SIZE=2 TUTTI_ROOT=[::1]:4000", want{1, 2, -1, -1, "[::1]:4000", "", "TUTTI_ROOT"}},
+		"empty is not set":           {"TUTTI_RANK= TUTTI_SIZE= WORLD_SIZE=", want{0, 1, 0, 1, "", "", "no launcher"}},
+		"hosts with rank":            {"TUTTI_HOSTS=127.0.0.1:1,127.0.0.1:2 TUTTI_RANK=1 TUTTI_SIZE=2", want{1, 2, 1, 2, "", "127.0.0.1:1,127.0.0.1:2", "TUTTI_HOSTS, TUTTI_RANK"}},
+		"hosts by address":           {"TUTTI_HOSTS=10.0.0.2:1,10.0.0.1:1 TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "10.0.0.2:1,10.0.0.1:1", "own"}},
+		"hosts by full name":         {"TUTTI_HOSTS=n1.other:1,N1.lab:1 TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "n1.other:1,N1.lab:1", "own"}},
+		"hosts by short name":        {"TUTTI_HOSTS=n0:1,n1:1, TUTTI_SECRET=" + testSecret, want{1, 2, 0, 1, "", "n0:1,n1:1", "own"}},
+		"env":                        {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=81", want{1, 2, -1, -1, "127.0.0.1:81", "", "MASTER_ADDR"}},
+		"env, default port":          {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", want{0, 2, -1, -1, "localhost:29500", "", "MASTER_ADDR"}},
+		"env, one rank":              {"RANK=0 WORLD_SIZE=1 MASTER_ADDR=far", want{0, 1, -1, -1, "", "", "MASTER_ADDR"}},
+		"env, agreeing mpirun":       {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=::1 OMPI_COMM_WORLD_RANK=1", want{1, 2, -1, -1, "[::1]:29500", "", "MASTER_ADDR"}},
+		"env forced":                 {"TUTTI_BOOTSTRAP=env RANK=1 WORLD_SIZE=2 MASTER_ADDR=::1 PMI_RANK=0", want{1, 2, -1, -1, "[::1]:29500", "", "MASTER_ADDR"}},
+		"torchrun, one node":         {torchBase + " MASTER_ADDR=n1.lab LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 SLURM_STEP_ID=0 SLURM_PROCID=0", want{1, 4, 1, 4, "127.0.0.1:*", "", "TORCHELASTIC_RUN_ID"}},
+		"torchrun's own options":     {"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=n9 " + torchBase + " MASTER_ADDR=n0 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", want{1, 4, 1, 2, "n0:*", "", "TORCHELASTIC_RUN_ID"}},
+		"mpirun, torchrun's options": {"PET_NNODES=2 PET_NODE_RANK=1 MASTER_ADDR=n0 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 TUTTI_SECRET=" + testSecret, want{2, 4, -1, -1, "n0:29500", "", "MASTER_ADDR"}},
+		"one node of torchrun":       {"PET_NNODES=1:2", want{0, 1, 0, 1, "", "", "no launcher"}},
+		"torchrun, two nodes":        {torchBase + " MASTER_ADDR=n0 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", want{1, 4, 1, 2, "n0:*", "", "TORCHELASTIC_RUN_ID"}},
 		"tf_config, chief and worker": {`TF_CONFIG={"cluster":{"worker":["127.0.0.1:2","127.0.0.1:3"],"chief":["127.0.0.1:1"],"ps":["localhost:4"]},"task":{"type":"worker","index":1}}`,
 			want{2, 4, 2, 3, "", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,localhost:4", "TF_CONFIG"}},
 		"tf_config, ps":           {`TF_CONFIG={"cluster":{"worker":["127.0.0.1:2"],"ps":["localhost:4"]},"task":{"type":"ps","index":"0"}}`, want{1, 2, 0, 1, "", "127.0.0.1:2,localhost:4", "TF_CONFIG"}},
@@ -86,6 +91,8 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 		"srun, two hosts":         {srunBase + " SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=n[1-2] TUTTI_SECRET=" + testSecret, want{1, 4, -1, -1, "n1:*", "", "SLURM_STEP_ID"}},
 		"srun, rank of pmi2":      {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7 PMI_RANK=1 PMI_SIZE=4 PMI_FD=1048577", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
 		"srun forced":             {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7 OMPI_COMM_WORLD_RANK=0 TUTTI_BOOTSTRAP=slurm", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
+		"mpirun 4, no PMIx":       {openMPIBase + " OMPI_COMM_WORLD_LOCAL_SIZE=4", want{1, 4, 1, 4, "127.0.0.1:*", "", "OMPI_COMM_WORLD_RANK"}},
+		"mpirun 4, in a pod":      {openMPIBase + " OMPI_COMM_WORLD_LOCAL_SIZE=4 JOB_COMPLETION_INDEX=0 WORLD_SIZE=2", want{1, 4, 1, 4, "127.0.0.1:*", "", "OMPI_COMM_WORLD_RANK"}},
 		"env under srun":          {srunBase + " MASTER_ADDR=127.0.0.1", want{1, 4, -1, -1, "127.0.0.1:29500", "", "MASTER_ADDR, SLURM_PROCID"}},
 		"env under mpirun":        {"MASTER_ADDR=127.0.0.1 MASTER_PORT=81 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", want{2, 4, -1, -1, "127.0.0.1:81", "", "MASTER_ADDR, OMPI_COMM_WORLD_RANK"}},
 		"env in an indexed job":   {"MASTER_ADDR=pi-0.pi JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 TUTTI_SECRET=" + testSecret, want{2, 3, -1, -1, "pi-0.pi:29500", "", "MASTER_ADDR, JOB_COMPLETION_INDEX"}},
@@ -232,6 +239,8 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 		"env inside mpirun":     {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost OMPI_COMM_WORLD_RANK=3", []string{"RANK=0", "OMPI_COMM_WORLD_RANK=3", "TUTTI_BOOTSTRAP=env"}},
 		"torchrun, no addr":     {torchBase, []string{"WORLD_SIZE=4", "MASTER_ADDR is not set"}},
 		"torchrun, restarts":    {torchBase + " MASTER_ADDR=n0 GROUP_WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=x", []string{"TORCHELASTIC_RESTART_COUNT", `"x"`}},
+		"mpirun 4, two hosts":   {openMPIBase + " OMPI_COMM_WORLD_LOCAL_SIZE=2", []string{"OMPI_COMM_WORLD_SIZE=4", "Open MPI", "MASTER_ADDR"}},
+		"no torchrun":           {"PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=auto", []string{"PET_NNODES=2", "torchrun --no-python", "TUTTI_BOOTSTRAP=single"}},
 		"N singletons: ompi":    {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4", []string{"OMPI_COMM_WORLD_SIZE=4", "Open MPI", "tuttirun", "TUTTI_BOOTSTRAP=single"}},
 		"N singletons: pmi":     {"PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
 		"N singletons: stale":   {"PMI_FD=1048577 PMI_RANK=0 PMI_SIZE=2", []string{"PMI_SIZE=2", "Hydra"}},
@@ -406,6 +415,23 @@ func TestTorchrunDerivesAPortAllRanksAgreeOn(t *testing.T) {
 	}
 	if base == "n0:29500" {
 		t.Error("the port is MASTER_PORT, where torch's store listens")
+	}
+}
+
+func TestJobsOfMpirunDeriveDifferentPorts(t *testing.T) {
+	root := func(rank int, random string) string {
+		env := strings.NewReplacer("RANK=1", "RANK="+itoa(rank), "749c-ee13", random).Replace(openMPIBase)
+		j, err := finderOf(strings.Fields(env + " OMPI_COMM_WORLD_LOCAL_SIZE=4")...).find(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.Root
+	}
+	if a, b := root(0, "a"), root(3, "a"); a != b {
+		t.Errorf("ranks 0 and 3 of a job: got %s and %s, want one address", a, b)
+	}
+	if a, b := root(0, "a"), root(0, "b"); a == b {
+		t.Errorf("two jobs: got %s for both, want two ports", a)
 	}
 }
 

@@ -31,6 +31,7 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 		"the same job, mpirun":   {env + "OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "MASTER_ADDR"},
 		"the same job, srun":     {env + "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "MASTER_ADDR"},
 		"a list of addresses":    {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}}`, "TF_CONFIG"},
+		"the same job, mpirun 4": {strings.ReplaceAll(openMPIBase, "SIZE=4", "SIZE=2") + " OMPI_COMM_WORLD_LOCAL_SIZE=2", "OMPI_COMM_WORLD_RANK"},
 		"another size":           {env + "OMPI_COMM_WORLD_SIZE=4", ""},
 		"another rank":           {strings.Replace(env, "RANK=1", "RANK=0", 1) + "OMPI_COMM_WORLD_SIZE=2", ""},
 		"another rank of a list": {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}`, ""},

@@ -31,6 +31,8 @@ type source struct {
 //	tf_config  task; cluster          Peers: cluster               TUTTI_JOB, else from the list
 //	slurm      SLURM_PROCID,          Root: the step's first       from the step
 //	           SLURM_STEP_NUM_TASKS   host, and a derived port
+//	ompi       OMPI_COMM_WORLD_RANK,  Root: loopback, and a        from the job's id
+//	           _SIZE                  derived port
 //	k8s        JOB_COMPLETION_INDEX,  Root: the name of pod 0,     from Root
 //	           WORLD_SIZE             and MASTER_PORT
 //	single     0 of 1                 none                         "single"
@@ -48,6 +50,7 @@ func sources() []source {
 		{"env", vars.TorchAddr + " and a launcher's rank and size, such as " + vars.TorchRank + " and " + vars.TorchSize + ", are set", (*finder).env},
 		{"tf_config", vars.TFConfig + " is set and describes a cluster", (*finder).tfConfig},
 		{"slurm", vars.SlurmStep + ", " + vars.SlurmRank + " and " + vars.SlurmSize + " above 1 are set", (*finder).slurm},
+		{"ompi", vars.OpenMPIJob + ", " + vars.OpenMPIRank + " and " + vars.OpenMPISize + " above 1 are set, for ranks on one host", (*finder).openMPI},
 		{"k8s", vars.PodIndex + " and " + vars.TorchSize + " are set", (*finder).kubernetes},
 		{"single", "always", (*finder).single},
 	}
@@ -144,6 +147,10 @@ func (f *finder) single() (*Job, error) {
 		return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
 			"start them with tuttirun, or set %s (and %s) for all of them, or %s=single if each process is to work alone",
 			name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+	}
+	if n, _, err := f.number(unknown, vars.TorchNodes, 0, MaxRanks); err == nil && n > 1 {
+		return nil, refuse(unknown, "%s=%d says that torchrun is to start ranks on several hosts, but it has not started this process: "+
+			"start the program with torchrun --no-python, or set %s=single if each process is to work alone", vars.TorchNodes, n, vars.Bootstrap)
 	}
 	return j, nil
 }

@@ -13,6 +13,7 @@ const (
 	TorchRunID     = "TORCHELASTIC_RUN_ID"
 	TorchRestarts  = "TORCHELASTIC_RESTART_COUNT"
 	TorchGroupSize = "GROUP_WORLD_SIZE"
+	TorchNodes     = "PET_NNODES" // torchrun's option --nnodes, set for torchrun itself
 )
 
 // The variables of srun, which sets them for each task of a step.
@@ -24,6 +25,16 @@ const (
 	SlurmNodes     = "SLURM_STEP_NODELIST"
 	SlurmNodeCount = "SLURM_STEP_NUM_NODES"
 	SlurmNode      = "SLURM_NODEID" // which of the nodes this is
+)
+
+// The variables of Open MPI 4's mpirun. Later versions set only the ranks and the sizes.
+const (
+	OpenMPIRank      = "OMPI_COMM_WORLD_RANK"
+	OpenMPISize      = "OMPI_COMM_WORLD_SIZE"
+	OpenMPILocalRank = "OMPI_COMM_WORLD_LOCAL_RANK"
+	OpenMPILocalSize = "OMPI_COMM_WORLD_LOCAL_SIZE"
+	OpenMPIJob       = "OMPI_MCA_ess_base_jobid"
+	OpenMPIRandom    = "OMPI_MCA_orte_precondition_transports" // differs from job to job
 )
 
 // PodIndex is the index of a pod in an Indexed Job of Kubernetes.
@@ -45,7 +56,7 @@ type Launcher struct {
 // SLURM_PROCID=0 and SLURM_NTASKS=4, and is not rank 0 of 4.
 func Launchers() []Launcher {
 	return []Launcher{
-		{Name: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
+		{Name: "mpirun (Open MPI)", Rank: OpenMPIRank, Size: OpenMPISize},
 		{Name: "mpiexec (Hydra, PMI)", Rank: "PMI_RANK", Size: "PMI_SIZE"},
 		{Name: "mpiexec (Hydra, -pmi-port)", Rank: "PMI_ID", Requires: "PMI_PORT"},
 		{Name: "a PMIx launcher", Rank: "PMIX_RANK", Requires: "PMIX_NAMESPACE"},
