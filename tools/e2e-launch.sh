@@ -18,7 +18,7 @@ done
 export TUTTI_REPORT_BOOTSTRAP=1
 work=$(mktemp -d)
 export HOSTS_LAB=$work/hosts SLURM_LAB=$work/slurm
-trap 'tools/hosts down || :; rm -rf "$work" || :' EXIT
+trap 'tools/hosts down || :; HOSTS_LAB=$work/hosts6 tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
@@ -162,6 +162,10 @@ hydra_cases() {
 	# The shell closes PMI_FD, and the variables are left over.
 	fails "hydra: a stale PMI_FD" 'PMI_SIZE=2 says that mpiexec' \
 		"${one[@]}" -n 2 bash -c 'exec {PMI_FD}>&-; bin/hello'
+	# Hydra waits for ever for a rank that ends in this way.
+	fails "hydra: a rank that ends before Init" 'not all ranks have called Init' \
+		"${one[@]}" -genv TUTTI_TIMEOUT 3 -n 2 bash -c '[ "$PMI_RANK" = 0 ] || exit 0; exec bin/hello'
+	job "hydra: ranks that end without Close" 'rank [01] of 2 ends' 2 "${one[@]}" -n 2 "$work/leave"
 	need_hosts "hydra on two hosts" || return 0
 	local remote=("${one[@]}" -launcher ssh -launcher-exec "$work/remote" -hosts n1:2,n2:2 -n 4)
 	job "hydra on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
@@ -176,6 +180,13 @@ hydra_cases() {
 # tuttirun_cases runs a program that is linked with MPICH. Debian's package mpich brings the library
 # without its header files, where MPI_COMM_WORLD is this number.
 tuttirun_cases() {
+	local local=("${here[@]}" bin/tuttirun)
+	job "tuttirun: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${local[@]}" -np 4 bin/hello
+	job "tuttirun: digits" "$digits_line" 1 "${local[@]}" -np 4 bin/digits "${digits[@]}"
+	job "tuttirun: two jobs at once" "$digits_line" 2 "$work/twice" "${local[@]}" -np 2 bin/digits -epochs 3 -out OUTDIR
+	job "tuttirun: a range of ports" 'rank [0-2] of 3 has' 3 "${local[@]}" -np 3 -x TUTTI_LISTEN=:7000-7001 bin/hello
+	fails "tuttirun: a range of ports that is used up" 'TUTTI_LISTEN=":7000-7001" is used up: other processes listen' \
+		"${local[@]}" -np 4 -x TUTTI_LISTEN=:7000-7001 bin/hello
 	need "tuttirun: MPICH" mpich gcc libc6-dev || return 0
 	cat >"$work/mpich.c" <<'END'
 int MPI_Init(int *, char ***), MPI_Comm_rank(int, int *), MPI_Comm_size(int, int *), MPI_Barrier(int), MPI_Abort(int, int), MPI_Finalize(void);
@@ -227,8 +238,15 @@ openmpi_cases() {
 	! grep -q '[-,]' /sys/devices/system/cpu/online || warnings=1
 	job "mpirun: the warning of one core" 'may use only one core' "$warnings" \
 		"${one[@]}" --bind-to none -np 2 taskset -c "$cpu" bin/hello
-	# The variables of the server are left over from another job.
-	local gone='for v in ${!PMIX_SERVER_URI@}; do export "$v=x.0;tcp4://127.0.0.1:1"; done; exec bin/hello'
+	# The variables of the server are left over from another job. Only Open MPI 4 sets the other one.
+	local gone='for v in ${!PMIX_SERVER_URI@}; do export "$v=x.0;tcp4://127.0.0.1:1"; done
+		unset OMPI_MCA_ess_base_jobid; exec bin/hello'
+	if mpirun.openmpi --version | grep -q ' 4\.'; then
+		job "mpirun: no PMIx" 'rank [0-3] of 4 on .*, by OMPI_MCA_ess_base_jobid' 4 \
+			"${one[@]}" -np 4 bash -c 'unset ${!PMIX_@}; exec bin/hello'
+		job "mpirun: no PMIx, two jobs at once" 'rank [01] of 2 has' 4 "$work/twice" \
+			"${one[@]}" -np 2 bash -c 'unset ${!PMIX_@}; exec bin/hello'
+	fi
 	fails "mpirun: a server that has gone" 'PMIx server 127.0.0.1:1 .*: connect: .*refused' \
 		"${one[@]}" -np 2 bash -c "$gone"
 	job "mpirun: the same with MASTER_ADDR" 'rank [01] of 2 on .*, by MASTER_ADDR' 2 \
@@ -241,6 +259,7 @@ openmpi_cases() {
 		exec bin/hello'
 	fails "mpirun: a rank that ends before Init" 'not all ranks have called Init|another rank has ended|exiting improperly' \
 		"${one[@]}" -x TUTTI_TIMEOUT=3 -np 2 bash -c "$ends"
+	job "mpirun: ranks that end without Close" 'rank [01] of 2 ends' 2 "${one[@]}" -np 2 "$work/leave"
 	need_hosts "mpirun on two hosts" || return 0
 	local remote=("${one[@]}" --mca plm_rsh_agent "$work/remote" -H n1:2,n2:2 -np 4)
 	job "mpirun on two hosts: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${remote[@]}" "$PWD/bin/hello"
@@ -262,6 +281,17 @@ slurm_cases() {
 	job "srun --mpi=none: digits" "$digits_line" 1 "${secret[@]}" "${run[@]}" --mpi=none bin/digits "${digits[@]}"
 	job "srun, MASTER_ADDR" 'rank [0-3] of 4 on n[12], by MASTER_ADDR, SLURM_PROCID' 4 \
 		"${secret[@]}" MASTER_ADDR=n1 "${run[@]}" --mpi=none bin/hello
+	job "srun --mpi=none: two steps at once" 'rank [0-3] of 4 has' 8 "${secret[@]}" tools/slurm in salloc -N 2 --ntasks-per-node=2 \
+		"$work/twice" srun --overlap -N 2 --ntasks-per-node=2 --mpi=none bin/hello
+	# torchrun starts ranks in each task, which have the variables of the task, too.
+	job "srun torchrun" 'rank [0-3] of 4 on n[12], by TORCHELASTIC_RUN_ID' 4 "${secret[@]}" \
+		tools/slurm in srun -N 2 --ntasks-per-node=1 --mpi=pmi2 bash -c 'export PET_NNODES=2 PET_NODE_RANK=$SLURM_PROCID \
+		TORCHELASTIC_RUN_ID=x WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=2 MASTER_ADDR=n1 MASTER_PORT=29400
+		for l in 0 1; do RANK=$((2 * SLURM_PROCID + l)) LOCAL_RANK=$l bin/hello & done; wait'
+	job "srun --mpi=pmi2: names that do not resolve" 'rank [0-3] of 4 has' 4 "${run[@]}" --mpi=pmi2 \
+		unshare -m sh -c 'mount --bind /dev/null /etc/hosts && exec bin/hello'
+	# Without -K, srun lets the others run on. They notice the loss by themselves, and go on.
+	job "srun --mpi=pmi2: a killed rank" '^3 ranks are left; 1 lost' 1 bash -c '! "$@"' bash "${run[@]}" --mpi=pmi2 bin/elastic -kill 1@50 -out "$work/digits"
 	job "srun on one node needs no secret" 'rank [0-2] of 3 has \[1 1\]' 3 tools/slurm in srun -N 1 -n 3 --mpi=none bin/hello
 	printf '#!/bin/sh\nbin/hello\nsrun --mpi=pmi2 bin/hello\n' >"$work/batch"
 	job "sbatch: the script ends" 'Submitted batch job' 1 \
@@ -285,6 +315,10 @@ slurm_cases() {
 		job "mpirun inside salloc" 'rank [0-3] of 4 on n[12], by PMIx' 4 \
 			tools/slurm in salloc -N 2 --ntasks-per-node=2 mpirun.openmpi --allow-run-as-root -x TUTTI_REPORT_BOOTSTRAP -np 4 bin/hello
 	fi
+	if has openmpi-bin; then
+		job "mpirun inside salloc: digits" "$digits_line" 1 tools/slurm in salloc -N 2 --ntasks-per-node=2 \
+			mpirun.openmpi --allow-run-as-root -np 4 bin/digits "${digits[@]}"
+	fi
 	if has mpich; then
 		job "mpiexec.hydra inside salloc" 'rank [0-3] of 4 on n[12], by PMI-1' 4 \
 			tools/slurm in salloc -N 2 --ntasks-per-node=2 mpiexec.hydra -n 4 bin/hello
@@ -299,10 +333,20 @@ env_cases() {
 	job "torchrun-like variables" 'rank [01] of 2 on n[12], by TORCHELASTIC_RUN_ID' 2 "$work/ranks" "$torch"
 	job "Indexed-Job-like variables" 'rank [01] of 2 on n[12], by MASTER_ADDR, JOB_COMPLETION_INDEX' 2 \
 		"$work/ranks" 'JOB_COMPLETION_INDEX=$r WORLD_SIZE=2 MASTER_ADDR=n1'
+	job "torchrun-like variables: digits" "$digits_line" 1 "$work/ranks" "$torch" "bin/digits ${digits[*]}"
+	job "Indexed-Job-like variables: digits" "$digits_line" 1 \
+		"$work/ranks" 'JOB_COMPLETION_INDEX=$r WORLD_SIZE=2 MASTER_ADDR=n1' "bin/digits ${digits[*]}"
+	# Each pod has the name JOB-INDEX, and its domain only in its own hosts file.
+	printf '10.77.0.11 pi-0.pi.default.svc pi-0\n10.77.0.12 pi-1.pi.default.svc pi-1\n' >"$work/pods"
+	job "Indexed Job: the names of pods" 'rank [01] of 2 on pi-[01], by JOB_COMPLETION_INDEX' 2 \
+		"$work/ranks" 'JOB_COMPLETION_INDEX=$r WORLD_SIZE=2' \
+		"unshare -u -m sh -c \"hostname pi-\$r; mount --bind $work/pods /etc/hosts; exec bin/hello\""
 	job "a list of hosts" 'rank [01] of 2 on n[12], by TUTTI_HOSTS, this machine' 2 "$work/ranks" 'TUTTI_HOSTS=n1:7000,n2:7000'
 	mkdir -m 700 "$work/meet"
 	job "a shared directory" 'rank [01] of 2 on n[12], by TUTTI_STORE, TUTTI_RANK' 2 \
 		"$work/ranks" "TUTTI_SECRET_FILE= TUTTI_STORE=file://$work/meet "'TUTTI_RANK=$r TUTTI_SIZE=2'
+	job "a shared directory: digits" "$digits_line" 1 \
+		"$work/ranks" "TUTTI_SECRET_FILE= TUTTI_STORE=file://$work/meet "'TUTTI_RANK=$r TUTTI_SIZE=2' "bin/digits ${digits[*]}"
 }
 
 # etcd_cases runs ranks on two hosts, which meet in an etcd on the first of them.
@@ -365,28 +409,33 @@ processes() { ps -ww -eo pid=,args= | grep -E "$1" | grep -v grep || :; }
 none() { [ -z "$(processes "$1")" ]; }
 
 # start_ranks NAME ARGUMENT starts four ranks that wait, in the background, and waits until they run.
+# SIGINT ends them. With the argument stubborn, they go on.
 start_ranks() {
 	rm -f "$work"/up.* "$work/go"
 	# Each rank waits for a file.
 	cat >"$work/rank" <<END
 #!/usr/bin/env bash
+trap 'echo "rank \$TUTTI_RANK is asked to end"; exit 3' INT
+[ "\$1" != stubborn ] || trap 'echo "rank \$TUTTI_RANK goes on"' INT
+echo \$\$ >"$work/pid.\$TUTTI_RANK"
 cat /proc/self/fd/3 >"$work/up.\$TUTTI_RANK.new"
 mv "$work/up.\$TUTTI_RANK.new" "$work/up.\$TUTTI_RANK"
 until [ -e "$work/go" ]; do sleep 0.2; done
 echo "rank \$TUTTI_RANK is done"
 END
 	chmod +x "$work/rank"
-	MARKER="the-value" "${tuttirun[@]}" -np 4 -H n0:1,n1:1,n2:2 -x MARKER "$work/rank" "$2" >"$work/out" 2>&1 </dev/null &
+	# In the background, SIGINT would be ignored.
+	MARKER="the-value" env --default-signal=INT "${tuttirun[@]}" -np 4 -H n0:1,n1:1,n2:2 -x MARKER "$work/rank" "$2" >"$work/out" 2>&1 </dev/null &
 	launcher=$!
 	within 60 ranks_up || failed "$1: the ranks do not start"
 }
 
-# end_ranks NAME CODE PATTERN waits until the launcher has ended with 0, or with another exit code if
-# CODE is 1, and has printed a line that matches PATTERN, unless that is empty. No rank may be left.
+# end_ranks NAME CODE PATTERN waits until the launcher has ended with that exit code, and has printed a
+# line that matches PATTERN, unless that is empty. No rank may be left.
 end_ranks() {
 	local code=0
 	wait "$launcher" 2>/dev/null || code=$? # bash would report a signal
-	if [ $((code != 0)) != "$2" ] || { [ -n "$3" ] && ! grep -qE "$3" "$work/out"; }; then
+	if [ "$code" != "$2" ] || { [ -n "$3" ] && ! grep -qE "$3" "$work/out"; }; then
 		failed "$1: got exit code $code, want $2 and \"$3\""
 	fi
 	within 30 none "[b]ash $work/rank" || failed "$1: these are left: $(processes "[b]ash $work/rank")"
@@ -451,10 +500,26 @@ ssh_cases() {
 
 	start_ranks "ssh: a killed launcher" x
 	kill -9 "$launcher"
-	end_ranks "ssh: a killed launcher" 1 ''
+	end_ranks "ssh: a killed launcher" 137 ''
 	start_ranks "ssh: a killed ssh" x
 	kill -9 "$(processes "^ *[0-9]+ ssh .*$work/ssh_config.* n1 exec" | awk '{ print $1; exit }')"
-	end_ranks "ssh: a killed ssh" 1 'n1'
+	end_ranks "ssh: a killed ssh" 255 'n1'
+	start_ranks "ssh: a killed rank" x
+	kill -9 "$(cat "$work/pid.3")"
+	end_ranks "ssh: a killed rank" 137 'rank 3 .*n2.*'
+	start_ranks "ssh: Ctrl-C" x
+	kill -INT "$launcher"
+	end_ranks "ssh: Ctrl-C" 3 'rank 3 is asked to end'
+	start_ranks "ssh: Ctrl-C twice" stubborn
+	kill -INT "$launcher"
+	within 60 grep -q 'rank 3 goes on' "$work/out" || failed "ssh: Ctrl-C twice: the first has not reached rank 3"
+	kill -INT "$launcher"
+	end_ranks "ssh: Ctrl-C twice" 130 'asked to end .SIGINT., and was ended'
+	rm -f "$work/go"
+	"${three[@]}" --timeout 3 "$work/rank" x >"$work/out" 2>&1 </dev/null &
+	launcher=$!
+	end_ranks "ssh: --timeout" 124 'has not ended within 3s .--timeout.'
+	job "ssh: two jobs at once" "$digits_line" 2 "$work/twice" "${three[@]}" "$PWD/bin/digits" -epochs 3 -out OUTDIR
 	[ -z "$all" ] || cut_cases
 }
 
@@ -470,13 +535,14 @@ cut_cases() {
 	start_ranks "ssh: a long cut" x
 	tools/hosts cut n1
 	within 60 none "[b]ash $work/rank" || failed "ssh: a long cut: these are left: $(processes "[b]ash $work/rank")"
-	end_ranks "ssh: a long cut" 1 'n1.* silent'
+	end_ranks "ssh: a long cut" 255 'n1.* silent'
 	tools/hosts heal n1
 }
 
 # start_agent HOST starts tuttirun agent there, and waits until it listens. agents has its process.
 declare -A agents
 start_agent() {
+	rm -f "$work/out.agent.$1"
 	tools/hosts in "$1" bin/tuttirun agent --allow-run-as-root --listen "$1" --secret-file "$work/secret" \
 		>"$work/out.agent.$1" 2>&1 </dev/null &
 	agents[$1]=$!
@@ -502,20 +568,37 @@ agent_cases() {
 		"${three[@]}" --preload-binary --tmpdir "$work/sent" "$work/sent/hello"
 	job "agent: --preload-binary leaves nothing" . 0 tools/hosts in n2 ls -A "$work/sent"
 	tools/hosts in n2 umount "$work/sent"
+	job "agent: two jobs at once" "$digits_line" 2 "$work/twice" "${three[@]}" "$PWD/bin/digits" -epochs 3 -out OUTDIR
 	(umask 077; od -An -tx1 -N16 /dev/urandom >"$work/secret.other")
 	fails "agent: another secret" '^tuttirun: .*n1: agent at port 14888: it has another secret' \
 		"${here[@]}" "$PWD/bin/tuttirun" --agent-secret-file "$work/secret.other" -H n1 -np 1 "$PWD/bin/hello"
 	start_ranks "agent: a killed launcher" x
 	kill -9 "$launcher"
-	end_ranks "agent: a killed launcher" 1 ''
+	end_ranks "agent: a killed launcher" 137 ''
 	start_ranks "agent: a killed agent" x
 	kill -9 "${agents[n1]}"
-	end_ranks "agent: a killed agent" 1 'n[12]'
+	end_ranks "agent: a killed agent" 255 'n[12]'
 	if command -v systemd-analyze >/dev/null; then
 		sed "s,/usr/local/bin/tuttirun,$PWD/bin/tuttirun,; s/^User=.*/User=daemon/" deploy/systemd/tuttirun-agent.service \
 			>"$work/tuttirun-agent.service"
 		job "agent: the unit for systemd" . 0 systemd-analyze verify "$work/tuttirun-agent.service"
 	fi
+}
+
+# ipv6_cases runs ranks on three hosts that have no IPv4 address except loopback.
+ipv6_cases() {
+	need_hosts IPv6 || return 0
+	local -x HOSTS_LAB=$work/hosts6
+	tools/hosts up 3 6
+	job "IPv6: variables" 'rank [01] of 2 on n[12], by MASTER_ADDR' 2 "$work/ranks" 'RANK=$r WORLD_SIZE=2 MASTER_ADDR=n1'
+	mkdir -m 700 "$work/meet6"
+	job "IPv6: a shared directory" 'rank [01] of 2 has' 2 \
+		"$work/ranks" "TUTTI_STORE=file://$work/meet6 "'TUTTI_RANK=$r TUTTI_SIZE=2'
+	start_agent n1
+	start_agent n2
+	job "IPv6: agents" 'rank [0-3] of 4 has \[1.5 1\]' 4 \
+		"${here[@]}" bin/tuttirun --agent-secret-file "$work/secret" -H n0:1,n1:1,n2:2 -np 4 "$PWD/bin/hello"
+	tools/hosts down
 }
 
 # doctor_cases breaks one thing at a time on n1. tuttirun doctor must find it.
@@ -610,6 +693,12 @@ for r in 0 1; do
 done
 wait "\${pids[0]}" && wait "\${pids[1]}"
 END
+	# COMMAND... runs twice at once, with a directory of its own in place of OUTDIR.
+	cat >"$work/twice" <<END
+#!/usr/bin/env bash
+"\${@//OUTDIR/$work/digits.1}" &
+"\${@//OUTDIR/$work/digits.2}" && wait "\$!"
+END
 	cat >"$work/remote" <<END
 #!/usr/bin/env bash
 # OPTIONS HOST COMMAND..., with a login's few variables.
@@ -618,12 +707,32 @@ host=\$1
 shift
 exec env -i PATH="\$PATH" HOME="\$HOME" HOSTS_LAB="$HOSTS_LAB" "$PWD/tools/hosts" in "\$host" sh -c "\$*"
 END
-	chmod +x "$work/remote" "$work/ranks"
+	chmod +x "$work/remote" "$work/ranks" "$work/twice"
 }
 
 digits_line='all [24] ranks hold identical parameters'
 # Four ranks on two hosts take about 0.2 s per epoch on an idle machine.
 digits=(-epochs 3 -out "$work/digits")
+# Its ranks end without Close.
+cat >"$work/leave.go" <<END
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+func main() {
+	c, err := comm.Init(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("rank", c.Rank(), "of", c.Size(), "ends")
+}
+END
+${GO:-go} build -o "$work/leave" "$work/leave.go"
 install_packages
 up
 # The last cases of doctor remove addresses.
@@ -632,7 +741,7 @@ groups=()
 for arg; do
 	if [ "$arg" = all ]; then all=all; else groups+=("$arg"); fi
 done
-[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent doctor)
+[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent ipv6 doctor)
 for group in "${groups[@]}"; do "${group}_cases"; done
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
