@@ -13,8 +13,8 @@ type agents struct {
 	Port string
 }
 
-// agentOptions returns the options by which tuttirun agent starts ranks on other hosts, and not
-// ssh.
+// agentOptions returns the options that make tuttirun agent, instead of ssh, start ranks on other
+// hosts.
 func agentOptions() []option {
 	return []option{
 		{names: []string{"agent-secret-file"}, args: 1, operand: "FILE", help: "start ranks on other hosts by tuttirun agent with this secret, and not by ssh",

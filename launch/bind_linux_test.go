@@ -9,7 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/cpu"
 )
 
-// One thread starts all ranks. A rank that is not bound must not inherit what an earlier one had.
+// One thread starts all ranks. A rank that is not bound must not inherit the binding of an earlier
+// rank.
 func TestBindingARankDoesNotBindTheStarter(t *testing.T) {
 	affinity := func() (set unix.CPUSet) {
 		if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -18,8 +18,8 @@ func completion(shell string) (string, error) {
 	return "", fmt.Errorf("got %q, want bash, zsh or fish", shell)
 }
 
-// values returns the values of an option whose operand lists them, as in "none|N". A value in
-// capitals stands for others.
+// values returns the values of an option whose operand lists them, as in "none|N". It leaves out a
+// value in capitals, which is a placeholder.
 func (o *option) values() (all []string) {
 	if !strings.Contains(o.operand, "|") {
 		return nil
@@ -35,8 +35,8 @@ func (o *option) values() (all []string) {
 // bothDashes returns a name with one dash and with two.
 func bothDashes(name string) []string { return []string{"-" + name, "--" + name} }
 
-// bashCompletion skips the options and their values, and so finds out whether an option, its value or
-// the program stands at the cursor.
+// bashCompletion returns a script for bash. The script skips the options and their values to find
+// out whether the cursor is at an option, at a value or at the program.
 func bashCompletion() string {
 	var offered []string
 	var cases strings.Builder

@@ -22,8 +22,8 @@ type doctorRequest struct {
 	help    bool
 }
 
-// parseDoctor reads the arguments after the verb: all options that tuttirun has, of which those of a
-// job have no effect, and some more.
+// parseDoctor reads the arguments after the verb. They may be all options of tuttirun and some
+// more. The options about the job itself have no effect.
 func parseDoctor(args, env []string) (*doctorRequest, error) {
 	r := new(doctorRequest)
 	p := &parser{env: env}

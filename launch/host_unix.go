@@ -32,8 +32,8 @@ type host interface {
 
 	// signal signals the process group of a process, if the group has members.
 	signal(process int, s syscall.Signal)
-	// signalAll signals all process groups, and with detached also processes outside of them that
-	// have the part's name in their environment.
+	// signalAll signals all process groups. If detached is set, it also signals processes outside
+	// of them that have the part's name in their environment.
 	signalAll(s syscall.Signal, detached bool)
 	// calledInit says whether a process has called Init.
 	calledInit(process int) initState

@@ -313,7 +313,8 @@ func TestALongInputReachesRank0Elsewhere(t *testing.T) {
 // What ranks have printed is not lost, although nobody reads it for a while after their end, and
 // although a process that has left the job still has their output open.
 func TestTheEndOfTheOutputWaitsForASlowReader(t *testing.T) {
-	// A pipe holds the output of localhost, and all that is on the way that of hostB.
+	// The output of localhost fits into a pipe. The output of hostB fits into the buffers on its
+	// way.
 	for host, lines := range map[string]string{"localhost": "12000", hostB: "40000"} {
 		fifo := filepath.Join(t.TempDir(), "end")
 		if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -547,7 +548,7 @@ func TestAHostIsAskedAndUsedByOneConnection(t *testing.T) {
 	}
 }
 
-// A host that does not answer the question for its processors does not keep the job from its end.
+// A host that does not answer the question for its processors must not delay the end of the job.
 func TestTheEndOfAJobEndsTheQuestionForProcessors(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -291,9 +291,9 @@ func (h *localHost) groups() map[int]bool {
 	return groups
 }
 
-// calledInit finds out by the file of the credentials. Init reads the file, and so moves its position.
-// This process has the same file open, and sees the position. If the credentials are a pipe, the
-// answer is unknown.
+// calledInit uses the file of the credentials. Init reads the file, and so moves its position. This
+// process has the same file open, and sees the position. If the credentials are a pipe, the answer
+// is unknown.
 func (h *localHost) calledInit(process int) initState {
 	p := h.processes[process]
 	if p == nil || p.credentials == nil {

@@ -47,8 +47,8 @@ type nodeLimits struct {
 	log   *lineWriter // gets a line for each process that begins, for the agent's log
 }
 
-// remoteMain is Main in "tuttirun remote". Its standard error is the launcher's, by ssh. tuttirun
-// agent, which logs it, gives "--max-ranks N".
+// remoteMain is Main in "tuttirun remote". Under ssh its standard error goes to the launcher. Under
+// tuttirun agent its standard error goes to the agent's log, and its arguments are "--max-ranks N".
 func remoteMain(args []string, stderr *os.File) int {
 	log := &lineWriter{w: stderr}
 	var limits *nodeLimits
@@ -322,8 +322,8 @@ func (n *node) finish() {
 	})
 }
 
-// look sends what has changed and sends no event by itself: which processes have called Init, and
-// which processes are left once all that were started have ended.
+// look checks for changes that no event of this host reports, and sends them to the launcher: which
+// processes have called Init, and which processes are left once all that were started have ended.
 func (n *node) look() {
 	if n.local == nil || n.starts == 0 {
 		return

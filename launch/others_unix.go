@@ -120,8 +120,9 @@ func (r *run) ownAddress() string {
 	return cmp.Or(addressTowards(r.others.hosts), own)
 }
 
-// addressTowards returns the address from which this host reaches the first of the hosts whose name
-// is not only one of ssh's configuration, or "".
+// addressTowards returns the address from which this host reaches another host, or "". It uses the
+// first host whose name it can look up, because ssh's configuration may define names that nothing
+// else knows.
 func addressTowards(hosts []*remoteHost) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*lookupLimit)
 	defer cancel()

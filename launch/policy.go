@@ -49,7 +49,7 @@ const never = time.Duration(1<<63 - 1)
 //	deadlinePassed        killing                      none     abandoned
 type policy struct {
 	grace    time.Duration
-	survival time.Duration // a process that has not ended by then after KILL survives it
+	survival time.Duration // how long a process may take to end after KILL
 	alive    int           // number of ranks that have not ended
 	phase    phase
 	deadline time.Duration

@@ -14,7 +14,7 @@ import (
 type jobInfo struct {
 	size int
 	job  string
-	part string // what of the job is on the rank's host; see host
+	part string // the name of the job's part on the rank's host; see host
 	root string // the address at which rank 0 listens
 
 	incarnation int // how many times the job was started before
@@ -26,7 +26,8 @@ type jobInfo struct {
 	timeline string // an absolute path; "" if there is no timeline
 }
 
-// place returns where a rank runs. A rank that has come later runs on this host, as all of them.
+// place returns where a rank runs. In a job whose ranks change, all ranks run on this host, also
+// those that are started later.
 func (w *jobInfo) place(rank int) placement.Assignment {
 	if rank < len(w.places) {
 		return w.places[rank]

@@ -53,7 +53,8 @@ func (t *tail) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo implements io.WriterTo, which io.Copy prefers. That of os.File does not call Read.
+// WriteTo implements io.WriterTo, which io.Copy prefers to Read. It hides the WriteTo of os.File,
+// which would not call Read.
 func (t *tail) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{t}) }
 
 // farLimit is how many intervals of farInterval drain waits for bytes, or the end, of a stream of

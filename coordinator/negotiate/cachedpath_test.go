@@ -55,8 +55,9 @@ func describeOutputs(outs []CoordinatorOutput) string {
 	return strings.Join(words, "; ")
 }
 
-// TestALateSubmissionMovesNoOtherTensorToTheSlowPath fails a submission without a group because
-// rank 1 has refused the call. Only the other tensors of a group would have to be looked for.
+// TestALateSubmissionMovesNoOtherTensorToTheSlowPath fails a submission that belongs to a call
+// which rank 1 has refused. The submission has no group. So no other tensor fails with it, and all
+// other tensors stay on the cached path.
 func TestALateSubmissionMovesNoOtherTensorToTheSlowPath(t *testing.T) {
 	l := cachedJob(t, 3, 2)
 	l.Step(0, RequestsReceived{0, numbers(1)})

@@ -28,7 +28,8 @@ func (c *Coordinator) checkJoined() {
 	c.fence()
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseJoined, Rank: c.lastJoined})
 	c.joined.clear()
-	// All ranks count the calls of a tensor from here on.
+	// The numbers of calls begin again on all ranks, so the refused calls of earlier numbers are
+	// dropped.
 	c.dropRefusedIf(func(key, *refusedCall) bool { return true })
 }
 

@@ -29,8 +29,8 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 }
 
-// applyWorker reports the call to the Coordinator at once, because other ranks may wait for it. No
-// rank waits for this one if it has joined or closed.
+// applyWorker reports the call to the Coordinator at the end of this Step, because other ranks may
+// wait for it. No rank waits for this one if it has joined or closed.
 func (in Refused) applyWorker(w *Worker) {
 	if w.closed || w.joining {
 		return

@@ -34,7 +34,7 @@ func readTopology(sys fs.FS, ids []int) []Thread {
 	threads := make([]Thread, len(ids))
 	numa := make(map[int]int)
 	if sys != nil {
-		nodes, _ := fs.Glob(sys, "devices/system/node/node[0-9]*/cpulist") // an error is that of the pattern
+		nodes, _ := fs.Glob(sys, "devices/system/node/node[0-9]*/cpulist") // the pattern is valid
 		for _, file := range nodes {
 			var node int
 			if _, err := fmt.Sscanf(file, "devices/system/node/node%d/", &node); err != nil {

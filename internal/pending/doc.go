@@ -1,6 +1,6 @@
-// Package pending has what listeners share that bound connections whose peers have proven nothing:
-// the choice of the connection that makes room for another one, and a log that a flood of them
-// cannot fill. It does not know how a peer proves anything.
+// Package pending is for listeners that bound connections whose peers have proven nothing. It
+// chooses the connection that makes room for another one, and provides a log that a flood of
+// connections cannot fill. It does not know how a peer proves anything.
 package pending
 
 import (

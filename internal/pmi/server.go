@@ -46,7 +46,7 @@ type Server struct {
 //	   v                        | finalize, abort, or the connection ends
 //	 gone <---------------------+
 //
-// A rank that is silent may be no program of PMI, or may start one later.
+// A rank that is silent may run a program without PMI, or may start a program with PMI later.
 type client struct {
 	conn   io.ReadWriteCloser // nil before Serve
 	app    int
@@ -72,9 +72,10 @@ type Failure struct {
 	Aborted bool // the rank has asked for the end of the job, and waits for it
 }
 
-// NewServer returns the process manager of a job. The name, of at most 64 bytes, is that of the
-// key-value store. apps has the number of each rank's program, and nodes that of its host. A mapping
-// to hosts that is too long for a value is left out, and ranks then do not know it.
+// NewServer returns the process manager of a job. The parameter name is the name of the key-value
+// store, and has at most 64 bytes. By rank, apps holds the number of the program, and nodes the
+// number of the host. If the mapping to hosts is too long for a value, the Server does not have it,
+// and the ranks do not know their hosts.
 func NewServer(name string, apps, nodes []int) *Server {
 	s := &Server{name: name, failed: make(chan struct{}), ranks: make([]client, len(apps)), values: make(map[string]string)}
 	if m := mapping(nodes); len(m) <= maxValue {
@@ -239,8 +240,8 @@ func (s *Server) handle(rank int, m message) (answer string, last bool, err erro
 	case "abort":
 		n, _ := strconv.Atoi(m["exitcode"])
 		code := max(n&0xff, 1) // as a process that exits with n, but not 0
-		// MPICH's client waits for an answer until it is killed, and goes on if the connection
-		// ends.
+		// MPICH's client waits for an answer until it is killed. If the connection ended, the
+		// client would go on. So the Server neither answers nor closes the connection.
 		c.state = gone
 		s.failLocked(Failure{rank, code, fmt.Sprintf("aborted the job by PMI with exit code %d", code), true})
 		return "", false, nil
@@ -272,7 +273,7 @@ func (s *Server) putLocked(c *client, m message) string {
 	}
 }
 
-// getLocked returns the rest of the answer that has a value.
+// getLocked looks up a value, and returns the rest of the answer.
 func (s *Server) getLocked(m message) string {
 	if m["kvsname"] != s.name {
 		return "rc=-1 msg=kvsname_not_found"

@@ -291,7 +291,7 @@ func TestASignalExcusesOnlyTheEndOfAConnection(t *testing.T) {
 	}
 }
 
-// The launcher ends ranks, and their ends are no failures then.
+// After Stop, the ends of ranks must not count as failures, because the launcher ends them.
 func TestAStoppedServerFindsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ranks := served(2)

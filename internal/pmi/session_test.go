@@ -59,7 +59,7 @@ const (
 > cmd=finalize
 < cmd=finalize_ack rc=0
 `
-	// With mpiexec -pmi-port a process says first which one it is.
+	// With mpiexec -pmi-port the first request of a process names the process.
 	portPrologue = `> cmd=initack pmiid=2
 < cmd=initack
 < cmd=set size=4
@@ -87,7 +87,7 @@ func answer(conn net.Conn, transcript string) error {
 }
 
 // serve starts a process manager that follows a transcript, and then keeps the connection open. The
-// result of done is that of answer.
+// function done returns the result of answer.
 func serve(transcript string) (conn net.Conn, done func() error) {
 	near, far := net.Pipe()
 	served := make(chan error, 1)
@@ -216,7 +216,7 @@ func TestExchangeEndsWithItsContext(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Hour {
 			t.Errorf("got %v after %v, want the end of the context after 1h", err, time.Since(begin))
 		}
-		// Close does not wait for an answer to finalize then.
+		// Because Exchange has failed, Close does not send finalize and waits for nothing.
 		if err := c.Close(); err != nil || time.Since(begin) != time.Hour {
 			t.Errorf("close: got %v after %v, want nil at once", err, time.Since(begin))
 		}

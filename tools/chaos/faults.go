@@ -38,8 +38,8 @@ type injection struct {
 	lives  bool // the victim lives, and reports what the others report
 	mended bool // with WithRedial, ranks report nothing
 
-	// limit is how long after the injection all ranks that lose a rank or a link have noticed that;
-	// see trial.limit.
+	// limit bounds the time from the injection until all ranks that lose a rank or a link have
+	// noticed the loss; see trial.limit.
 	limit time.Duration
 	// rest is how long after the injection the programs go on before they are told to end; 0: until
 	// they have an error.
@@ -189,8 +189,8 @@ func (t *trial) limit() time.Duration {
 	}
 	if t.Reaction == "exit" && t.Relayed && t.Redial > 0 {
 		// A rank may exit before it has told others of the loss, which then learn of its end. The
-		// relay accepts connections to a process that has ended, so nothing proves the end, and
-		// WithRedial reports it as that of a silent rank.
+		// relay accepts connections to a process that has ended, so nothing proves the end.
+		// WithRedial then reports the rank as a silent one.
 		limit += silentTime
 	}
 	return limit

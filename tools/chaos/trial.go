@@ -263,7 +263,8 @@ func (t *trial) run() *result {
 	return res
 }
 
-// first returns the event of all ranks that the pause begins with.
+// first returns the name of the event for which the trial waits before its pause. All ranks must
+// have reported it.
 func (t *trial) first() string {
 	if t.inInit || t.Lie != "" {
 		return "begun"

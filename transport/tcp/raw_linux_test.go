@@ -40,7 +40,7 @@ func TestPendingConnCostsLittleMemory(t *testing.T) {
 		dialled = append(dialled, nc)
 		return nc
 	}
-	dialOnly := func() { dial(plain.Addr().String()) } // what the dialling end costs is not the guest's
+	dialOnly := func() { dial(plain.Addr().String()) } // the cost of the dialling end is subtracted
 	open := func() {
 		// The peer sends a part of a frame, so that the Conn must hold it.
 		io.WriteString(dial(addr), magic+string(encode(0, "head", strings.Repeat("x", pendingBody))[:300]))

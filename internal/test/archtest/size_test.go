@@ -28,8 +28,8 @@ func TestAProgramLinksOnlyTheWiresThatItNames(t *testing.T) {
 	}
 }
 
-// A program pays for what it imports only: gRPC comes with transport/grpc, and etcd with
-// bootstrap/etcd.
+// A program must link only the services that it imports: gRPC comes with transport/grpc, and etcd
+// with bootstrap/etcd.
 func TestAProgramThatImportsOnlyCommLinksNoOtherService(t *testing.T) {
 	deps := func(program string) string {
 		list := exec.Command("go", "list", "-deps", program)

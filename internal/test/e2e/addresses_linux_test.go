@@ -21,7 +21,7 @@ func needIPv6(t *testing.T) {
 	l.Close()
 }
 
-// wantLayout checks that ranks that run the program places end well.
+// wantLayout checks the exits of ranks that run the program "places".
 func (j *job) wantLayout(ranks int) {
 	j.t.Helper()
 	j.events("place", ranks)
@@ -66,8 +66,8 @@ func TestHostsThatHaveIPv6OnlyFormAJob(t *testing.T) {
 	}
 }
 
-// Each rank listens on an address to which a relay forwards connections, as a gateway does that
-// maps a port. Only the address exchange with rank 0 does not pass a relay.
+// Each rank listens on an address that a relay replaces: the relay forwards connections to it, like
+// a gateway that maps a port. Only the address exchange with rank 0 does not pass a relay.
 func TestRanksReachEachOtherAtTheAdvertisedAddresses(t *testing.T) {
 	t.Parallel()
 	const ranks = 3

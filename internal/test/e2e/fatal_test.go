@@ -45,7 +45,7 @@ func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Com
 			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), op)
 		},
 		"three roots, of nothing": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
-			for { // a root of nothing waits for nobody, so a few calls may end before the mistake is detected
+			for { // without elements the root waits for no rank, so a few calls may succeed
 				if err := comm.Broadcast(ctx, c, make([]float32, 0), a.rank); err != nil {
 					return callHere(), err
 				}

@@ -63,7 +63,8 @@ func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 					fmt.Sprintf("tutti: rank %d waits in allreduce #", e.Rank),
 					fmt.Sprintf(" float64 x1000 sum at %s for %v; missing: rank %d on ", e.At, o.Stall, victim),
 				}
-				// Between the warning and the error, a heartbeat may have told another place.
+				// The victim's place in the error may differ from that in the warning, because a
+				// heartbeat may have come in between.
 				n, last := 0, " last in "+e.Peers[0].Call+" at "
 				for _, file := range []string{"stopped_test.go:", "rankprocess_test.go:"} {
 					n += j.err.count(append(stall, last+file)...)

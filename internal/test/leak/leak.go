@@ -59,7 +59,8 @@ func waitUntilNone(left func() []string) []string {
 		if len(got) == 0 || time.Now().After(deadline) {
 			return got
 		}
-		// Reason: what ends has no common event. The loop ends with the last leftover.
+		// Reason: the ends of goroutines and descriptors have no common event. The loop ends with
+		// the last leftover.
 		time.Sleep(pause)
 	}
 }

@@ -66,7 +66,8 @@ type Agent struct {
 	jobs     map[*job]struct{}
 }
 
-// A pendingConn is a connection whose peer has not sent a verb, nor perhaps proven anything.
+// A pendingConn is a connection whose peer has not sent a verb. The peer may not have proven
+// anything.
 type pendingConn struct {
 	net.Conn
 	source    netip.Prefix
@@ -207,7 +208,7 @@ func (a *Agent) release(p *pendingConn) bool {
 	return held
 }
 
-// errEvicted is the refusal of a peer that had proved nothing when another connection lasted its
+// errEvicted is the refusal of a peer that had proved nothing when another connection took its
 // slot.
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 

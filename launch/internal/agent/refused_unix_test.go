@@ -311,7 +311,7 @@ func TestSlowConnectionsDoNotKeepALauncherOut(t *testing.T) {
 		connectTo(t, a, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[:i%9]) // a TLS handshake that never goes on
 	}
 	begin(t, a.dialer(t, c), "remote")
-	a.waitFor(t, errEvicted.Error()) // not only after their time
+	a.waitFor(t, errEvicted.Error()) // a slow connection was evicted before its handshake timed out
 }
 
 func TestAThousandConnectionsAreBounded(t *testing.T) {

@@ -128,8 +128,8 @@ func diagnoseVersions(r *Examination, add func(kind, host, peer, what, remedy st
 	}
 }
 
-// diagnoseNames compares what each host finds for the others' names with the addresses that these
-// have. A host's own name may be loopback, as Debian sets it up.
+// diagnoseNames compares the addresses that each host finds for the names of the other hosts with
+// the addresses that the other hosts have. A host's own name may be loopback, as Debian sets it up.
 func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy string)) {
 	hosts := make(map[string]*HostReport)
 	machines := make(map[netip.Addr]*HostReport)

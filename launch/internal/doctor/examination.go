@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Examination is the result of Examine. Its form in JSON is for users' programs.
+// An Examination is the result of Examine. Its form in JSON is for users' programs.
 type Examination struct {
 	Hosts  []*HostReport `json:"hosts"`
 	Pairs  []*Pair       `json:"pairs"`
@@ -119,7 +119,7 @@ type Pair struct {
 const (
 	troubleLookup  = "lookup"  // the name has no address
 	troubleRoute   = "route"   // there is no route, or the host does not answer in its network
-	troubleRefused = "refused" // something answers that nobody listens
+	troubleRefused = "refused" // the host answers that nobody listens
 	troubleSilent  = "silent"  // nothing answers
 	troubleOther   = "other"   // something else listens there, or ends the connection
 	troubleLarge   = "large"   // small packets get through, and large ones do not

@@ -165,7 +165,7 @@ type explainer interface {
 // Local is a Start for this host. The probe runs in this process.
 func Local(context.Context) (io.ReadWriteCloser, error) {
 	here, there := net.Pipe()
-	go func() { // ends with here
+	go func() { // ends when here is closed
 		Serve(there, there) // its error is the end of its output, too
 		there.Close()
 	}()
@@ -206,7 +206,8 @@ func (e *examiner) facts(ctx context.Context, i int, c *client) {
 	}
 }
 
-// listen opens the listeners: that of the first host, and then, by its address, the others.
+// listen opens the listener of the first host, and then those of the other hosts, which get the
+// address of the first one.
 func (e *examiner) listen(ctx context.Context) {
 	root := ""
 	open := func(c *client) {

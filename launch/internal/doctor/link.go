@@ -121,7 +121,7 @@ func dial(ctx context.Context, address, token string) (c *caller, trouble string
 	return c, "", nil
 }
 
-// dialTrouble tells errors of a dial apart.
+// dialTrouble returns the trouble that an error of a dial means.
 func dialTrouble(err error) string {
 	var dns *net.DNSError
 	switch {

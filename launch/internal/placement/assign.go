@@ -23,8 +23,8 @@ type Assignment struct {
 }
 
 // Assign returns the place of each rank, in the order of ranks. The ranks of each Program are
-// consecutive. Hosts that only one Program names must also stand in hosts, with the slots that
-// all programs together may use.
+// consecutive. Hosts that only one Program names must also be in hosts, with the slots that all
+// programs together may use.
 func Assign(hosts []Host, programs []Program, p Policy) ([]Assignment, error) {
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("got no hosts, want at least one")

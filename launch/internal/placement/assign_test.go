@@ -30,7 +30,7 @@ func hostsOf(places []Assignment) string {
 	return b.String()
 }
 
-// policy returns the policy of options written as "--map-by=node" and so on.
+// policyOf returns the policy of options written as "--map-by=node" and so on.
 func policyOf(t *testing.T, options string) (p Policy) {
 	t.Helper()
 	for o := range strings.FieldsSeq(options) {

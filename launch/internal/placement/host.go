@@ -35,8 +35,8 @@ func (h *Host) slots(p *Policy) int {
 	return n
 }
 
-// ParseList parses a list such as n1:2,n2,[fd00::1]:4. A host without a number has one slot. A host
-// that stands twice has the sum of its slots. "*" or "auto" in place of a number means one slot per
+// ParseList parses a list such as n1:2,n2,[fd00::1]:4. A host without a number has one slot. If a
+// host is listed twice, its slots are added. "*" or "auto" in place of a number means one slot per
 // core.
 func ParseList(list string) ([]Host, error) {
 	var hosts []Host
@@ -68,8 +68,8 @@ func ParseList(list string) ([]Host, error) {
 	return hosts, nil
 }
 
-// Select returns the hosts of a list that a host file also has. The list gives the slots, except for
-// hosts that the list leaves to their cores: these have the slots of the file.
+// Select returns the hosts of the list. Each of them must also be in the host file. A host has the
+// slots that the list gives. If the list gives "*" or "auto", the host has the slots of the file.
 func Select(file, list []Host) ([]Host, error) {
 	list = slices.Clone(list)
 	for i := range list {
@@ -131,7 +131,7 @@ func number(s string) (int, error) {
 	return n, nil
 }
 
-// Merge adds up the slots of hosts that stand several times in a list. All names for which isHere
+// Merge adds up the slots of hosts that are listed several times. All names for which isHere
 // returns true mean one host, which keeps the first of them. Merge changes and returns hosts.
 func Merge(hosts []Host, isHere func(name string) bool) []Host {
 	merged, at := hosts[:0], make(map[string]int)

@@ -37,9 +37,10 @@ func (e *SyntaxError) Error() string {
 //	n1 slots=2 max_slots=4   # Open MPI; spaces around '=' are allowed
 //	n1:2                     # Hydra
 //
-// A file that mixes the two is wrong. The default is the dialect of a file without any slots. The
-// slots of a host that stands on several lines add up. In Open MPI's dialect a host without slots
-// has one slot per core (Slots 0), but one for each of its lines if it has several.
+// A file that mixes the two is wrong. A file without any slots has the default dialect. If a host
+// is on several lines, their slots are added. In Open MPI's dialect, a line without slots counts as
+// one slot if its host has several lines. If it is the only line of its host, the host has one slot
+// per core (Slots 0).
 func ParseFile(r io.Reader, name string, byDefault Dialect) ([]Host, Dialect, error) {
 	f := fileParser{name: name, at: make(map[string]int)}
 	lines := bufio.NewScanner(r)
@@ -92,7 +93,8 @@ type fileParser struct {
 	mpi   int            // the line that made the file Open MPI's; 0 if none
 }
 
-// errorAt returns a SyntaxError at the column where the text after begins.
+// errorAt returns a SyntaxError. The parameter after is the rest of the line from the error on,
+// which determines the column.
 func (f *fileParser) errorAt(after string, format string, args ...any) error {
 	return &SyntaxError{f.name, f.line, len(f.text) - len(after) + 1, fmt.Sprintf(format, args...)}
 }

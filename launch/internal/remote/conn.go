@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A conn makes a net.Conn of the bytes of a starter, for gRPC. Deadlines have no effect: each wait
-// ends by Close, which the watch calls.
+// A conn turns the connection of a starter into a net.Conn for gRPC. Deadlines have no effect. A
+// wait ends when the conn is closed, and watch ensures that it is.
 type conn struct {
 	io.ReadWriteCloser
 	arrived atomic.Uint64 // bytes received
@@ -37,8 +37,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// keep keeps the first error, because gRPC's errors quote it less precisely. The end of file says
-// less than an error of the starter that follows.
+// keep keeps the first error, because gRPC's errors quote it less precisely. It ignores the end of
+// file, because the starter explains the end more precisely.
 func (c *conn) keep(err error) {
 	if err != nil && !isClosed(err) {
 		c.err.CompareAndSwap(nil, &err)

@@ -18,11 +18,11 @@ import (
 
 const (
 	beatInterval  = time.Second      // between two heartbeats
-	silenceLimit  = 9                // intervals without a byte: the failure detector's 4 s, and 5 s
+	silenceLimit  = 9                // intervals without a byte; longer than comm's 4 s
 	sendLimit     = 30               // intervals for one message on Control
 	greetingLimit = 30 * time.Second // Serve waits for the launcher's greeting and for Control
 	closeLimit    = 2 * time.Second  // Close waits for the host's end of Control
-	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh: 2*closeLimit, and the way back
+	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh after 2*closeLimit
 
 	maxCommand = 16 << 20  // bytes: an environment of Linux's 6 MB in base64
 	maxEvent   = 256 << 10 // bytes
@@ -87,7 +87,7 @@ func dialOptions(c *conn) []rpc.DialOption {
 	}
 }
 
-// A core is what both ends of a connection have. Send is a *Command or an *Event.
+// A core is what both ends of a connection have. The type Send is Command or Event.
 type core[Send any] struct {
 	conn   *conn
 	ctx    context.Context // ends with the connection
@@ -96,7 +96,7 @@ type core[Send any] struct {
 
 	mu     sync.Mutex
 	queue  []*Send
-	closed bool          // Send adds nothing any more
+	closed bool          // send adds nothing any more
 	wake   chan struct{} // has an element if the queue may have grown, or closed has changed
 
 	paused atomic.Bool // the launcher is about to stop, and watch does not count
@@ -195,8 +195,9 @@ func (l *core[Send]) sendLoop(send func(any) error) {
 // counts intervals and not time, so that an end that was stopped itself does not blame the other.
 // Every byte counts, because bytes of streams may delay the far end's heartbeats.
 //
-// A host does not count while the launcher is stopped. A stopped launcher also reads nothing, so that
-// the host's heartbeats fill the way in some hours.
+// A host counts no intervals while the launcher is stopped. A stopped launcher does not read
+// either. After some hours the host's heartbeats fill all buffers of the connection, and the host
+// cannot send.
 func (l *core[Send]) watch(beat *Send) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()

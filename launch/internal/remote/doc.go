@@ -32,8 +32,8 @@
 //	Sender.Done                the end of the connection, at once
 //	Serve, after that          the ends of the starters of its tunnels; the CommandHandler's return
 //	the end of a starter       its end; closeLimit, and then it is killed
-//	its last standard error    the end of it; closeLimit
-//	that of a Tunnel           the report of the host on the way; explainLimit; the end of its Link
+//	its standard error         the end of the output; closeLimit
+//	the end of a Tunnel        the report of the host that started it; explainLimit; its Link's end
 //
 // So a host that falls silent is lost within silenceLimit and one more interval, and explainLimit, at
 // any depth of the tree.

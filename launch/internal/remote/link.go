@@ -107,8 +107,8 @@ func (l *Link) newStream(ctx context.Context, m method) (rpc.ClientStream, error
 	return l.cc.NewStream(ctx, &desc, m.path())
 }
 
-// receive delivers events until the connection ends, and then closes it. An error that the user has
-// asked for by Close is none.
+// receive delivers events until the connection ends, and then closes it. After Close it records no
+// error, because the user has asked for the end.
 func (l *Link) receive() {
 	err := l.deliver()
 	if err == io.EOF {
@@ -126,7 +126,8 @@ func (l *Link) receive() {
 	close(l.events)
 }
 
-// isBroken reports whether gRPC has closed the connection. Its reason then says less than errBroken.
+// isBroken reports whether gRPC has closed the connection. If it has, errBroken is a better reason
+// than gRPC's.
 func (l *Link) isBroken() bool {
 	select {
 	case <-l.conn.closed:
@@ -162,8 +163,8 @@ func (l *Link) deliver() error {
 	}
 }
 
-// knows reports whether an event is of a process that the host was asked to start, if it is of a
-// process. The launcher can rely on the number then.
+// knows returns false if an event concerns a process that the host was not asked to start. So the
+// launcher can rely on the numbers of processes in events.
 func (l *Link) knows(e *Event) bool {
 	n, ok := e.process()
 	if !ok {
@@ -238,8 +239,8 @@ func (l *Link) Stream(process int, id StreamID) net.Conn {
 	return user
 }
 
-// Tunnel asks this Link's host to start tuttirun on a further host, for Connect. The lines of standard
-// error that ssh prints there arrive as Notes of this Link. The Link's end is the tunnel's end.
+// Tunnel asks this Link's host to start tuttirun on a further host, for Connect. The lines of
+// standard error that ssh prints there arrive as Notes of this Link. The tunnel ends with the Link.
 func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
 	spec, err := json.Marshal(tunnelSpec{by, host, verb})
 	if err != nil {

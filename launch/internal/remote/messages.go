@@ -82,7 +82,8 @@ type Event struct {
 	Paused      *Paused      `json:",omitempty"` // this package sends and handles it
 }
 
-// process returns the number of the process that the event is of, if it is of one.
+// process returns the number of the process that the event concerns. It returns false if the event
+// concerns no process.
 func (e *Event) process() (int, bool) {
 	switch {
 	case e.Started != nil:

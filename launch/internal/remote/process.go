@@ -36,7 +36,7 @@ type process struct {
 
 	mu        sync.Mutex
 	connected bool     // lines go to log
-	lines     []string // the last lines before that
+	lines     []string // the last lines before Connected
 
 	logging sync.Mutex // held while log gets lines, so that they stay in order; locked before mu
 	log     func(line string)
@@ -65,8 +65,8 @@ func startProcess(argv []string, log func(line string)) (*process, error) {
 		*ours[i], theirs = r, append(theirs, w)
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
-	// sshd sets the variable for tuttirun remote, and another agent must not pass on that of a login
-	// to this host.
+	// The variable may be left from a login to this host. tuttirun remote must only see the value
+	// that its own sshd sets, and agents other than ssh would pass on the old value.
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SSH_CONNECTION=") })
 	p.cmd.SysProcAttr = ownGroup()
 	if err := p.cmd.Start(); err != nil {
@@ -92,8 +92,8 @@ func (p *process) closeFiles() {
 func (p *process) Read(b []byte) (int, error)  { return p.stdout.Read(b) }
 func (p *process) Write(b []byte) (int, error) { return p.stdin.Write(b) }
 
-// Close ends the process's input, at which it ends. closeLimit later it is killed. Close does not
-// wait; Explain does.
+// Close closes the process's input, and the process then ends. If it has not ended after
+// closeLimit, it is killed. Close does not wait; Explain does.
 func (p *process) Close() error {
 	p.onClose.Do(func() {
 		p.stdin.Close()

@@ -218,9 +218,10 @@ func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
 	return status.Error(codes.Aborted, p.Explain(ended).Error())
 }
 
-// A tunnelInput is the standard input of a tunnel's process. The launcher answers only to tuttirun's
-// greeting, so its first bytes say that the process is connected. The launcher closes both directions
-// at once, so Close is the process's: it kills an ssh that waits for a host that is gone.
+// A tunnelInput is the standard input of a tunnel's process. The launcher answers only to
+// tuttirun's greeting, so its first bytes show that the process is connected. The launcher closes
+// both directions of the tunnel together. So Close ends the whole process, and kills an ssh that
+// waits for a host that is gone.
 type tunnelInput struct{ *process }
 
 func (t tunnelInput) Write(b []byte) (int, error) {

@@ -88,8 +88,8 @@ func quote(path string) string {
 	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
-// complaints are what ssh prints in lower case before it gives up, in the order in which they are
-// looked for, and what to say. HOST stands for the host's name.
+// complaints maps texts that ssh prints before it gives up to their meanings. The texts are in
+// lower case, and the first one that is found counts. HOST stands for the host's name.
 var complaints = []struct{ text, meaning string }{
 	{"could not resolve hostname", "unknown host: check its name, and what the resolver and ssh's configuration say"},
 	{"host identification has changed", "its host key has changed: find out why, and then remove the old key by ssh-keygen -R HOST"},
