@@ -13,8 +13,8 @@ import (
 //	0  communicator (8)              20 term (4)
 //	8  number (4)                    24 accepted (4)
 //	12 version (4)                   28 bits (8)
-//	16 1 if out (1)                  36 the proposal's bits (8)
-//	17 calls (1)                     44 the members asked, 4 bytes each, then the proposal's side,
+//	16 1 if the sender is out (1)    36 the proposal's bits (8)
+//	17 the sender's calls (1)        44 the members asked, 4 bytes each, then the proposal's side,
 //	18 the proposal's calls (1)         its members and the dead, a bit per member each
 //	19 how many are asked (1)
 type agreementNotice struct {
