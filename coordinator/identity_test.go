@@ -80,7 +80,7 @@ func examples(op comm.Op, d tensor.DType) (list [][]byte) {
 	return list
 }
 
-// anyNumber returns a small whole number as one element.
+// anyNumber returns one element with the value v, a small whole number.
 func anyNumber(d tensor.DType, v float64) []byte {
 	if scales(d) {
 		return number(d, v)

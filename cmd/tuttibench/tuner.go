@@ -269,9 +269,9 @@ func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) 
 // measured values.
 const bouts = 5
 
-// turns times two ways alternately. The way that looks fastest among many is often so by chance,
-// and a change of the machine's speed between two heats favours one way. Therefore the median of
-// the ratios of all turns decides, and the times of separate heats do not count.
+// turns compares two ways of a collective by timing them alternately. The time of a single heat
+// depends on chance and on changes of the machine's speed. Therefore the median of the ratios of
+// all turns decides, and the times of separate heats do not count.
 func (h *heats) turns(usual, rival *way) error {
 	var ratios []float64
 	for range bouts {

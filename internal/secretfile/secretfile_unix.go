@@ -14,10 +14,10 @@ func readableByOthers(info fs.FileInfo) bool {
 	return !ok || info.Mode().Perm()&othersBits(int(stat.Uid), os.Geteuid()) != 0
 }
 
-// othersBits returns the permissions by which users other than these two could read or write a
-// file. The parameter owner is the user who owns the file, and the parameter user is the one who
-// reads it. The group may read a file that root owns and another user reads, because a secret's
-// volume of Kubernetes has no other way to hand the file to a pod that does not run as root.
+// othersBits returns the permissions that a secret file must not give. The parameter owner is the
+// user who owns the file, and the parameter user is the one who reads it. The group may read a file
+// that root owns and another user reads, because a secret's volume of Kubernetes has no other way
+// to hand the file to a pod that does not run as root.
 func othersBits(owner, user int) fs.FileMode {
 	if owner == 0 && user != 0 {
 		return 0o037

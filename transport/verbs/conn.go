@@ -66,18 +66,19 @@ type conn struct {
 
 	mu    sync.Mutex // guards the rest
 	stage stage
-	// Moving from the set-up link to the queue pair. Frames that are sent before the flag holding
-	// is set go to setupQueue. All later frames go to the queue out. setupQueue ends with marker.
+	// These fields control the move from the set-up link to the queue pair. Frames that are sent
+	// before the flag holding is set go to setupQueue. All later frames go to the queue out. The
+	// last frame of setupQueue is marker.
 	wanted     bool             // a queue pair is wanted
 	admitted   bool             // accepting end: Admit has been called
 	holding    bool             // frames are for the queue pair from now on
 	setupQueue transport.Queue  // for the set-up link
 	flushing   bool             // a goroutine is sending setupQueue
 	marker     *transport.Frame // the last frame of setupQueue: this end's READY or OVER
-	// Sending over the queue pair. A frame first waits in the queue out. Then it moves to current:
-	// the flow has it, and its parts are being posted. Once all parts are posted, the frame belongs
-	// to the endpoint. Once the frame is acknowledged, it moves to finished, and its Done runs
-	// after mu is unlocked.
+	// These fields are for sending over the queue pair. A frame first waits in the queue out. Then
+	// it moves to current: the flow has it, and its parts are being posted. Once all parts are
+	// posted, the frame belongs to the endpoint. Once the frame is acknowledged, it moves to
+	// finished, and its Done runs after mu is unlocked.
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame // frame that is being posted; nil: none
 	currentReg *registration    // registration of current's body

@@ -25,10 +25,10 @@ func Since(pid int) func() time.Duration {
 // runsLate matches the words by which a failure names how late the lost rank ran.
 var runsLate = regexp.MustCompile(`a rank that runs (\S+) late`)
 
-// Granted returns the time by which a failure came later than for a rank that runs in time. A rank
-// whose heartbeats say that it runs late may be silent for longer. The limit on silence, and the
-// time to refute after that, both grow by this delay for each heartbeat that fits in the limit; see
-// package membership. The parameter text is the failure's text, which names the delay.
+// Granted returns how much later a lost rank was reported because it ran late. A rank whose
+// heartbeats say that it runs late may be silent for longer. The limit on silence, and the time to
+// refute after that, both grow by this delay for each heartbeat that fits in the limit; see package
+// membership. The parameter text is the failure's text, which names the delay.
 func Granted(text string, silence, heartbeat time.Duration) time.Duration {
 	m := runsLate.FindStringSubmatch(text)
 	if m == nil {

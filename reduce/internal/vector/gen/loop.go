@@ -83,8 +83,9 @@ func (v *vec) begin(name, signature string) {
 // loop applies s to n bytes of each source, and stores the results to dst.
 //
 // The code computes the last vector first and stores it last. The last vector may overlap the
-// vector before it, so any n of at least one vector needs no other tail. It is computed before
-// the sources change, so dst may be one of the sources.
+// vector before it. So the code needs no loop for the bytes after the last full vector, if n is at
+// least one vector. The last vector is computed before the sources change, so dst may be one of the
+// sources.
 func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.CMPQ(n, operand.U8(v.width))
 	v.JL(operand.LabelRef("short"))
