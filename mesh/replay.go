@@ -360,7 +360,7 @@ func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err er
 		if received < c.acked {
 			return false, errStale
 		}
-		return false, fault.New(fault.Refused, "dial", c.l.m.Rank(), "rank %d has received %d frames, want at most %d", c.l.Rank, received, c.top)
+		return false, fault.New(fault.Refused, "dial", c.l.m.Rank(), "frames that rank %d has received: got %d, want at most the %d that were sent", c.l.Rank, received, c.top)
 	}
 	moved = received > c.mark
 	c.acked, c.mark, c.ackSent = received, received, c.received.Load()

@@ -233,7 +233,7 @@ func TestAPeerThatLiesAboutItsFramesIsRefused(t *testing.T) {
 		{"it has received what it has acknowledged", resume(2), ""},
 		{"it has received all", resume(frames), ""},
 		{"it has received less than it has acknowledged", resume(1), errStale.Error()},
-		{"it has received more than was sent", resume(frames + 1), "rank 1 has received 5 frames, want at most 4"},
+		{"it has received more than was sent", resume(frames + 1), "frames that rank 1 has received: got 5, want at most the 4 that were sent"},
 		{"it acknowledges more than was sent", func(c *replayConn) error {
 			c.handleAck(frames + 1)
 			return c.l.deferred()

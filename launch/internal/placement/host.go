@@ -57,7 +57,7 @@ func ParseList(list string) ([]Host, error) {
 		if i := find(hosts, name); i < 0 {
 			hosts = append(hosts, h)
 		} else if hosts[i].Slots == 0 || h.Slots == 0 {
-			return nil, fmt.Errorf("host %q: got it twice, once with one slot per core; name it once", name)
+			return nil, fmt.Errorf("host %q: got two entries, at least one of them with a slot per core (* or auto); want one entry", name)
 		} else {
 			hosts[i].Slots += h.Slots
 		}

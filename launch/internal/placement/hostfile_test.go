@@ -100,7 +100,7 @@ func TestParseList(t *testing.T) {
 		"n1,":        "empty host name",
 		"n1:0":       `host "n1": slots: got "0"`,
 		"n1:2:3x,n$": "host name",
-		"n1:*,n1":    "name it once",
+		"n1:*,n1":    "want one entry",
 		"-oX=1":      "not beginning with '-'",
 		"n1:2 ,n2":   `got "2 "`,
 		"n 1":        "host name",
