@@ -53,6 +53,9 @@ func parseDoctor(args, env []string) (*doctorRequest, error) {
 	if r.help = p.req.needsNoProgram(); r.help {
 		return r, nil
 	}
+	if ports := r.options.Ports; ports != "" && ports[0] != ':' {
+		return nil, usagef("--listen: got %q, want ports alone, such as :7000-7099", ports)
+	}
 	if err := p.finishHosts(); err != nil {
 		return nil, err
 	}
@@ -98,7 +101,7 @@ func doctorMain(args, env []string, stdout io.Writer, log *lineWriter) int {
 	defer stop()
 	starter := r.job.starter(nil)
 	for _, h := range r.job.Hosts {
-		t := doctor.Target{Name: h.Name, Slots: h.Slots, Start: doctor.Local}
+		t := doctor.Target{Name: h.Name, Slots: h.Slots, Start: doctor.Local, LookUp: func(ctx context.Context) string { return lookedUp(ctx, h.Name) }}
 		if !isHere(h.Name) {
 			t.Start = func(ctx context.Context) (io.ReadWriteCloser, error) { return starter.Start(ctx, h.Name, probeVerb) }
 		}

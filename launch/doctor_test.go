@@ -49,6 +49,8 @@ func TestParseDoctor(t *testing.T) {
 		"-H n1:x":          "slots",
 		"--hostfile /none": "no such file",
 		"--jsn":            "jsn",
+		"--listen 7000":    `--listen: got "7000", want ports alone`,
+		"--listen=n1:7000": `--listen: got "n1:7000", want ports alone`,
 	} {
 		var usage usageError
 		if _, err := parseDoctor(strings.Fields(args), nil); !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
@@ -57,5 +59,13 @@ func TestParseDoctor(t *testing.T) {
 	}
 	if r, err := parseDoctor([]string{"--help"}, nil); err != nil || !r.help {
 		t.Errorf("got %+v, %v, want the help", r, err)
+	}
+}
+
+func TestLookedUp(t *testing.T) {
+	for name, want := range map[string]string{"10.0.0.1": "10.0.0.1", "ann@10.0.0.1": "10.0.0.1", "fd00::1": "fd00::1", "127.0.0.2": ""} {
+		if got := lookedUp(t.Context(), name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 }

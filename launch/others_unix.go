@@ -11,11 +11,9 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/placement"
@@ -98,17 +96,6 @@ func (r *run) prepareHosts() (err error) {
 	return err
 }
 
-// lookupLimit bounds the time of a name's lookup.
-const lookupLimit = 2 * time.Second
-
-// isKnown reports whether a host's name has an address that other hosts can use, too.
-func isKnown(ctx context.Context, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
-	defer cancel()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", withoutUser(name))
-	return err == nil && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
-}
-
 // ownAddress returns the name of this host, or, if the name is of no use to other hosts, the address
 // from which this host reaches one of them. /etc/hosts often gives a host's own name a loopback
 // address.
@@ -141,9 +128,6 @@ func addressTowards(hosts []*remoteHost) string {
 func rootAddress(name string, port int) string {
 	return net.JoinHostPort(withoutUser(name), strconv.Itoa(port))
 }
-
-// withoutUser returns a host's name without the user's name there, which ssh allows before it.
-func withoutUser(name string) string { return name[strings.LastIndexByte(name, '@')+1:] }
 
 // hostOf returns the host of the rank that begins in a slot.
 func (r *run) hostOf(slot int) host {

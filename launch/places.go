@@ -1,11 +1,15 @@
 package launch
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/placement"
@@ -61,6 +65,32 @@ func isHere(name string) bool {
 func hostname() string {
 	name, _ := os.Hostname()
 	return name
+}
+
+// lookupLimit bounds the time of a name's lookup.
+const lookupLimit = 2 * time.Second
+
+// isKnown reports whether a host's name has an address that other hosts can use, too.
+func isKnown(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", withoutUser(name))
+	return err == nil && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
+}
+
+// withoutUser returns a host's name without the user's name there, which ssh allows before it.
+func withoutUser(name string) string { return name[strings.LastIndexByte(name, '@')+1:] }
+
+// lookedUp returns the name by which the ranks of other hosts look up rank 0 on a host, or "" if they
+// get an address.
+func lookedUp(ctx context.Context, name string) string {
+	if isHere(name) {
+		name = hostname()
+	}
+	if !isKnown(ctx, name) {
+		return ""
+	}
+	return withoutUser(name)
 }
 
 // processors returns how many hardware threads this process may use.

@@ -37,14 +37,13 @@ func Diagnose(r *Examination) []Finding {
 	}
 	for _, h := range r.Hosts {
 		if h.Error != "" {
-			remedy, ok := stageRemedies[h.Stage]
-			if !ok {
-				remedy = "see that the host is not overloaded, and that its connection to the launcher is up"
-			}
-			add("probe", h.Name, "", h.Stage+": "+h.Error, remedy)
+			add("probe", h.Name, "", h.Stage+": "+h.Error, stageRemedy(h))
 		}
 		if h.Facts != nil {
 			diagnoseHost(h, ranks, func(kind, what, remedy string) { add(kind, h.Name, "", what, remedy) })
+			if len(r.Hosts) > 1 && len(addrsOf(h.Facts)) == 0 {
+				add("address", h.Name, "", "no interface that is up has an address for other hosts", "bring an interface up (ip link set IF up), and give it an address (ip addr add)")
+			}
 		}
 	}
 	diagnoseVersions(r, add)
@@ -56,11 +55,17 @@ func Diagnose(r *Examination) []Finding {
 	return faults
 }
 
-// stageRemedies say what to do if a probe fails, by the request that it has failed at.
-var stageRemedies = map[string]string{
-	stageStart:  "see that the host can be reached, and that tuttirun is installed there under the same path",
-	stageFacts:  "see that tuttirun is installed there under the same path, in this version",
-	stageListen: "see that its name for the first host is right; choose another interface by --interface, or other ports by --listen",
+// stageRemedy says what to do after the probe of a host has failed.
+func stageRemedy(h *HostReport) string {
+	switch h.Stage {
+	case stageStart: // ssh starts without an answer
+		return "see that tuttirun agent runs there, with the secret or the CA of the launcher; without agents, see that ssh is installed here"
+	case stageFacts:
+		return "try ssh " + h.Name + " tuttirun --version: it must print this version, and nothing else, without a password"
+	case stageListen:
+		return "see that its name for the first host is right; choose another interface by --interface, or other ports by --listen"
+	}
+	return "see that the host is not overloaded, and that its connection to the launcher is up"
 }
 
 // diagnoseHost diagnoses a host by itself. The parameter ranks is the size of the job.
@@ -96,12 +101,9 @@ func diagnoseHost(h *HostReport, ranks int, add func(kind, what, remedy string))
 	case len(f.UsableCores) == 1:
 		add("cores", fmt.Sprintf("ranks may use only core %d of %d: the process is bound to it", f.UsableCores[0], f.OnlineCores),
 			"start ranks without binding (mpirun --bind-to none, srun --cpu-bind=none), or look for taskset and cpusets")
-	case f.Quota > 0 && f.Quota <= 1:
+	case f.Quota > 0 && f.Quota <= 1 && (f.Quota < 1 || h.Slots != 1): // a container of one rank may have one processor
 		add("cores", fmt.Sprintf("ranks may use %.2g processors of %d: the quota of a control group", f.Quota, f.OnlineCores),
 			"raise the quota: the limit on CPUs of the container or pod, or CPUQuota= of the service")
-	}
-	if len(addrsOf(f)) == 0 {
-		add("address", "no interface that is up has an address for other hosts", "bring an interface up (ip link set IF up), and give it an address (ip addr add)")
 	}
 }
 
@@ -134,12 +136,11 @@ func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy strin
 	hosts := make(map[string]*HostReport)
 	machines := make(map[netip.Addr]*HostReport)
 	for _, h := range r.Hosts {
-		hosts[h.Name] = h
-		if h.Facts == nil {
-			continue
-		}
-		for _, a := range addrsOf(h.Facts) {
-			if other := machines[a]; other != nil {
+		hosts[h.LookedUp] = h
+		// Other interfaces may have the same addresses everywhere, such as the bridge of containers.
+		for _, p := range reachedBy(h).Prefixes {
+			a := p.Addr()
+			if other := machines[a]; other != nil && !a.IsLoopback() {
 				add("name", h.Name, other.Name, fmt.Sprintf("has the address %v, as %s has: both names mean one machine, or two machines have one address", a, other.Name),
 					"name each host once, or look for a wrong entry in /etc/hosts or the DNS of the launcher's host")
 				break
@@ -163,11 +164,11 @@ func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy strin
 			own := addrsOf(of.Facts)
 			switch found := func(a netip.Addr) bool { return slices.Contains(own, a) }; {
 			case l.Error != "":
-				add("name", h.Name, l.Name, "cannot look up "+l.Name+": "+l.Error, fmt.Sprintf("give %[2]s an address in /etc/hosts of %[1]s, or in its DNS: getent ahosts %[2]s", h.Name, l.Name))
+				add("name", h.Name, of.Name, "cannot look up "+l.Name+": "+l.Error, fmt.Sprintf("give %[2]s an address in /etc/hosts of %[1]s, or in its DNS: getent ahosts %[2]s", h.Name, l.Name))
 			case slices.ContainsFunc(l.Addrs, netip.Addr.IsLoopback):
-				add("name", h.Name, l.Name, fmt.Sprintf("%s is %s there: loopback, where only %s itself can be reached", l.Name, list(l.Addrs), h.Name), fmt.Sprintf(remedy, h.Name, l.Name))
+				add("name", h.Name, of.Name, fmt.Sprintf("%s is %s there: loopback, where only %s itself can be reached", l.Name, list(l.Addrs), h.Name), fmt.Sprintf(remedy, h.Name, l.Name))
 			case !slices.ContainsFunc(l.Addrs, found):
-				add("name", h.Name, l.Name, fmt.Sprintf("%s is %s there, but %s has %s", l.Name, list(l.Addrs), l.Name, list(own)), fmt.Sprintf(remedy, h.Name, l.Name))
+				add("name", h.Name, of.Name, fmt.Sprintf("%s is %s there, but %s has %s", l.Name, list(l.Addrs), l.Name, list(own)), fmt.Sprintf(remedy, h.Name, l.Name))
 			}
 		}
 	}
@@ -193,20 +194,25 @@ func diagnoseMTU(r *Examination, add func(kind, host, peer, what, remedy string)
 
 // network returns the network of a host's listener.
 func network(h *HostReport) netip.Prefix {
-	if h.Facts == nil || h.Listening == nil {
+	all := reachedBy(h).Prefixes
+	if len(all) == 0 {
 		return netip.Prefix{}
 	}
 	host, _, _ := net.SplitHostPort(h.Listening.Address)
-	for _, i := range h.Facts.Interfaces {
-		if i.Name != h.Listening.Interface {
-			continue
-		}
-		best := slices.IndexFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Addr().String() == host })
-		if best >= 0 || len(i.Prefixes) > 0 {
-			return i.Prefixes[max(best, 0)].Masked()
+	best := slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Addr().String() == host })
+	return all[max(best, 0)].Masked()
+}
+
+// reachedBy returns the interface by which other hosts reach a host, or the zero Interface.
+func reachedBy(h *HostReport) Interface {
+	if h.Facts != nil && h.Listening != nil {
+		for _, i := range h.Facts.Interfaces {
+			if i.Name == h.Listening.Interface {
+				return i
+			}
 		}
 	}
-	return netip.Prefix{}
+	return Interface{}
 }
 
 // diagnosePair diagnoses what one host has found when it dialled another.
@@ -227,17 +233,19 @@ func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, reme
 			return
 		}
 	}
-	_, port, _ := net.SplitHostPort(l.Address)
+	host, port, _ := net.SplitHostPort(l.Address)
 	what := fmt.Sprintf("cannot connect to %s at %s: %s", l.To, l.Address, l.Error)
 	switch l.Trouble {
 	case troubleLookup:
 		add("name", l.From, l.To, what, "give "+l.To+" an address in /etc/hosts of "+l.From+", or in its DNS")
 	case troubleRoute:
-		add("route", l.From, l.To, what, "look at ip route get on "+l.From+"; choose an interface of a common network with --interface; a firewall can also answer so")
+		add("route", l.From, l.To, what, "look at ip route get "+host+" on "+l.From+", and choose an interface of a common network by --interface; if ping "+host+" works there, a firewall on either host answers so, as firewalld does: let that on "+l.To+" accept port "+port+", or a range of ports that --listen :FIRST-LAST checks and -x TUTTI_LISTEN=:FIRST-LAST gives to ranks")
+	case troubleDenied:
+		add("port", l.From, l.To, what, "let the firewall on "+l.From+" itself pass connections to "+host+" (nft list ruleset), or look for a sandbox that forbids them")
 	case troubleRefused:
 		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST; see also that the address means "+l.To)
 	case troubleSilent:
-		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on "+l.To+"), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST")
+		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on both), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST")
 	case troubleLarge:
 		add("mtu", l.From, l.To, fmt.Sprintf("small packets reach %s at %s, but packets of full size do not: %s", l.To, l.Address, l.Error),
 			"lower the MTU of both interfaces to what the path carries (ping -M do -s 1472 "+l.To+" finds it), or let ICMP \"fragmentation needed\" through")

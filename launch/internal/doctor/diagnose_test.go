@@ -12,7 +12,7 @@ func healthy() *Examination {
 	host := func(name, addr string) *HostReport {
 		unlimited, files := int64(-1), int64(1024)
 		return &HostReport{
-			Name: name, Slots: 2,
+			Name: name, Slots: 2, LookedUp: name,
 			Facts: &Facts{
 				Hostname: name, Version: "1.2.3", Commit: "abc",
 				Interfaces: []Interface{
@@ -51,7 +51,10 @@ func TestDiagnose(t *testing.T) {
 		}, nil},
 		"no probe": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts, b.Listening, b.Stage, b.Error = nil, nil, stageStart, "no route"
-		}, []string{"probe b  start: no route"}},
+		}, []string{"probe b  start: no route: see that tuttirun agent runs there"}},
+		"no tuttirun": {func(a, b *HostReport, ab *Pair, r *Examination) {
+			b.Facts, b.Listening, b.Stage, b.Error = nil, nil, stageFacts, "nothing listens"
+		}, []string{"probe b  facts: nothing listens: try ssh b tuttirun --version"}},
 		"silent probe":       {func(a, b *HostReport, ab *Pair, r *Examination) { b.Stage, b.Error = stageDial, "got no answer" }, []string{"probe b  dial: got no answer"}},
 		"clock a day behind": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Clock.Offset = -24 * time.Hour }, []string{"clock b  24h0m0s behind the launcher's"}},
 		"clock hours behind": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Clock.Offset = -23 * time.Hour }, nil},
@@ -71,7 +74,10 @@ func TestDiagnose(t *testing.T) {
 		"host of one core": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts.UsableCores, b.Facts.OnlineCores = []int{0}, 1
 		}, nil},
-		"quota":       {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Quota = 0.5 }, []string{"cores b  0.5 processors of 4"}},
+		"quota":                       {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Quota = 0.5 }, []string{"cores b  0.5 processors of 4"}},
+		"quota of a host's only rank": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Quota, b.Slots = 1, 1 }, nil},
+		"small quota of the only rank": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Quota, b.Slots = 0.9, 1 },
+			[]string{"cores b  0.9 processors of 4"}},
 		"large quota": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Quota = 1.5 }, nil},
 		"version":     {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Version = "1.2.4" }, []string{"version b a 1.2.4"}},
 		"commit":      {func(a, b *HostReport, ab *Pair, r *Examination) { b.Facts.Commit = "abd" }, []string{"version b a abd"}},
@@ -88,13 +94,20 @@ func TestDiagnose(t *testing.T) {
 			a.Facts.Lookups[1].Addrs = []netip.Addr{addr("10.9.9.9"), addr("10.0.0.2")}
 		}, nil},
 		"address of a gateway": {func(a, b *HostReport, ab *Pair, r *Examination) {
-			a.Facts.Lookups[1].Addrs[0], a.Facts.Lookups[1].Name, b.Name = addr("9.9.9.9"), "9.9.9.9", "9.9.9.9"
+			a.Facts.Lookups[1].Addrs[0], a.Facts.Lookups[1].Name, b.Name, b.LookedUp = addr("9.9.9.9"), "9.9.9.9", "9.9.9.9", "9.9.9.9"
 		}, nil},
+		"wrong entry for the name that others use": {func(a, b *HostReport, ab *Pair, r *Examination) {
+			a.Name, b.Facts.Lookups[0].Addrs[0] = "localhost", addr("10.0.0.9")
+		}, []string{"name b localhost a is 10.0.0.9 there, but a has 10.0.0.1"}},
 		"one machine twice": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts.Interfaces = a.Facts.Interfaces
 			a.Facts.Lookups = nil
 		},
 			[]string{"name b a has the address 10.0.0.1, as a has"}},
+		"bridges of containers": {func(a, b *HostReport, ab *Pair, r *Examination) {
+			bridge := Interface{Name: "docker0", MTU: 1500, Prefixes: []netip.Prefix{netip.MustParsePrefix("172.17.0.1/16")}}
+			a.Facts.Interfaces, b.Facts.Interfaces = append(a.Facts.Interfaces, bridge), append(b.Facts.Interfaces, bridge)
+		}, nil},
 		"MTU": {func(a, b *HostReport, ab *Pair, r *Examination) { b.Listening.MTU = 9000 }, []string{"mtu b a ip link set eth0 mtu 1500 on b, or ip link set eth0 mtu 9000 on a"}},
 		"MTU of other networks": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Listening.MTU, b.Facts.Interfaces[1].Prefixes[0] = 9000, netip.MustParsePrefix("10.0.1.2/24")
@@ -103,13 +116,20 @@ func TestDiagnose(t *testing.T) {
 		"only loopback": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts.Interfaces, a.Facts.Lookups = b.Facts.Interfaces[:1], nil
 		}, []string{"address b  no interface"}},
+		"only loopback, one host": {func(a, b *HostReport, ab *Pair, r *Examination) {
+			a.Facts.Interfaces, r.Hosts, r.Pairs = a.Facts.Interfaces[:1], r.Hosts[:1], nil
+		}, nil},
 		"families": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts.Interfaces[1].Prefixes[0], ab.Trouble, a.Facts.Lookups = netip.MustParsePrefix("fd00::2/64"), troubleRoute, nil
 		}, []string{"family a b has only IPv4 addresses, and b has only IPv6"}},
 		"two families": {func(a, b *HostReport, ab *Pair, r *Examination) {
 			b.Facts.Interfaces[1].Prefixes = append(b.Facts.Interfaces[1].Prefixes, netip.MustParsePrefix("fd00::2/64"))
 			ab.Trouble = troubleRoute
-		}, []string{"route a b --interface"}},
+		}, []string{"route a b ip route get 10.0.0.2 on a, and choose an interface"}},
+		"refused by firewalld": {func(a, b *HostReport, ab *Pair, r *Examination) { ab.Trouble = troubleRoute },
+			[]string{"route a b a firewall on either host answers so, as firewalld does: let that on b accept port 7000"}},
+		"not let out": {func(a, b *HostReport, ab *Pair, r *Examination) { ab.Trouble = troubleDenied },
+			[]string{"port a b the firewall on a itself"}},
 		"lookup":     {func(a, b *HostReport, ab *Pair, r *Examination) { ab.Trouble = troubleLookup }, []string{"name a b give b an address"}},
 		"dropped":    {func(a, b *HostReport, ab *Pair, r *Examination) { ab.Trouble = troubleSilent }, []string{"port a b accept port 7000"}},
 		"refused":    {func(a, b *HostReport, ab *Pair, r *Examination) { ab.Trouble = troubleRefused }, []string{"port a b although the probe listens"}},

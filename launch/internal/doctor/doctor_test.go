@@ -84,7 +84,77 @@ func TestExamineEndsWithItsContext(t *testing.T) {
 		if elapsed := time.Since(begin); elapsed != time.Second || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "interrupted") {
 			t.Errorf("got notes %q after %v, want one after 1s", r.Notes, elapsed)
 		}
+		if len(r.Faults) != 0 || r.Pairs == nil {
+			t.Errorf("got %+v and pairs %v, want no fault, and lists", r.Faults, r.Pairs)
+		}
 	})
+}
+
+// A probe whose answers do not fit the requests must neither end the doctor nor count as healthy.
+func TestExamineNamesHostsWhoseAnswersDoNotFit(t *testing.T) {
+	const facts, listening = `"facts": {"hostname": "x"}, `, `"listening": {"address": "127.0.0.1:1"}, `
+	for answer, stage := range map[string]string{
+		`{}`:                                           stageFacts,
+		`{` + listening + `"pairs": [{}]}`:             stageFacts,
+		`{` + facts + `"pairs": [{}]}`:                 stageListen,
+		`{` + facts + listening + `"pairs": []}`:       stageDial,
+		`{` + facts + listening + `"pairs": [{}, {}]}`: stageDial,
+		`{` + facts + listening + `"pairs": [null]}`:   stageDial,
+		`{` + facts + listening + `"pairs": [{}]}`:     stageMeasure,
+	} {
+		probe := misbehaving(func(c net.Conn) {
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				if stage == stageMeasure && strings.Contains(lines.Text(), `"measure":true`) {
+					fmt.Fprintln(c, `{"pairs": [null]}`)
+				} else {
+					fmt.Fprintln(c, answer)
+				}
+			}
+		})
+		r := Examine(t.Context(), Options{Targets: []Target{{Name: "127.0.0.2", Start: probe}, {Name: "127.0.0.3", Start: probe}}})
+		for _, h := range r.Hosts {
+			if h.Stage != stage || !strings.Contains(h.Error, "does not fit") {
+				t.Errorf("%s: got %q at %q, want an error at %q", answer, h.Error, h.Stage, stage)
+			}
+		}
+	}
+}
+
+// Only ssh's configuration may know the name of a host. Others cannot look it up.
+func TestExamineDoesNotUseNamesThatOthersCannotLookUp(t *testing.T) {
+	other, why := "127.0.0.1", "" // with an address of another network than loopback, the reason is known
+	for _, own := range addrsOf(&Facts{Interfaces: interfaces()}) {
+		other, why = own.String(), "the route to "+own.String()
+	}
+	alias := func(context.Context) string { return "" }
+	r := Examine(t.Context(), Options{Targets: []Target{{Name: "alias", LookUp: alias, Start: Local}, {Name: other, Start: Local}}})
+	first, second := r.Hosts[0], r.Hosts[1]
+	if first.Facts == nil || first.Listening == nil || second.Facts == nil {
+		t.Fatalf("got %+v and %+v, want facts and a listener", first, second)
+	}
+	if _, err := netip.ParseAddrPort(first.Listening.Address); err != nil || why != "" && first.Listening.Why != why {
+		t.Errorf("got %+v, want an address, because of %q", first.Listening, why)
+	}
+	if len(second.Facts.Lookups) != 0 {
+		t.Errorf("got %+v, want no lookup", second.Facts.Lookups)
+	}
+	if all := first.Facts.Lookups; len(all) != 1 || all[0].Name != other {
+		t.Errorf("got %+v, want a lookup of %s", all, other)
+	}
+}
+
+// A host whose name the others cannot look up is reached by the interface that leads to them.
+func TestTheInterfaceLeadsToAnotherHost(t *testing.T) {
+	for _, own := range addrsOf(&Facts{Interfaces: interfaces()}) {
+		r := &listenRequest{Other: own.String()}
+		if addr, why := r.reachedAt(t.Context(), "::"); addr != own || why != "the route to "+own.String() {
+			t.Errorf("got %v by %s, want %v", addr, why, own)
+		}
+	}
+	r := &listenRequest{Other: "127.0.0.1"}
+	if addr, why := r.reachedAt(t.Context(), "::"); addr.IsLoopback() {
+		t.Errorf("got %v by %s, want no loopback", addr, why)
+	}
 }
 
 // connection is one end of a connection whose other end is served with the token "secret".
@@ -157,7 +227,8 @@ func TestDialTrouble(t *testing.T) {
 	}{
 		{&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", IsNotFound: true}}, troubleLookup},
 		{in(syscall.ECONNREFUSED), troubleRefused},
-		{in(syscall.EPERM), troubleRefused}, // a firewall of the dialling host
+		{in(syscall.EPERM), troubleDenied}, // a firewall of the dialling host
+		{in(syscall.EACCES), troubleDenied},
 		{in(syscall.EHOSTUNREACH), troubleRoute},
 		{in(syscall.ENETUNREACH), troubleRoute},
 		{in(syscall.ETIMEDOUT), troubleSilent},

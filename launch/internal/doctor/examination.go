@@ -15,10 +15,11 @@ type Examination struct {
 
 // A HostReport is what the doctor knows of one host.
 type HostReport struct {
-	Name  string `json:"name"`            // as the user gave it
-	Slots int    `json:"slots"`           // how many ranks it is meant to have; 0: one per core
-	Stage string `json:"stage,omitempty"` // what has failed, if Error is set
-	Error string `json:"error,omitempty"`
+	Name     string `json:"name"`                // as the user gave it
+	LookedUp string `json:"looked_up,omitempty"` // the name by which other hosts look it up; "" if they cannot
+	Slots    int    `json:"slots"`               // how many ranks it is meant to have; 0: one per core
+	Stage    string `json:"stage,omitempty"`     // what has failed, if Error is set
+	Error    string `json:"error,omitempty"`
 
 	Facts     *Facts     `json:"facts,omitempty"`     // nil if the probe has not answered
 	Clock     *Clock     `json:"clock,omitempty"`     // nil if not compared
@@ -119,6 +120,7 @@ type Pair struct {
 const (
 	troubleLookup  = "lookup"  // the name has no address
 	troubleRoute   = "route"   // there is no route, or the host does not answer in its network
+	troubleDenied  = "denied"  // this host does not let the connection out
 	troubleRefused = "refused" // the host answers that nobody listens
 	troubleSilent  = "silent"  // nothing answers
 	troubleOther   = "other"   // something else listens there, or ends the connection

@@ -29,6 +29,10 @@ type Target struct {
 	Name  string
 	Slots int
 
+	// LookUp returns the name by which the other hosts look the host up, or "" if they cannot. Only
+	// ssh's configuration may know the host's name. If LookUp is nil, they look up Name.
+	LookUp func(ctx context.Context) string
+
 	// Start starts a probe on the host. The result is the probe's standard input and output. Close
 	// ends the probe, and a Read that waits. If the result is an explainer, it knows better than the
 	// end of the output why the probe has ended.
@@ -46,12 +50,18 @@ type Options struct {
 // used up their time, or when ctx ends. All probes have ended then.
 func Examine(ctx context.Context, o Options) *Examination {
 	e := &examiner{Options: o, token: rand.Text()}
+	e.Pairs = []*Pair{} // in JSON, no pairs are a list, too
 	for _, t := range o.Targets {
-		h := &HostReport{Name: t.Name, Slots: t.Slots}
+		h := &HostReport{Name: t.Name, Slots: t.Slots, LookedUp: t.Name}
 		e.Hosts = append(e.Hosts, h)
 		e.clients = append(e.clients, &client{HostReport: h, target: t})
 	}
 	defer e.each(func(_ int, c *client) { c.end() })
+	e.each(func(_ int, c *client) {
+		if c.target.LookUp != nil {
+			c.LookedUp = c.target.LookUp(ctx)
+		}
+	})
 	e.each(func(i int, c *client) { e.facts(ctx, i, c) })
 	e.listen(ctx)
 	e.dial(ctx)
@@ -93,8 +103,8 @@ func (e *examiner) each(f func(i int, c *client)) {
 	all.Wait()
 }
 
-// ask sends a request and returns the answer; nil if there is none. After a failure the host counts
-// as silent, and gets no further request.
+// ask sends a request and returns the answer, which fits the request; nil if there is none. After a
+// failure of the connection the host counts as silent, and gets no further request.
 func (c *client) ask(ctx context.Context, stage string, r *request, limit time.Duration) *answer {
 	if c.conn == nil {
 		return nil
@@ -106,18 +116,22 @@ func (c *client) ask(ctx context.Context, stage string, r *request, limit time.D
 		if x, ok := conn.(explainer); ok {
 			err = x.Explain(err)
 		}
-		c.fail(stage, err.Error())
+		c.fail(ctx, stage, err.Error())
 		return nil
 	}
+	if a.Error == "" && !a.fits(r) {
+		a.Error = "the answer does not fit the request: install the same tuttirun on all hosts"
+	}
 	if a.Error != "" {
-		c.fail(stage, a.Error)
+		c.fail(ctx, stage, a.Error)
+		return nil
 	}
 	return a
 }
 
-// fail records the first failure of a host.
-func (c *client) fail(stage, text string) {
-	if c.Error == "" {
+// fail records the first failure of a host. The end of the examination is not the host's failure.
+func (c *client) fail(ctx context.Context, stage, text string) {
+	if c.Error == "" && ctx.Err() == nil {
 		c.Stage, c.Error = stage, text
 	}
 }
@@ -176,17 +190,19 @@ func Local(context.Context) (io.ReadWriteCloser, error) {
 func (e *examiner) facts(ctx context.Context, i int, c *client) {
 	conn, err := c.target.Start(ctx)
 	if err != nil {
-		c.fail(stageStart, err.Error())
+		c.fail(ctx, stageStart, err.Error())
 		return
 	}
 	c.conn, c.out = conn, bufio.NewScanner(conn)
 	c.out.Buffer(nil, maxLine)
 	r := &request{Facts: &factsRequest{}}
 	for _, j := range peersOf(i, len(e.Hosts)) {
-		r.Facts.Names = append(r.Facts.Names, e.Hosts[j].Name)
+		if name := e.Hosts[j].LookedUp; name != "" {
+			r.Facts.Names = append(r.Facts.Names, name)
+		}
 	}
 	a := c.ask(ctx, stageFacts, r, startLimit)
-	if a == nil || a.Facts == nil {
+	if a == nil {
 		return
 	}
 	c.Facts = a.Facts
@@ -211,7 +227,10 @@ func (e *examiner) facts(ctx context.Context, i int, c *client) {
 func (e *examiner) listen(ctx context.Context) {
 	root := ""
 	open := func(c *client) {
-		r := &request{Listen: &listenRequest{Token: e.token, Root: root, Name: e.rootName(c), Ports: e.Ports, Interface: e.Interface}}
+		r := &request{Listen: &listenRequest{Token: e.token, Root: root, Name: c.LookedUp, Ports: e.Ports, Interface: e.Interface}}
+		if i := slices.IndexFunc(e.clients, func(o *client) bool { return o != c && o.LookedUp != "" }); i >= 0 {
+			r.Listen.Other = e.clients[i].LookedUp
+		}
 		if a := c.ask(ctx, stageListen, r, r.limit()+stepLimit); a != nil {
 			c.Listening = a.Listening
 		}
@@ -231,14 +250,6 @@ func (e *examiner) listen(ctx context.Context) {
 	})
 }
 
-// rootName returns the name at which other hosts dial rank 0 on this host.
-func (e *examiner) rootName(c *client) string {
-	if c.Facts != nil && (c.Name == "localhost" || c.Name == "127.0.0.1" || c.Name == "::1") {
-		return c.Facts.Hostname
-	}
-	return c.Name
-}
-
 // dial lets each host dial its peers.
 func (e *examiner) dial(ctx context.Context) {
 	links := make([][]*Pair, len(e.clients))
@@ -255,7 +266,7 @@ func (e *examiner) dial(ctx context.Context) {
 			return
 		}
 		a := c.ask(ctx, stageDial, r, r.limit()+stepLimit)
-		if a == nil || len(a.Pairs) != len(to) {
+		if a == nil {
 			return
 		}
 		for k, l := range a.Pairs {
@@ -263,7 +274,7 @@ func (e *examiner) dial(ctx context.Context) {
 		}
 		links[i] = a.Pairs
 	})
-	e.Pairs = slices.Concat(links...)
+	e.Pairs = append(e.Pairs, slices.Concat(links...)...)
 	if n := len(e.clients); n > allPairs {
 		e.Notes = append(e.Notes, fmt.Sprintf("%d of %d pairs of hosts were dialled: a sample, in which each host dials %d others", len(e.Pairs), n*(n-1), len(peersOf(0, n))))
 	}
@@ -293,7 +304,7 @@ func (e *examiner) measure(ctx context.Context) {
 		c := e.clients[slices.IndexFunc(e.clients, func(c *client) bool { return c.Name == l.From })]
 		r := &request{Dial: &dialRequest{Token: e.token, Addresses: []string{l.Address}, Measure: true}}
 		a := c.ask(ctx, stageMeasure, r, r.limit()+stepLimit)
-		if a == nil || len(a.Pairs) != 1 {
+		if a == nil {
 			continue
 		}
 		m := a.Pairs[0]

@@ -127,7 +127,9 @@ func dialTrouble(err error) string {
 	switch {
 	case errors.As(err, &dns):
 		return troubleLookup
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return troubleDenied
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return troubleRefused
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
 		return troubleRoute

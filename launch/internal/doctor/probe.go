@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,7 +44,8 @@ type factsRequest struct {
 type listenRequest struct {
 	Token     string `json:"token"`     // that connections begin with
 	Root      string `json:"root"`      // host:port of the first host's listener; "" for the first host
-	Name      string `json:"name"`      // this host's, as the others know it
+	Name      string `json:"name"`      // by which the others look this host up; "" if they cannot
+	Other     string `json:"other"`     // the name of another host; "" if there is none
 	Ports     string `json:"ports"`     // as in TUTTI_LISTEN; "" lets the system choose
 	Interface string `json:"interface"` // as in TUTTI_INTERFACE
 }
@@ -62,6 +64,19 @@ type answer struct {
 	Clock     int64      `json:"clock,omitempty"` // in nanoseconds since 1970
 	Listening *Listening `json:"listening,omitempty"`
 	Pairs     []*Pair    `json:"pairs,omitempty"`
+}
+
+// fits reports whether an answer without an error has what the request asks for.
+func (a *answer) fits(r *request) bool {
+	switch {
+	case r.Facts != nil:
+		return a.Facts != nil
+	case r.Listen != nil:
+		return a.Listening != nil
+	case r.Dial != nil:
+		return len(a.Pairs) == len(r.Dial.Addresses) && !slices.Contains(a.Pairs, nil)
+	}
+	return true
 }
 
 // Serve is the program of a probe. It answers requests until the end of in, or until idleLimit has
@@ -177,7 +192,7 @@ func (p *probe) listen(ctx context.Context, r *listenRequest) (*Listening, error
 	addr, why := r.reachedAt(ctx, host)
 	on := interfaceOf(interfaces(), addr)
 	at := &Listening{Address: net.JoinHostPort(addr.String(), port), Interface: on.Name, MTU: on.MTU, Speed: on.Speed, Why: why}
-	if r.Root == "" && r.Interface == "" {
+	if r.Root == "" && r.Interface == "" && r.Name != "" {
 		at.Address = net.JoinHostPort(r.Name, port) // the other ranks look up the name of rank 0's host
 	}
 	return at, nil
@@ -212,16 +227,24 @@ func (r *listenRequest) reachedAt(ctx context.Context, bound string) (addr netip
 	case r.Root != "":
 		return routeTo(ctx, r.Root), "the route to " + r.Root
 	}
-	addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", r.Name) // no address: the default route is left
+	addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", r.Name) // no address: the routes are left
 	for _, a := range addrs {
 		if a = a.Unmap(); !a.IsLoopback() && interfaceOf(interfaces(), a).Name != "" {
 			return a, "the address of its name"
 		}
 	}
-	if addr = routeTo(ctx, "192.0.2.1:9"); !addr.IsValid() { // TEST-NET-1: only the default route leads there
-		addr = routeTo(ctx, "[2001:db8::1]:9") // the same of IPv6
+	if r.Other != "" {
+		if addr = routeTo(ctx, net.JoinHostPort(r.Other, "9")); addr.IsValid() && !addr.IsLoopback() {
+			return addr, "the route to " + r.Other
+		}
 	}
-	return addr, "the default route"
+	// Only the default route leads to the addresses for documentation.
+	for _, a := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		if addr = routeTo(ctx, a); addr.IsValid() {
+			return addr, "the default route"
+		}
+	}
+	return netip.IPv6Unspecified(), "no route leads to other hosts"
 }
 
 // routeTo returns the address of this host from which the route to an address begins, or the zero
