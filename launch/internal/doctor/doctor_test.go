@@ -403,7 +403,8 @@ func TestEachHostIsDialledFromOthers(t *testing.T) {
 func TestPrint(t *testing.T) {
 	r := healthy()
 	a, b := r.Hosts[0], r.Hosts[1]
-	a.Facts.Quota, a.Facts.Devices = 2.5, []RDMAPort{{Name: "rxe0", Port: 1, State: "ACTIVE", Rate: "10 Gb/sec", Network: "Ethernet", GIDs: []string{"0: 10.0.0.1, RoCE v2"}}}
+	a.Facts.Quota, a.Facts.Devices = 2.5, []RDMAPort{{Name: "rxe0", Port: 1, State: "ACTIVE", Rate: "10 Gb/sec", Network: "Ethernet", GIDs: []string{"0: 10.0.0.1, RoCE v1", "1: 10.0.0.1, RoCE v2"}}}
+	a.Facts.Hostname, a.Facts.Commit, a.Listening.MTU = "a\x1b[31m\t\n", "0123456789ab", 0
 	b.Facts = nil
 	r.Pairs[0].Latency, r.Pairs[0].Bandwidth, r.Pairs[0].Speed, r.Pairs[0].PathMTU = 25*time.Microsecond, 1e9, 10000, 1500
 	r.Pairs[1].Trouble = troubleSilent
@@ -413,16 +414,17 @@ func TestPrint(t *testing.T) {
 	if err := Print(&out, r); err != nil {
 		t.Fatal(err)
 	}
-	const want = `HOST  NAME  VERSION    CLOCK       CORES              OPEN FILES  LOCKED     /dev/shm FREE
-a     a     1.2.3 abc  +1000.0 ms  4 of 4, quota 2.5  1024        unlimited  64 MiB of 64 MiB
+	const want = `HOST  NAME      VERSION        CLOCK       CORES              FILES  LOCKED     SHM FREE
+a     a?[31m??  1.2.3 0123456  +1000.0 ms  4 of 4, quota 2.5  1024   unlimited  64 MiB
 b     no answer
 
 HOST  ADDRESS        INTERFACE  MTU   SPEED  WHY
-a     10.0.0.1:7000  eth0       1500  -      the default route
+a     10.0.0.1:7000  eth0       -     -      the default route
 b     10.0.0.2:7000  eth0       1500  -      
 
 HOST  RDMA DEVICE            STATE   RATE       GIDS
-a     rxe0 port 1, Ethernet  ACTIVE  10 Gb/sec  0: 10.0.0.1, RoCE v2
+a     rxe0 port 1, Ethernet  ACTIVE  10 Gb/sec  0: 10.0.0.1, RoCE v1
+                                                1: 10.0.0.1, RoCE v2
 
 FROM  TO  ADDRESS        PATH MTU  LATENCY  BANDWIDTH        LINK
 a     b   10.0.0.2:7000  1500      25.0 µs  8.00 Gb/s (80%)  10 Gb/s
@@ -435,6 +437,26 @@ FAULT: b: is down
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestClockText(t *testing.T) {
+	for offset, want := range map[time.Duration]string{
+		-1500 * time.Microsecond: "-1.5 ms", 48 * time.Hour: "+172800 s", -20 * time.Second: "-20 s",
+	} {
+		if got := clockText(&Clock{Offset: offset}); got != want {
+			t.Errorf("%v: got %q, want %q", offset, got, want)
+		}
+	}
+}
+
+// Without a listener the table of addresses would be empty.
+func TestPrintOmitsEmptyTables(t *testing.T) {
+	r := healthy()
+	r.Hosts[0].Listening, r.Hosts[1].Listening, r.Pairs = nil, nil, nil
+	var out strings.Builder
+	if err := Print(&out, r); err != nil || strings.Contains(out.String(), "ADDRESS") {
+		t.Errorf("got %v and\n%s\nwant no table of addresses", err, out.String())
 	}
 }
 

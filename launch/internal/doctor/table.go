@@ -8,26 +8,35 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
-// Print writes a report as tables: hosts, interfaces, devices, links, notes and faults.
+// Print writes a report as tables: hosts, interfaces, devices, links, notes and faults. A host can
+// only fill cells: its texts get neither a further cell or line, nor control over the terminal.
 func Print(w io.Writer, r *Examination) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := func(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) } // Flush returns the errors
+	row := func(cells ...string) {
+		for i := range cells {
+			cells[i] = strings.Map(graphic, cells[i])
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t")) // Flush returns the errors
+	}
 	part := func(header ...string) { row(); row(header...) }
 
-	row("HOST", "NAME", "VERSION", "CLOCK", "CORES", "OPEN FILES", "LOCKED", "/dev/shm FREE")
+	row("HOST", "NAME", "VERSION", "CLOCK", "CORES", "FILES", "LOCKED", "SHM FREE")
 	for _, h := range r.Hosts {
 		if f := h.Facts; f != nil {
-			row(h.Name, f.Hostname, f.Version+" "+f.Commit, clockText(h.Clock), coresText(f), limitText(f.OpenFiles, func(n int64) string { return strconv.FormatInt(n, 10) }), limitText(f.LockedMemory, amount), shmText(f.Shm))
+			row(h.Name, f.Hostname, fmt.Sprintf("%s %.7s", f.Version, f.Commit), clockText(h.Clock), coresText(f), limitText(f.OpenFiles, func(n int64) string { return strconv.FormatInt(n, 10) }), limitText(f.LockedMemory, amount), shmText(f.Shm))
 		} else {
 			row(h.Name, "no answer")
 		}
 	}
-	part("HOST", "ADDRESS", "INTERFACE", "MTU", "SPEED", "WHY")
+	if slices.ContainsFunc(r.Hosts, func(h *HostReport) bool { return h.Listening != nil }) {
+		part("HOST", "ADDRESS", "INTERFACE", "MTU", "SPEED", "WHY")
+	}
 	for _, h := range r.Hosts {
 		if l := h.Listening; l != nil {
-			row(h.Name, l.Address, l.Interface, strconv.Itoa(l.MTU), speedText(l.Speed), l.Why)
+			row(h.Name, l.Address, l.Interface, mtuText(l.MTU), speedText(l.Speed), l.Why)
 		}
 	}
 	if slices.ContainsFunc(r.Hosts, func(h *HostReport) bool { return h.Facts != nil && len(h.Facts.Devices) > 0 }) {
@@ -38,7 +47,11 @@ func Print(w io.Writer, r *Examination) error {
 			continue
 		}
 		for _, d := range h.Facts.Devices {
-			row(h.Name, fmt.Sprintf("%s port %d, %s", d.Name, d.Port, d.Network), d.State, d.Rate, strings.Join(d.GIDs, "; "))
+			gids := append(d.GIDs, "")
+			row(h.Name, fmt.Sprintf("%s port %d, %s", d.Name, d.Port, d.Network), d.State, d.Rate, gids[0])
+			for _, gid := range d.GIDs[min(len(d.GIDs), 1):] {
+				row("", "", "", "", gid)
+			}
 		}
 	}
 	if len(r.Pairs) > 0 {
@@ -49,7 +62,7 @@ func Print(w io.Writer, r *Examination) error {
 			row(l.From, l.To, l.Address, "-", "-", "-", "fault: "+l.Trouble)
 			continue
 		}
-		row(l.From, l.To, l.Address, strconv.Itoa(l.PathMTU), latencyText(l.Latency), bandwidthText(l), speedText(l.Speed))
+		row(l.From, l.To, l.Address, mtuText(l.PathMTU), latencyText(l.Latency), bandwidthText(l), speedText(l.Speed))
 	}
 	row()
 	for _, note := range r.Notes {
@@ -71,7 +84,18 @@ func clockText(c *Clock) string {
 	if c == nil {
 		return unknown
 	}
+	if c.Offset.Abs() >= 10*time.Second {
+		return fmt.Sprintf("%+.0f s", c.Offset.Seconds())
+	}
 	return fmt.Sprintf("%+.1f ms", float64(c.Offset)/float64(time.Millisecond))
+}
+
+// graphic replaces a character that has no picture, or that ends a cell.
+func graphic(c rune) rune {
+	if unicode.IsGraphic(c) {
+		return c
+	}
+	return '?'
 }
 
 // coresText writes how many cores ranks may use, of all that the host has.
@@ -105,7 +129,15 @@ func shmText(s *Shm) string {
 	case s.Error != "":
 		return "fault"
 	}
-	return amount(s.Free) + " of " + amount(s.Size)
+	return amount(s.Free)
+}
+
+// mtuText writes an MTU.
+func mtuText(n int) string {
+	if n <= 0 {
+		return unknown
+	}
+	return strconv.Itoa(n)
 }
 
 // speedText writes the speed of an interface.
