@@ -259,3 +259,23 @@ func TestDirectoriesOfPathComeFirst(t *testing.T) {
 		}
 	}
 }
+
+// What an error recommends in place of an option is itself a command line.
+func TestTheRemediesOfRefusedOptionsAreUnderstood(t *testing.T) {
+	for _, c := range []struct{ refused, remedy, args string }{
+		{"-rf f p", "write -np 1 -H HOST:SLOTS PROGRAM for each rank, with ':' in between", "-np 1 -H n1:2 p : -np 1 -H n2:1 p : -np 1 -H n1:2 p"},
+		{"-envlist A p", "-genvlist NAME,... holds", "-np 1 -genvlist A,B p"},
+		{"-envnone p", "-genvnone holds", "-np 1 -genvnone p"},
+		{"--xterm 0 p", "write xterm -e gdb PROGRAM", "-np 1 xterm -e gdb p"},
+		{"--run-path p", "write python SCRIPT", "-np 1 python p"},
+		{"-s ./p", "what -s is to Open MPI is --preload-binary here", "-np 1 --preload-binary ./p"},
+		{"--set-cwd-to-session-dir p", "by -wdir DIR", "-np 1 -wdir /scratch p"},
+	} {
+		if _, err := parse(strings.Fields(c.refused), nil); err == nil || !strings.Contains(err.Error(), c.remedy) {
+			t.Errorf("%s: got %v, want an error with %q", c.refused, err, c.remedy)
+		}
+		if req, err := parse(strings.Fields(c.args), nil); err != nil || len(req.warnings) > 0 {
+			t.Errorf("%s: got %v, want no error and no warning", c.args, err)
+		}
+	}
+}

@@ -227,8 +227,9 @@ func ignoredOptions() []option {
 func rejectedOptions() []option {
 	var all []option
 	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
-	add("not supported; -genvlist holds for all programs", "envlist", "envnone")
-	add("not supported; choose places by -H, --map-by and --rank-by", "rankfile", "rf")
+	add("not supported; -genvlist NAME,... holds for all programs", "envlist")
+	add("not supported; -genvnone holds for all programs", "envnone")
+	add("not supported; write -np 1 -H HOST:SLOTS PROGRAM for each rank, with ':' in between, or choose places by --map-by and --rank-by", "rankfile", "rf")
 	add("not supported; put the files into a directory that all hosts share, or copy them with scp", "preload-files", "preload-files-dest-dir")
 	add("not supported; choose a directory that each host has, by -wdir DIR", "set-cwd-to-session-dir")
 	add("not supported; write the parameters of the file as options", "config-file")
@@ -236,10 +237,11 @@ func rejectedOptions() []option {
 	add("not supported; write host:slots in each line of the discovery script", "slots-per-host")
 	add("not supported; a shell writes it: echo $$ >FILE; exec tuttirun ...", "report-pid")
 	add("not supported; start the ranks by jsrun, without tuttirun", "jsrun")
-	add("not supported; write python -m MODULE as the program", "m", "module", "run-path")
+	add("not supported; write python -m MODULE as the program", "m", "module")
+	add("not supported; write python SCRIPT as the program", "run-path")
 	add("not supported; --output-filename and --outfile-pattern write files", "log-dir", "r", "redirects", "t", "tee", "local-ranks-filter", "logs-specs")
 	add("not supported; --display-map prints the places of a job that runs", "do-not-launch")
-	add("not supported; start a debugger as the program", "xterm", "debug", "tv", "gdb")
+	add("not supported; write xterm -e gdb PROGRAM as the program", "xterm", "debug", "tv", "gdb")
 	return all
 }
 
