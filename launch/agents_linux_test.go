@@ -2,7 +2,6 @@ package launch
 
 import (
 	"bufio"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,16 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/launch/internal/agent"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // A runningAgent is tuttirun agent in a process of its own, on all addresses of this machine.
 type runningAgent struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	by   agents
-	leak *os.File // end of file once the agent and all that it has started have ended
+	t   *testing.T
+	cmd *exec.Cmd
+	by  agents
 
 	mu  sync.Mutex
 	log strings.Builder
@@ -39,24 +38,16 @@ func startAgent(t *testing.T, options ...string) *runningAgent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leak, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
 	log, theirs, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	a := &runningAgent{t: t, leak: leak}
+	a := &runningAgent{t: t}
 	a.by.Secret = secret
 	a.cmd = exec.Command(program, append([]string{"agent", "--allow-run-as-root", "--listen", "0.0.0.0:0", "--secret-file", secret}, options...)...)
 	a.cmd.Stderr = theirs
-	a.cmd.ExtraFiles = []*os.File{nil, nil, nil, nil, held} // as in launch
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	all := leak.Start(t, a.cmd)
 	logged := make(chan struct{})
 	lines := bufio.NewReader(log)
 	log.SetReadDeadline(time.Now().Add(limit))
@@ -82,11 +73,9 @@ func startAgent(t *testing.T, options ...string) *runningAgent {
 	t.Cleanup(func() {
 		a.cmd.Process.Kill()
 		a.cmd.Wait()
-		leak.SetReadDeadline(time.Now().Add(limit))
-		if _, err := leak.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("something that the agent started is left: %v", err)
+		if err := all.Wait(limit); err != nil {
+			t.Error(err)
 		}
-		leak.Close()
 		<-logged
 		log.Close()
 		if t.Failed() {
@@ -134,16 +123,16 @@ func TestTheEndOfALauncherEndsRanksOfAgents(t *testing.T) {
 	a := startAgent(t)
 	l := launch(t, hostsJob{Hosts: []string{hostB, "localhost", hostC}, By: a.by, Args: sh("echo up; sleep 1000 & wait")})
 	l.sorted(3)
-	l.cmd.Process.Kill()
-	l.nothingLeft(limit)
+	l.kill(l.cmd.Process.Pid)
 	a.drains()
+	l.nothingLeft(limit)
 }
 
 func TestTheEndOfAnAgentEndsItsRanks(t *testing.T) {
 	a := startAgent(t)
 	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB}, By: a.by, Args: sh("echo up; sleep 1000 & wait")})
 	l.sorted(2)
-	a.cmd.Process.Kill()
+	l.kill(a.cmd.Process.Pid)
 	if got := l.wait(); got == 0 || !strings.Contains(l.stderr.String(), hostB) {
 		t.Errorf("got exit code %d and %q, want a failure that names %s", got, l.stderr.String(), hostB)
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/tutti-go/tutti/bootstrap"
 	"github.com/tutti-go/tutti/internal/cpu"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/launch/internal/agent"
 	"github.com/tutti-go/tutti/launch/internal/placement"
 	"github.com/tutti-go/tutti/launch/internal/remote"
@@ -69,6 +70,7 @@ type hostsJob struct {
 
 	Preload bool
 	TmpDir  string
+	FanOut  int
 }
 
 // runHere is ssh, but runs the command on this machine.
@@ -110,7 +112,7 @@ func (h hostsJob) job() *Job {
 		env = append(env, testRank+"="+h.Rank)
 	}
 	j := &Job{
-		Env: env, Grace: 2 * time.Second, Guardian: program, Preload: h.Preload, TmpDir: h.TmpDir,
+		Env: env, Grace: 2 * time.Second, Guardian: program, Preload: h.Preload, TmpDir: h.TmpDir, FanOut: h.FanOut,
 		Starter: &remote.SSH{Agent: ssh, Program: program},
 	}
 	if h.By != (agents{}) {
@@ -149,12 +151,12 @@ type launched struct {
 	stdin  io.WriteCloser
 	lines  *bufio.Reader
 	stderr bytes.Buffer
-	leak   *os.File // end of file once all processes of the job have ended
+	all    *leak.Processes
+	killed time.Time // when kill was called
 	wait   func() int
 }
 
-// launch starts a launcher. Every process of its job inherits a pipe. The cleanup waits for the
-// pipe's end of file, which proves that no process is left.
+// launch starts a launcher. The cleanup checks that no process of its job is left.
 func launch(t *testing.T, h hostsJob) *launched {
 	t.Helper()
 	program, err := os.Executable()
@@ -165,27 +167,18 @@ func launch(t *testing.T, h hostsJob) *launched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leak, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
 	stdout, theirs, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	l := &launched{t: t, cmd: exec.Command(program), lines: bufio.NewReader(stdout), leak: leak}
+	l := &launched{t: t, cmd: exec.Command(program), lines: bufio.NewReader(stdout)}
 	l.cmd.Env = append(os.Environ(), testJob+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	l.cmd.Stdout, l.cmd.Stderr = theirs, &l.stderr
-	// tuttirun gives ranks other files at the descriptors 3 to 6.
-	l.cmd.ExtraFiles = []*os.File{nil, nil, nil, nil, held}
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	l.all = leak.Start(t, l.cmd)
 	stdout.SetReadDeadline(time.Now().Add(limit))
 	l.wait = sync.OnceValue(func() int {
 		stuck := time.AfterFunc(limit, func() { l.cmd.Process.Kill() })
@@ -199,7 +192,6 @@ func launch(t *testing.T, h hostsJob) *launched {
 		l.wait()
 		l.nothingLeft(limit)
 		stdout.Close()
-		leak.Close()
 		if t.Failed() {
 			t.Logf("standard error:\n%s", l.stderr.String())
 		}
@@ -210,9 +202,22 @@ func launch(t *testing.T, h hostsJob) *launched {
 // nothingLeft checks that all processes of the job end in time.
 func (l *launched) nothingLeft(within time.Duration) {
 	l.t.Helper()
-	l.leak.SetReadDeadline(time.Now().Add(within))
-	if _, err := l.leak.Read(make([]byte, 1)); err != io.EOF {
-		l.t.Errorf("something that the job started is left after %v: %v", within, err)
+	if err := l.all.Wait(within); err != nil {
+		l.t.Error(err)
+	}
+	if !l.killed.IsZero() {
+		l.t.Logf("%s\t1\t%d ns/op, from KILL to the end of the last process", l.t.Name(), time.Since(l.killed))
+		l.killed = time.Time{}
+	}
+}
+
+// kill kills a process. nothingLeft then prints the time that has passed. No test depends on it,
+// because the machine may be busy.
+func (l *launched) kill(pid int) {
+	l.t.Helper()
+	l.killed = time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		l.t.Fatal(err)
 	}
 }
 
@@ -682,31 +687,33 @@ func parent(t *testing.T, pid int) int {
 // Whatever is killed, no process is left on any host, and the verdict names the host that was lost.
 func TestNothingIsLeftWhateverIsKilled(t *testing.T) {
 	const lost = "rank 1 (sh, process %d on " + hostB + ") was lost after "
+	node := func(_ *testing.T, _ *launched, _, node int) int { return node }
 	for name, c := range map[string]struct {
+		fanOut int
 		victim func(t *testing.T, l *launched, rank, node int) int
 		code   int
 		want   string
+		others string // in the verdict
 	}{
-		"launcher": {func(_ *testing.T, l *launched, _, _ int) int { return l.cmd.Process.Pid }, -1, ""},
-		"node":     {func(_ *testing.T, _ *launched, _, node int) int { return node }, 255, lost},
-		"agent":    {func(t *testing.T, _ *launched, _, node int) int { return parent(t, node) }, 255, lost},
-		"rank":     {func(_ *testing.T, _ *launched, rank, _ int) int { return rank }, 137, "rank 1 (sh, process %d on " + hostB + ") was killed by signal 9"},
+		"launcher":        {0, func(_ *testing.T, l *launched, _, _ int) int { return l.cmd.Process.Pid }, -1, "", ""},
+		"host":            {0, node, 255, lost, "rank 3 disappeared with host " + hostB},
+		"host on the way": {1, node, 255, lost, "rank 2 disappeared with host " + hostC + ", reached through " + hostB},
+		"ssh":             {0, func(t *testing.T, _ *launched, _, node int) int { return parent(t, node) }, 255, lost, "rank 3 disappeared with host " + hostB},
+		"rank":            {0, func(_ *testing.T, _ *launched, rank, _ int) int { return rank }, 137, "rank 1 (sh, process %d on " + hostB + ") was killed by signal 9", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC, hostB}, Args: sh(family)})
+			l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC, hostB}, Args: sh(family), FanOut: c.fanOut})
 			var rank, node int
 			for _, line := range l.sorted(4) {
 				if strings.HasPrefix(line, "1 ready") {
 					fmt.Sscanf(line, "1 ready %d %d", &rank, &node)
 				}
 			}
-			if err := syscall.Kill(c.victim(t, l, rank, node), syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			l.kill(c.victim(t, l, rank, node))
 			if c.want != "" {
 				c.want = fmt.Sprintf(c.want, rank)
 			}
-			l.ends(c.code, c.want)
+			l.ends(c.code, c.want, c.others)
 			l.nothingLeft(limit)
 		})
 	}

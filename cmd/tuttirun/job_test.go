@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 // This test binary also runs as tuttirun, as the guardian that tuttirun starts, and as a rank. The
@@ -99,7 +100,7 @@ type job struct {
 	stdout *os.File
 	lines  *bufio.Reader
 	stderr bytes.Buffer
-	leak   *os.File // end of file once all processes of the job have ended
+	all    *leak.Processes
 	waited sync.Once
 	closed sync.Once
 	code   int
@@ -108,8 +109,7 @@ type job struct {
 // limit is the longest time that any action of a test may take on a busy machine.
 const limit = 30 * time.Second
 
-// start runs tuttirun. Every process of the job inherits the write end of a pipe, so the pipe's end
-// of file proves that no process is left.
+// start runs tuttirun. The cleanup checks that no process of the job is left.
 func start(t *testing.T, args ...string) *job {
 	t.Helper()
 	self, err := os.Executable()
@@ -122,34 +122,19 @@ func start(t *testing.T, args ...string) *job {
 func startCommand(t *testing.T, program string, args ...string) *job {
 	t.Helper()
 	j := &job{t: t, cmd: exec.Command(program, args...)}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	leak, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
 	stdout, theirs, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
+	j.stdout, j.lines = stdout, bufio.NewReader(stdout)
 	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
-	// The pipe is at descriptor 7, because tuttirun gives ranks other files at the descriptors 3 to
-	// 6.
-	j.cmd.ExtraFiles = []*os.File{null, null, null, null, held}
 	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
 		"GORACE=atexit_sleep_ms=0") // otherwise each process of a race build waits 1 s at its end
 	if j.stdin, err = j.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	j.all = leak.Start(t, j.cmd)
 	t.Cleanup(j.checkNothingIsLeft)
 	stdout.SetReadDeadline(time.Now().Add(limit))
 	return j
@@ -233,11 +218,9 @@ func (j *job) close() {
 	j.stdin.Close()
 	j.wait()
 	j.stdout.Close()
-	j.leak.SetReadDeadline(time.Now().Add(limit))
-	if _, err := j.leak.Read(make([]byte, 1)); err != io.EOF {
-		j.t.Errorf("something that the job started is left: %v", err)
+	if err := j.all.Wait(limit); err != nil {
+		j.t.Error(err)
 	}
-	j.leak.Close()
 }
 
 // role makes this test binary the program of the ranks.
