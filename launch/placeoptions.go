@@ -200,8 +200,8 @@ func (p *parser) finishHosts() error {
 	} else if n > 0 && len(j.Hosts) > 0 {
 		j.Hosts = j.Hosts[:n]
 	}
-	for i := range j.Hosts {
-		if p.place.perCore {
+	if p.place.perCore {
+		for i := range j.Hosts {
 			j.Hosts[i].Slots = 0
 		}
 	}

@@ -30,7 +30,7 @@ func hostsOf(places []Assignment) string {
 	return b.String()
 }
 
-// policyOf returns the policy of options written as "--map-by=node" and so on.
+// policyOf returns the policy of options such as "map=node N=2".
 func policyOf(t *testing.T, options string) (p Policy) {
 	t.Helper()
 	for o := range strings.FieldsSeq(options) {

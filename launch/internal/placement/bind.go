@@ -17,10 +17,12 @@ func (p *Policy) units(cpus []cpu.Thread) [][]cpu.Thread {
 	return p.group(cpus, Core)
 }
 
-// group groups the processors that ranks may use by a unit.
+// group groups the processors that ranks may use by a unit. By Slot and Node all are in one group.
 func (p *Policy) group(cpus []cpu.Thread, by Unit) (groups [][]cpu.Thread) {
 	key := func(c cpu.Thread) [3]int {
 		switch by {
+		case Slot, Node:
+			return [3]int{}
 		case Core:
 			return [3]int{c.Socket, c.NUMA, c.Core}
 		case Socket:
@@ -52,11 +54,8 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	if len(h.CPUs) == 0 {
 		return nil, fmt.Errorf("host %s: got no list of its processors, want one for --bind-to; bind no ranks with --bind-to none", h.Name)
 	}
-	units := p.group(h.CPUs, p.Bind)
-	if p.Bind <= Node {
-		units = [][]cpu.Thread{slices.Concat(p.group(h.CPUs, Core)...)} // only --cpu-list: all ranks share them
-	}
-	if len(units) == 0 || len(units[0]) == 0 {
+	units := p.group(h.CPUs, p.Bind) // with --cpu-list only, all ranks share one
+	if len(units) == 0 {
 		return nil, fmt.Errorf("host %s: got processors %v, want some that exist and that this user may use: %v", h.Name, p.CPUs, ids(h.CPUs))
 	}
 	width := max(p.Width, 1)

@@ -108,7 +108,7 @@ func (f *fileParser) next() (word, from string) {
 	case end < 0:
 		end = len(from)
 	case end == 0:
-		end = min(1, len(from)) // '='
+		end = 1 // '='
 	}
 	f.rest = from[end:]
 	return from[:end], from

@@ -65,8 +65,7 @@ var names = map[string]Unit{
 // after a colon.
 func (p *Policy) ParseMapBy(value string) error {
 	words := strings.Split(strings.ToLower(value), ":")
-	unit := words[0]
-	modifiers := words[1:]
+	unit, modifiers := words[0], words[1:]
 	if unit == "ppr" {
 		if len(words) < 3 {
 			return fmt.Errorf("got %q, want ppr:N:node or ppr:N:socket", value)
@@ -94,8 +93,8 @@ func (p *Policy) ParseMapBy(value string) error {
 			p.RankBy = Node
 		}
 	}
-	for i := 0; i < len(modifiers); i++ {
-		if err := p.modify(modifiers[i]); err != nil {
+	for _, word := range modifiers {
+		if err := p.modify(word); err != nil {
 			return err
 		}
 	}
@@ -143,11 +142,8 @@ func (p *Policy) ParseRankBy(value string) error {
 		return fmt.Errorf("got %q, want slot or node", value)
 	case u == Node:
 		p.RankBy = Node
-	case u == Socket || u == NUMA:
-		if u != p.MapBy {
-			return fmt.Errorf("got %q, want slot or node, or the unit of --map-by", value)
-		}
-		p.RankBy = Slot
+	case (u == Socket || u == NUMA) && u != p.MapBy:
+		return fmt.Errorf("got %q, want slot or node, or the unit of --map-by", value)
 	default:
 		p.RankBy = Slot
 	}
