@@ -23,7 +23,7 @@ func (f *finder) openMPI() (*Job, error) {
 		return nil, err
 	}
 	if j.Size == 1 || j.LocalSize != j.Size {
-		return nil, nil // nothing is missing, or single names the remedy
+		return nil, nil // one rank needs no source; for several hosts, single names the remedy
 	}
 	random, _ := f.get(vars.OpenMPIRandom)
 	j.Name = nameFrom("ompi", id)

@@ -144,7 +144,8 @@ func TestAnAgentBoundsTheRanksOfAJob(t *testing.T) {
 	l.ends(exitNotRunning, "the agent there allows 2 ranks of a job (--max-ranks)", hostB)
 }
 
-// What a Tunnel runs would be neither counted nor logged.
+// An agent's host must refuse a Tunnel, because the agent could neither count nor log the processes
+// that the Tunnel starts.
 func TestAnAgentsHostStartsNoFurtherHosts(t *testing.T) {
 	a := startAgent(t)
 	d, err := agent.NewDialer(a.by.Keys, a.by.Port)

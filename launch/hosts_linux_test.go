@@ -612,7 +612,8 @@ func TestStartErrorsNameTheHost(t *testing.T) {
 	}
 }
 
-// A host that is not connected because another one is not may report that first.
+// If a host cannot be started, the hosts below it in the tree fail, too, and may report this first.
+// The error must name the host that could not be started.
 func TestTheHostOnTheWayIsWhyAStartFails(t *testing.T) {
 	r := &run{others: others{pending: 2}}
 	r.lost(&remoteHost{hostName: hostC}, fmt.Errorf("%s: %w", hostC, &remote.ThroughError{Host: hostB}))
@@ -756,8 +757,9 @@ func TestACutHostKillsItsRanks(t *testing.T) {
 	l.ends(255, fmt.Sprintf("rank 0 (sh, process %d on %s) was lost after ", rank, hostB))
 }
 
-// A job that is started again omits a host that was lost, if the other slots suffice. It uses a host
-// again that was lost only because the lost host was on the way to it, as it is with a fan-out of 1.
+// A job that is started again omits a host that was lost, if the other slots suffice. With a
+// fan-out of 1, the connections to some hosts pass through the lost host. The job uses these hosts
+// again.
 func TestARestartOmitsLostHosts(t *testing.T) {
 	for _, c := range []struct {
 		slots, fanOut, code int

@@ -33,8 +33,9 @@ const endTimeout = 3 * time.Second
 // agent waits for such a process, it does not see that the launcher has gone.
 const stuckTimeout = 15 * time.Second
 
-// cutTimeout is the time after which a launcher's host that acknowledges nothing has been cut off.
-// It is that of keepAlive, which sends nothing while written bytes wait for their acknowledgement.
+// cutTimeout is how long a launcher's host may acknowledge nothing before it counts as cut off.
+// TCP's keep-alive does not detect this, because it sends nothing while written bytes wait for
+// their acknowledgement. cutTimeout is as long as the limit of keepAlive.
 const cutTimeout = 15 * time.Second
 
 // limits are slotHold, endTimeout, stuckTimeout and cutTimeout. Tests shorten them.

@@ -29,9 +29,10 @@ func isCut(nc net.Conn, limit time.Duration) bool {
 	return err == nil && isUnanswered(info, limit)
 }
 
-// isUnanswered is isCut by what the kernel says of a connection.
+// isUnanswered reports, for the kernel's description of a connection, what isCut reports for the
+// connection.
 func isUnanswered(info *unix.TCPInfo, limit time.Duration) bool {
-	// A window of 0 is that of a launcher that does not read. The kernel then probes ever more rarely.
-	// Kernels before 5.4 do not report the window.
+	// If the window is 0, the launcher does not read, and the kernel probes ever more rarely. Such
+	// a launcher is not cut off. Kernels before 5.4 do not report the window.
 	return info.Unacked > 0 && info.Snd_wnd > 0 && time.Duration(info.Last_ack_recv)*time.Millisecond > limit
 }

@@ -190,7 +190,7 @@ func TestCertificatesOfASiteReplaceTheSecret(t *testing.T) {
 	}
 }
 
-// Names in a certificate that nobody has verified do not reach the terminal as they are.
+// The names in a certificate that nobody has verified must not reach the terminal unchanged.
 func TestAnImpostorControlsNoTerminal(t *testing.T) {
 	leak.Check(t)
 	ca := newAuthority(t)

@@ -90,7 +90,8 @@ func clockText(c *Clock) string {
 	return fmt.Sprintf("%+.1f ms", float64(c.Offset)/float64(time.Millisecond))
 }
 
-// graphic replaces a character that has no picture, or that ends a cell.
+// graphic replaces a character that is not printable by a question mark. This includes characters
+// that end a cell.
 func graphic(c rune) rune {
 	if unicode.IsGraphic(c) {
 		return c
