@@ -174,11 +174,11 @@ examples: build ## run every program in examples/ and check its output
 
 # The launchers of other projects; those that cannot be had are skipped, with a line.
 .PHONY: e2e-launch
-e2e-launch: build ## run hello and digits under other launchers, on one and on two pseudo-hosts (2 minutes)
+e2e-launch: build ## run hello and digits under other launchers, on pseudo-hosts (2 minutes, at most 4)
 	@tools/e2e-launch.sh
 
 .PHONY: e2e-launch-all
-e2e-launch-all: build ## the same, and the slow cases (at most 12 minutes)
+e2e-launch-all: build ## the same, and the slow cases (5 minutes, at most 12)
 	@tools/e2e-launch.sh all
 
 # The check is a module of its own. go list downloads only the modules that the check needs.
