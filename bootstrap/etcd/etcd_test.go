@@ -1,15 +1,19 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +29,9 @@ import (
 // A server is an etcd on loopback.
 type server struct {
 	addr    string
+	dir     string // its data
 	process *os.Process
+	ended   chan struct{} // closed when the process has ended
 	admin   *clientv3.Client
 }
 
@@ -33,21 +39,27 @@ type server struct {
 // the test's own client. Without etcd it skips the test.
 func serve(t *testing.T, c Config, options ...string) *server {
 	t.Helper()
+	leak.Check(t)
+	return serveFrom(t, t.TempDir(), c, options...)
+}
+
+// serveFrom does the same with the data of a directory.
+func serveFrom(t *testing.T, dir string, c Config, options ...string) *server {
+	t.Helper()
 	program, err := exec.LookPath("etcd")
 	if err != nil {
 		// Reason: nothing else can take the place of the server; CI installs Debian's etcd-server.
 		t.Skip("no program etcd here: install Debian's package etcd-server")
 	}
-	leak.Check(t)
 	scheme := "http://"
 	if c.TLS != nil {
 		scheme = "https://"
 	}
 	for range 5 { // another process may take the ports before etcd does
-		s := &server{addr: freeAddr(t)}
+		s := &server{addr: freeAddr(t), dir: dir, ended: make(chan struct{})}
 		peer := "http://" + freeAddr(t)
 		command := exec.Command(program, append([]string{
-			"--data-dir", t.TempDir(), "--listen-client-urls", scheme + s.addr, "--advertise-client-urls", scheme + s.addr,
+			"--data-dir", dir, "--listen-client-urls", scheme + s.addr, "--advertise-client-urls", scheme + s.addr,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer,
 		}, options...)...)
 		var log strings.Builder
@@ -56,14 +68,13 @@ func serve(t *testing.T, c Config, options ...string) *server {
 			t.Fatal(err)
 		}
 		s.process = command.Process
-		ended := make(chan struct{})
 		go func() {
 			command.Wait()
-			close(ended)
+			close(s.ended)
 		}()
 		t.Cleanup(func() {
 			s.process.Kill()
-			<-ended
+			<-s.ended
 		})
 		c.Endpoints, c.Logger = []string{s.addr}, zap.NewNop()
 		if s.admin, err = clientv3.New(c); err != nil {
@@ -72,13 +83,13 @@ func serve(t *testing.T, c Config, options ...string) *server {
 		t.Cleanup(func() { s.admin.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			<-ended
+			<-s.ended
 			cancel()
 		}()
 		if _, err = s.admin.Get(ctx, "x"); err == nil { // the client waits for the server
 			return s
 		}
-		<-ended
+		<-s.ended
 		t.Logf("etcd has ended: %s", log.String())
 	}
 	t.Fatal("etcd: it does not start")
@@ -109,9 +120,12 @@ func (s *server) keys(t *testing.T) (keys []string) {
 	return keys
 }
 
+// secret is that of the jobs, in hexadecimal digits.
+const secret = "00112233445566778899aabbccddeeff"
+
 // join joins a job as a rank, by the variables that a user sets.
 func (s *server) join(ctx context.Context, st *store, env ...string) (*bootstrap.Job, error) {
-	env = append(env, "TUTTI_STORE=etcd://"+s.addr+"/the/prefix", "TUTTI_LISTEN=127.0.0.1", "TUTTI_SECRET=00112233445566778899aabbccddeeff")
+	env = append(env, "TUTTI_STORE=etcd://"+s.addr+"/the/prefix", "TUTTI_LISTEN=127.0.0.1", "TUTTI_SECRET="+secret)
 	j, err := bootstrap.Find(bootstrap.Options{Stores: []bootstrap.Store{st}, Lookup: func(name string) (string, bool) {
 		for _, e := range env {
 			if v, ok := strings.CutPrefix(e, name+"="); ok {
@@ -168,6 +182,49 @@ func TestRanksOfTwoJobsMeetAtOnce(t *testing.T) {
 	}
 	if left := s.keys(t); len(left) > 0 {
 		t.Errorf("left behind: got %v, want no keys", left)
+	}
+}
+
+// Readers of the cluster must not learn the secret of a job.
+func TestNoKeyHoldsTheSecret(t *testing.T) {
+	s := serve(t, Config{})
+	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := s.join(limited, newStore(Config{}), "TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_SECRET="); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "TUTTI_SECRET_FILE") {
+		t.Errorf("no secret: got %v, want Refused, and how to make a secret", err)
+	}
+	watch := s.admin.Watch(t.Context(), "/", clientv3.WithPrefix())
+	var wg sync.WaitGroup
+	for _, rank := range []string{"TUTTI_RANK=0", "TUTTI_RANK=1"} {
+		wg.Go(func() {
+			j, err := s.join(t.Context(), newStore(Config{}), rank, "TUTTI_SIZE=2")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(j.Close)
+			if want, _ := hex.DecodeString(secret); !bytes.Equal(j.Secret, want) {
+				t.Errorf("%s: got the secret %x, want %x", rank, j.Secret, want)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for removed, texts := 0, 0; removed < 2; {
+		for _, event := range (<-watch).Events {
+			text := string(event.Kv.Value)
+			switch {
+			case event.Type == clientv3.EventTypeDelete:
+				removed++
+			case strings.HasSuffix(string(event.Kv.Key), "/0"):
+				texts++
+			}
+			if strings.Contains(text, secret) || removed == 2 && texts == 0 {
+				t.Errorf("%s: got %q after %d texts of rank 0, want its address, and no secret", event.Kv.Key, text, texts)
+			}
+		}
 	}
 }
 
@@ -274,6 +331,81 @@ func TestOlderTextsAreIgnored(t *testing.T) {
 	if e.texts[1] != "newer" || !e.changed {
 		t.Errorf("got %q, changed %v, want newer and a change", e.texts[1], e.changed)
 	}
+}
+
+// forward forwards connections to the server that runs at the time, until the end of the test. The
+// result is the address that stays.
+func forward(t *testing.T, to *atomic.Pointer[server]) (addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		conns.Wait()
+	})
+	conns.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to.Load().addr)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			for _, ends := range [][2]net.Conn{{in, out}, {out, in}} {
+				conns.Go(func() {
+					// Without a pipe of the kernel, which the runtime would keep.
+					io.Copy(struct{ io.Writer }{ends[0]}, struct{ io.Reader }{ends[1]})
+					in.Close()
+					out.Close()
+				})
+			}
+		}
+	})
+	return l.Addr().String()
+}
+
+// A rank that waits for others does not mind a restart of etcd, in which its key and lease are kept.
+func TestRanksOutlastARestartOfEtcd(t *testing.T) {
+	s := serve(t, Config{})
+	var current atomic.Pointer[server]
+	current.Store(s)
+	through := &server{addr: forward(t, &current)}
+	st := newStore(Config{})
+	st.lease, st.call = 10*time.Minute, time.Minute // this process may wait for a processor
+	one := through.entries(t, st, 1, 2)
+	if err := one.Write(t.Context(), "1 NONCE -"); err != nil {
+		t.Fatal(err)
+	}
+	s.process.Kill()
+	<-s.ended
+	current.Store(serveFrom(t, s.dir, Config{}))
+	zero := through.entries(t, st, 0, 2)
+	wait := func(e bootstrap.Entries, rank int, want string) {
+		t.Helper()
+		for {
+			texts, err := e.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if texts[rank] == want {
+				return
+			}
+		}
+	}
+	wait(zero, 1, "1 NONCE -")
+	if err := zero.Write(t.Context(), "1 TOKEN value NONCE"); err != nil {
+		t.Fatal(err)
+	}
+	wait(one, 0, "1 TOKEN value NONCE")
+	if err := one.Write(t.Context(), "1 NONCE TOKEN"); err != nil {
+		t.Fatal(err)
+	}
+	wait(zero, 1, "1 NONCE TOKEN")
 }
 
 func TestAnEtcdThatDiesIsAnError(t *testing.T) {
