@@ -172,12 +172,19 @@ func (e *entries) start(ctx context.Context, lease time.Duration) error {
 	if e.renewed, err = e.client.KeepAlive(e.ctx, e.lease); err != nil {
 		return err
 	}
-	got, err := e.client.Get(limited, e.dir, clientv3.WithPrefix())
+	// Not the keys of all ranks, except on rank 0: the answers would be a square of their number.
+	keys := []clientv3.Op{clientv3.OpGet(e.dir, clientv3.WithPrefix())}
+	if e.rank != 0 {
+		keys = []clientv3.Op{clientv3.OpGet(e.key(0)), clientv3.OpGet(e.key(e.rank))}
+	}
+	got, err := e.client.Txn(limited).Then(keys...).Commit()
 	if err != nil {
 		return err
 	}
-	for _, kv := range got.Kvs {
-		e.set(string(kv.Key), string(kv.Value), kv.ModRevision)
+	for _, answer := range got.Responses {
+		for _, kv := range answer.GetResponseRange().Kvs {
+			e.set(string(kv.Key), string(kv.Value), kv.ModRevision)
+		}
 	}
 	from := clientv3.WithRev(got.Header.Revision + 1)
 	if e.rank == 0 {
