@@ -241,7 +241,7 @@ openmpi_cases() {
 	# The variables of the server are left over from another job. Only Open MPI 4 sets the other one.
 	local gone='for v in ${!PMIX_SERVER_URI@}; do export "$v=x.0;tcp4://127.0.0.1:1"; done
 		unset OMPI_MCA_ess_base_jobid; exec bin/hello'
-	if mpirun.openmpi --version | grep -q ' 4\.'; then
+	if [[ $(mpirun.openmpi --version) == *' 4.'* ]]; then
 		job "mpirun: no PMIx" 'rank [0-3] of 4 on .*, by OMPI_MCA_ess_base_jobid' 4 \
 			"${one[@]}" -np 4 bash -c 'unset ${!PMIX_@}; exec bin/hello'
 		job "mpirun: no PMIx, two jobs at once" 'rank [01] of 2 has' 4 "$work/twice" \
