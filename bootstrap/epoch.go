@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,30 +87,54 @@ func (j *Job) Join(ctx context.Context) (*Job, error) {
 	case !j.Elastic():
 		return j, nil
 	}
-	next := *j
-	next.Loopback = true // tuttirun starts ranks on one host; TUTTI_LISTEN takes precedence
-	l, err := next.Listen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := next.enterEpoch(ctx, l.Addr().String()); err != nil {
-		l.Close()
-		if ctx.Err() != nil {
+	for {
+		next := *j
+		err := next.enterEpoch(ctx)
+		switch {
+		case err == nil:
+			return &next, nil
+		case err == errListenAgain:
+			continue
+		case ctx.Err() != nil:
 			j.members.withdraw(ctx)
 		}
 		return nil, j.storeError(ctx, err)
 	}
-	next.listener = l
-	return &next, nil
 }
 
-// enterEpoch sends the address of this process's listener to the launcher, and waits for the next
-// epoch.
-func (j *Job) enterEpoch(ctx context.Context, addr string) error {
+// errListenAgain says that the job has got a second host after this process has opened its listener.
+var errListenAgain = errors.New("listener: got one on loopback, want one that other hosts reach")
+
+// enterEpoch opens the listener, sends its address to the launcher, and waits for the next epoch.
+// The address of the launcher says where other hosts reach this process. TUTTI_LISTEN,
+// TUTTI_INTERFACE and TUTTI_ADVERTISE take precedence.
+func (j *Job) enterEpoch(ctx context.Context) error {
 	m := j.members
-	if err := m.announce(ctx, addr); err != nil {
+	entry, err := m.store.Get(ctx, store.EpochKey)
+	if err != nil {
 		return err
 	}
+	e, err := decodeEpoch(entry)
+	if err != nil {
+		return err
+	}
+	j.Root, j.Loopback = e.Launcher, e.Launcher == ""
+	if j.listener, err = j.Listen(ctx); err != nil {
+		return err
+	}
+	if err = m.announce(ctx, strings.TrimSpace(j.listener.Addr().String()+" "+e.Launcher)); err == nil {
+		err = j.awaitEpoch(ctx, e.Launcher)
+	}
+	if err != nil {
+		j.Close()
+	}
+	return err
+}
+
+// awaitEpoch waits for the next epoch of which this process is a member. The parameter launcher is
+// the launcher's address when this process has opened its listener.
+func (j *Job) awaitEpoch(ctx context.Context, launcher string) error {
+	m := j.members
 	m.mu.Lock()
 	last := m.last
 	m.mu.Unlock()
@@ -120,6 +145,8 @@ func (j *Job) enterEpoch(ctx context.Context, addr string) error {
 			return err
 		case e.Failed != "":
 			return fault.New(fault.NoQuorum, op, unknown, "%s; end this process", e.Failed)
+		case e.Launcher != launcher:
+			return errListenAgain
 		case int64(e.Number) > last && at > 0:
 			if is, err := j.become(ctx, e); is || err != nil {
 				return err
@@ -162,10 +189,22 @@ func (m *membership) watch(ctx context.Context, version uint64) (e store.Epoch, 
 	if err != nil {
 		return e, 0, err
 	}
-	if err := json.Unmarshal(entry.Value, &e); err != nil {
-		return e, 0, fmt.Errorf("store: epoch: %w", err)
+	e, err = decodeEpoch(entry)
+	return e, entry.Version, err
+}
+
+// decodeEpoch decodes the value of EpochKey. Without a value the Epoch is empty.
+func decodeEpoch(entry store.Versioned) (e store.Epoch, err error) {
+	if entry.Version == 0 {
+		return e, nil
 	}
-	return e, entry.Version, nil
+	if err := json.Unmarshal(entry.Value, &e); err != nil {
+		return e, fmt.Errorf("store: epoch: %w", err)
+	}
+	if len(e.Hosts) != len(e.Members) {
+		return e, fmt.Errorf("store: epoch: got the hosts of %d ranks, want those of %d", len(e.Hosts), len(e.Members))
+	}
+	return e, nil
 }
 
 // become fills in this process's part in epoch e: rank, size, addresses and credentials. It returns
@@ -184,7 +223,15 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 		return false, nil
 	}
 	j.Rank, j.Size, j.Incarnation = name.Rank, len(e.Members), e.Number
-	j.LocalRank, j.LocalSize = j.Rank, j.Size
+	j.LocalRank, j.LocalSize = 0, 0
+	for rank, host := range e.Hosts {
+		if host == e.Hosts[j.Rank] {
+			j.LocalSize++
+			if rank < j.Rank {
+				j.LocalRank++
+			}
+		}
+	}
 	j.Root = e.Root
 	if len(j.Secret) == 0 { // the program has not set one
 		j.Secret, j.credentials = b.Secret, b.Credentials

@@ -133,8 +133,8 @@ func TestJoinReturnsTheNextEpochOfWhichThisProcessIsAMember(t *testing.T) {
 			joined <- next
 		}()
 		addr := l.asked(uint64(i) + 1)
-		l.publish(store.Epoch{Number: 2*i + 5, Members: []int{3, 4}, Root: "elsewhere:1"}) // of other processes
-		l.form(1, store.Epoch{Number: 2*i + 6, Members: []int{8, 7, 9}, Root: "root:1"})
+		l.publish(store.Epoch{Number: 2*i + 5, Members: []int{3, 4}, Hosts: []int{0, 0}, Root: "elsewhere:1"}) // of other processes
+		l.form(1, store.Epoch{Number: 2*i + 6, Members: []int{8, 7, 9}, Hosts: []int{1, 0, 0}, Root: "root:1"})
 		got := <-joined
 		if got == nil {
 			t.FailNow()
@@ -143,7 +143,7 @@ func TestJoinReturnsTheNextEpochOfWhichThisProcessIsAMember(t *testing.T) {
 		if err != nil || c.Name() != jobca.NewName("train", 2*i+6, 1) || string(got.Secret) != fmt.Sprintf("the secret of epoch %d", 2*i+6) {
 			t.Errorf("got secret %q and credentials %v, %v", got.Secret, c, err)
 		}
-		if got.Rank != 1 || got.Size != 3 || got.LocalRank != 1 || got.LocalSize != 3 || got.Root != "root:1" || got.Incarnation != 2*i+6 {
+		if got.Rank != 1 || got.Size != 3 || got.LocalRank != 0 || got.LocalSize != 2 || got.Root != "root:1" || got.Incarnation != 2*i+6 {
 			t.Errorf("got %+v", got)
 		}
 		listener, err := got.Listen(t.Context())

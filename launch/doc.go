@@ -100,7 +100,7 @@
 // most 1 GiB.
 //
 // Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
-// only its own processes by it. A job whose ranks change runs on this host only.
+// only its own processes by it.
 //
 // # Jobs whose ranks change
 //
@@ -121,6 +121,16 @@
 // process that exits with 0 has finished. Then no process is started any more, and processes that
 // were never ranks are ended. When fewer ranks are left than --min-np, and no other can come, the
 // job ends as if a rank had failed.
+//
+// A slot belongs to a host. The discovery script decides how many slots each host has. The launcher
+// connects to a host that the script names for the first time, and ends the ranks of a host that the
+// script does not name any more. If a host is lost, its processes count as failed, and the launcher
+// connects to it again, while the script names it, after a pause that grows as that of a slot. Without
+// a script, the slots of a lost host move to free slots of the other hosts of the job.
+//
+// A job that begins on one host listens on loopback. When it gets a second host, the launcher writes
+// its own address into the record. Processes that wait then listen and ask again, at the address from
+// which they reach the launcher, and the launcher ignores requests that were made before.
 //
 // Ranks get other numbers in each epoch. In tags of output, and in notes of the launcher, "1.2" is
 // the process that was started in slot 1 after two others. A slot is the number of the rank that

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,17 +36,20 @@ type epochs struct {
 	*membership
 	record  *store.Memory // what all processes read
 	written store.Epoch   // the Epoch in record
-	asked   chan question
-	slots   chan int        // from the discovery script
-	ctx     context.Context // ends with close
-	end     context.CancelFunc
-	work    sync.WaitGroup
+
+	launcher string // Epoch.Launcher
+	asked    chan question
+	found    []placement.Host      // the hosts that the job may use now, and their slots
+	hosts    chan []placement.Host // from the discovery script
+	ctx      context.Context       // ends with close
+	end      context.CancelFunc
+	work     sync.WaitGroup
 }
 
 // A question is the request of a process for the next epoch.
 type question struct {
 	rank *rank
-	addr string // of the process's listener; "" withdraws the request
+	text string // what the process has written to ReadyKey
 }
 
 // A link is the launcher's end of the connection to one process.
@@ -62,32 +67,105 @@ func (l *link) close() {
 }
 
 // prepareEpochs makes the epochs of a job that has them. With a discovery script, the first run of
-// the script says how many ranks begin.
+// the script says how many ranks begin, and on which hosts.
 func (r *run) prepareEpochs() error {
 	e := r.job.Elastic
 	if e == nil {
 		return nil
 	}
-	n := 0
-	for i := range r.job.Apps {
-		n += r.job.Apps[i].Ranks
+	s := &epochs{
+		membership: newMembership(e), record: store.NewMemory(), asked: make(chan question), hosts: make(chan []placement.Host),
 	}
 	if e.Discovery != "" {
-		found, err := r.discover(context.Background())
-		if n = min(found, e.Max); err != nil {
+		var err error
+		if s.found, err = r.discover(context.Background()); err != nil {
 			return fmt.Errorf("with --host-discovery-script: %w", err)
 		}
-		app := r.job.Apps[0]
-		app.Ranks = n
-		r.apps = []App{app}
-	}
-	s := &epochs{
-		membership: newMembership(e), record: store.NewMemory(), asked: make(chan question), slots: make(chan int),
+		app, j := r.job.Apps[0], *r.job
+		app.Ranks = min(slotsOf(s.found), e.Max)
+		if slices.ContainsFunc(s.found, isElsewhere) {
+			j.Hosts = s.found
+		}
+		r.apps, r.job = []App{app}, &j
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
-	s.available(n)
 	r.epochs, r.info.store = s, true
 	return nil
+}
+
+// isElsewhere reports whether a host is another one.
+func isElsewhere(h placement.Host) bool { return !isHere(h.Name) }
+
+// slotsOf adds up the slots of hosts.
+func slotsOf(hosts []placement.Host) (n int) {
+	for _, h := range hosts {
+		n += h.Slots
+	}
+	return n
+}
+
+// placeSlots makes a slot for each rank that begins, on the host of the rank. The hosts are known,
+// and have not been asked whether they can be reached.
+func (r *run) placeSlots() {
+	s, at, placed := r.epochs, make([]int, len(r.info.places)), make([]int, len(r.hosts))
+	for slot, p := range r.info.places {
+		at[slot] = slices.Index(r.hosts, r.others.byIndex[p.Host])
+		placed[at[slot]]++
+	}
+	s.begin(at)
+	if len(r.others.hosts) > 0 {
+		s.launcher = towards(r.ownAddress())
+	}
+	if s.found != nil {
+		return // by the discovery script
+	}
+	for i := range r.job.Hosts {
+		// A host may have more ranks than slots. Without a number of slots it has one per core.
+		h := r.job.Hosts[i]
+		if to := r.hostNumber(h.Name); to >= 0 {
+			h.Slots = max(h.Slots, placed[to])
+			s.found = append(s.found, h)
+		}
+	}
+}
+
+// towards returns an address on the host with this name, for a process to find its route to the host.
+func towards(name string) string { return rootAddress(name, discardPort) }
+
+// discardPort is the port that RFC 863 gives to a service that drops all it gets. Nothing is sent to
+// it here, either.
+const discardPort = 9
+
+// hostNumber returns the number of the host with a name, or -1.
+func (r *run) hostNumber(name string) int {
+	if isHere(name) {
+		return 0
+	}
+	return slices.IndexFunc(r.hosts, func(h host) bool { return h != r.local && h.name() == name })
+}
+
+// updateSlots tells the membership how many slots each host has. A host that cannot be reached now
+// has none. Hosts that the discovery script names for the first time, or that were lost, are
+// connected to. A host that was lost is connected to again after a pause as that of a slot.
+func (r *run) updateSlots() {
+	s := r.epochs
+	slots := make([]int, len(r.hosts))
+	for _, f := range s.found {
+		i := r.hostNumber(f.Name)
+		if i == 0 || i > 0 && r.others.hosts[i-1].isUp() {
+			slots[i] = f.Slots
+		}
+		if i == 0 || s.stopped || s.finishing || r.job.Elastic.Discovery == "" {
+			continue
+		}
+		if i < 0 {
+			r.connectLater(f.Name, 0)
+			slots = append(slots, 0)
+		} else if h := r.others.hosts[i-1]; h.lost != nil {
+			r.connectLater(f.Name, h.failures+1)
+		}
+	}
+	s.available(slots)
 }
 
 // close ends all connections and goroutines. It may be called on nil.
@@ -113,13 +191,13 @@ func (s *epochs) requests() <-chan question {
 	return s.asked
 }
 
-// discovered returns the channel on which the number of slots arrives whenever it has changed, or
-// nil if s is nil.
-func (s *epochs) discovered() <-chan int {
+// discovered returns the channel on which the hosts arrive whenever they or their slots have changed,
+// or nil if s is nil.
+func (s *epochs) discovered() <-chan []placement.Host {
 	if s == nil {
 		return nil
 	}
-	return s.slots
+	return s.hosts
 }
 
 // next returns when advance must be called, if no event comes before. It may be called on nil.
@@ -188,19 +266,35 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 const maxAddr = 255 + len(":65535")
 
 // asked notes that a process asks for the next epoch, or does not ask any more. It ignores an
-// address that is too long.
+// address that is too long, and that of a process which has not learned yet that the job has a second
+// host. That process asks again.
 func (r *run) asked(q question) {
-	if len(q.addr) > maxAddr {
+	addr, launcher, _ := strings.Cut(q.text, " ")
+	switch {
+	case len(addr) > maxAddr:
 		return
-	}
-	if q.addr == "" {
+	case addr == "":
 		r.epochs.withdrawn(q.rank.process, r.now())
+		return
+	case launcher != r.epochs.launcher:
 		return
 	}
 	if r.job.Verbose {
 		r.err.logf("rank %s asks for the next epoch", q.rank.label())
 	}
-	r.epochs.ready(q.rank.process, q.addr, r.now())
+	r.epochs.ready(q.rank.process, addr, r.now())
+}
+
+// listenOutside notes that the job gets a second host. Processes that listen on loopback must ask
+// again.
+func (r *run) listenOutside(own string) {
+	s := r.epochs
+	s.launcher = towards(own)
+	for id, p := range s.processes {
+		if p.ready {
+			s.withdrawn(id, r.now())
+		}
+	}
 }
 
 // advance carries out what the membership has decided, and writes it to the record.
@@ -212,8 +306,10 @@ func (r *run) advance() {
 	if r.policy.phase != running || r.endSignal != 0 {
 		s.stop()
 	}
-	for _, at := range s.starts(r.now()) {
-		r.startLater(at)
+	if r.others.pending == 0 { // the ranks that begin have been started
+		for _, at := range s.starts(r.now()) {
+			r.startLater(at)
+		}
 	}
 	for _, id := range s.absent(r.now()) {
 		r.note("rank %s (process %d) has called neither Init nor Rejoin for %v, and others wait for it", r.ranks[id].label(), r.ranks[id].pid, stallAfter)
@@ -226,7 +322,8 @@ func (r *run) advance() {
 	}
 	for _, id := range s.surplus(r.now()) {
 		if !s.finishing {
-			r.note("rank %s (process %d) gets TERM, because this host has only %d slots now", r.ranks[id].label(), r.ranks[id].pid, s.usable)
+			at := s.slots[s.processes[id].slot].host
+			r.note("rank %s (process %d) gets TERM, because %s has only %d slots now", r.ranks[id].label(), r.ranks[id].pid, cmp.Or(r.hosts[at].name(), "this host"), s.usable[at])
 		}
 		r.ranks[id].replaced = true
 		r.ranks[id].host.signal(id, syscall.SIGTERM)
@@ -245,6 +342,7 @@ func (r *run) advance() {
 	}
 	r.policy.remaining(r.now(), s.alive())
 	now := s.written
+	now.Launcher = s.launcher
 	now.Broken, now.Finished, now.Waiting, now.Failed = s.broken, s.left, s.epoch != noEpoch && s.waiting(), s.failed
 	if err := s.write(now); err != nil {
 		s.failed = err.Error()
@@ -266,13 +364,19 @@ func (r *run) startLater(at int) {
 			like, before = k, k
 		}
 	}
-	k := r.addRank(like.app, like.program, at)
+	k := r.addRank(like.app, like.app.Args[0], at)
 	if before != nil {
 		k.restart, before.replaced = before.restart+1, true
-		r.note("%s; it is started again as [%s]", before.describe(), k.label())
+		r.note("%s; it is started again as [%s]%s", before.describe(), k.label(), onHost(k.host))
 	}
-	k.host.grow(len(r.ranks))
-	if err := r.start(k); err != nil {
+	for _, h := range r.hosts {
+		h.grow(len(r.ranks))
+	}
+	err := r.findProgram(k)
+	if err == nil {
+		err = r.start(k)
+	}
+	if err != nil {
 		r.note("rank %s: cannot start %v", k.label(), err)
 		k.ended, k.status, k.endedAt = true, syscall.WaitStatus(err.code<<8), r.now()
 		r.epochs.started(k.process, at, r.now())
@@ -292,11 +396,11 @@ func (s *epochs) exited(k *rank, now time.Duration) {
 // part. If begin fails, no member knows of the epoch.
 func (r *run) begin(members []*member) error {
 	s, secret := r.epochs, random(16)
-	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr}
+	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr, Launcher: s.launcher}
 	for rank, m := range members {
 		k := r.ranks[m.id]
 		k.id = rank
-		e.Members = append(e.Members, k.process)
+		e.Members, e.Hosts = append(e.Members, k.process), append(e.Hosts, s.slots[m.slot].host)
 		text, err := r.bundle(secret, rank, e.Number)
 		if err == nil {
 			err = swap(k.link.own, store.CredentialsKey, text)
@@ -367,30 +471,30 @@ func (r *run) startDiscovery() {
 	s.work.Go(func() {
 		tick := time.NewTicker(discoverEvery)
 		defer tick.Stop()
-		last, failed := s.usable, ""
+		last, failed := s.found, ""
 		for {
 			select {
 			case <-s.ctx.Done():
 				return
 			case <-tick.C:
 			}
-			n, err := r.discover(s.ctx)
+			found, err := r.discover(s.ctx)
 			switch {
 			case s.ctx.Err() != nil:
 				return
 			case err != nil:
 				if text := err.Error(); text != failed {
 					failed = text
-					r.note("host discovery: %s; the slots stay as they were", text)
+					r.note("host discovery: %s; hosts and slots stay as they were", text)
 				}
 				continue
 			}
-			if failed = ""; n == last {
+			if failed = ""; reflect.DeepEqual(found, last) {
 				continue
 			}
 			select {
-			case s.slots <- n:
-				last = n
+			case s.hosts <- found:
+				last = found
 			case <-s.ctx.Done():
 				return
 			}
@@ -398,10 +502,9 @@ func (r *run) startDiscovery() {
 	})
 }
 
-// discover runs the discovery script, and returns how many slots it names. Ranks can be started on
-// this host only, so a line that names another host is an error. Fewer slots than the least number
-// of ranks are an error, too: a script that fails often prints nothing and exits with 0.
-func (r *run) discover(ctx context.Context) (slots int, err error) {
+// discover runs the discovery script, and returns the hosts that it names. Fewer slots than the least
+// number of ranks are an error: a script that fails often prints nothing and exits with 0.
+func (r *run) discover(ctx context.Context) (hosts []placement.Host, err error) {
 	ctx, cancel := context.WithTimeout(ctx, discoverLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", r.job.Elastic.Discovery)
@@ -413,13 +516,13 @@ func (r *run) discover(ctx context.Context) (slots int, err error) {
 	// ErrWaitDelay means that the script has exited with 0, and that a helper of the script still
 	// has the pipe open.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return 0, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
+		return nil, fmt.Errorf("%s: %w", r.job.Elastic.Discovery, err)
 	}
-	slots, err = parseSlots(strings.TrimSpace(string(out)))
-	if least := r.job.Elastic.Min; err == nil && slots < least {
-		err = fmt.Errorf("slots on this host: got %d, want at least %d (--min-np)", slots, least)
+	hosts, err = parseSlots(strings.TrimSpace(string(out)))
+	if slots, least := slotsOf(hosts), r.job.Elastic.Min; err == nil && slots < least {
+		err = fmt.Errorf("slots: got %d, want at least %d (--min-np)", slots, least)
 	}
-	return slots, err
+	return hosts, err
 }
 
 // A limitedBuffer keeps what is written to it, and refuses more than maxDiscovery bytes.
@@ -433,23 +536,25 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// parseSlots adds up the slots of this host in the output of a discovery script. A line is
-// "host:slots", or "host" for one slot.
-func parseSlots(text string) (slots int, err error) {
+// parseSlots reads the output of a discovery script. A line is "host:slots", or "host" for one slot.
+func parseSlots(text string) (hosts []placement.Host, err error) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		hosts, err := placement.ParseList(line)
+		more, err := placement.ParseList(line)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		for _, h := range hosts {
-			if !isHere(h.Name) {
-				return 0, fmt.Errorf("got host %q, want this one: ranks are started on this host only", h.Name)
+		for _, h := range more {
+			if h.Slots == 0 {
+				return nil, fmt.Errorf("host %q: got no number of slots, want one", h.Name)
 			}
-			slots += h.Slots
 		}
+		hosts = append(hosts, more...)
 	}
-	return slots, nil
+	if hosts = placement.Merge(hosts, isHere); len(hosts) > placement.MaxHosts {
+		return nil, fmt.Errorf("got %d hosts, want at most %d", len(hosts), placement.MaxHosts)
+	}
+	return hosts, nil
 }

@@ -56,11 +56,12 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &run{job: &Job{}, ca: ca, epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 3}), record: store.NewMemory()}}
+	r.epochs.begin([]int{0, 1, 0})
 	for id := range 3 {
 		r.ranks = append(r.ranks, &rank{slot: id, process: id, link: &link{own: store.NewMemory()}})
 	}
 	r.epochs.epoch = 0
-	if err := r.begin([]*member{{id: 0, addr: "host:1"}, {id: 1, addr: "host:2"}}); err != nil {
+	if err := r.begin([]*member{{id: 0, addr: "host:1"}, {id: 1, slot: 1, addr: "host:2"}}); err != nil {
 		t.Fatal(err)
 	}
 	evicted, before := credentialsOf(t, r.ranks[0]), credentialsOf(t, r.ranks[1])
@@ -68,7 +69,7 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 		t.Fatal("the ranks of the first epoch do not accept each other")
 	}
 	r.epochs.epoch = 1
-	if err := r.begin([]*member{{id: 1, addr: "host:2"}, {id: 2, addr: "host:3"}}); err != nil {
+	if err := r.begin([]*member{{id: 1, slot: 1, addr: "host:2"}, {id: 2, slot: 2, addr: "host:3"}}); err != nil {
 		t.Fatal(err)
 	}
 	survivor, newcomer := credentialsOf(t, r.ranks[1]), credentialsOf(t, r.ranks[2])
@@ -88,8 +89,8 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 	if err != nil || json.Unmarshal(entry.Value, &e) != nil || entry.Version != 2 {
 		t.Fatalf("record: got version %d, %q, %v", entry.Version, entry.Value, err)
 	}
-	if e.Number != 1 || e.Root != "host:2" || !slices.Equal(e.Members, []int{1, 2}) {
-		t.Errorf("record: got %+v, want epoch 1 of processes 1 and 2", e)
+	if e.Number != 1 || e.Root != "host:2" || !slices.Equal(e.Members, []int{1, 2}) || !slices.Equal(e.Hosts, []int{1, 0}) {
+		t.Errorf("record: got %+v, want epoch 1 of processes 1 and 2, on hosts 1 and 0", e)
 	}
 }
 
@@ -110,7 +111,7 @@ func TestAnEpochThatCannotBeWrittenEndsTheJob(t *testing.T) {
 		epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 1}), record: store.NewMemory()},
 		ranks:  []*rank{{link: &link{own: full}}},
 	}
-	r.epochs.available(1)
+	r.epochs.begin([]int{0})
 	r.epochs.started(0, 0, 0)
 	r.epochs.ready(0, "host:1", 0)
 	r.advance()
@@ -119,15 +120,18 @@ func TestAnEpochThatCannotBeWrittenEndsTheJob(t *testing.T) {
 	}
 }
 
-func TestDiscoveryCountsTheSlotsOfThisHost(t *testing.T) {
-	for text, want := range map[string]int{
-		"localhost:3\n": 3, "localhost\n\nlocalhost:2": 3, "": 0, " 127.0.0.1:1 \r\n": 1,
+func TestDiscoveryAddsUpTheSlotsOfEachHost(t *testing.T) {
+	for text, want := range map[string]string{
+		"localhost:3\n": "[{localhost 3 0 []}]", "localhost\n\nfar:2\n127.0.0.1:2": "[{localhost 3 0 []} {far 2 0 []}]",
+		"": "[]", " far:1 \r\n": "[{far 1 0 []}]",
 	} {
-		if got, err := parseSlots(text); got != want || err != nil {
-			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
+		if got, err := parseSlots(text); fmt.Sprint(got) != want || err != nil {
+			t.Errorf("%q: got %v, %v, want %s", text, got, err, want)
 		}
 	}
-	for text, want := range map[string]string{"localhost:0": "want a number", "localhost:1\nfar:2": `"far"`, "localhost:x": "want a number"} {
+	for text, want := range map[string]string{
+		"localhost:0": "want a number", "far:*": `host "far": got no number of slots`, "localhost:x": "want a number", "-oProxyCommand=x": "host name",
+	} {
 		if _, err := parseSlots(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
@@ -157,9 +161,9 @@ func TestDiscoveryDoesNotWaitForHelpers(t *testing.T) {
 	t.Parallel()
 	helper := filepath.Join(t.TempDir(), "helper")
 	r := &run{job: &Job{Elastic: &Elastic{Discovery: "sleep 1000 & echo $! >" + helper + "; echo localhost:2"}}, base: os.Environ()}
-	slots, err := r.discover(t.Context())
-	if slots != 2 || err != nil {
-		t.Errorf("got %d, %v, want 2", slots, err)
+	hosts, err := r.discover(t.Context())
+	if slotsOf(hosts) != 2 || err != nil {
+		t.Errorf("got %v, %v, want 2 slots", hosts, err)
 	}
 	text, err := os.ReadFile(helper)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -173,8 +177,8 @@ func TestDiscoveryDoesNotWaitForHelpers(t *testing.T) {
 
 func TestDiscoveryOfTooMuchIsAnError(t *testing.T) {
 	r := &run{job: &Job{Elastic: &Elastic{Discovery: "yes localhost"}}, base: os.Environ()}
-	if slots, err := r.discover(t.Context()); err == nil {
-		t.Errorf("got %d slots, want an error", slots)
+	if hosts, err := r.discover(t.Context()); err == nil {
+		t.Errorf("got %d hosts, want an error", len(hosts))
 	}
 }
 

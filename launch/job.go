@@ -126,7 +126,8 @@ type Elastic struct {
 	Restarts  int           // how many failed processes are started again, in all
 	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
 
-	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on.
+	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on. It
+	// replaces the Job's Hosts.
 	// Run starts it once per second. "" means that there is none, and the number of slots is the
 	// sum of the Apps' Ranks.
 	Discovery string

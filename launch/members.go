@@ -9,7 +9,8 @@ import (
 
 // A membership decides which processes a job has, and which of them are the ranks of its next
 // epoch. It is a pure state machine. Times are durations since the start of the job. Processes have
-// numbers that are never used again, and slots, which are places for one process each.
+// numbers that are never used again, and slots, which are places for one process each. A slot
+// belongs to a host. Hosts have numbers, too.
 //
 // A process passes through these states:
 //
@@ -28,7 +29,7 @@ import (
 //	                           while restarts are left
 //	ended, with 0              its slot gets no other start; if it was ever a member, the job is
 //	                           finishing: no slot gets a start
-//	available                  the number of usable slots has changed
+//	available                  the number of usable slots of hosts has changed
 //	stop                       the job ends: no slot gets a start
 //
 // After each input, and at the time wakeAt, the caller calls starts, absent, overdue, surplus, form
@@ -41,8 +42,8 @@ type membership struct {
 	grows     bool          // available may be called again, so more slots may become usable
 	cooldown  [2]time.Duration
 
-	slots     []slot // all that were ever usable; the first ones are usable now
-	usable    int
+	slots     []slot          // all that were ever usable
+	usable    []int           // for each host, how many of its slots are usable now: the first ones
 	processes map[int]*member // the ones that run
 
 	epoch     int // noEpoch before the first
@@ -63,6 +64,7 @@ const noProcess = -1
 
 // A slot is a place for one process.
 type slot struct {
+	host     int
 	process  int           // the process that runs, or noProcess
 	failures int           // of its processes
 	startAt  time.Duration // the earliest time of the next start
@@ -89,11 +91,57 @@ func newMembership(e *Elastic) *membership {
 	}
 }
 
-// available sets the number of usable slots.
-func (m *membership) available(n int) {
-	m.usable = min(n, m.max)
-	for len(m.slots) < m.usable {
-		m.slots = append(m.slots, slot{process: noProcess})
+// begin makes one usable slot for each element of hosts, which is the number of its host.
+func (m *membership) begin(hosts []int) {
+	m.usable = make([]int, slices.Max(hosts)+1)
+	for _, h := range hosts {
+		m.usable[h]++
+		m.slots = append(m.slots, slot{host: h, process: noProcess})
+	}
+}
+
+// available sets how many slots each host has. Slots that are usable stay usable before others
+// become usable.
+func (m *membership) available(hosts []int) {
+	usable, room := make([]int, len(hosts)), m.max
+	for h, n := range hosts {
+		if h < len(m.usable) {
+			usable[h] = min(m.usable[h], n)
+		}
+		room -= usable[h]
+	}
+	if m.usable = usable; !m.grows {
+		m.moveSlots(hosts)
+		return
+	}
+	have := make([]int, len(hosts))
+	for _, s := range m.slots {
+		have[s.host]++
+	}
+	for h, n := range hosts {
+		more := min(n-usable[h], room)
+		usable[h], room = usable[h]+more, room-more
+		for ; have[h] < usable[h]; have[h]++ {
+			m.slots = append(m.slots, slot{host: h, process: noProcess})
+		}
+	}
+}
+
+// moveSlots moves slots from hosts that have none any more to hosts that have more than are usable.
+// A slot keeps its failures, so that its next start uses up a restart.
+func (m *membership) moveSlots(hosts []int) {
+	for i := range m.slots {
+		s := &m.slots[i]
+		if hosts[s.host] > 0 || s.process != noProcess || s.closed {
+			continue
+		}
+		for h, n := range hosts {
+			if m.usable[h] < n {
+				s.host = h
+				m.usable[h]++
+				break
+			}
+		}
 	}
 }
 
@@ -192,23 +240,30 @@ func (m *membership) stop() { m.stopped = true }
 
 // pending returns the slots that will get a process, in ascending order. A slot with a failure gets
 // a process only while restarts are left. Each process in a slot beyond the usable ones leaves one
-// usable slot empty.
+// usable slot of its host empty.
 func (m *membership) pending() (slots []int) {
 	if m.stopped || m.finishing || m.failed != "" {
 		return nil
 	}
-	restarts, free := m.restarts, m.usable-len(m.kept())
-	for i, s := range m.slots[:m.usable] {
-		switch {
-		case s.process != noProcess || s.closed:
-		case s.failures == 0:
-			slots = append(slots, i)
-		case restarts > 0:
-			restarts--
-			slots = append(slots, i)
-		}
+	restarts, free := m.restarts, slices.Clone(m.usable)
+	for _, p := range m.kept() {
+		free[m.slots[p.slot].host]--
 	}
-	return slots[:max(0, min(free, len(slots)))]
+	before := make([]int, len(m.usable)) // slots of each host before slot i
+	for i, s := range m.slots {
+		before[s.host]++
+		switch {
+		case s.process != noProcess || s.closed || free[s.host] <= 0 || before[s.host] > m.usable[s.host]:
+			continue
+		case s.failures > 0 && restarts == 0:
+			continue
+		case s.failures > 0:
+			restarts--
+		}
+		free[s.host]--
+		slots = append(slots, i)
+	}
+	return slots
 }
 
 // kept returns the processes that have not been told to end, in the order of their slots.
@@ -282,12 +337,14 @@ func (m *membership) killAt(p *member) time.Duration {
 	return never
 }
 
-// surplus returns the processes that must be told to end, each of them once. If there are more
-// processes than usable slots, the processes in the highest slots must end. While the job is
+// surplus returns the processes that must be told to end, each of them once. If a host has more
+// processes than usable slots, the processes in its highest slots must end. While the job is
 // finishing, processes that were never members must end.
 func (m *membership) surplus(now time.Duration) (ids []int) {
-	for i, p := range m.kept() {
-		if i >= m.usable || m.finishing && p.epoch == noEpoch {
+	kept := make([]int, len(m.usable)) // by host
+	for _, p := range m.kept() {
+		h := m.slots[p.slot].host
+		if kept[h]++; kept[h] > m.usable[h] || m.finishing && p.epoch == noEpoch {
 			p.dismissed, p.dismissedAt = true, now
 			ids = append(ids, p.id)
 		}

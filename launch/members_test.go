@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +24,16 @@ type jobModel struct {
 	history   []string
 }
 
-// newJobModel returns a job that has started a process in each of n slots.
+// newJobModel returns a job that has started a process in each of n slots of one host.
 func newJobModel(t *testing.T, e Elastic, n int) *jobModel {
+	return newJobModelOn(t, e, make([]int, n)...)
+}
+
+// newJobModelOn returns a job that has started a process in a slot of each of the given hosts.
+func newJobModelOn(t *testing.T, e Elastic, hosts ...int) *jobModel {
 	e.WaitLimit, e.Cooldown = 10*time.Second, [2]time.Duration{time.Second, 4 * time.Second}
 	j := &jobModel{membership: newMembership(&e), t: t, inside: make(map[int]bool), old: make(map[int]int), signalled: make(map[int]bool)}
-	j.available(n)
+	j.begin(hosts)
 	j.apply("begin")
 	return j
 }
@@ -40,11 +46,17 @@ func (j *jobModel) apply(input string, args ...any) {
 		j.next++
 	}
 	j.named = append(j.named, j.absent(j.now)...)
-	running := len(j.kept())
+	want, left := 0, slices.Clone(j.usable)
+	for _, p := range j.kept() {
+		if h := j.slots[p.slot].host; left[h] > 0 {
+			left[h]--
+			want++
+		}
+	}
 	for _, id := range slices.Concat(j.overdue(j.now), j.surplus(j.now)) {
 		j.signalled[id] = true
 	}
-	if got, want := len(j.kept()), min(j.usable, running); got != want && !j.finishing {
+	if got := len(j.kept()); got != want && !j.finishing {
 		j.t.Fatalf("got %d processes that may stay, want %d; %q", got, want, j.history)
 	}
 	var order []int // of the ranks before
@@ -168,10 +180,10 @@ func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 					inputs = append(inputs, (*jobModel).tick)
 				}
 				if e.Discovery != "" {
-					for _, n := range []int{1, 3} {
+					for _, slots := range [][]int{{1, 0}, {3, 0}, {1, 1}} {
 						inputs = append(inputs, func(j *jobModel) {
-							j.available(n)
-							j.apply("%d slots", n)
+							j.available(slots)
+							j.apply("slots %v", slots)
 						})
 					}
 				}
@@ -246,7 +258,7 @@ func TestAMemberIsKilledOnlyWhenOtherMembersWaitTooLong(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 2)
 	j.ask(0)
 	j.ask(1)
-	j.available(3)
+	j.available([]int{3})
 	j.apply("3 slots")
 	j.ask(2)
 	if at := j.wakeAt(j.now); at != never || !j.waiting() {
@@ -269,7 +281,7 @@ func TestAJobThatFinishesStartsNoProcess(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Restarts: 3, Discovery: "x"}, 2)
 	j.ask(0)
 	j.ask(1)
-	j.available(3)
+	j.available([]int{3})
 	j.apply("3 slots")
 	j.end(0, false)
 	if !j.signalled[2] || j.signalled[1] {
@@ -414,12 +426,12 @@ func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 		j.ask(id)
 	}
 	j.end(0, true)
-	j.available(3)
+	j.available([]int{3})
 	j.apply("3 slots")
 	if len(j.signalled) != 0 {
 		t.Errorf("3 processes and 3 slots: got %v told to end, want none", j.signalled)
 	}
-	j.available(2)
+	j.available([]int{2})
 	j.apply("2 slots")
 	if !j.signalled[3] || len(j.signalled) != 1 {
 		t.Errorf("3 processes and 2 slots: got %v told to end, want process 3", j.signalled)
@@ -432,6 +444,80 @@ func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 	j.end(2, true)
 	if j.alive() != 2 || len(j.processes) != 2 {
 		t.Errorf("after the end of process 2: got %d processes, and %d that run, want a new one", j.alive(), len(j.processes))
+	}
+}
+
+// hosts returns the host of each process that may stay, in the order of the slots.
+func (j *jobModel) hosts() (hosts []int) {
+	for _, p := range j.kept() {
+		hosts = append(hosts, j.slots[p.slot].host)
+	}
+	return hosts
+}
+
+// A script that finds hosts decides how many processes each of them runs. A host that is taken away
+// and comes back gets processes without a restart.
+func TestProcessesRunOnTheHostsThatAreFound(t *testing.T) {
+	j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Discovery: "x"}, 0, 1)
+	for _, step := range []struct{ slots, hosts []int }{
+		{[]int{1, 1, 1}, []int{0, 1, 2}},
+		{[]int{1, 0, 1}, []int{0, 2}},
+		{[]int{1, 1, 3}, []int{0, 1, 2, 2}}, // at most 4
+		{[]int{2, 1, 0}, []int{0, 1, 0}},
+	} {
+		j.available(step.slots)
+		j.apply("slots %v", step.slots)
+		if got := j.hosts(); !slices.Equal(got, step.hosts) {
+			t.Errorf("slots %v: got processes on hosts %v, want %v", step.slots, got, step.hosts)
+		}
+		for id := range j.signalled {
+			j.end(id, true)
+		}
+	}
+}
+
+// The failures of a host's processes are failures of its slots. They say nothing about other hosts.
+func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
+	j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Restarts: 1, Discovery: "x"}, 0, 1)
+	for range 2 {
+		j.end(slices.Max(slices.Collect(maps.Keys(j.processes))), true)
+		j.available([]int{1, 0})
+		j.apply("lost")
+		if got := j.hosts(); !slices.Equal(got, []int{0}) {
+			t.Fatalf("got processes on hosts %v, want 0", got)
+		}
+		j.available([]int{1, 1})
+		j.apply("back")
+	}
+	if got := j.hosts(); !slices.Equal(got, []int{0}) || j.restarts != 0 {
+		t.Errorf("after the second loss: got processes on hosts %v, and %d restarts, want 0 and 0", got, j.restarts)
+	}
+	j.available([]int{1, 1, 1})
+	j.apply("a new host")
+	if got := j.hosts(); !slices.Equal(got, []int{0, 2}) {
+		t.Errorf("got processes on hosts %v, want 0 and 2", got)
+	}
+}
+
+// Without a script, the slots of a lost host move to slots of others, as far as these and restarts
+// suffice.
+func TestSlotsOfALostHostMove(t *testing.T) {
+	j := newJobModelOn(t, Elastic{Min: 1, Max: 3, Restarts: 5}, 0, 1, 1)
+	j.end(1, true)
+	j.end(3, true) // the restarted one
+	j.end(2, true)
+	j.available([]int{2, 0})
+	j.apply("lost")
+	for range 3 {
+		if j.wakeAt(j.now) != never {
+			j.tick()
+		}
+	}
+	if got := j.hosts(); !slices.Equal(got, []int{0, 0}) || j.slots[1].process == noProcess {
+		t.Errorf("got processes on hosts %v, want 0 and 0, one of them in slot 1", got)
+	}
+	if used := 5 - j.restarts; used != 3 {
+		t.Errorf("got %d restarts, want 3", used)
 	}
 }
 

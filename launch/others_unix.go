@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/placement"
@@ -25,10 +26,12 @@ type others struct {
 	hosts   []*remoteHost
 	byIndex map[int]host   // the hosts that have ranks, also this one, by their index in Job.Hosts
 	pending int            // how many have not answered Prepare; no rank starts before all have
+	parts   int            // how many parts of the job other hosts have had
 	events  chan hostEvent // nil without other hosts
-	end     context.CancelFunc
-	work    sync.WaitGroup // one goroutine for each connection
-	closing atomic.Bool    // the connections are being closed, and what is printed there has no use
+	ctx     context.Context
+	end     context.CancelFunc // ends all connections
+	work    sync.WaitGroup     // one goroutine for each connection
+	closing atomic.Bool        // the connections are being closed, and what is printed there has no use
 
 	surveyed map[string]*remote.Link // by the host's name: what survey has left for connect; nil if nothing
 
@@ -49,9 +52,11 @@ func (r *run) prepareHosts() (err error) {
 		alone = alone && p.Host == r.info.places[0].Host
 		needed = append(needed, p.Host)
 	}
-	if r.job.Placement.NeedsCPUs(r.job.Hosts) {
+	// Survey has connected to all hosts, and each may be on the way to others. Elastic jobs may start
+	// ranks on any host later.
+	if r.job.Placement.NeedsCPUs(r.job.Hosts) || r.epochs != nil && r.job.Elastic.Restarts > 0 {
 		for i := range r.job.Hosts {
-			needed = append(needed, i) // survey has connected to it, and it may be on the way to others
+			needed = append(needed, i)
 		}
 	}
 	for _, i := range needed {
@@ -66,10 +71,7 @@ func (r *run) prepareHosts() (err error) {
 			r.others.byIndex[i] = r.local
 			continue
 		}
-		h := &remoteHost{
-			hostName: name, inits: make(map[int]initState),
-			first: remote.Prepare{Job: fmt.Sprintf("%s.%d", r.info.job, len(r.hosts)), Size: r.info.size},
-		}
+		h := r.newRemoteHost(name)
 		r.others.byIndex[i] = h
 		r.hosts, r.others.hosts = append(r.hosts, h), append(r.others.hosts, h)
 	}
@@ -77,9 +79,7 @@ func (r *run) prepareHosts() (err error) {
 		r.local.hostName = hostname()
 	}
 	if r.epochs != nil {
-		if len(r.others.hosts) > 0 {
-			return errors.New("ranks on other hosts: a job that starts ranks while it runs is limited to this host")
-		}
+		r.placeSlots()
 		return nil
 	}
 	if h, elsewhere := r.hostOf(0).(*remoteHost); elsewhere {
@@ -96,15 +96,28 @@ func (r *run) prepareHosts() (err error) {
 	return err
 }
 
+// newRemoteHost returns a host that is not connected to. Each connection has its own part of the job,
+// because processes of an earlier one may still be there.
+func (r *run) newRemoteHost(name string) *remoteHost {
+	r.others.parts++
+	return &remoteHost{
+		hostName: name, inits: make(map[int]initState),
+		first: remote.Prepare{Job: fmt.Sprintf("%s.%d", r.info.job, r.others.parts)},
+	}
+}
+
 // ownAddress returns the name of this host, or, if the name is of no use to other hosts, the address
 // from which this host reaches one of them. /etc/hosts often gives a host's own name a loopback
 // address.
-func (r *run) ownAddress() string {
+func (r *run) ownAddress() string { return addressFor(r.others.hosts) }
+
+// addressFor is ownAddress for the given hosts.
+func addressFor(hosts []*remoteHost) string {
 	own := hostname()
 	if own != "" && isKnown(context.Background(), own) {
 		return own
 	}
-	return cmp.Or(addressTowards(r.others.hosts), own)
+	return cmp.Or(addressTowards(hosts), own)
 }
 
 // addressTowards returns the address from which this host reaches another host, or "". It uses the
@@ -131,8 +144,8 @@ func rootAddress(name string, port int) string {
 
 // hostOf returns the host of the rank that begins in a slot.
 func (r *run) hostOf(slot int) host {
-	if slot >= len(r.info.places) {
-		return r.local
+	if r.epochs != nil {
+		return r.hosts[r.epochs.slots[slot].host]
 	}
 	return r.others.byIndex[r.info.places[slot].Host]
 }
@@ -157,16 +170,16 @@ func onHost(h host) string {
 // connect begins to connect to the other hosts. Their answers are events.
 func (r *run) connect() {
 	o := &r.others
-	var ctx context.Context
-	ctx, o.end = context.WithCancel(context.Background())
-	o.events, o.pending = make(chan hostEvent), len(o.hosts)
+	o.begin()
+	o.pending = len(o.hosts)
 	var names []string
-	for _, h := range o.hosts {
+	hosts := slices.Clone(o.hosts) // others may come while the job runs
+	for _, h := range hosts {
 		names = append(names, h.hostName)
 	}
 	r.showProgress()
 	serve := func(i int, l *remote.Link, err error) {
-		o.work.Go(func() { o.hosts[i].serve(ctx, l, err, o.events, r.local.over) })
+		o.work.Go(func() { hosts[i].serve(o.ctx, l, err, o.events, r.local.over) })
 	}
 	if o.surveyed != nil {
 		for i, name := range names {
@@ -175,9 +188,45 @@ func (r *run) connect() {
 		return
 	}
 	o.work.Go(func() {
-		limited, cancel := limitConnect(ctx)
+		limited, cancel := limitConnect(o.ctx)
 		defer cancel()
 		r.connectAll(limited, names, serve)
+	})
+}
+
+// begin makes what all connections share. It may be called again.
+func (o *others) begin() {
+	if o.end == nil {
+		o.ctx, o.end = context.WithCancel(context.Background())
+		o.events = make(chan hostEvent)
+	}
+}
+
+// connectLater begins to connect to a host while the job runs, after a pause that grows with the
+// number of the host's failures. The host's answer is an event. A host of the same name is lost, and
+// is replaced.
+func (r *run) connectLater(name string, failures int) {
+	o, h := &r.others, r.newRemoteHost(name)
+	h.failures = failures
+	if i := r.hostNumber(name); i >= 0 {
+		r.hosts[i], o.hosts[i-1] = h, h
+	} else {
+		r.hosts, o.hosts = append(r.hosts, h), append(o.hosts, h)
+	}
+	r.local.hostName, r.policy.survival = hostname(), lostLimit
+	o.begin()
+	pause := r.epochs.pauseAfter(failures)
+	o.work.Go(func() {
+		select {
+		case <-time.After(pause):
+		case <-o.ctx.Done():
+		}
+		limited, cancel := limitConnect(o.ctx)
+		defer cancel()
+		h.own = addressFor([]*remoteHost{h})
+		r.connectAll(limited, []string{name}, func(_ int, l *remote.Link, err error) {
+			o.work.Go(func() { h.serve(o.ctx, l, err, o.events, r.local.over) })
+		})
 	})
 }
 
@@ -293,7 +342,10 @@ func (r *run) fromHost(e hostEvent) {
 	case e.err != nil:
 		r.lost(h, e.err)
 	case e.link != nil:
-		h.link = e.link
+		if r.epochs != nil && r.epochs.launcher == "" {
+			r.listenOutside(h.own)
+		}
+		h.link, h.first.Size = e.link, len(r.ranks)
 		r.sendPrepare(h)
 	case e.event.Prepared != nil:
 		r.prepared(h, e.event.Prepared)
@@ -311,8 +363,19 @@ func (r *run) fromHost(e hostEvent) {
 	}
 }
 
-// prepared starts the ranks once all hosts have answered.
+// prepared starts the ranks once all hosts have answered. A host that comes later gets ranks at once.
 func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
+	h.prepared = p.Failed == ""
+	if r.others.pending == 0 {
+		if !h.prepared {
+			r.others.work.Go(func() { h.link.Close() })
+			r.lost(h, fmt.Errorf("%s: %s", h.name(), p.Failed))
+			return
+		}
+		delete(r.others.lost, h.hostName)
+		r.updateSlots()
+		return
+	}
 	if p.Failed != "" {
 		r.startErr = &startError{exitNotRunning, "ranks on " + h.name() + ": " + p.Failed}
 		return
@@ -344,11 +407,18 @@ func (r *run) showProgress() {
 
 // startFailedOn handles that a rank could not be started on another host.
 func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
-	k := r.ranks[f.Process]
+	k, err := r.ranks[f.Process], &startError{f.Code, f.Text + " on " + h.name()}
 	k.starting, k.ended, k.status, k.endedAt = false, true, syscall.WaitStatus(f.Code<<8), r.now()
-	r.policy.exited(r.now(), false)
-	if r.startErr == nil {
-		r.notStarted(&startError{f.Code, f.Text + " on " + h.name()})
+	if r.epochs == nil {
+		r.policy.exited(r.now(), false)
+	} else {
+		r.epochs.exited(k, r.now())
+	}
+	switch {
+	case k.process >= r.info.size:
+		r.note("rank %s: cannot start %v", k.label(), err)
+	case r.startErr == nil:
+		r.notStarted(err)
 	}
 }
 
@@ -372,6 +442,9 @@ func (r *run) lost(h *remoteHost, err error) {
 			r.exited(exit{process: k.process, status: statusUnknown})
 			k.killed = false // what has ended it is unknown
 		}
+	}
+	if r.epochs != nil {
+		r.updateSlots()
 	}
 }
 

@@ -26,8 +26,7 @@ type jobInfo struct {
 	timeline string // an absolute path; "" if there is no timeline
 }
 
-// place returns where a rank runs. In a job whose ranks change, all ranks run on this host, also
-// those that are started later.
+// place returns where a rank runs. Of a rank that has come later it knows nothing.
 func (w *jobInfo) place(rank int) placement.Assignment {
 	if rank < len(w.places) {
 		return w.places[rank]
@@ -103,7 +102,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
-	if j.Interface != "" && w.hosts() > 1 {
+	if j.Interface != "" && (w.hosts() > 1 || j.Elastic != nil && j.Elastic.Discovery != "") {
 		env = append(env, vars.Interface+"="+j.Interface)
 	}
 	if j.Transport != "" {

@@ -29,6 +29,9 @@ type remoteHost struct {
 	link     *remote.Link   // nil until the host has answered
 	lost     error          // why the connection has ended, or could not be made; nil before
 	known    bool           // other hosts can look up the name; only set if rank 0's listener is there
+	prepared bool           // the host has answered Prepare, and can run ranks
+	failures int            // how often the connection to the host was lost before
+	own      string         // the address of this host for it, if the job did not begin with it; set before its first event
 
 	streams []remote.StreamID // of the process that is about to start
 	starts  int               // the number of Start commands so far
@@ -36,6 +39,9 @@ type remoteHost struct {
 	names   []string          // processes that were left; nil before the host has named any
 	inits   map[int]initState
 }
+
+// isUp reports whether the host can run ranks now.
+func (h *remoteHost) isUp() bool { return h.prepared && h.lost == nil }
 
 // A hostEvent is an input from another host. One of its fields is set besides host.
 type hostEvent struct {

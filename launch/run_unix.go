@@ -217,25 +217,36 @@ func (r *run) prepare(ctx context.Context) error {
 
 // addApp appends the ranks of an App. It finds the program for those on this host.
 func (r *run) addApp(a *App) error {
-	s := spec{args: a.Args, env: slices.Concat(r.base, a.Set), dir: a.Dir}
+	program := a.Args[0]
 	if r.job.Preload {
+		s := spec{args: a.Args, env: slices.Concat(r.base, a.Set), dir: a.Dir}
 		if err := r.preload.add(a, &s); err != nil {
 			return err
 		}
+		program = s.program
 	}
 	for range a.Ranks {
-		k := r.addRank(a, a.Args[0], len(r.ranks))
-		if k.host != r.local {
+		k := r.addRank(a, program, len(r.ranks))
+		if k.host != r.local || program != a.Args[0] {
 			continue
 		}
-		if s.program == "" {
-			if err := s.find(); err != nil {
-				return err
-			}
+		if err := r.findProgram(k); err != nil {
+			return err
 		}
-		k.program = s.program
+		program = k.program
 	}
 	return nil
+}
+
+// findProgram finds the program of a rank if it runs on this host. Other hosts find it themselves.
+func (r *run) findProgram(k *rank) *startError {
+	if k.host != r.local {
+		return nil
+	}
+	s := spec{args: k.app.Args, env: slices.Concat(r.base, k.app.Set), dir: k.app.Dir}
+	err := s.find()
+	k.program = cmp.Or(s.program, k.program)
+	return err
 }
 
 // addRank appends a rank that runs in the given slot.
@@ -326,8 +337,9 @@ func (r *run) loop(ctx context.Context) {
 			r.fromHost(e)
 		case n := <-r.epochs.requests():
 			r.asked(n)
-		case n := <-r.epochs.discovered():
-			r.epochs.available(n)
+		case found := <-r.epochs.discovered():
+			r.epochs.found = found
+			r.updateSlots()
 		case s := <-r.signals:
 			r.signalled(s.(syscall.Signal))
 		// Setting the channel to nil makes the end of the context count once, because a nil channel

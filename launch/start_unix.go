@@ -75,7 +75,11 @@ func (r *run) start(k *rank) *startError {
 	info.part = k.host.part()
 	s := &spec{
 		process: k.process, program: k.program, args: k.app.Args, env: rankEnv(r.base, r.job, k.app, info, k.slot), dir: k.app.Dir,
-		cpus: r.info.place(k.slot).CPUs, preloaded: r.preload.numbers[k.app],
+		preloaded: r.preload.numbers[k.app],
+	}
+	// The processors are those of the host on which the slot was first.
+	if k.slot < len(r.info.places) && r.others.byIndex[r.info.places[k.slot].Host].name() == k.host.name() {
+		s.cpus = r.info.places[k.slot].CPUs
 	}
 	if err := r.complete(k, s); err != nil {
 		return startFailure(k.app.Args[0], "", err)

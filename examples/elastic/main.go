@@ -41,6 +41,7 @@ type options struct {
 	epochs int
 	seed   uint64
 	out    string  // the folder for the curve; "" for none
+	hold   string  // a folder; see training.hold
 	kills  []death // in the order of their steps
 }
 
@@ -56,6 +57,9 @@ func run(ctx context.Context, o options, lines io.Writer) error {
 	train := func(ctx context.Context, job *elastic.Job) error {
 		c := job.Comm()
 		for t.data.Epoch() < o.epochs {
+			if err := t.await(ctx, job); err != nil {
+				return err
+			}
 			total := 0
 			compute := func(ctx context.Context) (err error) {
 				t.dieIfScheduled(c)
@@ -96,6 +100,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.IntVar(&o.epochs, "epochs", o.epochs, "how often to walk through the images")
 	flags.Uint64Var(&o.seed, "seed", o.seed, "decides the split, the first parameters and the batches")
 	flags.StringVar(&o.out, "out", o.out, "folder for the curve; empty for none")
+	flags.StringVar(&o.hold, "hold", o.hold, "after each epoch, wait for a file with its number in this folder")
 	kills := flags.String("kill", "", "rank@step,...: the process that has this rank at this step kills itself, in this order")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err

@@ -11,8 +11,9 @@
 //	key             written by  content
 //	EpochKey        launcher    an Epoch in JSON
 //	CredentialsKey  launcher    the rank's secret and certificate for an epoch, a jobca.Bundle
-//	ReadyKey        the rank    its listener's address; each new version asks for the next epoch, and
-//	                            an empty one withdraws the request
+//	ReadyKey        the rank    its listener's address and, after a space, the Epoch's Launcher, if it is
+//	                            not empty; each new version asks for the next epoch, and an empty one
+//	                            withdraws the request
 //
 // # Frames
 //

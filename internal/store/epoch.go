@@ -12,7 +12,13 @@ const (
 type Epoch struct {
 	Number  uint32
 	Members []int  // for each rank, the entry of its process in the record of ended processes
+	Hosts   []int  // for each rank, the number of its host
 	Root    string // the address of rank 0's listener
+
+	// Launcher is an address of the launcher, by which a process finds out at which of its own
+	// addresses other hosts reach it. It is "" while all processes run on one host. They listen on
+	// loopback then.
+	Launcher string
 
 	Broken   bool   // the process of a member has failed, or a member has asked for the next epoch
 	Finished bool   // the process of a member has exited with 0
