@@ -5,6 +5,8 @@ package secretfile
 import (
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -35,6 +37,36 @@ func TestGroupMayReadSecretOfRootOnly(t *testing.T) {
 		if got := readableByOthers(secretInfo{owner: owner}); got != want {
 			t.Errorf("owner %d, this process of %d: got %v, want %v", owner, os.Geteuid(), got, want)
 		}
+	}
+}
+
+func TestReadRefusesFilesThatOthersCanRead(t *testing.T) {
+	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620, 0o602} {
+		path := writeFile(t, "what only this user may know")
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(path); err == nil || !strings.Contains(err.Error(), "can be read by others (mode "+mode.String()+")") {
+			t.Errorf("mode %o: got %v, want a refusal", mode, err)
+		}
+		link := path + ".link"
+		if err := os.Symlink(path, link); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(link); err == nil {
+			t.Errorf("mode %o, by a symbolic link: got the secret, want a refusal", mode)
+		}
+	}
+}
+
+// The read of a FIFO would wait for a writer.
+func TestReadRefusesAFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(path); err == nil || !strings.HasPrefix(err.Error(), "is not a regular file") {
+		t.Errorf("got %v, want a refusal", err)
 	}
 }
 
