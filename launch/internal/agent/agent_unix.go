@@ -153,8 +153,10 @@ func (a *Agent) isDraining() bool {
 }
 
 // reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or
-// until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. It
-// returns nil after Drain.
+// until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. So
+// it does not wait for a connection from the source that has the most slots, but returns nil:
+// otherwise one source could fill the queue, and launchers from elsewhere would be behind it. A
+// launcher dials again. It also returns nil after Drain.
 func (a *Agent) reserve(nc net.Conn) *pendingConn {
 	for {
 		p, victim, wait := a.tryReserve(nc)
@@ -166,6 +168,9 @@ func (a *Agent) reserve(nc net.Conn) *pendingConn {
 				victim.Close()
 			}
 			continue
+		case victim.source == pending.Source(nc.RemoteAddr()):
+			a.refused.Refused(nc.RemoteAddr(), errShare.Error())
+			return nil
 		}
 		select {
 		case <-a.slotFree:
@@ -212,6 +217,9 @@ func (a *Agent) release(p *pendingConn) bool {
 // errEvicted is the refusal of a peer that had proved nothing when another connection took its
 // slot.
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
+
+// errShare is the refusal of a connection whose source has the most slots.
+var errShare = fmt.Errorf("the %d slots are taken, most of them by connections from there", pendingSlots)
 
 // handle serves one connection until it ends.
 func (a *Agent) handle(p *pendingConn) {

@@ -307,11 +307,26 @@ func TestSlowConnectionsDoNotKeepALauncherOut(t *testing.T) {
 	leak.Check(t)
 	c := Keys{Secret: secretIn(t, ourSecret)}
 	a := serve(t, c, nil)
-	for i := range 2 * pendingSlots {
+	for i := range pendingSlots {
 		connectTo(t, a, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[:i%9]) // a TLS handshake that never goes on
 	}
 	begin(t, a.dialer(t, c), "remote")
 	a.waitFor(t, errEvicted.Error()) // a slow connection was evicted before its handshake timed out
+}
+
+// Connections from one host do not wait for a slot, so that one from another host is not behind them.
+func TestAHostThatHasAllSlotsGetsNoMore(t *testing.T) {
+	leak.Check(t)
+	c := Keys{Secret: secretIn(t, ourSecret)}
+	a := serve(t, c, func(s *Agent) { s.limits.hold = limit })
+	for range pendingSlots {
+		connectTo(t, a, "")
+	}
+	further := connectTo(t, a, "")
+	if n, err := further.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("got %d bytes, %v, want the end", n, err)
+	}
+	a.waitFor(t, errShare.Error())
 }
 
 func TestAThousandConnectionsAreBounded(t *testing.T) {
