@@ -35,7 +35,8 @@ func TestTheUnitForSystemdStartsAnAgent(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"[Service]NoNewPrivileges": "yes", "[Service]CapabilityBoundingSet": "", "[Service]RestrictSUIDSGID": "yes",
-		"[Service]KillMode": "mixed", "[Service]Type": "exec", "[Install]WantedBy": "multi-user.target",
+		"[Service]KillMode": "mixed", "[Service]Type": "exec",
+		"[Service]OOMPolicy": "continue", "[Service]RestartSec": "5s", "[Install]WantedBy": "multi-user.target",
 	} {
 		if got, ok := unit[key]; !ok || got != want {
 			t.Errorf("%s: got %q, want %q", key, got, want)
