@@ -39,8 +39,9 @@
 // any depth of the tree.
 //
 // While the user has stopped the launcher, a host counts no intervals; see Link.Pause. If the network
-// is cut meanwhile, a host waits until its sshd, or the agent, notices the cut by TCP's keep-alive.
-// Linux's default for sshd is 2 hours.
+// is cut meanwhile, a host waits until its sshd, or the agent, notices the cut. An agent takes 20 s.
+// sshd notices it when TCP gives up sending heartbeats, by default after a quarter of an hour on
+// Linux.
 //
 // # What bounds memory
 //
