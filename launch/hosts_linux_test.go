@@ -71,6 +71,7 @@ type hostsJob struct {
 	Preload bool
 	TmpDir  string
 	FanOut  int
+	Verbose bool
 }
 
 // runHere is ssh, but runs the command on this machine.
@@ -112,7 +113,7 @@ func (h hostsJob) job() *Job {
 		env = append(env, testRank+"="+h.Rank)
 	}
 	j := &Job{
-		Env: env, Grace: 2 * time.Second, Guardian: program, Preload: h.Preload, TmpDir: h.TmpDir, FanOut: h.FanOut,
+		Env: env, Grace: 2 * time.Second, Guardian: program, Preload: h.Preload, TmpDir: h.TmpDir, FanOut: h.FanOut, Verbose: h.Verbose,
 		Starter: &remote.SSH{Agent: ssh, Program: program},
 	}
 	if h.By != (agents{}) {
@@ -150,7 +151,7 @@ type launched struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	lines  *bufio.Reader
-	stderr bytes.Buffer
+	stderr logBuffer
 	all    *leak.Processes
 	killed time.Time // when kill was called
 	wait   func() int
@@ -172,7 +173,7 @@ func launch(t *testing.T, h hostsJob) *launched {
 		t.Fatal(err)
 	}
 	defer theirs.Close()
-	l := &launched{t: t, cmd: exec.Command(program), lines: bufio.NewReader(stdout)}
+	l := &launched{t: t, cmd: exec.Command(program), lines: bufio.NewReader(stdout), stderr: logBuffer{wrote: make(chan struct{}, 1)}}
 	l.cmd.Env = append(os.Environ(), testJob+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	l.cmd.Stdout, l.cmd.Stderr = theirs, &l.stderr
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
@@ -197,6 +198,42 @@ func launch(t *testing.T, h hostsJob) *launched {
 		}
 	})
 	return l
+}
+
+// A logBuffer is a bytes.Buffer that may be read while it is written.
+type logBuffer struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote chan struct{} // has an element after a Write
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case b.wrote <- struct{}{}:
+	default:
+	}
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// logs waits until standard error has the text.
+func (l *launched) logs(text string) {
+	l.t.Helper()
+	for late := time.After(limit); !strings.Contains(l.stderr.String(), text); {
+		select {
+		case <-l.stderr.wrote:
+		case <-late:
+			l.cmd.Process.Kill()
+			l.t.Fatalf("standard error does not say %q after %v:\n%s", text, limit, l.stderr.String())
+		}
+	}
 }
 
 // nothingLeft checks that all processes of the job end in time.
@@ -703,12 +740,16 @@ func TestNothingIsLeftWhateverIsKilled(t *testing.T) {
 		"rank":            {0, func(_ *testing.T, _ *launched, rank, _ int) int { return rank }, 137, "rank 1 (sh, process %d on " + hostB + ") was killed by signal 9", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC, hostB}, Args: sh(family), FanOut: c.fanOut})
+			l := launch(t, hostsJob{Hosts: []string{"localhost", hostB, hostC, hostB}, Args: sh(family), FanOut: c.fanOut, Verbose: true})
 			var rank, node int
 			for _, line := range l.sorted(4) {
 				if strings.HasPrefix(line, "1 ready") {
 					fmt.Sscanf(line, "1 ready %d %d", &rank, &node)
 				}
+			}
+			// What a rank prints may arrive before the launcher knows its process.
+			for id := range 4 {
+				l.logs(fmt.Sprintf("rank %d is process ", id))
 			}
 			l.kill(c.victim(t, l, rank, node))
 			if c.want != "" {
