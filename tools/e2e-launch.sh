@@ -589,6 +589,45 @@ agent_cases() {
 	fi
 }
 
+# said TEXT succeeds if the elastic job has printed it.
+said() { grep -q "$1" "$work/out.elastic"; }
+
+# elastic_cases train on n0, and add, cut off and heal other hosts, which agents serve, meanwhile.
+elastic_cases() {
+	[ -n "$all" ] || return 0
+	need_hosts "elastic: hosts come and go" || return 0
+	start_agent n1
+	[ -n "${agents[n2]-}" ] || start_agent n2
+	local hold=$work/hold begin=$SECONDS
+	mkdir "$hold"
+	# change EPOCH COMMAND... carries out a command while the training is in the epoch after that one.
+	change() {
+		touch "$hold/$1"
+		"${@:2}"
+	}
+	list() { printf '%s\n' "$@" >"$work/list.new" && mv "$work/list.new" "$work/list"; }
+	await() { within 90 said "$1" || failed "elastic: hosts come and go: nothing says \"$1\""; }
+	list n0:1
+	: >"$work/out.elastic"
+	timeout -k 5 240 "${here[@]}" "$PWD/bin/tuttirun" -v --agent-secret-file "$work/secret" --min-np 1 --restart-ranks 1 \
+		--host-discovery-script "cat $work/list" "$PWD/bin/elastic" -epochs 6 -hold "$hold" >"$work/out.elastic" 2>&1 </dev/null &
+	local job=$!
+	await 'epoch 0 has 1 ranks'
+	list n0:1 n1:1
+	await 'so 2 ranks go on'
+	change 1 tools/hosts cut n1
+	await 'host n1: it has been silent'
+	await 'so 1 ranks go on'
+	change 2 list n0:1 n1:1 n2:2
+	await 'so 3 ranks go on'
+	change 3 tools/hosts heal n1
+	await 'so 4 ranks go on'
+	touch "$hold/4" "$hold/5"
+	wait "$job" && said 'at most 1e-09' || failed "elastic: hosts come and go: got no success"
+	echo "ok: elastic: hosts come and go ($((SECONDS - begin)) s)"
+	ran=$((ran + 1))
+}
+
 # ipv6_cases runs ranks on three hosts that have no IPv4 address except loopback.
 ipv6_cases() {
 	need_hosts IPv6 || return 0
@@ -745,7 +784,7 @@ groups=()
 for arg; do
 	if [ "$arg" = all ]; then all=all; else groups+=("$arg"); fi
 done
-[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent ipv6 doctor)
+[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent elastic ipv6 doctor)
 for group in "${groups[@]}"; do "${group}_cases"; done
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
