@@ -499,6 +499,20 @@ func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
 	}
 }
 
+// A slot that has failed is not replaced by one that its host does not have any more.
+func TestASlotThatIsTakenAwayGetsNoProcess(t *testing.T) {
+	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 3)
+	j.end(0, true)
+	j.available([]int{1})
+	j.apply("1 slot")
+	j.end(2, true) // it was told to end
+	j.available([]int{2})
+	j.apply("2 slots")
+	if got := j.alive(); got != 1 {
+		t.Errorf("got %d processes to run, want 1: slot 0 has failed, and slot 2 is gone", got)
+	}
+}
+
 // Without a script, the slots of a lost host move to slots of others, as far as these and restarts
 // suffice.
 func TestSlotsOfALostHostMove(t *testing.T) {
