@@ -25,13 +25,13 @@ import (
 // A communicator has at most one blocking collective at a time. Its states:
 //
 //	admitted, exited    inUse  drained   meaning
-//	equal               false  nil       no collective is inside
-//	admitted one ahead  false  nil       a collective by messages is inside
-//	admitted one ahead  true   nil       a collective in shared memory is inside
+//	equal               false  nil       no collective is in progress
+//	admitted one ahead  false  nil       a collective by messages is in progress
+//	admitted one ahead  true   nil       a collective in shared memory is in progress
 //	admitted one ahead  true   not nil   Close waits for it to leave shared memory
 //
 // The end of a successful call changes only exited, and takes no lock. So inUse may stay true after
-// the call. Only admitted and exited say whether a call is inside.
+// the call. Only admitted and exited say whether a call is in progress.
 type Comm struct {
 	rt    *rankRuntime
 	group *p2p.Group
@@ -41,7 +41,7 @@ type Comm struct {
 	wire    string              // the names of all transports between its ranks; equal on all ranks
 	chooser *collective.Chooser // the table of algorithms for these ranks and this transport
 
-	blocking call       // the blocking collective, while it is inside
+	blocking call       // the blocking collective, while it is in progress
 	round    *p2p.Round // reused by the blocking collectives; nil before the first of them
 	// A call that returns sets exited to the value that admitted had when the call began. It does
 	// so without the lock.
@@ -132,13 +132,13 @@ func (c *Comm) Size() int { return c.group.Size() }
 func (c *Comm) WorldRank(rank int) int { return c.group.WorldRank(rank) }
 
 // begin admits a blocking collective, or the start of a non-blocking one. It numbers the collective
-// and lists it as cl. It returns an error if another call is inside, or if the communicator is
+// and lists it as cl. It returns an error if another call is in progress, or if the communicator is
 // closed or revoked.
 //
 // The parameter cl is c.blocking, or a call that no other goroutine refers to. For c.blocking a
 // cacheable plan need not be prepared: begin looks up the plan in the cache, and prepares it if the
 // cache lacks it. begin prepares the plan without the lock, because all communicators of this rank
-// share the lock. It therefore checks a second time whether another call is inside.
+// share the lock. It therefore checks a second time whether another call is in progress.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
 	prepared := false // whether this call prepared the plan, because the cache lacked it
@@ -269,7 +269,7 @@ func (c *Comm) finish(cl *call, err error) error {
 	if err == nil && blocking && c.conflict.Load() == nil {
 		c.exit()
 		// closing is loaded after exit, because Close stores closing before it checks whether a
-		// call is inside.
+		// call is in progress.
 		if c.closing.Load() {
 			c.unlist(cl)
 		}

@@ -234,7 +234,7 @@ func (c *Comm) allAgree(ctx context.Context, call string, yes bool) (bool, error
 
 // releaseShared waits until no call of this rank uses the shared memory, unmaps the memory, and
 // removes the blocking call from the list. The communicator and its group are closed before, so the
-// call inside ends soon. releaseShared stores closing before it looks for a call inside. A
+// call in progress ends soon. releaseShared stores closing before it looks for that call. A
 // returning call stores exited before it loads closing. So at least one of the two sees the other.
 func (c *Comm) releaseShared() {
 	c.closing.Store(true)

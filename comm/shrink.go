@@ -180,14 +180,14 @@ func (c *Comm) beginAgreement(ctx context.Context, name string) (s *survivors, d
 type survivors struct {
 	c    *Comm
 	me   int
-	busy atomic.Bool // a call of Agree or Shrink is inside
+	busy atomic.Bool // a call of Agree or Shrink is in progress
 
-	// Only the call that is inside uses the fields made and isReady.
+	// Only the call in progress uses the fields made and isReady.
 	made    *Comm // the communicator of Shrink's last agreement, until all members have set it up
 	isReady bool  // this rank has set up made
 
 	mu                      sync.Mutex // guards the fields below; rankRuntime.mu may be taken while it is held
-	number                  uint32     // the number of current; only the call inside changes it
+	number                  uint32     // the number of current; only the call in progress changes it
 	previous, current, next *agreement.Machine
 	early                   map[int]agreement.State // States for next, by member, that arrived before next existed
 	decided                 *agreement.Proposal     // the decision of current
@@ -345,7 +345,7 @@ func (s *survivors) close() {
 	s.fail(fault.New(fault.Closed, "close", s.c.rt.rank, "this communicator has been closed on this rank"))
 }
 
-// signal wakes the call that is inside. s.mu is held.
+// signal wakes the Agree or Shrink that is in progress. s.mu is held.
 func (s *survivors) signal() {
 	close(s.changed)
 	s.changed = make(chan struct{})
