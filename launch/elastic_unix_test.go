@@ -138,8 +138,7 @@ func TestDiscoveryAddsUpTheSlotsOfEachHost(t *testing.T) {
 	}
 }
 
-// A discovery script that fails often prints nothing, and exits with 0. This must not count as 0
-// slots.
+// A broken discovery script often prints nothing and exits with 0. This must not count as 0 slots.
 func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo localhost:2": "", "true": "got 0, want at least 2 (--min-np)", "echo localhost": "got 1, want at least 2 (--min-np)",

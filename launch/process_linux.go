@@ -68,8 +68,8 @@ func membersOf(groups map[int]bool, part string) []process {
 	return members
 }
 
-// membersByGroup replaces membersOf on a system without /proc. The kernel's answer includes
-// zombies.
+// membersByGroup replaces membersOf on a system without /proc. It lists each process group that has
+// members as one process. Zombies count as members, because kill succeeds for them as well.
 func membersByGroup(groups map[int]bool) []process {
 	var members []process
 	for pgid := range groups {

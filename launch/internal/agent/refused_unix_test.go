@@ -86,7 +86,8 @@ func (a *authority) issue(t *testing.T, name string, use x509.ExtKeyUsage, until
 // begun returns how many jobs an agent has begun.
 func (a *agentUnderTest) begun() int { return strings.Count(a.logs.String(), `msg="a job begins"`) }
 
-// forced makes a launcher send a certificate even if the agent has not asked for one of its CA.
+// forced makes a launcher send the first of certs, even if the agent does not list the CA of that
+// certificate among the CAs that it accepts.
 func forced(c *tls.Config, certs []tls.Certificate) {
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certs[0], nil }
 }
