@@ -444,7 +444,8 @@ func withoutExposer(w transport.Transport) transport.Transport {
 	return wrapped{w, func(c transport.Conn) transport.Conn { return struct{ transport.Conn }{c} }}
 }
 
-// endStep does on one rank what the flood of EndStep does. In a team the flood reaches nobody.
+// endStep does on one rank what the flood of EndStep does. The Meshes of a team have no Events, so
+// the flood itself changes nothing there.
 func (mc *MatchContext) endStep(step uint64) { mc.e.endStep(stepID{mc.id, step}, 0, "") }
 
 // A send that is aborted before its announcement must return the credit that it has charged.

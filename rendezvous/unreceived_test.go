@@ -212,7 +212,7 @@ func TestSendOfAnEndedStepDoesNotNeedTheFlood(t *testing.T) {
 		from, to *MatchContext
 		drain    func()
 	}
-	// In a team the flood reaches nobody.
+	// The Meshes of a team have no Events, so the flood of EndStep changes nothing on other ranks.
 	end := func(r ranks) { r.to.EndStep(step, nil) }
 	dropped := func(r ranks) {
 		end(r)
