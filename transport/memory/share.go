@@ -26,8 +26,8 @@ type shareGroup struct {
 
 // Share implements transport.Sharer with memory of the Go heap that starts on a cache line. If the
 // callers pass different numbers of ranks or different sizes, all of them get fault.Mismatch. The
-// name may be used again once all ranks have called Share. The function release only checks that it
-// is called once. The garbage collector frees the memory when no rank uses it any more.
+// name may be used again once all ranks have called Share. The returned function only checks that
+// it is called once. The garbage collector frees the memory when no rank uses it any more.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := "share " + name
 	if ranks < 1 || size < 0 {

@@ -132,8 +132,8 @@ func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	return did, due
 }
 
-// resume makes the caller the writer if frames wait and there is no writer. Progress calls it when
-// it has found blocked set. Meanwhile another caller of Progress or Send may have become the
+// resume makes the caller the writer if frames wait and there is no writer. Progress calls it after
+// it has seen that blocked is set. Meanwhile another caller of Progress or Send may have become the
 // writer.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()

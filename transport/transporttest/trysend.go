@@ -155,6 +155,8 @@ func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 	}
 }
 
+// errUndelivered marks a frame that the peer need not get after Close: TrySend sent it, or it has
+// failed, and no later frame was sent by Send and is done without an error.
 var errUndelivered = errors.New("no later frame is done, so this frame may be lost")
 
 // spinningConn is a Conn whose Progress spins.

@@ -117,7 +117,8 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	switch {
 	case best != nil:
 		return best, why, nil
-	// Without a device there are no lines, so the error has the remedy itself.
+	// Without a device, the result why has no line about a device. So the error itself names the
+	// remedy.
 	case len(devices) == 0:
 		return nil, why, errors.New("this host has no RDMA device; check that its driver is loaded (rdma link, ibv_devices), or make one of an Ethernet interface: rdma link add rxe0 type rxe netdev eth0")
 	}
