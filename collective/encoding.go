@@ -34,8 +34,8 @@ const (
 // MaxEncodedTable is the maximum size of an encoded table in bytes.
 const MaxEncodedTable = tableHeaderSize + MaxRules*(ruleHeaderSize+4+1+MaxWireName+1+maxAlgorithmName) + len(verbNames)*(4+1+maxAlgorithmName)
 
-// AppendEncoded appends the encoding of t, at most MaxEncodedTable bytes, and returns the
-// longer slice. It does not encode algorithms by number, because numbers differ between builds.
+// AppendEncoded appends the encoding of t, at most MaxEncodedTable bytes, to b and returns the
+// extended slice. It does not encode algorithms by number, because numbers differ between builds.
 func (t *Table) AppendEncoded(b []byte) []byte {
 	forced := 0
 	for _, p := range t.forced {

@@ -30,8 +30,8 @@ const (
 	ellipsis = "…"
 )
 
-// AppendWire appends e's wire form, at most MaxWire bytes, and returns the longer slice. What does
-// not fit is cut where it matters least:
+// AppendWire appends e's wire form, at most MaxWire bytes, and returns the extended slice. What
+// does not fit is cut where it matters least:
 //
 //	part         keeps at most     when cut
 //	Op           opLimit bytes     ends in "…"
