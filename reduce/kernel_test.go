@@ -210,7 +210,8 @@ func checkFoldWithItself(t *testing.T, tab *table) {
 	}
 }
 
-// A kernel cuts long operands into blocks. The result must equal the folds of the parts.
+// A kernel cuts long operands into blocks. The test folds short parts of the operands one by one,
+// and the results must be equal.
 func TestLongFoldsAreTheirParts(t *testing.T) {
 	atEachLevel(t, checkLongFolds)
 }
