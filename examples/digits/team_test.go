@@ -33,8 +33,8 @@ func (l links) exchange(ctx context.Context, rank int, v any) ([]any, error) {
 	return all, nil
 }
 
-// team returns the team of a rank. It adds in descending order of ranks, because no result may
-// depend on the order of an all-reduce.
+// team returns the team of a rank. Its average adds the vectors in descending order of ranks,
+// because no result may depend on the order in which an all-reduce adds.
 func (l links) team(rank int) team {
 	return team{
 		rank: rank,
