@@ -500,7 +500,7 @@ func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
 }
 
 // A slot that has failed is not replaced by one that its host does not have any more.
-func TestASlotThatIsTakenAwayGetsNoProcess(t *testing.T) {
+func TestASlotThatIsRemovedGetsNoProcess(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 3)
 	j.end(0, true)
 	j.available([]int{1})

@@ -128,7 +128,7 @@ func (f *flow) handleExposure(p packet) error {
 	slot := slotOf(p.handle)
 	if p.flag == flagInRing {
 		if f.sendRing.size != 0 || p.size == 0 || p.size > maxRing {
-			return fmt.Errorf("%v: got a ring of %d bytes after one of %d, want one, of 1 to %d", p.kind, p.size, f.sendRing.size, maxRing)
+			return fmt.Errorf("%v: got a ring of %d bytes after a ring of %d, want a single ring of 1 to %d bytes", p.kind, p.size, f.sendRing.size, maxRing)
 		}
 		f.sendRing = eagerRing{addr: p.addr, size: p.size, rkey: p.rkey}
 		return nil

@@ -219,7 +219,7 @@ func (a *Agent) release(p *pendingConn) bool {
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 
 // errShare is the refusal of a connection whose source has the most slots.
-var errShare = fmt.Errorf("the %d slots are taken, most of them by connections from there", pendingSlots)
+var errShare = fmt.Errorf("the %d slots are taken, most of them by connections from this address", pendingSlots)
 
 // handle serves one connection until it ends.
 func (a *Agent) handle(p *pendingConn) {

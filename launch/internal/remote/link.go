@@ -85,7 +85,7 @@ func (l *Link) open(version string) error {
 	}
 	ours := ownGreeting(version)
 	if theirs.version != ours.version {
-		return fmt.Errorf("its tuttirun has version %s, and that of %s has %s: install the same on both", theirs.version, ours.host, ours.version)
+		return fmt.Errorf("its tuttirun has version %s, and the one on %s has version %s: install the same on both", theirs.version, ours.host, ours.version)
 	}
 	if err := ours.write(l.conn); err != nil {
 		return err
