@@ -154,13 +154,16 @@ func (a *Agent) isDraining() bool {
 
 // reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or
 // until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. So
-// it does not wait for a connection from the source that has the most slots, but returns nil:
-// otherwise one source could fill the queue, and launchers from elsewhere would be behind it. A
+// it does not wait for a connection from a source that has a slot already, but returns nil:
+// otherwise a few sources could fill the queue, and launchers from elsewhere would be behind it. A
 // launcher dials again. It also returns nil after Drain.
 func (a *Agent) reserve(nc net.Conn) *pendingConn {
 	for {
-		p, victim, wait := a.tryReserve(nc)
+		p, victim, wait, err := a.tryReserve(nc)
 		switch {
+		case err != nil:
+			a.refused.Refused(nc.RemoteAddr(), err.Error())
+			return nil
 		case p != nil || victim == nil:
 			return p
 		case wait <= 0:
@@ -168,9 +171,6 @@ func (a *Agent) reserve(nc net.Conn) *pendingConn {
 				victim.Close()
 			}
 			continue
-		case victim.source == pending.Source(nc.RemoteAddr()):
-			a.refused.Refused(nc.RemoteAddr(), errShare.Error())
-			return nil
 		}
 		select {
 		case <-a.slotFree:
@@ -181,23 +181,36 @@ func (a *Agent) reserve(nc net.Conn) *pendingConn {
 }
 
 // tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to
-// evict, and the time for which that connection is still safe. After Drain, both connections are
-// nil.
-func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Duration) {
+// evict, and the time for which that connection is still safe. If it is safe, and the source of nc
+// has a slot already, the error is errShare. After Drain, all results are zero.
+func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Duration, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := time.Now()
+	now, source := time.Now(), pending.Source(nc.RemoteAddr())
 	if a.isDraining() {
-		return nil, nil, 0
+		return nil, nil, 0, nil
 	}
 	if len(a.pending) >= pendingSlots {
 		victim = pending.Victim(maps.Keys(a.pending), func(p *pendingConn) (netip.Prefix, time.Time) { return p.source, p.safeUntil })
-		return nil, victim, victim.safeUntil.Sub(now)
+		if wait = victim.safeUntil.Sub(now); wait > 0 && a.hasSlot(source) {
+			err = errShare
+		}
+		return nil, victim, wait, err
 	}
-	p = &pendingConn{Conn: nc, source: pending.Source(nc.RemoteAddr()), safeUntil: now.Add(a.limits.hold)}
+	p = &pendingConn{Conn: nc, source: source, safeUntil: now.Add(a.limits.hold)}
 	nc.SetDeadline(now.Add(handshakeTimeout))
 	a.pending[p] = struct{}{}
-	return p, nil, 0
+	return p, nil, 0, nil
+}
+
+// hasSlot reports whether a connection from a source has a slot. The caller holds a.mu.
+func (a *Agent) hasSlot(source netip.Prefix) bool {
+	for p := range a.pending {
+		if p.source == source {
+			return true
+		}
+	}
+	return false
 }
 
 // release frees the slot of a connection. It returns false when the slot was freed before, so that
@@ -218,8 +231,8 @@ func (a *Agent) release(p *pendingConn) bool {
 // slot.
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 
-// errShare is the refusal of a connection whose source has the most slots.
-var errShare = fmt.Errorf("the %d slots are taken, most of them by connections from this address", pendingSlots)
+// errShare is the refusal of a connection whose source has a slot already.
+var errShare = fmt.Errorf("the %d slots are taken, and another connection from this address has one of them", pendingSlots)
 
 // handle serves one connection until it ends.
 func (a *Agent) handle(p *pendingConn) {

@@ -36,8 +36,8 @@
 // # What bounds memory and processes
 //
 //	what                                  bound
-//	connections that have proven nothing  pendingSlots, of at most 256 KiB in a handshake; a source that
-//	                                      has the most of them gets no more within slotHold
+//	connections that have proven nothing  pendingSlots, of at most 256 KiB in a handshake; when
+//	                                      all are safe, a source that has one gets no more
 //	processes                             --max-jobs
 //	a verb, a refusal                     255 bytes
 //	bytes on their way                    a buffer of 32 KiB in each direction

@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,21 +316,6 @@ func TestSlowConnectionsDoNotKeepALauncherOut(t *testing.T) {
 	a.waitFor(t, errEvicted.Error()) // a slow connection was evicted before its handshake timed out
 }
 
-// Connections from one host do not wait for a slot, so that one from another host is not behind them.
-func TestAHostThatHasAllSlotsGetsNoMore(t *testing.T) {
-	leak.Check(t)
-	c := Keys{Secret: secretIn(t, ourSecret)}
-	a := serve(t, c, func(s *Agent) { s.limits.hold = limit })
-	for range pendingSlots {
-		connectTo(t, a, "")
-	}
-	further := connectTo(t, a, "")
-	if n, err := further.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("got %d bytes, %v, want the end", n, err)
-	}
-	a.waitFor(t, errShare.Error())
-}
-
 func TestAThousandConnectionsAreBounded(t *testing.T) {
 	leak.Check(t)
 	c := Keys{Secret: secretIn(t, ourSecret)}
@@ -365,6 +351,60 @@ func (l pipeListener) Accept() (net.Conn, error) {
 }
 func (l pipeListener) Close() error   { return nil }
 func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A fromConn is a connection from a host.
+type fromConn struct {
+	net.Conn
+	host byte
+}
+
+func (c fromConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, c.host)} }
+
+// Connections from hosts that share all slots do not wait for one, so that a launcher on another host
+// is not behind them in the queue.
+func TestHostsThatShareAllSlotsGetNoMore(t *testing.T) {
+	config, err := Keys{Secret: secretIn(t, ourSecret)}.server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hosts := range []int{1, 2, 3, pendingSlots} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := make(pipeListener)
+			var logs logBuffer
+			s := New(config, program, nil, 1, slog.New(slog.NewTextHandler(&logs, nil)))
+			var work sync.WaitGroup
+			work.Go(func() { s.Serve(ln) })
+			// lasts connects from a host, and checks for how long the agent keeps the connection.
+			lasts := func(host int, want time.Duration) {
+				here, there := net.Pipe()
+				ln <- fromConn{there, byte(host)}
+				began := time.Now()
+				work.Go(func() {
+					here.Read(make([]byte, 1))
+					if got := time.Since(began); got != want {
+						t.Errorf("%d hosts: a connection from host %d has lasted for %v, want %v", hosts, host, got, want)
+					}
+				})
+			}
+			lasts(0, slotHold) // its slot goes to the launcher
+			// Reason: the first connection is the oldest, by the bubble's clock.
+			time.Sleep(slotHold / 2)
+			for i := 1; i < pendingSlots; i++ {
+				lasts(i%hosts, handshakeTimeout)
+			}
+			lasts(0, 0)
+			lasts(hosts-1, 0)
+			lasts(hosts, slotHold/2+handshakeTimeout) // the launcher
+			// Reason: all connections end within this time of the bubble's clock.
+			time.Sleep(2 * handshakeTimeout)
+			close(ln)
+			work.Wait()
+			if !strings.Contains(logs.String(), errShare.Error()) {
+				t.Errorf("%d hosts: got the log\n%s\nwant %q in it", hosts, logs.String(), errShare)
+			}
+		})
+	}
+}
 
 // A peer that sends nothing, or a byte each second, is disconnected after handshakeTimeout, even
 // if there is room.
