@@ -152,6 +152,23 @@ func TestARecordedEndEndsTheStart(t *testing.T) {
 	}
 }
 
+// A rank has given up, has joined again, and is killed. Rank 0 reads the record of its end before
+// the connection breaks. The start must end because of that rank, not because of missing ranks.
+func TestARankThatJoinsAgainHasNotGivenUp(t *testing.T) {
+	g := newJoinServer(3)
+	g.exited = func(rank int) bool { return rank == 1 }
+	first, second := new(handshakeConn), new(handshakeConn)
+	g.add(1, record{instance: 1}, first)
+	g.remove(1, first, errDeadlineEnded)
+	if no := g.add(1, record{instance: 2}, second); no != nil {
+		t.Fatal(no)
+	}
+	g.endForExit()
+	if no := g.failure(); no == nil || no.reason != reasonLeft || no.theirs != 1 {
+		t.Errorf("got %v, want that rank 1 has left", no)
+	}
+}
+
 // Rank 3 of four never comes, and the deadline of rank 1 ends first. With EndOnLoss, this ends the
 // starts of the other ranks. All ranks must blame rank 3 alone, even if no WAIT frame has reached
 // them since the last rank joined.

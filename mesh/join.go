@@ -53,7 +53,7 @@ type joinServer struct {
 	records    []record         // by rank; instance 0: the rank has not joined
 	owners     []*handshakeConn // by rank: the connection on which the record came; nil for rank 0
 	everJoined []bool           // by rank: it has joined at some time
-	gaveUp     []bool           // by rank: its deadline has ended before all ranks had joined
+	gaveUp     []bool           // by rank: its deadline has ended, and it has not joined again
 	missing    int
 	failed     *refusal     // set before done ends, unless the table is complete
 	exhausted  *fault.Error // set with failed, by end
@@ -91,7 +91,7 @@ func (g *joinServer) add(rank int, r record, t *handshakeConn) *refusal {
 	default:
 		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or an earlier Init of this process; give each process its own rank", rank)}
 	}
-	g.everJoined[rank], g.records[rank], g.owners[rank] = true, r, t
+	g.everJoined[rank], g.gaveUp[rank], g.records[rank], g.owners[rank] = true, false, r, t
 	if g.missing == 0 {
 		g.finish()
 	}
