@@ -93,7 +93,7 @@ func (h *remoteHost) open(process, id int) (stream, error) {
 	h.streams = append(h.streams, streamOf(id))
 	conn := h.link.Stream(process, streamOf(id))
 	if id == 1 || id == 2 {
-		return &farTail{Conn: conn, host: h.hostName}, nil
+		return &farTail{Conn: conn, host: h, ended: h.link.HasEnded}, nil
 	}
 	return conn, nil
 }

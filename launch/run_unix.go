@@ -536,6 +536,7 @@ func (r *run) drain() {
 	for {
 		select {
 		case <-done:
+			r.noteCut()
 			return
 		case <-tick.C:
 			r.giveUpStuck()
@@ -563,10 +564,24 @@ func (r *run) giveUpStuck() {
 	for _, p := range r.pipes {
 		if t, far := p.(*farTail); far && t.isStuck() {
 			t.Close()
-			stuck[t.host] = true
+			stuck[t.host.hostName] = true
 		}
 	}
 	for host := range stuck {
 		r.note("host %s has not ended the output of its ranks within %v, and what is missing is lost", host, farLimit*farInterval)
+	}
+}
+
+// noteCut names the hosts that have been lost since the end of the ranks, and whose output is
+// incomplete. Nothing else reports their loss, because no rank runs any more.
+func (r *run) noteCut() {
+	cut := make(map[string]bool)
+	for _, p := range r.pipes {
+		if t, far := p.(*farTail); far && t.cut.Load() && t.host.lost == nil {
+			cut[t.host.hostName] = true
+		}
+	}
+	for host := range cut {
+		r.note("host %s: the connection has ended before the output of its ranks, and what is missing is lost", host)
 	}
 }

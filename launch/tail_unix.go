@@ -68,7 +68,9 @@ const (
 // isStuck.
 type farTail struct {
 	net.Conn
-	host  string
+	host  *remoteHost
+	ended func() bool  // reports whether the connection to the host has ended
+	cut   atomic.Bool  // the stream has ended with the connection; set before Read returns io.EOF
 	quiet atomic.Int32 // how many calls of isStuck the Read in progress has outlasted; noRead if none is
 }
 
@@ -79,7 +81,11 @@ const noRead = -1 << 30
 func (t *farTail) Read(b []byte) (int, error) {
 	t.quiet.Store(0)
 	defer t.quiet.Store(noRead)
-	return t.Conn.Read(b)
+	n, err := t.Conn.Read(b)
+	if err == io.EOF && t.ended() {
+		t.cut.Store(true)
+	}
+	return n, err
 }
 
 // isStuck reports, once for each Read, that the Read has outlasted farLimit calls of isStuck. Counting

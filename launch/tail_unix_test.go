@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/internal/pmi"
+	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // A reader that comes at the moment of finish still gets all that the pipe holds.
@@ -64,18 +65,39 @@ func TestATailIsCopiedAfterFinish(t *testing.T) {
 	}
 }
 
-// drainFar waits for the end of one stream of the host n1. It returns the time until then, and what the
-// launcher has printed.
-func drainFar(out io.Writer, far net.Conn) (passed time.Duration, log string) {
+// drainFar waits for the end of one stream of the host n1. The function ended reports whether the
+// connection to the host has ended. drainFar returns the time until the end, and what the launcher has
+// printed.
+func drainFar(out io.Writer, far net.Conn, ended func() bool) (passed time.Duration, log string) {
 	var printed bytes.Buffer
 	r := &run{job: new(Job), err: &lineWriter{w: &printed}, policy: newPolicy(0, 0, 0), pmi: pmi.NewServer("", nil, nil)}
-	src := &farTail{Conn: far, host: "n1"}
+	src := &farTail{Conn: far, host: &remoteHost{hostName: "n1"}, ended: ended}
 	r.pipes = []stream{src}
 	r.copiers.Go((&lineCopier{src: src, dst: &lineWriter{w: out}}).run)
 	begin := time.Now()
 	r.drain()
 	r.copiers.Wait()
 	return time.Since(begin), printed.String()
+}
+
+// connected is for a connection that does not end.
+func connected() bool { return false }
+
+// A host that is lost when its ranks have ended, but not their output, is named.
+func TestDrainNamesAHostWhoseOutputIsCut(t *testing.T) {
+	ours, theirs := net.Pipe()
+	go serveNode(theirs, "", nil)
+	l, err := remote.Connect(t.Context(), "n1", ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	far := l.Stream(0, remote.Stdout)
+	theirs.Close()
+	const want = "tuttirun: host n1: the connection has ended before the output of its ranks, and what is missing is lost\n"
+	if _, log := drainFar(io.Discard, far, l.HasEnded); log != want {
+		t.Errorf("got %q, want %q", log, want)
+	}
 }
 
 // A host that lives, and never ends the output of its ranks, does not hold up the end of the job.
@@ -85,7 +107,7 @@ func TestDrainGivesUpAStreamThatNeverEnds(t *testing.T) {
 		defer theirs.Close()
 		go theirs.Write([]byte("a line\n"))
 		var out bytes.Buffer
-		passed, log := drainFar(&out, far)
+		passed, log := drainFar(&out, far, connected)
 		const want = "tuttirun: host n1 has not ended the output of its ranks within 1m0s, and what is missing is lost\n"
 		if passed != time.Minute || log != want || out.String() != "a line\n" {
 			t.Errorf("got %q, the line %q, after %v; want the line, %q, after 1m0s", out.String(), log, passed, want)
@@ -104,7 +126,7 @@ func TestDrainWaitsForASlowReader(t *testing.T) {
 			theirs.Close()
 		}()
 		slow := &slowWriter{each: time.Hour}
-		if _, log := drainFar(slow, far); log != "" || slow.String() != "a line\na line\na line\n" {
+		if _, log := drainFar(slow, far, connected); log != "" || slow.String() != "a line\na line\na line\n" {
 			t.Errorf("got %q and %q, want 3 lines only", slow.String(), log)
 		}
 	})

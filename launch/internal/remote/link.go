@@ -202,6 +202,10 @@ func (l *Link) Err() error {
 	}
 }
 
+// HasEnded reports whether the connection has ended. If so, it returns true before the Read of an open
+// stream returns io.EOF.
+func (l *Link) HasEnded() bool { return l.ctx.Err() != nil || l.isBroken() }
+
 // Pause tells the host not to mind that this process is silent, because it is about to stop itself.
 // It waits for the host's answer, at most as long as the host would wait for this process: the
 // command, or the answer, may be on the way for seconds. Another goroutine must receive the events that
