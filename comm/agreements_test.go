@@ -91,7 +91,7 @@ func (s *schedule) run(ctx context.Context, c *comm.Comm) (res rankResult) {
 func TestAgreementsInARowHaveOneResultOnAllRanks(t *testing.T) {
 	runs := uint64(150)
 	if raceEnabled {
-		runs = 20
+		runs = 60
 	}
 	if soaking {
 		runs = 5_000
