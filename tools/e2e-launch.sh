@@ -358,6 +358,8 @@ etcd_cases() {
 	# The ranks wait until etcd answers.
 	job "etcd" 'rank [01] of 2 on n[12], by TUTTI_STORE, TUTTI_RANK' 2 \
 		"$work/ranks" 'TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2' bin/hello-etcd
+	job "etcd: digits" "$digits_line" 1 "$work/ranks" 'TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2' \
+		"$work/digits-etcd ${digits[*]}"
 	fails "etcd: a program without it" 'pass comm.WithStore\(etcd.New' \
 		"$work/ranks" 'TUTTI_STORE=etcd://n1:2379/tutti TUTTI_RANK=$r TUTTI_SIZE=2'
 	fails "etcd: no secret" 'no secret.*openssl rand -hex 16' \
@@ -776,6 +778,7 @@ func main() {
 }
 END
 ${GO:-go} build -o "$work/leave" "$work/leave.go"
+${GO:-go} build -tags etcd -o "$work/digits-etcd" ./examples/digits
 install_packages
 up
 # The last cases of doctor remove addresses.

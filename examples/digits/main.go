@@ -41,7 +41,7 @@ func job(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
+	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...), stores)
 	if err != nil {
 		return err
 	}
