@@ -594,13 +594,24 @@ agent_cases() {
 # said TEXT succeeds if the elastic job has printed it.
 said() { grep -q "$1" "$work/out.elastic"; }
 
-# elastic_cases train on n0, and add, cut off and heal other hosts, which agents serve, meanwhile.
+# elastic_cases train on n0, and add, cut off and heal other hosts meanwhile, which tuttirun reaches
+# by agents, and by ssh.
 elastic_cases() {
 	[ -n "$all" ] || return 0
 	need_hosts "elastic: hosts come and go" || return 0
 	start_agent n1
 	[ -n "${agents[n2]-}" ] || start_agent n2
-	local hold=$work/hold begin=$SECONDS
+	hosts_change "by agents" --agent-secret-file "$work/secret"
+	need "elastic: by ssh" openssh-server openssh-client || return 0
+	[ -e "$work/ssh_config" ] || start_sshd
+	hosts_change "by ssh" --mca plm_rsh_args "-F $work/ssh_config"
+}
+
+# hosts_change NAME OPTION... is a case of elastic_cases. The options say how to reach the hosts.
+hosts_change() {
+	local name="elastic: hosts come and go, $1" hold=$work/hold begin=$SECONDS
+	shift
+	rm -rf "$hold"
 	mkdir "$hold"
 	# change EPOCH COMMAND... carries out a command while the training is in the epoch after that one.
 	change() {
@@ -608,10 +619,10 @@ elastic_cases() {
 		"${@:2}"
 	}
 	list() { printf '%s\n' "$@" >"$work/list.new" && mv "$work/list.new" "$work/list"; }
-	await() { within 90 said "$1" || failed "elastic: hosts come and go: nothing says \"$1\""; }
+	await() { within 90 said "$1" || failed "$name: nothing says \"$1\""; }
 	list n0:1
 	: >"$work/out.elastic"
-	timeout -k 5 240 "${here[@]}" "$PWD/bin/tuttirun" -v --agent-secret-file "$work/secret" --min-np 1 --restart-ranks 1 \
+	timeout -k 5 240 "${here[@]}" "$PWD/bin/tuttirun" -v "$@" --min-np 1 --restart-ranks 1 \
 		--host-discovery-script "cat $work/list" "$PWD/bin/elastic" -epochs 6 -hold "$hold" >"$work/out.elastic" 2>&1 </dev/null &
 	local job=$!
 	await 'epoch 0 has 1 ranks'
@@ -625,8 +636,8 @@ elastic_cases() {
 	change 3 tools/hosts heal n1
 	await 'so 4 ranks go on'
 	touch "$hold/4" "$hold/5"
-	wait "$job" && said 'at most 1e-09' || failed "elastic: hosts come and go: got no success"
-	echo "ok: elastic: hosts come and go ($((SECONDS - begin)) s)"
+	wait "$job" && said 'at most 1e-09' || failed "$name: got no success"
+	echo "ok: $name ($((SECONDS - begin)) s)"
 	ran=$((ran + 1))
 }
 
