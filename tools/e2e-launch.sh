@@ -18,7 +18,7 @@ done
 export TUTTI_REPORT_BOOTSTRAP=1
 work=$(mktemp -d)
 export HOSTS_LAB=$work/hosts SLURM_LAB=$work/slurm
-trap 'tools/hosts down || :; HOSTS_LAB=$work/hosts6 tools/hosts down || :; rm -rf "$work" || :' EXIT
+trap 'tools/hosts down || :; HOSTS_LAB=$work/hosts6 tools/hosts down || :; HOSTS_LAB=$work/hosts8 tools/hosts down || :; rm -rf "$work" || :' EXIT
 ran=0 skipped=()
 
 # The Debian packages of the cases.
@@ -368,22 +368,25 @@ etcd_cases() {
 	wait "$etcd" || :
 }
 
-# start_sshd starts a real sshd on n1 and n2, with keys of its own. The user's and the system's
-# configuration of ssh are not used.
+# start_sshd HOST... starts a real sshd on each host that has none, with keys of its own. The user's
+# and the system's configuration of ssh are not used.
 start_sshd() {
 	local host key
 	mkdir -p /run/sshd # sshd wants it, also for other places of its files
-	for key in host user other; do ssh-keygen -q -t ed25519 -N '' -f "$work/key.$key"; done
-	cp "$work/key.user.pub" "$work/authorized"
-	printf '%s\n' "HostKey $work/key.host" "AuthorizedKeysFile $work/authorized" 'StrictModes no' 'UsePAM no' \
-		'PermitRootLogin prohibit-password' 'PasswordAuthentication no' 'KbdInteractiveAuthentication no' >"$work/sshd_config"
-	printf 'n1,n2 %s\n' "$(cat "$work/key.host.pub")" >"$work/known"
-	printf 'n1,n2 %s\n' "$(cat "$work/key.other.pub")" >"$work/changed"
-	printf '%s\n' "IdentityFile $work/key.user" 'IdentitiesOnly yes' 'IdentityAgent none' \
-		"UserKnownHostsFile $work/known" 'GlobalKnownHostsFile /dev/null' >"$work/ssh_config"
-	sed 's/key.user/key.other/' "$work/ssh_config" >"$work/ssh_config.other"
-	for host in n1 n2; do
-		tools/hosts in $host /usr/sbin/sshd -f "$work/sshd_config" -o "PidFile=$work/sshd.$host" -E "$work/log.sshd.$host"
+	if [ ! -e "$work/ssh_config" ]; then
+		for key in host user other; do ssh-keygen -q -t ed25519 -N '' -f "$work/key.$key"; done
+		cp "$work/key.user.pub" "$work/authorized"
+		printf '%s\n' "HostKey $work/key.host" "AuthorizedKeysFile $work/authorized" 'StrictModes no' 'UsePAM no' \
+			'PermitRootLogin prohibit-password' 'PasswordAuthentication no' 'KbdInteractiveAuthentication no' >"$work/sshd_config"
+		printf 'n? %s\n' "$(cat "$work/key.host.pub")" >"$work/known"
+		printf 'n? %s\n' "$(cat "$work/key.other.pub")" >"$work/changed"
+		printf '%s\n' "IdentityFile $work/key.user" 'IdentitiesOnly yes' 'IdentityAgent none' \
+			"UserKnownHostsFile $work/known" 'GlobalKnownHostsFile /dev/null' >"$work/ssh_config"
+		sed 's/key.user/key.other/' "$work/ssh_config" >"$work/ssh_config.other"
+	fi
+	for host; do
+		[ -e "$HOSTS_LAB/sshd.$host" ] ||
+			tools/hosts in "$host" /usr/sbin/sshd -f "$work/sshd_config" -o "PidFile=$HOSTS_LAB/sshd.$host" -E "$work/log.sshd.$host"
 	done
 	# A host with another version.
 	printf '#!/bin/sh\necho tuttirun-remote 9.9.9/abc/linux n2\ncat\n' >"$work/other-version"
@@ -451,7 +454,7 @@ end_ranks() {
 # ssh_cases runs tuttirun by ssh on three pseudo-hosts: n0, where it starts, n1 and n2.
 ssh_cases() {
 	need_hosts ssh && need ssh openssh-server openssh-client procps || return 0
-	start_sshd
+	start_sshd n1 n2
 	local tuttirun=("${here[@]}" "$PWD/bin/tuttirun" --mca plm_rsh_args "-F $work/ssh_config") launcher token line
 	local three=("${tuttirun[@]}" -H n0:1,n1:1,n2:2 -np 4)
 	job "ssh: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
@@ -603,7 +606,7 @@ elastic_cases() {
 	[ -n "${agents[n2]-}" ] || start_agent n2
 	hosts_change "by agents" --agent-secret-file "$work/secret"
 	need "elastic: by ssh" openssh-server openssh-client || return 0
-	[ -e "$work/ssh_config" ] || start_sshd
+	start_sshd n1 n2
 	hosts_change "by ssh" --mca plm_rsh_args "-F $work/ssh_config"
 }
 
@@ -639,6 +642,32 @@ hosts_change() {
 	wait "$job" && said 'at most 1e-09' || failed "$name: got no success"
 	echo "ok: $name ($((SECONDS - begin)) s)"
 	ran=$((ran + 1))
+}
+
+# tree_cases runs ranks on eight hosts. n0 starts n1 and n2, which start the other hosts.
+tree_cases() {
+	[ -n "$all" ] || return 0
+	need_hosts tree && need tree openssh-server openssh-client procps || return 0
+	local -x HOSTS_LAB=$work/hosts8
+	tools/hosts up 8
+	start_sshd n{1..7}
+	local tree=("${here[@]}" "$PWD/bin/tuttirun" --mca plm_rsh_args "-F $work/ssh_config" --fan-out 2 -H n0,n1,n2,n3,n4,n5,n6,n7)
+	job "tree: hello" 'rank [0-7] of 8 has \[3.5 1\]' 8 "${tree[@]}" "$PWD/bin/hello"
+	# When the launcher says that all ranks run, rank 1 kills the process of n1 that has started n3 and
+	# n4. n3 has started n7.
+	cat >"$work/on-the-way" <<END
+#!/usr/bin/env bash
+if [ "\$TUTTI_RANK" = 1 ]; then
+	until [ "\$(grep -c 'rank [0-7] is process' "$work/out")" = 8 ]; do sleep 0.1; done
+	kill -9 "\$PPID"
+fi
+exec sleep 98765
+END
+	chmod +x "$work/on-the-way"
+	fails "tree: a killed host on the way" 'rank 3 .* n3, reached through n1; rank 4 .* n4, reached through n1; rank 7 .* n7, reached through n3' \
+		"${tree[@]}" -v "$work/on-the-way"
+	within 30 none 'sleep [9]8765' || failed "tree: a killed host on the way: these are left: $(processes 'sleep [9]8765')"
+	tools/hosts down
 }
 
 # ipv6_cases runs ranks on three hosts that have no IPv4 address except loopback.
@@ -798,7 +827,7 @@ groups=()
 for arg; do
 	if [ "$arg" = all ]; then all=all; else groups+=("$arg"); fi
 done
-[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent elastic ipv6 doctor)
+[ "${#groups[@]}" -gt 0 ] || groups=(install hydra tuttirun openmpi slurm env etcd ssh agent elastic tree ipv6 doctor)
 for group in "${groups[@]}"; do "${group}_cases"; done
 echo "$ran ran, ${#skipped[@]} skipped: ${skipped[*]-}"
 if [ "${#skipped[@]}" -gt 0 ] && [ -z "$excuse" ]; then
