@@ -176,7 +176,7 @@ func TestALeftoverVariableDoesNotMakeAJobOfOneRank(t *testing.T) {
 	}
 }
 
-func TestFindReturnsTheRoleOfTFConfigOnly(t *testing.T) {
+func TestFindReturnsTheRole(t *testing.T) {
 	cluster := `TF_CONFIG={"cluster":{"chief":["127.0.0.1:1"],"worker":["127.0.0.1:2","127.0.0.1:3"],"ps":["127.0.0.1:4"]},"task":{"type":%q,"index":0}}`
 	for env, want := range map[string]string{
 		fmt.Sprintf(cluster, "chief"):  "chief",
@@ -186,6 +186,7 @@ func TestFindReturnsTheRoleOfTFConfigOnly(t *testing.T) {
 		`TF_CONFIG={"task":{"type":"worker","index":0}}`:                                      "",
 		// The role belongs to the job that TF_CONFIG describes, and not to another one.
 		"TUTTI_RANK=0 TUTTI_SIZE=1 " + fmt.Sprintf(cluster, "worker"): "",
+		"TUTTI_RANK=0 TUTTI_SIZE=1 TUTTI_ROLE=evaluator":              "evaluator",
 	} {
 		j, err := finderOf(strings.Split(env, " ")...).find(Options{})
 		if err != nil {

@@ -55,8 +55,8 @@ type Job struct {
 	// the source does not provide them.
 	LocalRank, LocalSize int
 
-	// Role is the role of this process in the job: the type of its task in TF_CONFIG. It is "" if
-	// the source has no roles.
+	// Role is the role of this process in the job: TUTTI_ROLE, or the type of its task in TF_CONFIG.
+	// It is "" if there is neither.
 	Role string
 
 	// Name is unique among the jobs that run on these hosts; it has at most 64 bytes. Incarnation

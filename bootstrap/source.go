@@ -119,14 +119,17 @@ func (f *finder) inheritedListener(j *Job) error {
 	return nil
 }
 
-// identity reads the job's name and incarnation, if they are set. They take precedence over the
-// values that the source derived.
+// identity reads the job's name and incarnation and the role of this process, if they are set. They
+// take precedence over the values that the source derived.
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
 			return badVariable(j.Rank, vars.Job, name, "is not a job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
 		}
 		j.Name = name
+	}
+	if role, ok := f.get(vars.Role); ok {
+		j.Role = role
 	}
 	n, _, err := f.number(j.Rank, vars.Incarnation, 0, 1<<32-1)
 	j.Incarnation = uint32(n)

@@ -162,6 +162,9 @@
 // each of these. Ranks of this module do not need them. If the ranks change, none of these
 // variables is set.
 //
+// TUTTI_ROLE, and torchrun's ROLE_NAME, are the role of the rank's program: what --role says, or the
+// name of the program's file if the job has several programs.
+//
 // --transport, --report-transport, --report-bootstrap, --timeline and --insecure-plain also set
 // environment variables.
 //

@@ -143,6 +143,7 @@ type App struct {
 	Hosts []placement.Host // the hosts of this program; nil: the Job's
 	Set   []string         // variables of only these ranks, "NAME=value"
 	Dir   string           // working directory; "" means this process's own
+	Role  string           // "": none, or the name of the program's file if the job has several Apps
 	Args  []string         // the program and its arguments
 }
 

@@ -54,7 +54,7 @@ func manual() string {
 	section("EXAMPLES")
 	for _, e := range [][2]string{
 		{"tuttirun -np 4 ./hello", "Run four ranks on this host."},
-		{"tuttirun -np 1 -x ROLE=chief ./train : -np 3 ./train", "Run two programs, or one program in two ways, as one job of four ranks."},
+		{"tuttirun -np 1 --role chief ./train : -np 3 ./train", "Run two programs, or one program in two ways, as one job of four ranks."},
 		{"tuttirun -l --timeout 1h --output-filename out ./train", "Run one rank per processor for at most an hour. Print and keep what each of them writes."},
 	} {
 		item(e[0], e[1])

@@ -126,6 +126,30 @@ func TestTunablesBecomeVariablesOfTheRanks(t *testing.T) {
 	}
 }
 
+func TestEachOfSeveralProgramsIsARole(t *testing.T) {
+	for line, want := range map[string][]string{
+		"-np 1 bin/ps : -np 2 bin/worker":                       {"ps", "worker"},
+		"-np 1 --role chief bin/worker : -np 2 bin/worker":      {"chief", "worker"},
+		"--role a -np 1 -x TUTTI_ROLE=b p":                      {"b"},
+		"-np 1 p":                                               {""},
+		"-np 1 --role ps x : -np 1 --role ps -x ROLE_NAME=ps y": {"ps", "ps"},
+	} {
+		req, err := parse(strings.Fields(line), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range req.job.Apps {
+			// The role of an outer job does not count.
+			env := rankEnv(baseEnv([]string{"TUTTI_ROLE=outer"}), &req.job, &req.job.Apps[i], jobInfo{size: 3}, 0)
+			got, _ := lookup(env, "TUTTI_ROLE")
+			name, _ := lookup(env, "ROLE_NAME")
+			if got != want[i] || got != name && got != "b" {
+				t.Errorf("%s: got the role %q and ROLE_NAME=%q of program %d, want %q", line, got, name, i, want[i])
+			}
+		}
+	}
+}
+
 func TestVariablesOfOtherLaunchersAreHonoured(t *testing.T) {
 	for setting, check := range map[string]func(j *Job) bool{
 		"OMPI_MCA_orte_default_hostfile=testdata/hosts.openmpi":     func(j *Job) bool { return len(j.Hosts) == 1 && j.Apps[0].Ranks == 4 },

@@ -50,7 +50,7 @@ func (r *request) needsNoProgram() bool { return r.print != nil || r.merge != ""
 //	app          = { option } [ "--" ] program { argument }
 //
 // An option has one dash or two. Its value is the next argument, or follows "=". -np, -x, -wdir,
-// --path and -host apply to their app. All other options apply to the job, regardless of their
+// --path, --role and -host apply to their app. All other options apply to the job, regardless of their
 // position.
 type parser struct {
 	req     request

@@ -65,7 +65,7 @@ func baseEnv(env []string) []string {
 // rankEnv returns the environment of one rank. Later settings of a name override earlier settings:
 //
 //  1. what the rank inherits: baseEnv
-//  2. the rank under the names of other launchers: foreignEnv
+//  2. the rank under the names of other launchers (foreignEnv), and its role
 //  3. what the user sets for its program: -x, -env
 //  4. PWD, if the program has a working directory
 //  5. the variables of this job: rank, size, address of rank 0 and so on
@@ -77,6 +77,13 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	// A rank whose number changes must not be told a number that would soon be wrong.
 	if !w.store {
 		env = append(env, foreignEnv(rank, &w)...)
+	}
+	role := a.Role
+	if role == "" && len(j.Apps) > 1 {
+		role = filepath.Base(a.Args[0])
+	}
+	if role != "" {
+		env = append(env, vars.Role+"="+role, "ROLE_NAME="+role)
 	}
 	env = append(env, a.Set...)
 	// Programs expect PWD to name the working directory.

@@ -81,7 +81,8 @@ func tuneOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Transport = "tcp"; return nil }},
 		{names: []string{"master-addr"}, args: 1, operand: "HOST", help: "set MASTER_ADDR, for programs of PyTorch", set: setting(vars.TorchAddr, isText)},
 		{names: []string{"master-port"}, args: 1, operand: "PORT", help: "set MASTER_PORT, for programs of PyTorch", set: setting(vars.TorchPort, isNumber)},
-		{names: []string{"role"}, args: 1, operand: "NAME", help: "set ROLE_NAME", set: setting("ROLE_NAME", isText)},
+		{names: []string{"role"}, args: 1, operand: "NAME", help: "the role of this program's ranks (the name of its file if there are several programs)",
+			set: func(p *parser, a []string) (err error) { p.app.Role, err = isText(a[0]); return err }},
 		{names: []string{"node-rank"}, args: 1, operand: "0",
 			set: func(_ *parser, a []string) error {
 				if a[0] != "0" {

@@ -13,6 +13,7 @@ const (
 	Job         = "TUTTI_JOB"         // the job's name, unique among jobs alive
 	JobPart     = "TUTTI_JOB_PART"    // the job's part on this host, by which its launcher finds processes
 	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
+	Role        = "TUTTI_ROLE"        // the role of this process in the job
 	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
 	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: secret and certificate
@@ -41,7 +42,7 @@ const (
 // within another job's rank must not pass these on to its own ranks.
 func Identity() []string {
 	return []string{
-		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, JobPart, Incarnation,
+		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, JobPart, Incarnation, Role,
 		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Store, Hosts, Listen, Interface, Advertise, Bootstrap,
 	}
 }
