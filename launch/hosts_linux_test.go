@@ -956,3 +956,23 @@ func TestLeftProcessesAreEndedOnAllHosts(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{"localhost", hostB}, Args: sh("sleep 1000 & setsid sleep 1000 & exit 0")})
 	l.ends(0, "ended ", ") on "+hostB, " that ranks had left behind")
 }
+
+func TestRootListensInTheRangeOfPorts(t *testing.T) {
+	file, addr, err := listen(false, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	used := int(addr.Port())
+	if _, _, err := listen(false, fmt.Sprint(used)); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "TUTTI_LISTEN") {
+		t.Errorf("got %v, want an error that says that the port of TUTTI_LISTEN is in use", err)
+	}
+	file, addr, err = listen(false, fmt.Sprintf("%d-%d", used, used+100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if got := int(addr.Port()); got <= used || got > used+100 {
+		t.Errorf("got port %d, want one of the 100 after %d", got, used)
+	}
+}

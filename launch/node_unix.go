@@ -214,7 +214,7 @@ func (n *node) prepare(c *remote.Prepare) {
 	if c.Root {
 		var addr netip.AddrPort
 		var err error
-		if n.local.listener, addr, err = listen(c.Alone); err != nil {
+		if n.local.listener, addr, err = listen(c.Alone, c.Ports); err != nil {
 			p.Failed = err.Error()
 		}
 		p.Addresses, p.Port = []string{addr.Addr().String()}, int(addr.Port())

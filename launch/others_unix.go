@@ -83,11 +83,11 @@ func (r *run) prepareHosts() (err error) {
 		return nil
 	}
 	if h, elsewhere := r.hostOf(0).(*remoteHost); elsewhere {
-		h.first.Root, h.first.Alone = true, alone
+		h.first.Root, h.first.Alone, h.first.Ports = true, alone, r.rootPorts()
 		return nil
 	}
 	var addr netip.AddrPort
-	if r.local.listener, addr, err = listen(alone); err == nil {
+	if r.local.listener, addr, err = listen(alone, r.rootPorts()); err == nil {
 		r.info.root = addr.String()
 		if !alone {
 			r.info.root = rootAddress(r.ownAddress(), int(addr.Port()))

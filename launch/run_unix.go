@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/pmi"
+	"github.com/tutti-go/tutti/internal/vars"
 )
 
 // drainPoll is the interval at which the launcher looks for processes that ranks have left behind,
@@ -266,22 +268,45 @@ func random(n int) []byte {
 	return b
 }
 
+// rootPorts returns the port or the range of ports that the user has given to rank 0, or "".
+func (r *run) rootPorts() string {
+	addr, _ := lookup(r.apps[0].Set, vars.Listen)
+	_, ports, _ := net.SplitHostPort(addr)
+	return ports
+}
+
+// listenInRange binds the first free port of a range on all interfaces, or any port if ports is "".
+// The ranks report a range that they cannot parse.
+func listenInRange(config *net.ListenConfig, ports string) (l net.Listener, err error) {
+	low, high, _ := strings.Cut(ports, "-")
+	first, _ := strconv.ParseUint(low, 10, 16)
+	last, _ := strconv.ParseUint(high, 10, 16)
+	for port := first; port <= max(first, last); port++ {
+		l, err = config.Listen(context.Background(), "tcp", fmt.Sprintf(":%d", port))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("%s: the ports %s are used up: %w; end what listens there, or give more ports", vars.Listen, ports, err)
+}
+
 // listen binds the job's address: on loopback if all ranks are alone on one host, and else on all
-// interfaces. On loopback it uses IPv6 if there is no IPv4. It returns the listener as a file for
-// rank 0 to inherit.
-func listen(alone bool) (*os.File, netip.AddrPort, error) {
+// interfaces, within a range of ports if there is one. On loopback it uses IPv6 if there is no IPv4.
+// It returns the listener as a file for rank 0 to inherit.
+func listen(alone bool, ports string) (*os.File, netip.AddrPort, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false) // the links between ranks are plain TCP
-	addr := ":0"
-	if alone {
-		addr = "127.0.0.1:0"
-	}
-	l, err := config.Listen(context.Background(), "tcp", addr)
-	if err != nil {
-		var err6 error
-		if l, err6 = config.Listen(context.Background(), "tcp", "[::1]:0"); err6 != nil || !alone {
-			return nil, netip.AddrPort{}, err
+	var l net.Listener
+	var err error
+	if !alone {
+		l, err = listenInRange(&config, ports)
+	} else if l, err = config.Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
+		if l6, err6 := config.Listen(context.Background(), "tcp", "[::1]:0"); err6 == nil {
+			l, err = l6, nil
 		}
+	}
+	if err != nil {
+		return nil, netip.AddrPort{}, err
 	}
 	defer l.Close()
 	file, err := l.(*net.TCPListener).File()

@@ -459,6 +459,10 @@ ssh_cases() {
 	local three=("${tuttirun[@]}" -H n0:1,n1:1,n2:2 -np 4)
 	job "ssh: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${three[@]}" "$PWD/bin/hello"
 	job "ssh: rank 0 on another host" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${tuttirun[@]}" -H n1:2,n2:2 -np 4 "$PWD/bin/hello"
+	local root='[ "$TUTTI_RANK" != 0 ] || echo "rank 0 is at $TUTTI_ROOT"; exec bin/hello'
+	job "ssh: a range of ports" '^rank 0 is at n0:7000$' 1 "${three[@]}" -x TUTTI_LISTEN=:7000-7002 bash -c "$root"
+	job "ssh: a range of ports on another host" '^rank 0 is at n1:7000$' 1 \
+		"${tuttirun[@]}" -H n1:2,n2:2 -np 4 -x TUTTI_LISTEN=:7000-7002 bash -c "$root"
 	job "ssh: digits" "$digits_line" 1 "${three[@]}" "$PWD/bin/digits" "${digits[@]}"
 	job "ssh: quotes and newlines" "^\[\\$'a  \\\\'b\\\\' \"c\" \\\$d\\\\n'\]\[\\$'x\\\\ny'\]$" 4 \
 		"${three[@]}" -x $'QUOTED=a  \'b\' "c" $d\n' bash -c 'printf "[%q][%q]\n" "$QUOTED" "$1"' bash $'x\ny'

@@ -24,6 +24,7 @@ type Prepare struct {
 	Size  int    // the number of processes that begin
 	Root  bool   // rank 0 runs here: bind its listener
 	Alone bool   // all ranks run here, so the listener is on loopback
+	Ports string // the port or the range of ports of the listener, as in TUTTI_LISTEN; "" means any
 
 	Programs []Preload `json:",omitempty"` // the stream Programs of process 0 has their bytes
 	TmpDir   Text      `json:",omitempty"` // where to store them; "" means what the host chooses
