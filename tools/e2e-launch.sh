@@ -293,6 +293,9 @@ slurm_cases() {
 	# Without -K, srun lets the others run on. They notice the loss by themselves, and go on.
 	job "srun --mpi=pmi2: a killed rank" '^3 ranks are left; 1 lost' 1 bash -c '! "$@"' bash "${run[@]}" --mpi=pmi2 bin/elastic -kill 1@50 -out "$work/digits"
 	job "srun on one node needs no secret" 'rank [0-2] of 3 has \[1 1\]' 3 tools/slurm in srun -N 1 -n 3 --mpi=none bin/hello
+	job "srun starts agents" 'rank [0-3] of 4 has \[1.5 1\]' 4 tools/slurm in salloc -N 2 --ntasks-per-node=1 bash -c '
+		srun --mpi=none bin/tuttirun agent --allow-run-as-root --listen :14888 --secret-file "$1" &
+		bin/tuttirun --agent-secret-file "$1" -H n1:2,n2:2 -np 4 "$PWD/bin/hello" && kill "$!" && wait' bash "$work/secret"
 	printf '#!/bin/sh\nbin/hello\nsrun --mpi=pmi2 bin/hello\n' >"$work/batch"
 	job "sbatch: the script ends" 'Submitted batch job' 1 \
 		tools/slurm in sbatch --wait -N 2 --ntasks-per-node=2 -o "$work/out.batch" "$work/batch"
