@@ -104,29 +104,32 @@ func slotsOf(hosts []placement.Host) (n int) {
 	return n
 }
 
-// placeSlots makes a slot for each rank that begins, on the host of the rank. The hosts are known,
-// and have not been asked whether they can be reached.
-func (r *run) placeSlots() {
+// placeSlots makes a slot for each rank that begins, on the host of the rank. The hosts are those of
+// the job, with their processors if their slots depend on these. They have not been asked whether they
+// can be reached.
+func (r *run) placeSlots(hosts []placement.Host) error {
 	s, at, placed := r.epochs, make([]int, len(r.info.places)), make([]int, len(r.hosts))
 	for slot, p := range r.info.places {
 		at[slot] = slices.Index(r.hosts, r.others.byIndex[p.Host])
 		placed[at[slot]]++
 	}
-	s.begin(at)
+	if s.begin(at); s.min > s.max {
+		return fmt.Errorf("with --min-np: got %d, want at most %d, the ranks of the job", s.min, s.max)
+	}
 	if len(r.others.hosts) > 0 {
 		s.launcher = towards(r.ownAddress())
 	}
 	if s.found != nil {
-		return // by the discovery script
+		return nil // by the discovery script
 	}
-	for i := range r.job.Hosts {
+	for _, h := range hosts {
 		// A host may have more ranks than slots. Without a number of slots it has one per core.
-		h := r.job.Hosts[i]
 		if to := r.hostNumber(h.Name); to >= 0 {
-			h.Slots = max(h.Slots, placed[to])
+			h.Slots = max(h.SlotsUnder(&r.job.Placement), placed[to])
 			s.found = append(s.found, h)
 		}
 	}
+	return nil
 }
 
 // towards returns an address on the host with this name, for a process to find its route to the host.

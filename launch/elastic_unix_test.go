@@ -17,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/store"
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // credentialsOf returns the credentials that the record holds for a process.
@@ -181,8 +183,52 @@ func TestDiscoveryOfTooMuchIsAnError(t *testing.T) {
 	}
 }
 
+// The processors of other hosts may decide how many ranks begin, and how many slots each host has.
+func TestHostsWithoutSlotsHaveOnePerCore(t *testing.T) {
+	two := []cpu.Thread{{ID: 0, Core: 0}, {ID: 1, Core: 1}}
+	hosts := []placement.Host{{Name: "far", CPUs: two}, {Name: "farther", CPUs: two}, {Name: "third", Slots: 1}}
+	far, farther, third := &remoteHost{hostName: "far"}, &remoteHost{hostName: "farther"}, &remoteHost{hostName: "third"}
+	place := func(e Elastic) (*run, error) {
+		r := &run{job: &Job{}, hosts: []host{new(localHost), far, farther, third}, epochs: &epochs{membership: newMembership(&e)}}
+		r.others.byIndex = map[int]host{0: far, 1: farther, 2: third}
+		r.info.places = []placement.Assignment{{Host: 0}, {Host: 0}, {Host: 2}, {Host: 2}}
+		return r, r.placeSlots(hosts)
+	}
+	for _, c := range []struct {
+		Elastic
+		min, first int
+	}{
+		{Elastic{Restarts: 1}, 4, 0},
+		{Elastic{Min: 1, First: MaxRanks}, 1, 4},
+		{Elastic{Min: 2}, 2, 0},
+	} {
+		r, err := place(c.Elastic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := r.epochs; s.min != c.min || s.max != 4 || s.first != c.first {
+			t.Errorf("%+v: got from %d to %d ranks, at first %d, want from %d to 4, and %d", c.Elastic, s.min, s.max, s.first, c.min, c.first)
+		}
+		var slots []int
+		for _, h := range r.epochs.found {
+			slots = append(slots, h.Slots)
+		}
+		if want := []int{2, 2, 2}; !slices.Equal(slots, want) {
+			t.Errorf("got slots %v, want %v", slots, want)
+		}
+	}
+	if _, err := place(Elastic{Min: 5}); err == nil || err.Error() != "with --min-np: got 5, want at most 4, the ranks of the job" {
+		t.Errorf("more than all ranks: got %v", err)
+	}
+}
+
 func TestElasticOptions(t *testing.T) {
 	for line, want := range map[string]Elastic{
+		// The number of ranks is not known yet.
+		"-H far:2 -np 2 --bind-to core --enable-recovery p": {Min: 1, First: MaxRanks},
+		"-H far:2 -np 2 --bind-to core --restart-ranks 5 p": {Restarts: 5},
+		"-H far:2 -np 2 --bind-to core --min-np 1 p":        {Min: 1},
+
 		"-np 3 --enable-recovery p":                               {Min: 1, Max: 3, First: 3},
 		"-np 3 --restart-ranks 5 p":                               {Min: 3, Max: 3, Restarts: 5},
 		"-np 3 --min-np 2 p":                                      {Min: 2, Max: 3},

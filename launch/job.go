@@ -121,8 +121,8 @@ func (j *Job) starter(log func(host, line string)) remote.Starter {
 
 // Elastic says which processes a job may have while it runs.
 type Elastic struct {
-	Min, Max  int           // bounds of the number of ranks
-	First     int           // how many ranks the job needs to begin, if more than Min
+	Min, Max  int           // bounds of the number of ranks; 0: as many as begin
+	First     int           // how many ranks the job needs to begin, if more than Min; at most those that begin
 	Restarts  int           // how many failed processes are started again, in all
 	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
 

@@ -91,8 +91,11 @@ func newMembership(e *Elastic) *membership {
 	}
 }
 
-// begin makes one usable slot for each element of hosts, which is the number of its host.
+// begin makes one usable slot for each element of hosts, which is the number of its host. Only now is
+// the number of processes known that begin.
 func (m *membership) begin(hosts []int) {
+	n := len(hosts)
+	m.min, m.max, m.first = cmp.Or(m.min, n), cmp.Or(m.max, n), min(m.first, n)
 	m.usable = make([]int, slices.Max(hosts)+1)
 	for _, h := range hosts {
 		m.usable[h]++

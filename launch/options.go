@@ -253,7 +253,7 @@ func joinPath(a, b string) string {
 }
 
 // finishElastic decides whether processes may become ranks of the running job, and fills in
-// defaults. The parameter total is the number of ranks by -np.
+// defaults. The parameter total is the number of ranks by -np, or 0 if only other hosts know it.
 func (p *parser) finishElastic(total int) error {
 	e, j := &p.elastic, &p.req.job
 	own := e.Restarts >= 0 || e.Min > 0 || e.Discovery != ""
@@ -271,7 +271,7 @@ func (p *parser) finishElastic(total int) error {
 	case e.Min == 0 && own:
 		e.Min = total
 	case e.Min == 0:
-		e.Min, e.First = 1, total // the user has not asked for another number of ranks
+		e.Min, e.First = 1, cmp.Or(total, MaxRanks) // the user has not asked for another number of ranks
 	}
 	switch {
 	case e.Max == 0 && e.Discovery != "":
@@ -279,7 +279,7 @@ func (p *parser) finishElastic(total int) error {
 	case e.Max == 0:
 		e.Max = total
 	}
-	if e.Min > e.Max {
+	if e.Max > 0 && e.Min > e.Max {
 		return usagef("--min-np: got %d, want at most %d (%s)", e.Min, e.Max, maxOption(e))
 	}
 	e.Restarts = max(e.Restarts, 0)

@@ -42,7 +42,8 @@ type others struct {
 // prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
 // port is bound here and inherited by rank 0, so that no other process can take it before rank 0
 // runs. With epochs, each rank has its own listener, and the record names rank 0's.
-func (r *run) prepareHosts() (err error) {
+// The parameter hosts are those of survey.
+func (r *run) prepareHosts(hosts []placement.Host) (err error) {
 	r.local = newLocalHost(r.info.job+".0", r.info.size)
 	r.hosts = []host{r.local}
 	r.others.byIndex = make(map[int]host)
@@ -79,8 +80,7 @@ func (r *run) prepareHosts() (err error) {
 		r.local.hostName = hostname()
 	}
 	if r.epochs != nil {
-		r.placeSlots()
-		return nil
+		return r.placeSlots(hosts)
 	}
 	if h, elsewhere := r.hostOf(0).(*remoteHost); elsewhere {
 		h.first.Root, h.first.Alone, h.first.Ports = true, alone, r.rootPorts()

@@ -200,7 +200,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
-	if err := r.prepareHosts(); err != nil {
+	if err := r.prepareHosts(hosts); err != nil {
 		r.release()
 		return err
 	}

@@ -56,7 +56,7 @@ func (a *assigner) program(app Program) ([]int, error) {
 	room := make([]int, len(a.hosts))
 	var named []int
 	limit := func(i int, h Host) error {
-		n := h.slots(&a.Policy)
+		n := h.SlotsUnder(&a.Policy)
 		if n == 0 {
 			return fmt.Errorf("host %s: got no slots, and %w; name them, as in %s:2", h.Name, errNoCPUs, h.Name)
 		}

@@ -23,8 +23,8 @@ type Host struct {
 	CPUs  []cpu.Thread // the processors that ranks may use; nil until the host has reported them
 }
 
-// slots returns how many ranks may run on a host under a policy, or 0 if this is unknown.
-func (h *Host) slots(p *Policy) int {
+// SlotsUnder returns how many ranks may run on a host under a policy, or 0 if this is unknown.
+func (h *Host) SlotsUnder(p *Policy) int {
 	n := h.Slots
 	if n == 0 {
 		n = len(p.units(h.CPUs))
