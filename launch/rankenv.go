@@ -109,7 +109,8 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
-	if j.Interface != "" && (w.hosts() > 1 || j.Elastic != nil && j.Elastic.Discovery != "") {
+	// Ranks of an elastic job may move to a host that has none at the start.
+	if j.Interface != "" && (w.hosts() > 1 || j.Elastic != nil && (j.Elastic.Discovery != "" || len(j.Hosts) > 1)) {
 		env = append(env, vars.Interface+"="+j.Interface)
 	}
 	if j.Transport != "" {

@@ -61,6 +61,12 @@ func TestOnlyRanksOfSeveralHostsSelectInterfaces(t *testing.T) {
 			t.Errorf("with %d hosts: got TUTTI_INTERFACE=%q, want %q", w.hosts(), got, want)
 		}
 	}
+	// Ranks may come to a host that has none.
+	hosts := []placement.Host{{Name: "a", Slots: 2}, {Name: "b", Slots: 2}}
+	env := rankEnv(nil, &Job{Interface: "=eth1", Hosts: hosts, Elastic: &Elastic{Restarts: 1}}, &App{}, one, 1)
+	if got, _ := lookup(env, "TUTTI_INTERFACE"); got != "=eth1" {
+		t.Errorf("with ranks that may move to a second host: got TUTTI_INTERFACE=%q, want =eth1", got)
+	}
 }
 
 func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
