@@ -220,6 +220,7 @@ func (r *run) connectLater(name string, failures int) {
 		select {
 		case <-time.After(pause):
 		case <-o.ctx.Done():
+			return
 		}
 		limited, cancel := limitConnect(o.ctx)
 		defer cancel()
