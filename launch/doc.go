@@ -125,8 +125,9 @@
 // A slot belongs to a host. The discovery script decides how many slots each host has. The launcher
 // connects to a host that the script names for the first time, and ends the ranks of a host that the
 // script does not name any more. If a host is lost, its processes count as failed, and the launcher
-// connects to it again, while the script names it, after a pause that grows as that of a slot. Without
-// a script, the slots of a lost host move to free slots of the other hosts of the job.
+// connects to it again, while the script names it, after a pause that grows as that of a slot. A job
+// that has lost all its hosts waits for one of them, at most for --elastic-timeout. Without a script,
+// the slots of a lost host move to free slots of the other hosts of the job.
 //
 // A job that begins on one host listens on loopback. When it gets a second host, the launcher writes
 // its own address into the record. Processes that wait then listen and ask again, at the address from

@@ -343,7 +343,9 @@ func (r *run) advance() {
 		}
 		r.policy.rankAbsent(r.now())
 	}
-	r.policy.remaining(r.now(), s.alive())
+	if !s.isDeserted() {
+		r.policy.remaining(r.now(), s.alive())
+	}
 	now := s.written
 	now.Launcher = s.launcher
 	now.Broken, now.Finished, now.Waiting, now.Failed = s.broken, s.left, s.epoch != noEpoch && s.waiting(), s.failed

@@ -49,7 +49,7 @@ type membership struct {
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // since when ready processes wait for others, or never; see updateSince
+	since     time.Duration // since when ready processes wait for others, or the job for a host, or never; see updateSince
 	warned    bool          // absent has returned the processes for which the next epoch waits
 	finishing bool
 	stopped   bool
@@ -156,6 +156,7 @@ func (m *membership) started(id, at int, now time.Duration) {
 	}
 	m.slots[at].process = id
 	m.processes[id] = &member{id: id, slot: at, epoch: noEpoch, rank: noEpoch, startedAt: now}
+	m.updateSince(now)
 }
 
 // ready notes that a process asks for the next epoch.
@@ -413,15 +414,27 @@ func (m *membership) waiting() bool {
 // and before the first epoch, this is a failure only if a process waits for the next epoch:
 // programs that never call Init need no epoch.
 func (m *membership) failure(now time.Duration) string {
-	n := m.alive()
+	n, deserted := m.alive(), m.isDeserted()
+	if deserted && m.since == never {
+		m.since = now
+	}
 	switch {
-	case m.failed != "" || n >= m.least() || n == 0 || m.stopped:
-	case !m.anyReady() && (m.finishing || m.epoch == noEpoch):
+	case m.failed != "" || n >= m.least() || m.stopped:
+	case !deserted && (n == 0 || !m.anyReady() && (m.finishing || m.epoch == noEpoch)):
 	case m.grows && !m.finishing && (m.since == never || now-m.since < m.waitLimit):
 	default:
 		m.failed = fmt.Sprintf("ranks left: got %d, want at least %d (--min-np), and no other will be started", n, m.least())
 	}
 	return m.failed
+}
+
+// isDeserted reports whether no process runs because no host can be reached, and one will be started
+// when a host can. If no process may be started any more, the job has simply ended.
+func (m *membership) isDeserted() bool {
+	if !m.grows || m.finishing || m.stopped || m.failed != "" || len(m.processes) > 0 || slices.Max(m.usable) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(m.slots, func(s slot) bool { return !s.closed && (s.failures == 0 || m.restarts > 0) })
 }
 
 // anyReady reports whether a process is ready.

@@ -499,6 +499,54 @@ func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
 	}
 }
 
+// A job whose only host is lost waits for it as for a process, if a process may still be started.
+func TestAJobWaitsForItsOnlyHost(t *testing.T) {
+	for _, restarts := range []int{0, 1} {
+		for _, back := range []bool{true, false} {
+			j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Restarts: restarts, Discovery: "x"}, 1)
+			j.ask(0)
+			j.ended(0, true, j.now)
+			j.available([]int{0, 0})
+			j.apply("lost")
+			if got := j.isDeserted(); got != (restarts > 0) || j.failed != "" {
+				t.Fatalf("%d restarts: got %v, %q, want the job to wait for a host only if a process may be started", restarts, got, j.failed)
+			}
+			if restarts == 0 {
+				continue
+			}
+			if back {
+				j.now += j.waitLimit - 1
+				j.available([]int{0, 1})
+				j.apply("back")
+				if at := j.wakeAt(j.now); j.isDeserted() || len(j.processes) != 1 || at != never {
+					t.Errorf("got %d processes, and a deadline at %v, want 1 and none", len(j.processes), at)
+				}
+				continue
+			}
+			for j.failed == "" && j.wakeAt(j.now) != never {
+				j.tick()
+			}
+			if j.isDeserted() || j.now != j.waitLimit || !strings.Contains(j.failed, "got 0, want at least 1 (--min-np)") {
+				t.Errorf("after %v: got %q, want the end of the job after %v", j.now, j.failed, j.waitLimit)
+			}
+		}
+	}
+}
+
+// Also before the first epoch, a job does not wait without a bound.
+func TestAJobThatHasNotBegunWaitsForItsOnlyHost(t *testing.T) {
+	j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Restarts: 1, Discovery: "x"}, 1)
+	j.ended(0, true, j.now)
+	j.available([]int{0, 0})
+	j.apply("lost")
+	for j.failed == "" && j.wakeAt(j.now) != never {
+		j.tick()
+	}
+	if j.now != j.waitLimit || j.failed == "" {
+		t.Errorf("after %v: got %q, want the end of the job after %v", j.now, j.failed, j.waitLimit)
+	}
+}
+
 // A slot that has failed is not replaced by one that its host does not have any more.
 func TestASlotThatIsRemovedGetsNoProcess(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 3)

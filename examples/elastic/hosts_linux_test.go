@@ -85,6 +85,22 @@ func TestARankMovesFromALostHost(t *testing.T) {
 	j.ends()
 }
 
+// A job whose only host is lost begins again there when the host can be reached again.
+func TestTheOnlyHostComesBack(t *testing.T) {
+	dir := build(t)
+	options, starter := reachBySSH(t, dir)
+	j := start(t, dir, append(options, "--host-discovery-script", "echo "+far+":1", "--min-np", "1", "--restart-ranks", "1")...)
+	j.await("epoch 0 has 1 ranks")
+	j.cut(starter)
+	j.await("it is started again as [0.1] on " + far)
+	j.await("epoch 1 has 1 ranks")
+	for epoch := range 5 {
+		j.goOn(epoch + 1)
+	}
+	j.await("1 ranks are left")
+	j.ends()
+}
+
 // build builds tuttirun and the example into a directory.
 func build(t *testing.T) (dir string) {
 	t.Helper()
