@@ -111,10 +111,11 @@
 // (package store) on a Unix socket that the process has inherited.
 //
 // The launcher forms an epoch when every process that it has not seen end asks for it, by Init or
-// by Rejoin. So no process of an earlier epoch can go on beside it. The launcher kills a process
-// that does not ask within --elastic-timeout after the first rank has asked. If a process fails,
-// the launcher first kills the rest of its process group. It neither kills nor awaits a child that
-// has left the process group.
+// by Rejoin. So no process of an earlier epoch can go on beside it, except for a while on a host
+// that is lost: that host kills its processes itself. The launcher kills a process that does not
+// ask within --elastic-timeout after the first rank has asked. If a process fails, the launcher
+// first kills the rest of its process group. It neither kills nor awaits a child that has left the
+// process group.
 //
 // A process that fails is started again in its slot, up to --restart-ranks times in the job. After
 // the second failure in a slot, and after each further one, the slot stays empty for a pause. A

@@ -19,7 +19,8 @@ import (
 //	member    is a rank of the current epoch; may become ready again
 //
 // The rule that prevents two epochs side by side: the next epoch is formed only when no process is
-// a member. Each process that was a member has asked for the next epoch, or has ended.
+// a member. Each process that was a member has asked for the next epoch, or has ended. The processes
+// of a lost host count as ended; the host kills them.
 //
 //	input                      effect
 //	started                    a process is starting in a slot
