@@ -332,6 +332,13 @@ func TestWithoutSecretTheJobStaysOnLoopbackAndWarns(t *testing.T) {
 	if err != nil || j.Loopback || len(j.Warnings) != 1 || !strings.Contains(j.Warnings[0], "Insecure") {
 		t.Errorf("with Insecure: got %+v, %v", j, err)
 	}
+	j, err = finderOf(append(env, "TUTTI_LISTEN=0.0.0.0", "TUTTI_INSECURE_PLAIN=1")...).find(Options{})
+	if err != nil || j.Loopback || len(j.Warnings) != 1 || !strings.Contains(j.Warnings[0], "INSECURE: no secret") {
+		t.Errorf("with TUTTI_INSECURE_PLAIN: got %+v, %v", j, err)
+	}
+	if j, err = finderOf(append(env, "TUTTI_INSECURE_PLAIN=1")...).find(Options{}); err != nil || !j.Loopback {
+		t.Errorf("with TUTTI_INSECURE_PLAIN on loopback: got %+v, %v", j, err)
+	}
 	j, err = finderOf(env...).find(Options{Secret: make([]byte, 16)})
 	if err != nil || j.Loopback || len(j.Warnings) != 0 {
 		t.Errorf("with a secret from code: got %+v, %v", j, err)

@@ -263,7 +263,7 @@ func (f *finder) settings(j *Job) error {
 //	yes     any       any           listens where its addresses say
 //	no      yes       any           the same, with a warning
 //	no      no        all loopback  listens on loopback only, with a warning
-//	no      no        any other     is refused
+//	no      no        any other     is refused; with TUTTI_INSECURE_PLAIN listens there, with a warning
 //
 // Without this rule a job without a secret would accept any process that reaches its ports. An
 // early error is better than ranks that cannot reach each other later.
@@ -279,19 +279,26 @@ func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 	if len(j.Secret) > 0 || j.Size == 1 {
 		return nil
 	}
-	if insecure {
-		j.Warnings = append(j.Warnings, "no secret: whoever reaches this job's ports can join it (Insecure)")
+	letAllIn := func() error {
+		j.Warnings = append(j.Warnings, "INSECURE: no secret: whoever reaches this job's ports can join it (WithInsecure or "+vars.Plain+")")
 		return nil
+	}
+	if insecure {
+		return letAllIn()
 	}
 	addrs := append([]string{elsewhere, j.Root, j.listen, j.advertise}, j.Peers...)
 	if len(j.selected) > 0 && !slices.ContainsFunc(j.selected, netip.Addr.IsLoopback) {
 		addrs = append(addrs, j.selected[0].String())
 	}
 	for _, a := range addrs {
-		if a != "" && !isLoopback(a) {
+		switch {
+		case a == "" || isLoopback(a):
+		case j.Plain:
+			return letAllIn()
+		default:
 			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
-				"give all ranks the same %s (or %s), written with (umask 077; openssl rand -hex 16 > FILE), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",
-				a, vars.SecretFile, vars.Secret)
+				"give all ranks the same %s (or %s), written with (umask 077; openssl rand -hex 16 > FILE), or use 127.0.0.1 when all ranks run on this host, or let anybody in with %s=1 on all ranks or comm.WithInsecure",
+				a, vars.SecretFile, vars.Secret, vars.Plain)
 		}
 	}
 	j.Loopback = true

@@ -13,7 +13,7 @@ import (
 //	WithTLS  plain  secret  connections between hosts
 //	yes      no     any     TLS with the program's certificates, within hosts, too
 //	yes      yes    any     none: Misuse
-//	no       yes    any     plain; bodies carry a checksum
+//	no       yes    any     plain; bodies carry a checksum; by TUTTI_INSECURE_PLAIN also without a secret
 //	no       no     yes     mutual TLS under the job's CA
 //	no       no     no      plain; only with WithInsecure, see package bootstrap
 func (o *options) secure(job *bootstrap.Job) error {

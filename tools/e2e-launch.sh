@@ -277,6 +277,7 @@ slurm_cases() {
 	job "srun --mpi=pmi2: the report" 'rank [0-3] of 4 on n[12], by PMI-1 at PMI_FD' 4 "${run[@]}" --mpi=pmi2 bin/hello
 	job "srun --mpi=pmi2: digits" "$digits_line" 1 "${run[@]}" --mpi=pmi2 bin/digits "${digits[@]}"
 	fails "srun --mpi=none without a secret" 'no secret.*openssl rand -hex 16' "${run[@]}" --mpi=none bin/hello
+	job "srun --mpi=none, insecure plain" 'rank [0-3] of 4 has \[1.5 1\]' 4 env TUTTI_INSECURE_PLAIN=1 "${run[@]}" --mpi=none bin/hello
 	job "srun --mpi=none: hello" 'rank [0-3] of 4 has \[1.5 1\]' 4 "${secret[@]}" "${run[@]}" --mpi=none bin/hello
 	job "srun --mpi=none: digits" "$digits_line" 1 "${secret[@]}" "${run[@]}" --mpi=none bin/digits "${digits[@]}"
 	job "srun, MASTER_ADDR" 'rank [0-3] of 4 on n[12], by MASTER_ADDR, SLURM_PROCID' 4 \
