@@ -223,6 +223,7 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 		return false, nil
 	}
 	j.Rank, j.Size, j.Incarnation = name.Rank, len(e.Members), e.Number
+	j.StartLimit = e.StartLimit
 	j.LocalRank, j.LocalSize = 0, 0
 	for rank, host := range e.Hosts {
 		if host == e.Hosts[j.Rank] {
@@ -241,6 +242,22 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	j.members.last = int64(e.Number)
 	j.members.mu.Unlock()
 	return true, nil
+}
+
+// Addresses returns the listener's address and the host of the given ranks of j's epoch, as in
+// "rank 2 listens at 10.0.0.3:41234 on node3", where the launcher has recorded them.
+func (j *Job) Addresses(ctx context.Context, ranks []int) (texts []string) {
+	entry, err := j.members.store.Get(ctx, store.AddressesKey)
+	if err != nil {
+		return nil
+	}
+	addrs := strings.Split(string(entry.Value), "\n")
+	for _, r := range ranks {
+		if r < len(addrs)-1 { // the last one is empty or cut off
+			texts = append(texts, fmt.Sprintf("rank %d listens at %s", r, addrs[r]))
+		}
+	}
+	return texts
 }
 
 // AwaitBreak returns nil once the epoch of j can no longer start: a member has ended, or has asked

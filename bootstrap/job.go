@@ -99,6 +99,10 @@ type Job struct {
 	Timeout    time.Duration
 	TimeoutSet bool
 
+	// StartLimit is how long the ranks of an elastic job's epoch may take to begin it after Join, or
+	// 0 for no limit.
+	StartLimit time.Duration
+
 	// Loopback says that this job listens on loopback only, whatever its addresses are. Warnings
 	// are lines that the caller should log.
 	Loopback bool

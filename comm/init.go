@@ -35,7 +35,8 @@ import (
 //
 // If tuttirun decides which processes are ranks (see Rejoin), Init waits until tuttirun has formed
 // the job's next epoch. A process that was started while the job runs waits until the other
-// processes have called Rejoin. Only the context limits this wait.
+// processes have called Rejoin. Only the context limits this wait. The steps after it may take
+// tuttirun's --elastic-timeout.
 //
 // A process may be one rank of one job at a time. It may call Init again after Close of the job's
 // communicator. Errors are *fault.Error: Misuse for wrong options and for a second Init before

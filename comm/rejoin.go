@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
@@ -127,7 +128,7 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 	defer epoch.Close()
 	c, err := startEpoch(ctx, epoch.AwaitBreak, func(ctx context.Context) (*Comm, error) { return o.joinEpoch(ctx, epoch) })
 	if err != nil {
-		return nil, err
+		return nil, withAddresses(ctx, epoch, err)
 	}
 	changed := make(chan struct{})
 	c.rt.changed = changed
@@ -137,6 +138,34 @@ func (o *options) joinElasticEpoch(ctx context.Context, epoch *bootstrap.Job) (*
 		}
 	})
 	return c, nil
+}
+
+// The bounds of withAddresses: how many ranks it describes, and how long the launcher may take to
+// answer.
+const (
+	maxAddresses = 8
+	addressLimit = 10 * time.Second
+)
+
+// withAddresses adds to the error of a start that has taken too long where the missing ranks listen.
+// A rank that no other rank reaches cannot tell them its host.
+func withAddresses(ctx context.Context, epoch *bootstrap.Job, err error) error {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Kind != fault.Timeout {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, addressLimit)
+	defer cancel()
+	var ranks []int
+	for _, p := range e.Peers[:min(len(e.Peers), maxAddresses)] {
+		ranks = append(ranks, p.Rank)
+	}
+	if texts := epoch.Addresses(ctx, ranks); len(texts) > 0 {
+		named := *e
+		named.Err = fmt.Errorf("%w; %s", e.Err, strings.Join(texts, ", "))
+		return &named
+	}
+	return err
 }
 
 // startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The
@@ -184,6 +213,14 @@ func (o *options) joinEpoch(ctx context.Context, job *bootstrap.Job) (*Comm, err
 	own.exited = job.Exited
 	if err := own.check(job.Rank); err != nil {
 		return nil, err
+	}
+	if job.StartLimit > 0 {
+		var end context.CancelFunc
+		ctx, end = own.limited(ctx) // initJob looks only for a context without a deadline
+		defer end()
+		late := fmt.Errorf("the epoch has not begun within %v (--elastic-timeout)", job.StartLimit)
+		ctx, end = context.WithTimeoutCause(ctx, job.StartLimit, late)
+		defer end()
 	}
 	return initJob(ctx, &own, job)
 }

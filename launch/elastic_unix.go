@@ -401,11 +401,13 @@ func (s *epochs) exited(k *rank, now time.Duration) {
 // part. If begin fails, no member knows of the epoch.
 func (r *run) begin(members []*member) error {
 	s, secret := r.epochs, random(16)
-	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr, Launcher: s.launcher}
+	e := store.Epoch{Number: uint32(s.epoch), Root: members[0].addr, Launcher: s.launcher, StartLimit: s.waitLimit}
+	var addrs []byte
 	for rank, m := range members {
 		k := r.ranks[m.id]
 		k.id = rank
 		e.Members, e.Hosts = append(e.Members, k.process), append(e.Hosts, s.slots[m.slot].host)
+		addrs = fmt.Appendf(addrs, "%s%s\n", m.addr, onHost(k.host))
 		text, err := r.bundle(secret, rank, e.Number)
 		if err == nil {
 			err = swap(k.link.own, store.CredentialsKey, text)
@@ -413,6 +415,10 @@ func (r *run) begin(members []*member) error {
 		if err != nil {
 			return fmt.Errorf("certificate for rank %s: %w", k.label(), err)
 		}
+	}
+	// In a large job the text names only the first ranks.
+	if err := swap(s.record, store.AddressesKey, addrs[:min(len(addrs), store.MaxValue)]); err != nil {
+		return err
 	}
 	if r.job.Verbose {
 		r.err.logf("epoch %d has %d ranks; rank 0 is [%s], process %d", e.Number, len(members), r.ranks[members[0].id].label(), r.ranks[members[0].id].pid)

@@ -86,6 +86,9 @@ func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 			t.Errorf("%s: got the secret of the next epoch", name)
 		}
 	}
+	if p, err := r.epochs.record.Get(t.Context(), store.AddressesKey); err != nil || string(p.Value) != "host:2\nhost:3\n" {
+		t.Errorf("addresses: got %q, %v", p.Value, err)
+	}
 	var e store.Epoch
 	entry, err := r.epochs.record.Get(t.Context(), store.EpochKey)
 	if err != nil || json.Unmarshal(entry.Value, &e) != nil || entry.Version != 2 {

@@ -84,7 +84,7 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) (err error) { p.elastic.Max, err = count(a[0]); return }},
 		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs each second",
 			set: func(p *parser, a []string) error { p.elastic.Discovery = a[0]; return nil }},
-		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long (10m)",
+		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long; Init and Rejoin fail if the ranks then do not reach each other in this time (10m)",
 			set: func(p *parser, a []string) (err error) {
 				if p.elastic.WaitLimit, err = duration(a[0]); err == nil && p.elastic.WaitLimit == 0 {
 					err = fmt.Errorf("got %q, want more than 0", a[0])

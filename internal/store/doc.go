@@ -10,6 +10,8 @@
 //
 //	key             written by  content
 //	EpochKey        launcher    an Epoch in JSON
+//	AddressesKey    launcher    for error texts, one line per rank of the epoch: its listener's address and
+//	                            its host; cut off at MaxValue
 //	CredentialsKey  launcher    the rank's secret and certificate for an epoch, a jobca.Bundle
 //	ReadyKey        the rank    its listener's address and, after a space, the Epoch's Launcher, if it is
 //	                            not empty; each new version asks for the next epoch, and an empty one

@@ -1,8 +1,11 @@
 package store
 
+import "time"
+
 // The keys of the record of a job; see the package comment.
 const (
 	EpochKey       = "epoch"
+	AddressesKey   = "addresses"
 	CredentialsKey = own + "credentials"
 	ReadyKey       = own + "ready"
 )
@@ -19,6 +22,9 @@ type Epoch struct {
 	// addresses other hosts reach it. It is "" while all processes run on one host. They listen on
 	// loopback then.
 	Launcher string
+
+	// StartLimit is how long the members may take from the forming of the epoch to its begin.
+	StartLimit time.Duration
 
 	Broken   bool   // the process of a member has failed, or a member has asked for the next epoch
 	Finished bool   // the process of a member has exited with 0

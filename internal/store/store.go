@@ -133,12 +133,12 @@ type RankView struct{ Shared, Own Store }
 // part returns the Store of a key.
 func (v RankView) part(key string) (Store, error) {
 	switch key {
-	case EpochKey:
+	case EpochKey, AddressesKey:
 		return v.Shared, nil
 	case CredentialsKey, ReadyKey:
 		return v.Own, nil
 	}
-	return nil, fmt.Errorf("store: key: got %.64q, want one of %q, %q, %q", key, EpochKey, CredentialsKey, ReadyKey)
+	return nil, fmt.Errorf("store: key: got %.64q, want one of %q, %q, %q, %q", key, EpochKey, AddressesKey, CredentialsKey, ReadyKey)
 }
 
 // Get implements Store.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"testing"
@@ -173,6 +174,18 @@ func exitBeforeInit(in instruction) {
 		if _, err := os.OpenFile(in.Phase, os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 			(&rankProcess{}).awaitGate(1)
 		}
+	}
+	if in.Mistake == "unreachable" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			panic(err)
+		}
+		go func() {
+			for err == nil {
+				_, err = l.Accept() // nobody answers
+			}
+		}()
+		os.Setenv(vars.Advertise, l.Addr().String())
 	}
 	if in.Program == "absentee" && os.Getenv(vars.Rank) == strconv.Itoa(in.Victim) {
 		os.Exit(0)

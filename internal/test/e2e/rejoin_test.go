@@ -257,6 +257,31 @@ func TestARankThatDoesNotComeToRejoinIsKilled(t *testing.T) {
 	j.wantExit(0, "while others waited for it; the rank is killed")
 }
 
+// TestAnEpochWithAnUnreachableRankEnds advertises an address at which no rank answers. Init must end
+// on all ranks, and name that rank and the address. When one rank has ended, the others may report
+// that too few are left.
+func TestAnEpochWithAnUnreachableRankEnds(t *testing.T) {
+	t.Parallel()
+	const victim = 2
+	j := run(t, 3, "tcp", instruction{Program: "rejoin", Mistake: "unreachable", Victim: victim}, "--restart-ranks", "0", "--elastic-timeout", "5s")
+	late := 0
+	for _, e := range j.events("refused", 3) {
+		switch {
+		case strings.Contains(e.Text, "within 5s (--elastic-timeout)"):
+			late++
+			if e.Kind != fault.Timeout.Error() || len(e.Peers) == 0 || len(e.Peers) == 1 && e.Peers[0].Rank != victim {
+				t.Errorf("rank %d: got %s, want a Timeout that names rank %d", e.Rank, e.Text, victim)
+			}
+		case e.Kind != fault.NoQuorum.Error():
+			t.Errorf("rank %d: got %s, want the end of the time or NoQuorum", e.Rank, e.Text)
+		}
+	}
+	if late == 0 {
+		t.Error("no rank names --elastic-timeout")
+	}
+	j.wantExit(1, " listens at 127.0.0.1:")
+}
+
 // TestAJobEndsBelowItsLeastNumberOfRanks kills one of two ranks, both of which are needed.
 func TestAJobEndsBelowItsLeastNumberOfRanks(t *testing.T) {
 	t.Parallel()
