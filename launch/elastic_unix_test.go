@@ -237,6 +237,7 @@ func TestElasticOptions(t *testing.T) {
 		"-np 3 --min-np 2 p":                                      {Min: 2, Max: 3},
 		"-np 3 --host-discovery-script x p":                       {Min: 3, Max: MaxRanks, Discovery: "x"},
 		"-np 3 --min-np 1 --max-np 4 --host-discovery-script x p": {Min: 1, Max: 4, Discovery: "x"},
+		"-np 3 --default-hostfile f --host-discovery-script x p":  {Min: 3, Max: MaxRanks, Discovery: "x"},
 	} {
 		req, err := parse(strings.Fields(line), nil)
 		if err != nil {
@@ -259,6 +260,8 @@ func TestElasticOptions(t *testing.T) {
 		"-np 3 --restart-ranks 1 --timeline f p":       "--timeline",
 		"--host-discovery-script x -np 1 p : -np 1 q":  "got 2 programs, want one",
 		"-np 1 --blacklist-cooldown-range 5 1 p":       "the smaller one first",
+		"-H a:1 --host-discovery-script x p":           "let the script print these hosts",
+		"--hostfile f --host-discovery-script x p":     "let the script print these hosts",
 		"-np 3 --max-np 2 --host-discovery-script x p": "--min-np: got 3, want at most 2 (--max-np)",
 	} {
 		if _, err := parse(strings.Fields(line), nil); err == nil || !strings.Contains(err.Error(), want) {

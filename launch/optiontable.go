@@ -82,7 +82,7 @@ func ownOptions() []option {
 			set: func(p *parser, a []string) (err error) { p.elastic.Min, err = count(a[0]); return }},
 		{names: []string{"max-np", "max-num-proc"}, args: 1, operand: "N", help: "run at most N ranks, however many slots the script finds",
 			set: func(p *parser, a []string) (err error) { p.elastic.Max, err = count(a[0]); return }},
-		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say; it runs each second",
+		{names: []string{"host-discovery-script"}, args: 1, operand: "COMMAND", help: "start and end ranks as its lines host:slots say, in place of -H and --hostfile; it runs each second",
 			set: func(p *parser, a []string) error { p.elastic.Discovery = a[0]; return nil }},
 		{names: []string{"elastic-timeout"}, args: 1, operand: "DURATION", help: "kill ranks for which others wait in Rejoin this long; Init and Rejoin fail if the ranks then do not reach each other in this time (10m)",
 			set: func(p *parser, a []string) (err error) {

@@ -171,7 +171,11 @@ func (p *parser) finishHosts() error {
 		j.Hosts = append(j.Hosts, j.Apps[i].Hosts...)
 	}
 	j.Hosts = placement.Merge(j.Hosts, isHere)
-	if file := p.place.file; file != "" || p.place.byDefault != "" && j.Hosts == nil {
+	discovers := p.elastic.Discovery != ""
+	if discovers && (j.Hosts != nil || p.place.file != "") {
+		return usagef("--host-discovery-script: got -H or a host file, too, want one source of hosts; let the script print these hosts")
+	}
+	if file := p.place.file; file != "" || p.place.byDefault != "" && j.Hosts == nil && !discovers {
 		hosts, err := p.readHosts(cmp.Or(file, p.place.byDefault))
 		if err != nil {
 			return usagef("%v", err)
