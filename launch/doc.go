@@ -87,10 +87,11 @@
 // has written for that host. A rank gets the launcher's environment and working directory, and its
 // program is found on its own host. When a rank has died, the records of all hosts say so.
 //
-// A host whose connection has ended, or has been silent for 9 s, is lost. Its ranks count as
-// failed, with exit code 255. The host kills them by itself, at once at the end of its input, or
-// after the same silence. A launcher that stops itself after TSTP first tells the hosts to wait. A job
-// on several hosts gives its processes 16 s after KILL, so that a host is lost before that.
+// A host is lost if its connection has ended or has been silent for 9 s, or if it has not answered
+// the command to prepare or to start a process for 2 min. Its ranks count as failed, with exit code
+// 255. The host kills them by itself, at once at the end of its input, or after the same silence. A
+// launcher that stops itself after TSTP first tells the hosts to wait. A job on several hosts gives its
+// processes 16 s after KILL, so that a host is lost before that.
 //
 // With --preload-binary the launcher finds the programs of the job on its own host, and sends them to
 // each other host, all on one stream. Programs with the same SHA-256 are sent once. The host stores

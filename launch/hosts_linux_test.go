@@ -933,6 +933,60 @@ func TestPauseOthersReceivesWhatComesBeforeTheAnswer(t *testing.T) {
 	})
 }
 
+// A mute is a Starter. Its host sends heartbeats, and answers only Prepare, or nothing.
+type mute struct {
+	prepares bool
+	served   *sync.WaitGroup
+}
+
+func (m mute) Start(context.Context, string, string) (io.ReadWriteCloser, error) {
+	ours, theirs := net.Pipe()
+	m.served.Go(func() {
+		remote.Serve(theirs, func(s *remote.Sender) remote.CommandHandler { return muteHost{m.prepares, s} })
+	})
+	return ours, nil
+}
+
+type muteHost struct {
+	prepares bool
+	events   *remote.Sender
+}
+
+func (h muteHost) Command(c *remote.Command) {
+	if c.Prepare != nil && h.prepares {
+		h.events.Send(&remote.Event{Prepared: &remote.Prepared{Addresses: []string{"127.0.0.1"}, Port: 1}})
+	}
+}
+func (muteHost) Tunnels() bool                               { return false }
+func (muteHost) Stream(_ int, _ remote.StreamID, c net.Conn) { c.Close() }
+
+// The file system of a host may hang, so that the host cannot prepare or start a rank.
+func TestAHostThatAnswersNoCommandIsGivenUp(t *testing.T) {
+	signals := make(chan os.Signal, 1) // starts the goroutine of package signal outside the bubble
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	for _, prepares := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			j := hostsJob{Hosts: []string{hostB}, Args: sh("exit 0")}.job()
+			j.Guardian, j.Timeout = "", time.Hour
+			var served sync.WaitGroup
+			j.Starter = mute{prepares, &served}
+			var log bytes.Buffer
+			j.Stderr = &log
+			began := time.Now()
+			out := Run(t.Context(), j)
+			verdict := log.String() + strings.Join(out.Verdict, "\n")
+			if out.Code == 0 || !strings.Contains(verdict, hostB+": it sends heartbeats, but has not answered") {
+				t.Errorf("prepares %v: got %+v, want the host to be named:\n%s", prepares, out, verdict)
+			}
+			if d := time.Since(began); d < answerLimit || d > answerLimit+time.Minute {
+				t.Errorf("prepares %v: the job ended after %v, want %v and the end of the connection", prepares, d, answerLimit)
+			}
+			served.Wait()
+		})
+	}
+}
+
 // A silentHost carries out no command.
 type silentHost struct{}
 

@@ -340,6 +340,7 @@ func (r *run) disconnect() {
 func (r *run) fromHost(e hostEvent) {
 	h := e.host
 	switch {
+	case h.lost != nil: // giveUp has closed the Link
 	case e.err != nil:
 		r.lost(h, e.err)
 	case e.link != nil:
@@ -349,10 +350,13 @@ func (r *run) fromHost(e hostEvent) {
 		h.link, h.first.Size = e.link, len(r.ranks)
 		r.sendPrepare(h)
 	case e.event.Prepared != nil:
+		h.answered(r.now())
 		r.prepared(h, e.event.Prepared)
 	case e.event.Started != nil:
+		h.answered(r.now())
 		r.started(r.ranks[e.event.Started.Process], e.event.Started.PID)
 	case e.event.StartFailed != nil:
+		h.answered(r.now())
 		r.startFailedOn(h, e.event.StartFailed)
 	case e.event.Ended != nil:
 		ended := e.event.Ended
@@ -369,8 +373,7 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	h.prepared = p.Failed == ""
 	if r.others.pending == 0 {
 		if !h.prepared {
-			r.others.work.Go(func() { h.link.Close() })
-			r.lost(h, fmt.Errorf("%s: %s", h.name(), p.Failed))
+			r.giveUp(h, errors.New(p.Failed))
 			return
 		}
 		delete(r.others.lost, h.hostName)
@@ -423,6 +426,30 @@ func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
 	}
 }
 
+// giveUp ends the connection to a host that can run no ranks.
+func (r *run) giveUp(h *remoteHost, err error) {
+	r.others.work.Go(func() { h.link.Close() })
+	r.lost(h, fmt.Errorf("%s: %w", h.name(), err))
+}
+
+// giveUpOverdue gives up the hosts that do not answer in time.
+func (r *run) giveUpOverdue() {
+	for _, h := range r.others.hosts {
+		if r.now() >= h.overdueAt() {
+			r.giveUp(h, errors.New("it sends heartbeats, but has not answered a command to prepare or to start a rank in time; look for a file system there that hangs"))
+		}
+	}
+}
+
+// overdueAt returns the first time at which giveUpOverdue must be called, or never.
+func (o *others) overdueAt() time.Duration {
+	at := never
+	for _, h := range o.hosts {
+		at = min(at, h.overdueAt())
+	}
+	return at
+}
+
 // lost handles that another host cannot be reached, or cannot be reached any more. Its ranks have
 // failed then. Whether they still run is unknown. A host that hears nothing ends them by itself.
 func (r *run) lost(h *remoteHost, err error) {
@@ -472,8 +499,14 @@ func wayTo(err error) string {
 // from them meanwhile, because their answers may come after it.
 func (r *run) pauseOthers() { r.onLinks((*remote.Link).Pause) }
 
-// resumeOthers ends pauseOthers.
-func (r *run) resumeOthers() { r.onLinks((*remote.Link).Resume) }
+// resumeOthers ends pauseOthers. The hosts get time to answer, because this process may have been
+// stopped for long.
+func (r *run) resumeOthers() {
+	r.onLinks((*remote.Link).Resume)
+	for _, h := range r.others.hosts {
+		h.until = max(h.until, r.now()+answerLimit)
+	}
+}
 
 // onLinks calls f for all Links. It handles what comes from other hosts until all calls have returned.
 func (r *run) onLinks(f func(*remote.Link)) {

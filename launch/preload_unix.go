@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -98,9 +99,15 @@ func (p *preload) close() {
 	}
 }
 
-// sendPrepare sends the first command to a host that has answered, and after it the programs.
+// sendPrepare sends the first command to a host that has answered, and after it the programs. All
+// hosts together get at least 1 MiB of programs per second.
 func (r *run) sendPrepare(h *remoteHost) {
 	h.first.Programs, h.first.TmpDir = r.preload.programs, remote.Text(r.job.TmpDir)
+	limit := answerLimit
+	for _, p := range r.preload.programs {
+		limit += time.Duration(int(p.Size>>20)*len(r.others.hosts)) * time.Second
+	}
+	h.expect(r.now(), limit)
 	h.send(&remote.Command{Prepare: &h.first})
 	if len(r.preload.programs) > 0 {
 		r.others.work.Go(func() { r.preload.send(h.link.Stream(0, remote.Programs)) })

@@ -12,8 +12,12 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
-// connectLimit bounds the time until a host has answered.
-const connectLimit = 2 * time.Minute
+// connectLimit bounds the time until a host has answered. answerLimit bounds the time of each later
+// answer, to Prepare and Start. A host whose file system hangs still sends heartbeats.
+const (
+	connectLimit = 2 * time.Minute
+	answerLimit  = 2 * time.Minute
+)
 
 // lostLimit is longer than the time until a host that does not answer any more is lost: up to 10 s of
 // silence, and up to 4 s for the end of its ssh. Only a host that is not lost has processes that
@@ -35,6 +39,8 @@ type remoteHost struct {
 
 	streams []remote.StreamID // of the process that is about to start
 	starts  int               // the number of Start commands so far
+	asked   int               // how many Prepare and Start commands the host has not answered
+	until   time.Duration     // when the host is lost if asked is still above 0
 	empty   int               // the number of Start commands after which the host had no process
 	names   []string          // processes that were left; nil before the host has named any
 	inits   map[int]initState
@@ -42,6 +48,24 @@ type remoteHost struct {
 
 // isUp reports whether the host can run ranks now.
 func (h *remoteHost) isUp() bool { return h.prepared && h.lost == nil }
+
+// expect notes that the host has got a Prepare or a Start, and may take that long to answer.
+func (h *remoteHost) expect(now, limit time.Duration) {
+	h.asked, h.until = h.asked+1, max(h.until, now+limit)
+}
+
+// answered notes that the host has answered a Prepare or a Start.
+func (h *remoteHost) answered(now time.Duration) {
+	h.asked, h.until = max(h.asked-1, 0), now+answerLimit
+}
+
+// overdueAt returns when the host is lost if it does not answer, or never.
+func (h *remoteHost) overdueAt() time.Duration {
+	if h.asked == 0 || h.lost != nil {
+		return never
+	}
+	return h.until
+}
 
 // A hostEvent is an input from another host. One of its fields is set besides host.
 type hostEvent struct {

@@ -386,6 +386,7 @@ func (r *run) loop(ctx context.Context) {
 			if now := r.now(); now >= r.policy.deadline {
 				r.deadlinePassed(now)
 			}
+			r.giveUpOverdue()
 		}
 	}
 }
@@ -405,7 +406,7 @@ func (r *run) isOver() bool {
 // pause returns how long to wait for the next event. Children of ranks that have ended send no
 // event, so the launcher polls for them.
 func (r *run) pause() time.Duration {
-	d := min(r.policy.deadline, r.epochs.next(r.now())) - r.now()
+	d := min(r.policy.deadline, r.epochs.next(r.now()), r.others.overdueAt()) - r.now()
 	switch {
 	case r.policy.alive == 0:
 		d = min(d, drainPoll)

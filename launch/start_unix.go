@@ -92,7 +92,10 @@ func (r *run) start(k *rank) *startError {
 	if r.epochs != nil {
 		r.epochs.started(k.process, k.slot, r.now())
 	}
-	if k.starting = pid == 0; !k.starting {
+	if h, elsewhere := k.host.(*remoteHost); elsewhere {
+		h.expect(r.now(), answerLimit)
+		k.starting = true
+	} else {
 		r.started(k, pid)
 	}
 	return nil
