@@ -544,6 +544,56 @@ func TestSignalsReachAllHosts(t *testing.T) {
 	l.ends(0)
 }
 
+// Slots that a discovery script adds while the job runs are bound as those that begin. A slot for
+// which its host has no processors left is not bound.
+func TestAddedSlotsAreBound(t *testing.T) {
+	coreOf, all := make(map[int]int), make(map[int]bool)
+	for _, c := range cpu.Topology() {
+		coreOf[c.ID], all[c.Core] = c.Core, true
+	}
+	cores := len(all)
+	dir := t.TempDir()
+	list, fifo := filepath.Join(dir, "list"), filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(list, []byte("localhost:1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Rank 0 ends when the last of the added ranks has started.
+	const script = `case $TUTTI_RANK in
+		0) printf 'localhost:1\n%s:%s' "$2" "$3" >"$0.new"; mv "$0.new" "$0"; read x <"$1";;
+		*) echo $(grep Cpus_allowed_list /proc/self/status); [ $TUTTI_RANK != $3 ] || echo >"$1";;
+		esac`
+	j := hostsJob{Hosts: []string{"localhost"}, Args: append(sh(script), list, fifo, hostB, strconv.Itoa(cores+1))}.job()
+	j.Hosts, j.Apps[0].Hosts, j.Timeout = nil, nil, limit
+	j.Elastic = &Elastic{Min: 1, Max: cores + 2, WaitLimit: limit, Discovery: "cat " + list}
+	j.Recovery, j.Placement.Bind = true, placement.Core
+	var out, log bytes.Buffer
+	j.Stdout, j.Stderr = &out, &log
+	if o := Run(t.Context(), j); o.Code != 0 {
+		t.Errorf("got %+v", o)
+	}
+	bound := 0
+	for line := range strings.Lines(out.String()) {
+		got, err := placement.ParseCPUs(strings.TrimSpace(strings.TrimPrefix(line, "Cpus_allowed_list:")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := make(map[int]bool)
+		for _, id := range got {
+			used[coreOf[id]] = true
+		}
+		if len(used) == 1 {
+			bound++
+		}
+	}
+	unbound := "rank " + strconv.Itoa(cores+1) + " is not bound to processors: host " + hostB + ": got "
+	if bound < cores || !strings.Contains(log.String(), unbound) {
+		t.Errorf("got %d bound ranks, want %d and one more that is not bound:\n%s%s", bound, cores, out.String(), log.String())
+	}
+}
+
 // A host without a number of slots has one per core, which only the host knows.
 func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
 	cores := make(map[int]bool)

@@ -66,6 +66,7 @@ const noProcess = -1
 // A slot is a place for one process.
 type slot struct {
 	host     int
+	local    int           // its number among the slots of its host
 	process  int           // the process that runs, or noProcess
 	failures int           // of its processes
 	startAt  time.Duration // the earliest time of the next start
@@ -99,8 +100,8 @@ func (m *membership) begin(hosts []int) {
 	m.min, m.max, m.first = cmp.Or(m.min, n), cmp.Or(m.max, n), min(m.first, n)
 	m.usable = make([]int, slices.Max(hosts)+1)
 	for _, h := range hosts {
+		m.slots = append(m.slots, slot{host: h, local: m.usable[h], process: noProcess})
 		m.usable[h]++
-		m.slots = append(m.slots, slot{host: h, process: noProcess})
 	}
 }
 
@@ -126,7 +127,7 @@ func (m *membership) available(hosts []int) {
 		more := min(n-usable[h], room)
 		usable[h], room = usable[h]+more, room-more
 		for ; have[h] < usable[h]; have[h]++ {
-			m.slots = append(m.slots, slot{host: h, process: noProcess})
+			m.slots = append(m.slots, slot{host: h, local: have[h], process: noProcess})
 		}
 	}
 }
@@ -141,12 +142,25 @@ func (m *membership) moveSlots(hosts []int) {
 		}
 		for h, n := range hosts {
 			if m.usable[h] < n {
-				s.host = h
+				s.host, s.local = h, 0
+				for m.shared(i) {
+					s.local++
+				}
 				m.usable[h]++
 				break
 			}
 		}
 	}
+}
+
+// shared reports whether another slot has the same host and the same number there.
+func (m *membership) shared(at int) bool {
+	for i, s := range m.slots {
+		if i != at && s.host == m.slots[at].host && s.local == m.slots[at].local {
+			return true
+		}
+	}
+	return false
 }
 
 // started notes that a process runs in a slot. If a process has failed in this slot before, the

@@ -581,6 +581,9 @@ func TestSlotsOfALostHostMove(t *testing.T) {
 	if used := 5 - j.restarts; used != 3 {
 		t.Errorf("got %d restarts, want 3", used)
 	}
+	if got := j.slots[1].local; got != 1 {
+		t.Errorf("the slot that has moved has number %d on its host, want 1", got)
+	}
 }
 
 // No epoch is formed with a process whose context has ended. The others wait for it as for one that

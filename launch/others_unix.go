@@ -370,7 +370,7 @@ func (r *run) fromHost(e hostEvent) {
 
 // prepared starts the ranks once all hosts have answered. A host that comes later gets ranks at once.
 func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
-	h.prepared = p.Failed == ""
+	h.prepared, h.cpus = p.Failed == "", p.CPUs
 	if r.others.pending == 0 {
 		if !h.prepared {
 			r.giveUp(h, errors.New(p.Failed))

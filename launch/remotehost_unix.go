@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
@@ -34,6 +35,7 @@ type remoteHost struct {
 	lost     error          // why the connection has ended, or could not be made; nil before
 	known    bool           // other hosts can look up the name; only set if rank 0's listener is there
 	prepared bool           // the host has answered Prepare, and can run ranks
+	cpus     []cpu.Thread   // its processors, once it has answered Prepare
 	failures int            // how often the connection to the host was lost before
 	own      string         // the address of this host for it, if the job did not begin with it; set before its first event
 

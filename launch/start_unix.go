@@ -3,11 +3,15 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"syscall"
+
+	"github.com/tutti-go/tutti/internal/cpu"
+	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
 // A starter starts processes from one thread that lives as long as the job. The kernel sends the
@@ -77,8 +81,9 @@ func (r *run) start(k *rank) *startError {
 		process: k.process, program: k.program, args: k.app.Args, env: rankEnv(r.base, r.job, k.app, info, k.slot), dir: k.app.Dir,
 		preloaded: r.preload.numbers[k.app],
 	}
-	// The processors are those of the host on which the slot was first.
-	if k.slot < len(r.info.places) && r.others.byIndex[r.info.places[k.slot].Host].name() == k.host.name() {
+	if r.epochs != nil {
+		s.cpus = r.bindSlot(k)
+	} else {
 		s.cpus = r.info.places[k.slot].CPUs
 	}
 	if err := r.complete(k, s); err != nil {
@@ -99,6 +104,22 @@ func (r *run) start(k *rank) *startError {
 		r.started(k, pid)
 	}
 	return nil
+}
+
+// bindSlot returns the processors of a rank's slot, on the host that the slot belongs to now. A rank
+// for which the host has no processors left starts without a binding.
+func (r *run) bindSlot(k *rank) []int {
+	h := placement.Host{Name: cmp.Or(k.host.name(), "localhost")}
+	if elsewhere, ok := k.host.(*remoteHost); ok {
+		h.CPUs = elsewhere.cpus
+	} else if r.job.Placement.NeedsCPUs(nil) {
+		h.CPUs = cpu.Topology()
+	}
+	cpus, err := r.job.Placement.BindOne(&h, r.epochs.slots[k.slot].local)
+	if err != nil {
+		r.note("rank %s is not bound to processors: %v", k.label(), err)
+	}
+	return cpus
 }
 
 // started notes that a rank runs.

@@ -78,6 +78,19 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	return bound, nil
 }
 
+// BindOne returns the processors for the rank with the given number on a host, as Assign gives them to
+// a job's ranks there, or nil if the Policy binds no ranks.
+func (p *Policy) BindOne(h *Host, local int) ([]int, error) {
+	if !p.binds() {
+		return nil, nil
+	}
+	bound, err := p.bind(h, local+1)
+	if err != nil {
+		return nil, err
+	}
+	return bound[local], nil
+}
+
 // order returns the first unit of each rank: one after the other, or if ranks are mapped by socket
 // or by NUMA node, round robin over these. If ranks are bound to sockets or NUMA nodes and mapped by
 // slot, each rank is bound to the unit of the core that it would have.
