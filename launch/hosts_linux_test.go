@@ -544,6 +544,40 @@ func TestSignalsReachAllHosts(t *testing.T) {
 	l.ends(0)
 }
 
+// A job with enough ranks begins without a host that cannot be reached, and without its slots.
+func TestAnElasticJobBeginsWithoutAnUnreachableHost(t *testing.T) {
+	for least, want := range map[int]int{1: 0, 2: exitNotRunning} {
+		agent := `if [ "$1" = ` + hostB + ` ]; then echo no such route >&2; exit 255; fi; shift; exec sh -c "$*"`
+		j := hostsJob{Hosts: []string{hostB}, Args: sh("echo rank $TUTTI_RANK of $TUTTI_SIZE"), Agent: agent}.job()
+		j.Hosts, j.Apps[0].Hosts, j.Timeout, j.Recovery = nil, nil, limit, true
+		j.Elastic = &Elastic{Min: least, Max: 2, WaitLimit: limit, Discovery: "echo " + hostB + ":1; echo " + hostC + ":1", Cooldown: [2]time.Duration{limit, limit}}
+		var out, log bytes.Buffer
+		j.Stdout, j.Stderr = &out, &log
+		if o := Run(t.Context(), j); o.Code != want {
+			t.Errorf("at least %d ranks: got %+v, want code %d:\n%s", least, o, want, log.String())
+		}
+		omitted := strings.Count(log.String(), "; the job begins without it")
+		if want == 0 && (omitted != 1 || out.String() != "rank 1 of 1\n" || !strings.Contains(log.String(), "host "+hostB+": ")) || want != 0 && out.Len() > 0 {
+			t.Errorf("at least %d ranks: got %q and\n%s", least, out.String(), log.String())
+		}
+	}
+}
+
+// A host that is lost after its answer does not count as the answer of another one.
+func TestALostHostDoesNotAnswerForAnother(t *testing.T) {
+	a, b := &remoteHost{hostName: hostB, prepared: true}, &remoteHost{hostName: hostC}
+	r := &run{
+		job: &Job{Quiet: true}, epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 2})},
+		ranks: []*rank{{host: a}, {host: b}}, others: others{hosts: []*remoteHost{a, b}, pending: 1},
+	}
+	if r.lost(a, io.EOF); r.others.pending != 1 || r.startErr != nil {
+		t.Errorf("got %d hosts to wait for and %v, want 1", r.others.pending, r.startErr)
+	}
+	if r.lost(b, io.EOF); r.startErr == nil {
+		t.Error("got no error although no host is left")
+	}
+}
+
 // Slots that a discovery script adds while the job runs are bound as those that begin. A slot for
 // which its host has no processors left is not bound.
 func TestAddedSlotsAreBound(t *testing.T) {

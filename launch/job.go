@@ -124,7 +124,7 @@ type Elastic struct {
 	Min, Max  int           // bounds of the number of ranks; 0: as many as begin
 	First     int           // how many ranks the job needs to begin, if more than Min; at most those that begin
 	Restarts  int           // how many failed processes are started again, in all
-	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed
+	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed, and for the begin of the epoch
 
 	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on. It
 	// replaces the Job's Hosts.

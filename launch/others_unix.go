@@ -395,11 +395,49 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 		}
 		r.info.root = rootAddress(name, p.Port)
 	}
+	r.hostAnswered()
+}
+
+// hostAnswered notes that a host of the start is ready, or is not waited for any more. With the last
+// one the ranks start.
+func (r *run) hostAnswered() {
 	r.others.pending--
 	r.showProgress()
 	if r.others.pending == 0 {
+		r.omitLost()
 		r.startAll()
 	}
+}
+
+// canOmit reports whether an elastic job can begin without its hosts that are lost.
+func (r *run) canOmit() bool {
+	n := 0
+	for _, k := range r.ranks {
+		if !onLost(k) {
+			n++
+		}
+	}
+	return r.epochs != nil && n > 0 && n >= r.epochs.least()
+}
+
+// onLost reports whether the host of a rank is lost.
+func onLost(k *rank) bool {
+	h, elsewhere := k.host.(*remoteHost)
+	return elsewhere && h.lost != nil
+}
+
+// omitLost removes the ranks of lost hosts before the first one starts. Their slots get processes when
+// the hosts can be reached, or move.
+func (r *run) omitLost() {
+	if !slices.ContainsFunc(r.ranks, onLost) {
+		return
+	}
+	r.ranks = slices.DeleteFunc(r.ranks, onLost)
+	for i, k := range r.ranks {
+		k.process = i
+	}
+	r.info.size = len(r.ranks)
+	r.updateSlots()
 }
 
 // showProgress shows how many of the other hosts have answered.
@@ -456,8 +494,16 @@ func (r *run) lost(h *remoteHost, err error) {
 	h.lost = err
 	r.others.addLost(h.hostName, err)
 	if r.others.pending > 0 {
-		// A host on the way is lost, too, and says why.
-		if r.startErr == nil && wayTo(err) == "" {
+		// A host on the way is lost, too, and says why. It may have been omitted.
+		switch why := wayTo(err) == ""; {
+		case r.canOmit():
+			if why {
+				r.note("host %v; the job begins without it", err)
+			}
+			if !h.prepared { // else it has been counted
+				r.hostAnswered()
+			}
+		case r.startErr == nil && (why || r.epochs != nil):
 			r.others.unreached = true
 			r.startErr = &startError{exitNotRunning, "ranks on " + err.Error()}
 		}
