@@ -124,8 +124,8 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Anybody who can reach a port of
-// the job can then join the job and take part in its collectives. Without WithInsecure, Init
-// refuses such a job.
+// the job can then join the job and take part in its collectives. Without WithInsecure and
+// TUTTI_INSECURE_PLAIN, Init refuses such a job.
 func WithInsecure() Option { return func(o *options) { o.insecure = true } }
 
 // WithInsecurePlain disables the encryption of connections between hosts. All ranks of the job must

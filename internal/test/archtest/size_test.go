@@ -9,7 +9,8 @@ import (
 )
 
 // maxHello is the maximum size in bytes of a stripped program that imports only comm, and so links
-// the transports memory, shm and tcp. A program with gRPC had 16.7 MB.
+// the transports memory, shm and tcp. The clients of PMI and PMIx, the stores and the rest of what
+// finds a job made it grow by 268 KiB, from 8.43 MB to 8.71 MB. A program with gRPC had 16.7 MB.
 const maxHello = 9_000_000
 
 func TestAProgramLinksOnlyTheWiresThatItNames(t *testing.T) {
