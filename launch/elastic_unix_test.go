@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/store"
 	"github.com/tutti-go/tutti/launch/internal/placement"
+	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
 // credentialsOf returns the credentials that the record holds for a process.
@@ -222,6 +224,22 @@ func TestHostsWithoutSlotsHaveOnePerCore(t *testing.T) {
 	}
 	if _, err := place(Elastic{Min: 5}); err == nil || err.Error() != "with --min-np: got 5, want at most 4, the ranks of the job" {
 		t.Errorf("more than all ranks: got %v", err)
+	}
+}
+
+// A host may be lost after it has answered, while others have not. The job still waits for these.
+func TestAHostThatHasAnsweredIsCountedOnce(t *testing.T) {
+	a, b := &remoteHost{hostName: "a"}, &remoteHost{hostName: "b"}
+	r := &run{
+		job: &Job{Quiet: true}, hosts: []host{new(localHost), a, b}, ranks: []*rank{{host: a}, {host: b}},
+		epochs: &epochs{membership: newMembership(&Elastic{Min: 1, Max: 2})},
+	}
+	r.epochs.begin([]int{1, 2})
+	r.others.hosts, r.others.pending = []*remoteHost{a, b}, 2
+	r.prepared(a, new(remote.Prepared))
+	r.lost(a, errors.New("a: the connection has ended"))
+	if r.others.pending != 1 || r.startErr != nil {
+		t.Errorf("got %d hosts that have not answered, and %v, want 1", r.others.pending, r.startErr)
 	}
 }
 
