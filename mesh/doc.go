@@ -81,7 +81,7 @@
 // With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address in a
 // RECORD, right after its HELLO or PROOF. The WELCOME follows the RECORD, and its instance is 0.
 // Rank 0 reports once a second which ranks are missing, and sends all records when all ranks have
-// joined. A rank whose deadline ends first sends a REFUSE, and rank 0 answers with a WAIT. From the
+// joined. A rank whose deadline ends first sends a REFUSE, and rank 0 answers with a WAIT and a REFUSE. From the
 // TABLE on, every rank knows the instances of all ranks. In a job without a secret, only a process
 // that has joined knows them, so no other process can pose as a rank. A RECORD's body is one
 // record, a TABLE's as many as fit.

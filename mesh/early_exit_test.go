@@ -79,20 +79,22 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 
 // The launcher has recorded the end of one of four ranks, which had not joined yet or had joined
 // without all others. The starts of the other ranks must end soon, name that rank, and not wait for a
-// rank in its place.
+// rank in its place. If a rank has ended at its deadline, they must name the missing rank.
 func TestARecordedEndEndsTheStart(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		victim  int
-		joins   bool // the victim had joined
-		missing bool // rank 3 never comes
+		joins   bool          // the victim had joined
+		missing bool          // rank 3 never comes
+		gives   time.Duration // the deadline of the victim; 0: it is killed
 		kind    fault.Kind
 		blamed  int
 	}{
-		{"rank 1 before it joins", 1, false, false, fault.PeerLost, 1},
-		{"rank 1 after it has joined", 1, true, true, fault.PeerLost, 1},
-		{"rank 0 before others find it", 0, false, false, fault.PeerLost, 0},
-		{"rank 0 after others have joined", 0, true, true, fault.PeerLost, 0},
+		{"rank 1 before it joins", 1, false, false, 0, fault.PeerLost, 1},
+		{"rank 1 after it has joined", 1, true, true, 0, fault.PeerLost, 1},
+		{"rank 0 before others find it", 0, false, false, 0, fault.PeerLost, 0},
+		{"rank 0 after others have joined", 0, true, true, 0, fault.PeerLost, 0},
+		{"rank 1 at its deadline", 1, true, true, 2 * time.Second, fault.Timeout, 3},
 	} {
 		bubble(t, func(t *testing.T) {
 			r := newTestJob(t, 4)
@@ -104,6 +106,10 @@ func TestARecordedEndEndsTheStart(t *testing.T) {
 			defer cancel()
 			short, end := context.WithCancel(ctx) // of the victim
 			defer end()
+			if c.gives > 0 {
+				short, end = context.WithTimeout(ctx, c.gives)
+				defer end()
+			}
 			for i := range 4 {
 				own := ctx
 				switch {
@@ -121,8 +127,10 @@ func TestARecordedEndEndsTheStart(t *testing.T) {
 			}
 			// Reason: all ranks but the victim wait by then. No real time passes.
 			time.Sleep(3 * time.Second)
-			r.kill(c.victim)
-			end()
+			if c.gives == 0 {
+				r.kill(c.victim)
+				end()
+			}
 			died := time.Since(began)
 			ended.Store(true)
 			work.Wait()

@@ -341,10 +341,8 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 		absent := g.absentRanks() // without this rank
 		left := g.remove(rank, t, err)
 		if errors.Is(err, errDeadlineEnded) {
-			answer, cancel := context.WithTimeout(ctx, refusalTimeout)
-			defer cancel()
-			head, body := appendWait(nil, absent)
-			t.finish(answer, head, body)
+			t.send(appendWait(nil, absent))
+			refuse(ctx, t, refuseAbsent(rank, absent))
 		}
 		if left != nil && ctx.Err() == nil {
 			return left
@@ -655,17 +653,22 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 }
 
 // reportDeadline tells rank 0 that the deadline of this rank has ended. Then the other ranks blame
-// the missing ranks, and not this one. reportDeadline waits up to abortTimeout for the missing
-// ranks that rank 0 sends back. If this side closed at once, the frame could be lost.
+// the missing ranks, and not this one. reportDeadline waits up to abortTimeout for rank 0's answer: a
+// WAIT with the missing ranks, and a REFUSE. A WAIT that rank 0 had sent before is no answer. If this
+// side closed at once, the frame could be lost.
 func (m *Mesh) reportDeadline(t *handshakeConn) {
 	ctx, cancel := context.WithTimeout(m.ctx, abortTimeout)
 	defer cancel()
 	t.send(refuseAbsent(m.cfg.Rank, m.progress.missingRanks()).append(nil))
-	head, body, err := t.recv(ctx, maxBody)
-	if err != nil {
-		return
-	}
-	if missing, err := parseWait(head, body, m.cfg.Size); err == nil {
+	for {
+		head, body, err := t.recv(ctx, maxBody)
+		if err != nil {
+			return
+		}
+		missing, err := parseWait(head, body, m.cfg.Size)
+		if err != nil {
+			return // the REFUSE
+		}
 		m.progress.update(func(a *startProgress) { a.missing = missing })
 	}
 }
